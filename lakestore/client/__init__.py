@@ -1,0 +1,1 @@
+"""The client: one code over gRPC or inside the server's process."""

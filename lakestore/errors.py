@@ -1,0 +1,116 @@
+"""What can go wrong, as a caller sees it.
+
+    LakestoreError
+    ├── Invalid           fix the request; nothing was stored
+    ├── NotFound          the named table, snapshot or lease does not exist
+    │   └── PlanExpired   the read took longer than its lease: plan again
+    ├── Conflict          exists already, or another writer came first
+    ├── Fenced            a newer epoch took over: stop
+    ├── Unavailable       try again later
+    ├── Exhausted         a limit is reached: slow down, then try again
+    ├── Corrupt           stored bytes are damaged: the message names the file
+    ├── PositionExpired   the position lies below the log start: read a snapshot
+    └── Internal          a defect of Lakestore
+
+`applied` says whether the request may have taken effect: "no" or "unknown".
+Messages are one sentence: what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Applied = Literal["no", "unknown"]
+
+
+class LakestoreError(Exception):
+    """Base of every error that leaves this package."""
+
+    kind = "Internal"
+
+    def __init__(self, message: str, *, applied: Applied = "no") -> None:
+        super().__init__(message)
+        self.message = message
+        self.applied: Applied = applied
+
+
+class Invalid(LakestoreError):
+    """The request is wrong; the message names column, row and rule."""
+
+    kind = "Invalid"
+
+
+class NotFound(LakestoreError):
+    """A named thing does not exist."""
+
+    kind = "NotFound"
+
+
+class PlanExpired(NotFound):
+    """The lease of a read ran out before the read was done."""
+
+    kind = "PlanExpired"
+
+
+class Conflict(LakestoreError):
+    """The thing exists already, or somebody else changed it first."""
+
+    kind = "Conflict"
+
+
+class Fenced(LakestoreError):
+    """A newer epoch has taken over; this process must stop writing."""
+
+    kind = "Fenced"
+
+
+class Unavailable(LakestoreError):
+    """Not now; the same request may succeed later."""
+
+    kind = "Unavailable"
+
+
+class Exhausted(LakestoreError):
+    """A limit is reached; slow down and try again."""
+
+    kind = "Exhausted"
+
+
+class Corrupt(LakestoreError):
+    """Stored bytes do not match their checksum."""
+
+    kind = "Corrupt"
+
+
+class PositionExpired(LakestoreError):
+    """The changelog is no longer complete from the asked position."""
+
+    kind = "PositionExpired"
+
+
+class Internal(LakestoreError):
+    """A defect of Lakestore."""
+
+    kind = "Internal"
+
+
+KINDS: dict[str, type[LakestoreError]] = {
+    error.kind: error
+    for error in (
+        Invalid,
+        NotFound,
+        PlanExpired,
+        Conflict,
+        Fenced,
+        Unavailable,
+        Exhausted,
+        Corrupt,
+        PositionExpired,
+        Internal,
+    )
+}
+
+
+def error_of(kind: str, message: str, applied: str = "no") -> LakestoreError:
+    """The error that a kind's name stands for."""
+    return KINDS.get(kind, Internal)(message, applied="unknown" if applied == "unknown" else "no")

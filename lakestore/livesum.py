@@ -1,0 +1,30 @@
+"""The live sum: a sum modulo 2^64 of a mixed hash of every live offset of a bucket.
+
+Add the offset of every insert and update, subtract every superseded one. Two parts that hold the
+same live rows have the same sum; a lost or doubled row shows at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_MASK = (1 << 64) - 1
+
+
+def mixed(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """splitmix64 of each offset."""
+    x = offsets.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def live_sum(offsets: npt.NDArray[np.int64]) -> int:
+    """The live sum of exactly these offsets."""
+    return int(mixed(offsets).sum(dtype=np.uint64)) if len(offsets) else 0
+
+
+def moved(total: int, born: npt.NDArray[np.int64], died: npt.NDArray[np.int64]) -> int:
+    """The sum after `born` came to life and `died` were superseded."""
+    return (total + live_sum(born) - live_sum(died)) & _MASK

@@ -1,0 +1,400 @@
+"""Tables as values: columns with stable ids, keys, buckets, and where the lake keeps them.
+
+One `Type` per type a user may declare, with its name here, its Arrow type and its Iceberg type.
+The JSON made by `Table.to_json` is the only stored and sent form of a table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore import limits
+from lakestore.errors import Invalid
+
+SYSTEM_PREFIX = "__"
+LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP = "__bucket", "__offset", "__timestamp"
+LAKE_COLUMNS = (LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP)
+SYSTEM_TYPES: dict[str, pa.DataType] = {
+    "__change": pa.string(),
+    "__bucket": pa.int32(),
+    "__offset": pa.int64(),
+    "__timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+_SIMPLE: dict[str, tuple[pa.DataType, str]] = {
+    "bool": (pa.bool_(), "boolean"),
+    "int8": (pa.int8(), "int"),
+    "int16": (pa.int16(), "int"),
+    "int32": (pa.int32(), "int"),
+    "int64": (pa.int64(), "long"),
+    "float32": (pa.float32(), "float"),
+    "float64": (pa.float64(), "double"),
+    "string": (pa.string(), "string"),
+    "binary": (pa.binary(), "binary"),
+    "date": (pa.date32(), "date"),
+    "timestamp": (pa.timestamp("us"), "timestamp"),
+    "timestamptz": (pa.timestamp("us", tz="UTC"), "timestamptz"),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TRANSFORM = re.compile(r"(?:(identity|year|month|day|hour)\((\w+)\)|(bucket|truncate)\((\d+),\s*(\w+)\)|(\w+))")
+_SORT = re.compile(r"(\w+)(?:\s+(asc|desc))?", re.IGNORECASE)
+_FRESHNESS = re.compile(r"(\d+)\s*(s|m|h)")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
+LAKE_OPTIONS = ("freshness", "partition_by", "sort_by", "format_version", "target_file_bytes")
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The Arrow type that columns of this declared type have on every path."""
+    if name in _SIMPLE:
+        return _SIMPLE[name][0]
+    match = _DECIMAL.fullmatch(name)
+    if not match:
+        raise Invalid(f"type {name!r} is not known")
+    return pa.decimal128(int(match[1]), int(match[2]))
+
+
+def iceberg_type(name: str) -> str:
+    """The Iceberg type of the column in the lake."""
+    return _SIMPLE[name][1] if name in _SIMPLE else name.replace(",", ", ").replace("  ", " ")
+
+
+def type_name(arrow: pa.DataType, column: str) -> str:
+    """The declared type for an Arrow type a user handed in, or `Invalid`."""
+    if pa.types.is_dictionary(arrow):
+        return type_name(arrow.value_type, column)
+    if pa.types.is_timestamp(arrow):
+        return "timestamp" if arrow.tz is None else "timestamptz"
+    if pa.types.is_decimal(arrow) and arrow.precision <= 38 and 0 <= arrow.scale <= arrow.precision:
+        return f"decimal({arrow.precision},{arrow.scale})"
+    if pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
+        return "string"
+    if pa.types.is_large_binary(arrow) or pa.types.is_binary_view(arrow):
+        return "binary"
+    if pa.types.is_date64(arrow):
+        return "date"
+    for name, (own, _) in _SIMPLE.items():
+        if own == arrow:
+            return name
+    raise Invalid(f"column {column!r} has type {arrow}, which tables do not store")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    id: int
+    """Stable for ever; also the field id in the lake."""
+    name: str
+    type: str
+    """Declared type, as `arrow_type` takes it."""
+    required: bool = False
+
+    @property
+    def arrow(self) -> pa.Field:
+        """The column as readers see it."""
+        return pa.field(self.name, arrow_type(self.type), nullable=not self.required)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One field of the lake's partitioning, say `day(created_at)` or `bucket(16, id)`."""
+
+    transform: str
+    """As Iceberg writes it: identity, year, month, day, hour, bucket[n], truncate[n]."""
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class SortField:
+    """One column of the lake's sort order."""
+
+    column: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """How the lake keeps a table."""
+
+    freshness: str = "1m"
+    """How old the tiered state may grow before the next round, `10s` … `1h`."""
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    format_version: int = 2
+    """2 (position delete files) or 3 (deletion vectors)."""
+    target_file_bytes: int = 128 << 20
+
+    @property
+    def freshness_seconds(self) -> int:
+        """`freshness` in seconds."""
+        match = _FRESHNESS.fullmatch(self.freshness)
+        if not match:
+            raise Invalid(f"freshness {self.freshness!r} is not a duration such as '10s', '5m' or '1h'")
+        return int(match[1]) * _UNIT_SECONDS[match[2]]
+
+    def partition_fields(self) -> tuple[PartitionField, ...]:
+        """`partition_by`, parsed."""
+        return tuple(_partition_field(text) for text in self.partition_by)
+
+    def sort_fields(self) -> tuple[SortField, ...]:
+        """`sort_by`, parsed."""
+        return tuple(_sort_field(text) for text in self.sort_by)
+
+
+def _partition_field(text: str) -> PartitionField:
+    match = _TRANSFORM.fullmatch(text.strip())
+    if not match:
+        raise Invalid(f"partition field {text!r} is not identity, bucket, truncate, year, month, day or hour of a column")
+    if match[1]:
+        return PartitionField(match[1], match[2])
+    if match[3]:
+        return PartitionField(f"{match[3]}[{match[4]}]", match[5])
+    return PartitionField("identity", match[6])
+
+
+def _sort_field(text: str) -> SortField:
+    match = _SORT.fullmatch(text.strip())
+    if not match:
+        raise Invalid(f"sort field {text!r} is not 'column', 'column asc' or 'column desc'")
+    return SortField(match[1], (match[2] or "").lower() == "desc")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table's definition."""
+
+    name: str
+    """`database.table`."""
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+    """Empty for a log table."""
+    buckets: int = 4
+    bucket_key: tuple[str, ...] = ()
+    """Columns whose hash picks the bucket; the primary key by default, none for a log table."""
+    merge: str = "upsert"
+    lake: Lake = field(default_factory=Lake)
+    uuid: str = ""
+    """Given by the server: a table dropped and made anew is another table."""
+    number: int = 0
+    """Given by the server, never reused: the table's prefix in the key index."""
+    schema_id: int = 0
+
+    @property
+    def keyed(self) -> bool:
+        """Whether this is a primary-key table."""
+        return bool(self.primary_key)
+
+    @property
+    def namespace(self) -> str:
+        """The database part of the name."""
+        return self.name.split(".")[0]
+
+    @property
+    def short_name(self) -> str:
+        """The table part of the name."""
+        return self.name.split(".")[1]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema that readers see."""
+        return pa.schema([column.arrow for column in self.columns])
+
+    @property
+    def storage_schema(self) -> pa.Schema:
+        """As `schema`, but only the key is required: a delete carries nothing else."""
+        keys = set(self.primary_key)
+        return pa.schema([column.arrow.with_nullable(column.name not in keys) for column in self.columns])
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The primary key's columns, in the key's order."""
+        return pa.schema([self.column(name).arrow for name in self.primary_key])
+
+    def column(self, name: str) -> Column:
+        """The column of that name, or `Invalid`."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise Invalid(f"table {self.name} has no column {name!r}")
+
+    def selected(self, columns: list[str] | tuple[str, ...] | None) -> list[str]:
+        """Checked names of columns to read: all user columns when none are named."""
+        if not columns:
+            return [column.name for column in self.columns]
+        for name in columns:
+            if name not in SYSTEM_TYPES:
+                self.column(name)
+        return list(columns)
+
+    def read_schema(self, columns: list[str] | tuple[str, ...] | None) -> pa.Schema:
+        """The Arrow schema of a read of these columns, system columns included when named."""
+        return pa.schema(
+            [
+                pa.field(name, SYSTEM_TYPES[name]) if name in SYSTEM_TYPES else self.column(name).arrow
+                for name in self.selected(columns)
+            ]
+        )
+
+    def to_json(self) -> str:
+        """The stored and sent form."""
+        return json.dumps(self.as_dict(), separators=(",", ":"), sort_keys=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        """`to_json` before it is text."""
+        return {
+            "name": self.name,
+            "columns": [
+                {"id": c.id, "name": c.name, "type": c.type, "required": c.required} for c in self.columns
+            ],
+            "primary_key": list(self.primary_key),
+            "buckets": self.buckets,
+            "bucket_key": list(self.bucket_key),
+            "merge": self.merge,
+            "lake": {
+                "freshness": self.lake.freshness,
+                "partition_by": list(self.lake.partition_by),
+                "sort_by": list(self.lake.sort_by),
+                "format_version": self.lake.format_version,
+                "target_file_bytes": self.lake.target_file_bytes,
+            },
+            "uuid": self.uuid,
+            "number": self.number,
+            "schema_id": self.schema_id,
+        }
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Table:
+        """The table that `to_json` wrote."""
+        return Table.from_dict(json.loads(text))
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Table:
+        """The table that `as_dict` gave."""
+        lake = data["lake"]
+        return Table(
+            name=data["name"],
+            columns=tuple(Column(**column) for column in data["columns"]),
+            primary_key=tuple(data["primary_key"]),
+            buckets=data["buckets"],
+            bucket_key=tuple(data["bucket_key"]),
+            merge=data["merge"],
+            lake=Lake(
+                freshness=lake["freshness"],
+                partition_by=tuple(lake["partition_by"]),
+                sort_by=tuple(lake["sort_by"]),
+                format_version=lake["format_version"],
+                target_file_bytes=lake["target_file_bytes"],
+            ),
+            uuid=data["uuid"],
+            number=data["number"],
+            schema_id=data["schema_id"],
+        )
+
+
+def define(
+    name: str,
+    schema: pa.Schema,
+    *,
+    primary_key: list[str] | tuple[str, ...] | None = None,
+    buckets: int = 4,
+    bucket_key: list[str] | tuple[str, ...] | None = None,
+    merge: str = "upsert",
+    lake: dict[str, Any] | None = None,
+) -> Table:
+    """A table from what a user writes, checked by `check`."""
+    keys = tuple(primary_key or ())
+    columns = tuple(
+        Column(i, f.name, type_name(f.type, f.name), required=not f.nullable or f.name in keys)
+        for i, f in enumerate(schema, start=1)
+    )
+    table = Table(
+        name=name,
+        columns=columns,
+        primary_key=keys,
+        buckets=buckets,
+        bucket_key=tuple(bucket_key or keys),
+        merge=merge,
+        lake=lake_options(lake or {}),
+    )
+    check(table)
+    return table
+
+
+def lake_options(options: dict[str, Any]) -> Lake:
+    """The `lake={…}` of `create_table`; unknown names are refused."""
+    for name in options:
+        if name not in LAKE_OPTIONS:
+            raise Invalid(f"lake option {name!r} is not known; known are {', '.join(LAKE_OPTIONS)}")
+    checked = dict(options)
+    for name in ("partition_by", "sort_by"):
+        if name in checked:
+            value = checked[name]
+            checked[name] = (value,) if isinstance(value, str) else tuple(value)
+    return replace(Lake(), **checked)
+
+
+def check(table: Table) -> None:
+    """Refuse a definition that cannot be kept, naming the column and the rule."""
+    _check_names(table)
+    _check_keys(table)
+    if not 1 <= table.buckets <= limits.BUCKETS_MAX:
+        raise Invalid(f"table {table.name}: buckets must be 1 to {limits.BUCKETS_MAX}, not {table.buckets}")
+    if table.merge != "upsert":
+        raise Invalid(f"table {table.name}: merge engine {table.merge!r} is not known; known is 'upsert'")
+    if table.lake.format_version not in (2, 3):
+        raise Invalid(f"table {table.name}: lake format_version must be 2 or 3")
+    if table.lake.freshness_seconds < 1:
+        raise Invalid(f"table {table.name}: freshness must be at least 1s")
+    for part in (*table.lake.partition_fields(), *table.lake.sort_fields()):
+        if part.column not in LAKE_COLUMNS:
+            table.column(part.column)
+
+
+def _check_names(table: Table) -> None:
+    parts = table.name.split(".")
+    if len(parts) != 2 or not all(_NAME.fullmatch(part) for part in parts):
+        raise Invalid(f"table name {table.name!r} is not 'database.table' of letters, digits and _")
+    names = [column.name for column in table.columns]
+    if not 1 <= len(names) <= limits.COLUMNS_MAX:
+        raise Invalid(f"table {table.name}: a table has 1 to {limits.COLUMNS_MAX} columns, not {len(names)}")
+    for name in (*parts, *names):
+        if not name or len(name) > limits.NAME_CHARS_MAX:
+            raise Invalid(f"table {table.name}: name {name!r} has not 1 to {limits.NAME_CHARS_MAX} characters")
+    for name in names:
+        if name.startswith(SYSTEM_PREFIX):
+            raise Invalid(f"table {table.name}: column {name!r} starts with '__', which is for system columns")
+    if len({name.lower() for name in names}) != len(names):
+        raise Invalid(f"table {table.name}: two columns have the same name (upper and lower case are alike)")
+
+
+def _check_keys(table: Table) -> None:
+    for what, names in (("primary key", table.primary_key), ("bucket key", table.bucket_key)):
+        if len(set(names)) != len(names):
+            raise Invalid(f"table {table.name}: the {what} names a column twice")
+        for name in names:
+            if table.column(name).type in ("float32", "float64"):
+                raise Invalid(f"table {table.name}: column {name!r} is a float and cannot be in the {what}")
+    if table.keyed and not set(table.bucket_key) <= set(table.primary_key):
+        raise Invalid(f"table {table.name}: the bucket key must be part of the primary key")
+    if table.keyed and not table.bucket_key:
+        raise Invalid(f"table {table.name}: a primary-key table needs a bucket key")
+
+
+def lake_schema(table: Table) -> list[Column]:
+    """The lake table's columns: the user's and the three of ours, whose ids follow after a gap."""
+    return [
+        *table.columns,
+        Column(LAKE_FIELD_IDS[LAKE_BUCKET], LAKE_BUCKET, "int32", required=True),
+        Column(LAKE_FIELD_IDS[LAKE_OFFSET], LAKE_OFFSET, "int64", required=True),
+        Column(LAKE_FIELD_IDS[LAKE_TIMESTAMP], LAKE_TIMESTAMP, "timestamptz", required=True),
+    ]
+
+
+LAKE_FIELD_IDS = {LAKE_BUCKET: 1_000_001, LAKE_OFFSET: 1_000_002, LAKE_TIMESTAMP: 1_000_003}
+"""Far above any user column's id, so evolution never meets them."""

@@ -1,0 +1,1 @@
+"""Union reads: one plan, and its Arrow executor."""

@@ -1,0 +1,1 @@
+"""The server: journal, segments, index, commit loop, gRPC services, REST catalog, metrics."""

@@ -1,0 +1,1 @@
+"""Spark: session, attach, union reads in SQL and as DataFrames."""
