@@ -1,0 +1,73 @@
+# One word each: make help. Everything is set up in .venv; nothing is written outside this checkout.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+PROTO := proto/lakestore/v1/lakestore.proto
+PB2 := lakestore/v1/lakestore_pb2.py
+ARGS ?=
+
+.PHONY: help setup check proto demo test lint format bench clean
+
+help:  ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: check $(VENV)/.ready $(PB2)  ## make .venv with everything in it, .venv/bin/lakestore included
+
+demo: setup  ## run the whole story once and check it (under three minutes)
+	$(VENV)/bin/lakestore demo $(ARGS)
+
+test: setup  ## run the tests; ARGS="-k name" picks some
+	$(PY) -m pytest $(ARGS)
+
+lint: setup  ## ruff, formatting and mypy
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+format: setup  ## let ruff format and sort imports
+	$(VENV)/bin/ruff check --select I --fix
+	$(VENV)/bin/ruff format
+
+bench: setup  ## measure ingest, look-ups, tiering and reads
+	$(PY) -m tests.bench $(ARGS)
+
+proto: $(PB2)  ## generate lakestore/v1/*_pb2* from proto/
+
+clean:  ## remove .venv, generated code and caches
+	rm -rf $(VENV) build dist *.egg-info lakestore/v1/lakestore_pb2* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# What must be there before anything else; on Debian as root the JDK is installed.
+check:
+	@test -n "$(PYTHON)" || { echo "Lakestore needs Python 3.11 or newer: install python3 (3.11+)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || test -x $(PY) || \
+		{ echo "Lakestore needs Python's venv module: install python3-venv" >&2; exit 1; }
+	@sh -c '$(JAVA_OK)' || { $(JAVA_INSTALL); sh -c '$(JAVA_OK)'; } || \
+		{ echo "Lakestore needs a JDK 17 or newer: install one, or set JAVA_HOME to it" >&2; exit 1; }
+
+# The first number of the version, as Spark will find it: JAVA_HOME before PATH.
+JAVA_OK = java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \
+	major=$$($$java -version 2>&1 | sed -n "s/.*version \"\([0-9]*\).*/\1/p" | head -n 1); \
+	test "$${major:-0}" -ge 17
+JAVA_INSTALL = if test "$$(id -u)" = 0 && test -f /etc/debian_version; then \
+	echo "installing a JDK (apt-get)"; apt-get update -qq >/dev/null; \
+	for jdk in openjdk-17-jdk-headless default-jdk-headless; do \
+	apt-get install -y -qq $$jdk >/dev/null && break; done; fi
+
+$(VENV)/.installed: requirements.lock
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	touch $@
+
+$(PB2): $(PROTO) | $(VENV)/.installed
+	PATH=$(CURDIR)/$(VENV)/bin:$$PATH $(PY) -m grpc_tools.protoc -Iproto \
+		--python_out=. --grpc_python_out=. --mypy_out=quiet:. $(PROTO)
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.installed pyproject.toml setup.py | $(PB2)
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@

@@ -1,0 +1,25 @@
+"""Generates the wire code before the package is built, when `make proto` has not done so."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+PROTO = Path("proto/lakestore/v1/lakestore.proto")
+OUTPUTS = ("--python_out=.", "--grpc_python_out=.", "--mypy_out=quiet:.")
+
+
+class BuildWithProto(build_py):
+    """`build_py`, after protoc."""
+
+    def run(self) -> None:
+        """Generate what is missing, then build."""
+        if not Path("lakestore/v1/lakestore_pb2.py").exists():
+            command = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", *OUTPUTS, str(PROTO)]
+            subprocess.run(command, check=True)
+        super().run()
+
+
+setup(cmdclass={"build_py": BuildWithProto})

@@ -1,0 +1,335 @@
+"""The style of this repository as tests: sizes, layers, names, docstrings, limits.
+
+Each rule is a function from a parsed file to complaints, so that the last tests can plant a violation of
+each rule and see it found.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("lakestore", "server", "tiering", "spark_reader")
+CODE = (*PRODUCT, "tests", "jepsen", "examples")
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 800
+DOCSTRING_LINES_MAX = 12
+
+MODEL = tuple(
+    f"lakestore/{name}.py"
+    for name in ("errors", "limits", "schema", "offsets", "livesum", "token", "rows", "keys")
+)
+PURE = (
+    *MODEL,
+    "lakestore/union/plan.py",
+    "server/journal.py",
+    "server/segment.py",
+    "server/checkpoint.py",
+    "server/assign.py",
+    "server/catalog/metadata.py",
+    "server/catalog/gate.py",
+)
+BANNED_CALLS = re.compile(
+    r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|sleep)|(datetime\.)*datetime\.(now|utcnow)|date\.today"
+    r"|random\..*|secrets\..*|uuid4|uuid\.uuid[14]|os\.urandom|open|io\.open|os\.open"
+)
+BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
+
+ONLY_HERE: dict[str, tuple[str, ...]] = {
+    "grpc": ("lakestore/client/transport.py", "server/grpc_server.py", "lakestore/v1/"),
+    "grpc_health": ("server/grpc_server.py",),
+    "grpc_reflection": ("server/grpc_server.py",),
+    "lmdb": ("server/index.py",),
+    "pyiceberg": ("lakestore/union/lake.py",),
+    "pyspark": ("tiering/", "spark_reader/"),
+    "py4j": ("tiering/", "spark_reader/"),
+    "duckdb": ("lakestore/union/sql.py",),
+    "click": ("lakestore/cli/",),
+    "starlette": ("server/http.py", "server/catalog/rest.py"),
+    "uvicorn": ("server/http.py",),
+}
+"""Technology lives in the module named after it (docs/architecture.md §1)."""
+
+LAYERS: dict[str, tuple[str, ...]] = {
+    "server/": ("lakestore.tiering", "lakestore.spark", "lakestore.client", "lakestore.cli", "tests"),
+    "tiering/": ("lakestore.server", "lakestore.cli", "tests"),
+    "spark_reader/": ("lakestore.server", "lakestore.tiering", "lakestore.cli", "tests"),
+    "lakestore/union/": ("lakestore.server", "lakestore.tiering", "lakestore.spark", "lakestore.cli", "tests"),
+    "lakestore/": ("tests", "jepsen"),
+    "jepsen/": ("lakestore.server", "tests"),
+}
+"""Folder -> modules that it must not import."""
+
+BROAD_EXCEPT_ALLOWED = {"server/service.py", "server/grpc_server.py", "server/catalog/rest.py", "lakestore/cli/main.py"}
+"""The boundaries where any defect becomes an `Internal` error: of the verbs, of each port, of the command line."""
+
+PRINT_ALLOWED = ("lakestore/cli/", "lakestore/demo.py", "tests/", "jepsen/", "examples/")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file, read and parsed."""
+
+    path: str
+    text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        """The file's syntax tree."""
+        return _parsed(self.text)
+
+    @property
+    def product(self) -> bool:
+        """Whether the file is part of the package."""
+        return self.path.split("/")[0] in PRODUCT
+
+    @property
+    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """All functions, nested ones included."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+
+    def comments(self) -> Iterator[tuple[int, str]]:
+        """(line, text) of every comment."""
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def _sources() -> list[Source]:
+    """Every Python file once: the symlinks in lakestore/ and generated code are left out."""
+    found = []
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            relative = path.relative_to(ROOT)
+            linked = any((ROOT / parent).is_symlink() for parent in relative.parents)
+            if not linked and "_pb2" not in path.name:
+                found.append(Source(relative.as_posix(), path.read_text()))
+    return found
+
+
+SOURCES = _sources()
+Rule = Callable[[Source], Iterator[str]]
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def _calls(source: Source) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call):
+            yield node.lineno, _dotted(node.func)
+
+
+def _imports(source: Source) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import; `from a import b` is both a and a.b."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{source.path}:{node.lineno}: relative import"
+            yield node.lineno, node.module or ""
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def long_functions(source: Source) -> Iterator[str]:
+    """A function fits a screen."""
+    for function in source.functions:
+        lines = (function.end_lineno or 0) - function.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            yield f"{function.lineno}: {function.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+
+
+def long_files(source: Source) -> Iterator[str]:
+    """A file is one noun."""
+    lines = source.text.count("\n")
+    if lines > FILE_LINES_MAX:
+        yield f"1: {lines} lines, more than {FILE_LINES_MAX}"
+
+
+def prints(source: Source) -> Iterator[str]:
+    """Only the command line prints."""
+    if not source.path.startswith(PRINT_ALLOWED):
+        yield from (f"{line}: print" for line, name in _calls(source) if name == "print")
+
+
+def unfinished(source: Source) -> Iterator[str]:
+    """What is to do is an issue, not a comment."""
+    for line, text in source.comments():
+        if re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text):
+            yield f"{line}: {text}"
+
+
+def broad_excepts(source: Source) -> Iterator[str]:
+    """Each `except` names its type, outside the named boundaries."""
+    if not source.product or source.path in BROAD_EXCEPT_ALLOWED:
+        return
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        types = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        names = {"" if part is None else _dotted(part) for part in types}
+        if names & {"", "Exception", "BaseException"} and not _raises_again(node):
+            yield f"{node.lineno}: except of {', '.join(sorted(names)) or 'everything'}"
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    """Whether the handler only cleans up: its last statement is a plain `raise`."""
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def impure_cores(source: Source) -> Iterator[str]:
+    """What decides has no clock, no file, no chance and no thread."""
+    if source.path not in PURE:
+        return
+    for line, name in _calls(source):
+        if BANNED_CALLS.fullmatch(name):
+            yield f"{line}: {name}() in a pure core"
+    for line, module in _imports(source):
+        if module.split(".")[0] in BANNED_IMPORTS:
+            yield f"{line}: import of {module} in a pure core"
+
+
+def misplaced_imports(source: Source) -> Iterator[str]:
+    """Technology stays in its module, and layers import downwards only."""
+    if not source.product and not source.path.startswith("jepsen/"):
+        return
+    layer = max((folder for folder in LAYERS if source.path.startswith(folder)), key=len)
+    seen = set()
+    for line, module in _imports(source):
+        top = module.split(".")[0]
+        places = ONLY_HERE.get(top)
+        if places and not source.path.startswith(places) and (line, top) not in seen:
+            seen.add((line, top))
+            yield f"{line}: {top} is imported only by {', '.join(places)}"
+        for banned in LAYERS[layer]:
+            if module == banned or module.startswith(f"{banned}."):
+                yield f"{line}: {layer} does not import {banned}"
+        if top in ("server", "tiering", "spark_reader"):
+            yield f"{line}: {top} is imported as lakestore.{top.removesuffix('_reader')}"
+
+
+def missing_module_docstring(source: Source) -> Iterator[str]:
+    """A module begins with what it is, briefly."""
+    docstring = ast.get_docstring(source.tree)
+    if not docstring:
+        if source.tree.body:
+            yield "1: no module docstring"
+    elif docstring.count("\n") + 1 > DOCSTRING_LINES_MAX:
+        if source.path != "lakestore/errors.py":  # its docstring is the tree of errors
+            yield f"1: module docstring has {docstring.count(chr(10)) + 1} lines, more than {DOCSTRING_LINES_MAX}"
+
+
+def missing_public_docstrings(source: Source) -> Iterator[str]:
+    """Every public class and function of the package says what it is; overrides of a documented base need not."""
+    if source.product:
+        yield from _undocumented(source.tree)
+
+
+def _undocumented(parent: ast.Module | ast.ClassDef) -> Iterator[str]:
+    inherits = isinstance(parent, ast.ClassDef) and bool(parent.bases)
+    for node in parent.body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node) and (isinstance(node, ast.ClassDef) or not inherits):
+            yield f"{node.lineno}: {node.name} has no docstring"
+        if isinstance(node, ast.ClassDef):
+            yield from _undocumented(node)
+
+
+RULES: tuple[Rule, ...] = (
+    long_functions,
+    long_files,
+    prints,
+    unfinished,
+    broad_excepts,
+    impure_cores,
+    misplaced_imports,
+    missing_module_docstring,
+    missing_public_docstrings,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_file_keeps_the_rule(rule: Rule) -> None:
+    complaints = [f"{source.path}:{complaint}" for source in SOURCES for complaint in rule(source)]
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_every_limit_is_used() -> None:
+    limits = (ROOT / "lakestore/limits.py").read_text()
+    names = re.findall(r"^([A-Z][A-Z_]+) =", limits, re.MULTILINE)
+    rest = "\n".join(source.text for source in SOURCES if source.product and source.path != "lakestore/limits.py")
+    assert len(names) > 5
+    unused = [name for name in names if not re.search(rf"\blimits\.{name}\b", rest)]
+    assert not unused, f"limits that nothing keeps: {', '.join(unused)}"
+
+
+def test_asserts_are_never_switched_off() -> None:
+    """`python -O` drops asserts, and this code relies on them."""
+    files = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci/run", *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in files}
+    texts |= {source.path: source.text for source in SOURCES if source.path != "tests/test_tidy.py"}
+    found = [name for name, text in texts.items() if re.search(r"PYTHONOPTIMIZE|(python3?|\$\(PY\)) -O", text)]
+    assert not found
+    assert __debug__
+
+
+def test_no_address_of_a_package_index_or_absolute_path_is_pinned() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    lines = [line for line in lock.splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line) for line in lines)
+
+
+PLANTED: dict[Rule, tuple[str, str]] = {
+    long_functions: ("server/x.py", "def f() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX),
+    long_files: ("server/x.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
+    prints: ("server/x.py", "print(1)\n"),
+    unfinished: ("server/x.py", "x = 1  # TO" + "DO later\n"),
+    broad_excepts: ("server/x.py", "try:\n    f()\nexcept Exception:\n    pass\n"),
+    impure_cores: ("server/assign.py", "import time\n\nx = time.time()\n"),
+    misplaced_imports: ("server/x.py", "import grpc\n"),
+    missing_module_docstring: ("server/x.py", "x = 1\n"),
+    missing_public_docstrings: ("server/x.py", '"""X."""\n\n\ndef f() -> None:\n    pass\n'),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_planted_violation_is_found(rule: Rule) -> None:
+    path, text = PLANTED[rule]
+    assert list(rule(Source(path, text)))
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("server/x.py", "from lakestore.tiering import flush\n"),
+        ("server/x.py", "from lakestore import client\n"),
+        ("lakestore/schema.py", "import lmdb\n"),
+        ("spark_reader/x.py", "import lakestore.server.engine\n"),
+        ("server/x.py", "from server import engine\n"),
+    ],
+)
+def test_a_planted_wrong_import_is_found(path: str, text: str) -> None:
+    assert list(misplaced_imports(Source(path, text)))
