@@ -104,7 +104,6 @@ def parse(text: str, table: Table) -> RowFilter:
     expression, skip = reader.condition(tree, negated=False)
     schema = table.read_schema([*table.selected(None), *SYSTEM_TYPES])
     made = row_filter(expression, sorted(reader.columns), schema)
-    made.apply(pa.RecordBatch.from_pylist([], schema=schema))
     _bind(made, schema, text)
     return RowFilter(made.expression, made.columns, made.floats, skip)
 
@@ -114,7 +113,8 @@ def _bind(made: RowFilter, schema: pa.Schema, text: str) -> None:
     try:
         schema.empty_table().filter(made.expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise Invalid(f"condition {_short(text)!r} compares values of types that do not fit: {_first_line(error)}") from error
+        what = _first_line(error)
+        raise Invalid(f"condition {_short(text)!r} compares values of types that do not fit: {what}") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -125,7 +125,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-_SIGNS: dict[type[exp.Expression], str] = {
+_SIGNS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
     exp.NEQ: "!=",
     exp.LT: "<",
@@ -187,7 +187,7 @@ class _Reader:
         self.columns: set[str] = set()
         self._names = {name.lower(): name for name in (*table.selected(None), *SYSTEM_TYPES) if name != "__change"}
 
-    def condition(self, node: exp.Expression, *, negated: bool) -> _Read:
+    def condition(self, node: exp.Expr, *, negated: bool) -> _Read:
         """A node that is true, false or unknown."""
         if isinstance(node, exp.Paren):
             return self.condition(node.this, negated=negated)
@@ -207,7 +207,7 @@ class _Reader:
             return expression, AllOf(tuple(skips)) if skips else None
         return expression, AnyOf(tuple(skips)) if len(skips) == len(reads) else None
 
-    def _leaf(self, node: exp.Expression, *, negated: bool) -> _Read:
+    def _leaf(self, node: exp.Expr, *, negated: bool) -> _Read:
         if any(value for name, value in node.args.items() if name not in _ARGUMENTS):
             raise _refused(node)
         negated ^= bool(node.args.get("negate"))
@@ -228,7 +228,7 @@ class _Reader:
             return self._compared(node, "=", exp.Boolean(this=not negated))
         raise _refused(node)
 
-    def _compared(self, left: exp.Expression, sign: str, right: exp.Expression) -> _Read:
+    def _compared(self, left: exp.Expr, sign: str, right: exp.Expr) -> _Read:
         a, b = self._operand(left), self._operand(right)
         if a.literal is not None and b.literal is None:
             a, b, sign = b, a, _MIRRORED[sign]
@@ -297,14 +297,14 @@ class _Reader:
             return ~matched, None
         return matched, Test(operand.column, "starts with", (prefix,)) if exact and operand.plain else None
 
-    def _operand(self, node: exp.Expression) -> _Operand:
+    def _operand(self, node: exp.Expr) -> _Operand:
         if isinstance(node, exp.Paren):
             return self._operand(node.this)
         if isinstance(node, exp.Column) or (isinstance(node, exp.Cast) and node.find(exp.Column)):
             return self._column(node)
         return _Operand(literal=self._literal(node))
 
-    def _column(self, node: exp.Expression) -> _Operand:
+    def _column(self, node: exp.Expr) -> _Operand:
         if isinstance(node, exp.Paren):
             return self._column(node.this)
         if isinstance(node, exp.Cast):
@@ -320,7 +320,7 @@ class _Reader:
         kind = self.table.read_schema([name]).field(0).type
         return _Operand(name, pc.field(name), kind, plain=name not in SYSTEM_TYPES)
 
-    def _literal(self, node: exp.Expression) -> pa.Scalar:
+    def _literal(self, node: exp.Expr) -> pa.Scalar:
         if isinstance(node, exp.Paren):
             return self._literal(node.this)
         if isinstance(node, exp.Cast):
@@ -335,7 +335,7 @@ class _Reader:
         return _constant(node)
 
 
-def _constant(node: exp.Expression) -> pa.Scalar:
+def _constant(node: exp.Expr) -> pa.Scalar:
     if isinstance(node, exp.Boolean):
         return pa.scalar(bool(node.this))
     if isinstance(node, exp.HexString):
@@ -368,7 +368,7 @@ def _counts(operand: _Operand) -> bool:
     return operand.plain and not pa.types.is_floating(operand.type)
 
 
-def _fitted(value: pa.Scalar, operand: _Operand, node: exp.Expression) -> tuple[pa.Scalar, bool]:
+def _fitted(value: pa.Scalar, operand: _Operand, node: exp.Expr) -> tuple[pa.Scalar, bool]:
     """The literal in the column's type and True, or else in a type that compares with it exactly and False."""
     target = operand.type
     if value.type == target:
@@ -389,7 +389,7 @@ def _fitted(value: pa.Scalar, operand: _Operand, node: exp.Expression) -> tuple[
 
 def _readable(value: pa.Scalar, target: pa.DataType) -> bool:
     """Texts stand for dates and times, nothing else."""
-    return pa.types.is_string(value.type) and (pa.types.is_temporal(target))
+    return bool(pa.types.is_string(value.type) and pa.types.is_temporal(target))
 
 
 def _cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
@@ -404,7 +404,7 @@ def _cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
     return value.cast(target)
 
 
-def _cast(value: pa.Scalar, target: pa.DataType, node: exp.Expression) -> pa.Scalar:
+def _cast(value: pa.Scalar, target: pa.DataType, node: exp.Expr) -> pa.Scalar:
     try:
         return _cast_scalar(value, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -423,7 +423,7 @@ def _cast_type(node: exp.Cast) -> pa.DataType:
     return _CASTS[name]
 
 
-def _refused(node: exp.Expression) -> Invalid:
+def _refused(node: exp.Expr) -> Invalid:
     return Invalid(
         f"{_short(node.sql())!r} is not understood in a condition: it takes comparisons of columns with literals, "
         "AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL and CAST; use lake.sql for more"

@@ -1,0 +1,104 @@
+"""A cut that is held: a plan with its lease, and the way to the server that made it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Protocol, Self
+
+from lakestore import limits
+from lakestore.errors import Invalid, NotFound, Unavailable
+from lakestore.token import Token
+from lakestore.union import plan
+from lakestore.v1 import lakestore_pb2 as pb
+
+RENEWALS_PER_LEASE = 3
+
+
+class Transport(Protocol):
+    """What union reads need of a server."""
+
+    def plan(self, request: pb.PlanRequest, /) -> pb.PlanAnswer:
+        """One cut over the named tables."""
+
+    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]:
+        """Rows of one split of a hot range."""
+
+    def renew_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer:
+        """Hold a plan for longer."""
+
+    def release_lease(self, request: pb.LeaseRequest, /) -> object:
+        """Let a plan go."""
+
+
+class Cut:
+    """One plan; its lease is renewed while it is read and released by `close`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        tables: Sequence[str],
+        *,
+        at: str | Token | None = None,
+        lease_seconds: int = limits.LEASE_SECONDS_DEFAULT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.transport = transport
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._renewed = clock()
+        request = plan.request(tables, at="" if at is None else str(at), lease_seconds=lease_seconds)
+        self.plan = plan.decode(transport.plan(request))
+        """What is read."""
+        self._closed = False
+
+    @property
+    def token(self) -> str:
+        """The cut, as `at=` takes it."""
+        return self.plan.token
+
+    def keep(self) -> None:
+        """Renew the lease when a third of it has gone by; called while batches flow."""
+        if self._closed:
+            raise Invalid("this snapshot is closed: take a new one")
+        if not self.plan.lease or self._clock() - self._renewed < self._lease_seconds / RENEWALS_PER_LEASE:
+            return
+        self.transport.renew_lease(pb.LeaseRequest(lease=self.plan.lease, seconds=self._lease_seconds))
+        self._renewed = self._clock()
+
+    def close(self) -> None:
+        """Release the lease. Again is harmless."""
+        if self._closed or not self.plan.lease:
+            return
+        self._closed = True
+        # What could not be released runs out by itself, and the rows read so far are right.
+        with suppress(NotFound, Unavailable):
+            self.transport.release_lease(pb.LeaseRequest(lease=self.plan.lease))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+Source = Transport | Cut
+"""Where a read gets its plan: a server, for the head of the moment, or a cut that somebody holds."""
+
+
+@contextmanager
+def opened(source: Source, tables: Sequence[str], at: str | Token | None) -> Iterator[Cut]:
+    """A cut over these tables: the held one, or a new one that ends with the read."""
+    if not isinstance(source, Cut):
+        with Cut(source, tables, at=at) as cut:
+            yield cut
+        return
+    if at is not None:
+        raise Invalid("a snapshot is one cut: read it without at=")
+    for name in tables:
+        source.plan.scan(name)
+    yield source

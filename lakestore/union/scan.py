@@ -1,0 +1,99 @@
+"""`table.scan(…)`: one table at one cut, as Arrow, pandas or polars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+from lakestore.token import Token
+from lakestore.union import arrow, plan, where
+from lakestore.union.cut import Cut, Source, opened
+from lakestore.union.plan import TableScan
+from lakestore.union.where import RowFilter
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+
+class Scan:
+    """A union read; nothing happens before one of its `to_…` methods or `count` is called."""
+
+    def __init__(
+        self,
+        source: Source,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        at: str | Token | None = None,
+    ) -> None:
+        if isinstance(columns, str):
+            raise Invalid(f"columns= takes a list of names, not the text {columns!r}")
+        self._source = source
+        self._table = table
+        self._columns = None if columns is None else tuple(columns)
+        self._where = where
+        self._at = at
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows in batches of bounded size, read while they are taken."""
+        with self._begun() as (cut, scan, columns, condition):
+            yield from arrow.execute(cut, scan, columns, condition)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as one table in the declared types."""
+        with self._begun() as (cut, scan, columns, condition):
+            schema = arrow.schema(scan.table, columns)
+            return pa.Table.from_batches(arrow.execute(cut, scan, columns, condition), schema=schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas frame."""
+        return frame_of_pandas(self.to_arrow())
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a polars frame."""
+        return frame_of_polars(self.to_arrow())
+
+    def count(self) -> int:
+        """How many rows; without a condition no row is read."""
+        if self._where is None and not isinstance(self._source, Cut):
+            at = "" if self._at is None else str(self._at)
+            answer = self._source.plan(plan.request([self._table], at=at, no_dead=True))
+            return plan.decode(answer).scan(self._table).live_rows
+        with self._begun() as (cut, scan, _, condition):
+            if condition is None:
+                return scan.live_rows
+            return sum(batch.num_rows for batch in arrow.execute(cut, scan, (), condition))
+
+    @contextmanager
+    def _begun(self) -> Iterator[tuple[Cut, TableScan, list[str], RowFilter | None]]:
+        with opened(self._source, [self._table], self._at) as cut:
+            scan = cut.plan.scan(self._table)
+            columns = arrow.schema(scan.table, self._columns).names
+            condition = None if self._where is None else where.parse(self._where, scan.table)
+            yield cut, scan, columns, condition
+
+
+def frame_of_pandas(table: pa.Table) -> pd.DataFrame:
+    """An Arrow table as a pandas frame, or a sentence that says how to get pandas."""
+    try:
+        frame: pd.DataFrame = table.to_pandas()
+    except ModuleNotFoundError as error:
+        raise Invalid("pandas is not installed: pip install pandas") from error
+    return frame
+
+
+def frame_of_polars(table: pa.Table) -> pl.DataFrame:
+    """An Arrow table as a polars frame, or a sentence that says how to get polars."""
+    try:
+        import polars
+    except ModuleNotFoundError as error:
+        raise Invalid("polars is not installed: pip install polars") from error
+    frame = polars.from_arrow(table)
+    assert isinstance(frame, polars.DataFrame)
+    return frame

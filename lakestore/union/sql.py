@@ -1,0 +1,200 @@
+"""SQL by DuckDB over union reads: every table of a query at one cut.
+
+Each `database.table` of the text becomes a view over a scan that DuckDB asks, as it would ask a pyarrow dataset,
+for the columns and rows its plan needs. DuckDB is an extra and imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from lakestore.errors import Invalid, LakestoreError
+from lakestore.schema import SYSTEM_PREFIX, SYSTEM_TYPES
+from lakestore.token import Token
+from lakestore.union import arrow
+from lakestore.union.cut import Cut, Source, opened
+from lakestore.union.plan import TableScan
+from lakestore.union.scan import frame_of_pandas, frame_of_polars
+from lakestore.union.where import RowFilter, row_filter
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+TEXT_CHARS_MAX = 1 << 20
+_OWN_SCHEMAS = {"information_schema", "pg_catalog", "main", "temp", "system"}
+_QUERIES = (exp.Query, exp.Describe, exp.Summarize)
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class SqlResult:
+    """The rows of a query."""
+
+    table: pa.Table
+    """All of them."""
+    token: str
+    """The cut they were read at; empty when the query names no table."""
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return self.table
+
+    def to_batches(self) -> list[pa.RecordBatch]:
+        """The rows as Arrow batches."""
+        batches: list[pa.RecordBatch] = self.table.to_batches()
+        return batches
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas frame."""
+        return frame_of_pandas(self.table)
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a polars frame."""
+        return frame_of_polars(self.table)
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        rows: list[dict[str, Any]] = self.table.to_pylist()
+        return rows
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __str__(self) -> str:
+        connection = _duckdb().connect()
+        try:
+            connection.register("answer", self.table)
+            return str(connection.sql("SELECT * FROM answer"))
+        finally:
+            connection.close()
+
+    def show(self) -> None:
+        """Print the rows as a table."""
+        import sys
+
+        sys.stdout.write(f"{self}\n")
+
+
+def run(source: Source, text: str, *, at: str | Token | None = None) -> SqlResult:
+    """The answer of one query over the tables at one cut."""
+    engine = _duckdb()
+    tree = parsed(text)
+    names = table_names(tree)
+    if not names:
+        return SqlResult(_answer(engine, text, {}, []), "")
+    with opened(source, names, at) as cut:
+        system = {word for word in _WORD.findall(text.lower()) if word in SYSTEM_TYPES}
+        failures: list[LakestoreError] = []
+        tables = {name: _Rows(cut, cut.plan.scan(name), system, failures) for name in names}
+        return SqlResult(_answer(engine, text, tables, failures), cut.token)
+
+
+def parsed(text: str) -> exp.Expr:
+    """The one query that a text is, or `Invalid`."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise Invalid(f"the query has {len(text)} characters; at most {TEXT_CHARS_MAX} are read")
+    try:
+        trees = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
+    except (SqlglotError, RecursionError) as error:
+        raise Invalid(f"the query cannot be read: {_plain(error)}") from error
+    if len(trees) != 1 or not isinstance(trees[0], _QUERIES):
+        raise Invalid("lake.sql takes one query (SELECT …); rows are written by upsert, append and delete")
+    return trees[0]
+
+
+def table_names(tree: exp.Expr) -> list[str]:
+    """The `database.table` names of a query. Names without a database are DuckDB's: functions and WITH parts."""
+    found = [table for table in tree.find_all(exp.Table) if table.db and table.db.lower() not in _OWN_SCHEMAS]
+    return list(dict.fromkeys(f"{table.db}.{table.name}" for table in found if not table.catalog))
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise Invalid('lake.sql needs DuckDB: pip install "lakestore[duckdb]"') from error
+    return duckdb
+
+
+def _answer(engine: Any, text: str, tables: Mapping[str, _Rows], failures: list[LakestoreError]) -> pa.Table:
+    connection = engine.connect()
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET python_enable_replacements = false")
+        for number, (name, rows) in enumerate(tables.items()):
+            _register(connection, name, f"{SYSTEM_PREFIX}lakestore_{number}", rows)
+        return _utc(connection.execute(text).to_arrow_table())
+    except engine.Error as error:
+        if failures:
+            raise failures[0] from error
+        raise Invalid(f"the query failed: {_plain(error)}{_hint(error)}") from error
+    finally:
+        connection.close()
+
+
+def _register(connection: duckdb.DuckDBPyConnection, name: str, alias: str, rows: _Rows) -> None:
+    database, short = name.split(".")
+    connection.register(alias, rows)
+    connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{database}"')
+    connection.execute(f'CREATE VIEW "{database}"."{short}" AS SELECT * FROM {alias}')  # noqa: S608
+
+
+def _utc(table: pa.Table) -> pa.Table:
+    """DuckDB calls the zone Etc/UTC; here it is UTC everywhere."""
+    fields = [
+        field.with_type(pa.timestamp(field.type.unit, tz="UTC"))
+        if pa.types.is_timestamp(field.type) and field.type.tz
+        else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
+
+
+def _plain(error: BaseException) -> str:
+    """The message of another parser on one line, without its colours."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+
+
+def _hint(error: BaseException) -> str:
+    return "; tables are named database.table" if "Table with name" in str(error) else ""
+
+
+class _Rows(ds.Dataset):  # type: ignore[misc]
+    """One table at the cut, with the two things DuckDB asks of a pyarrow dataset: its schema and a scanner."""
+
+    def __init__(self, cut: Cut, scan: TableScan, system: Iterable[str], failures: list[LakestoreError]) -> None:
+        self._cut, self._scan, self._failures = cut, scan, failures
+        self._schema = arrow.schema(scan.table, [*scan.table.selected(None), *sorted(set(system) - {"__change"})])
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> ds.Scanner:
+        """A scanner over what DuckDB asks for; it does not apply the filter again."""
+        names = self._schema.names if columns is None else columns
+        condition = None
+        if filter is not None:
+            text = str(filter)
+            condition = row_filter(filter, [name for name in self._schema.names if name in text], self._schema)
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, self._batches(names, condition)))
+
+    def _batches(self, names: list[str], condition: RowFilter | None) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from arrow.execute(self._cut, self._scan, names, condition)
+        except LakestoreError as error:
+            self._failures.append(error)
+            raise
