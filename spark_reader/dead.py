@@ -1,0 +1,87 @@
+"""The filter that hides dead offsets from the lake side: bitmaps in a scalar subquery.
+
+The offsets of a bucket are cut into chunks of 2^shift. `slots` gives, for each chunk of each bucket, its place
+among the chunks that hold a dead offset, or null; `words` holds the bits of those alone. Looking a row up is
+two array accesses, and Catalyst pushes filters and columns through it into the Iceberg scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakestore.offsets import OffsetSet
+from lakestore.schema import LAKE_BUCKET, LAKE_OFFSET
+
+SHIFTS = range(8, 21)
+"""Chunks of 256 offsets to a million: the size that takes the least memory is used."""
+_WORD_BITS_LOG2 = 6
+_SLOT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bitmaps:
+    """Dead offsets of all buckets of a table."""
+
+    shift: int
+    """Log2 of the offsets in a chunk."""
+    starts: npt.NDArray[np.int32]
+    """Per bucket, its first place in `slots`."""
+    slots: npt.NDArray[np.int32]
+    """Per chunk, its place among those in `words`, or -1 for a chunk without dead offsets."""
+    words: npt.NDArray[np.int64]
+    """The bits of the chunks."""
+
+    @staticmethod
+    def of(dead: Mapping[int, OffsetSet], ends: list[int]) -> Bitmaps:
+        """Bitmaps of each bucket's dead offsets, which lie below the bucket's end."""
+        shift = min(SHIFTS, key=lambda candidate: _bytes(dead, ends, candidate))
+        counts = [(end >> shift) + 1 for end in ends]
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        slots = np.full(starts[-1], -1, dtype=np.int32)
+        chunks: list[npt.NDArray[np.int64]] = []
+        for bucket, offsets in dead.items():
+            used, place = np.unique(offsets.values >> shift, return_inverse=True)
+            slots[starts[bucket] + used] = np.arange(len(used), dtype=np.int32) + len(chunks)
+            chunks.extend(_words(offsets.values, place, len(used), shift))
+        words = np.concatenate(chunks) if chunks else np.empty(0, dtype=np.int64)
+        return Bitmaps(shift, starts[:-1], slots, words)
+
+    def alive(self, spark: SparkSession) -> Column:
+        """The condition that a lake row is not dead."""
+        held = self._frame(spark)
+        slot = F.get(held.select("starts").scalar(), F.col(LAKE_BUCKET)) + F.shiftright(F.col(LAKE_OFFSET), self.shift)
+        chunk = F.get(held.select("slots").scalar(), slot.cast("int"))
+        low = self.shift - _WORD_BITS_LOG2
+        inside = F.shiftright(F.col(LAKE_OFFSET), _WORD_BITS_LOG2).bitwiseAND(F.lit((1 << low) - 1))
+        word = F.get(held.select("words").scalar(), (F.shiftleft(chunk, low) + inside).cast("int"))
+        bit = F.getbit(word, F.col(LAKE_OFFSET).bitwiseAND(F.lit(63)))
+        return (chunk < 0) | (bit == 0)
+
+    def _frame(self, spark: SparkSession) -> DataFrame:
+        columns = {"starts": self.starts, "slots": self.slots, "words": self.words}
+        lists = {
+            name: pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), pa.array(values))
+            for name, values in columns.items()
+        }
+        return spark.createDataFrame(pa.table(lists))
+
+
+def _bytes(dead: Mapping[int, OffsetSet], ends: list[int], shift: int) -> int:
+    used = sum(1 + int(np.count_nonzero(np.diff(offsets.values >> shift))) for offsets in dead.values())
+    return (used << shift) // 8 + sum(end >> shift for end in ends) * _SLOT_BYTES
+
+
+def _words(
+    offsets: npt.NDArray[np.int64], place: npt.NDArray[np.int64], count: int, shift: int
+) -> list[npt.NDArray[np.int64]]:
+    flags = np.zeros((count, 1 << shift), dtype=np.uint8)
+    flags[place, offsets & ((1 << shift) - 1)] = 1
+    bits = np.packbits(flags, axis=1, bitorder="little").view("<i8")
+    return list(bits)

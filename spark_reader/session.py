@@ -1,0 +1,127 @@
+"""Spark sessions that see the lake: Iceberg's runtime, the catalog `lake`, and the `SparkLake` over a server.
+
+`session` makes one with everything set; `attach` takes the user's own and says what is missing in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lakestore.client.transport import Transport, connect
+from lakestore.errors import Invalid, LakestoreError, Unavailable
+from lakestore.spark.sql import SparkLake
+from lakestore.v1.lakestore_pb2 import StatusRequest
+
+RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+"""Maven coordinate of the Iceberg runtime this package is tested with."""
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+CATALOG = "lake"
+CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
+HTTP_PORT = 7341
+
+
+def session(
+    server: str = "localhost:7340",
+    *,
+    http: str | None = None,
+    master: str | None = None,
+    app: str = "lakestore",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A SparkSession with Iceberg's runtime and the lake catalog of this server set.
+
+    On a Spark that runs in this process already it is a new session of it, so several servers can be read side by side.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    catalog = catalog_conf(http or http_address(server))
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        own = running.newSession()
+        for name, value in {**catalog, **_session_conf(), **(conf or {})}.items():
+            own.conf.set(name, value)
+        return own
+    settings = {**_static_conf(), **_session_conf(), **catalog, **(conf or {})}
+    builder = SparkSession.builder.appName(app)
+    if master or "spark.master" not in settings:
+        builder = builder.master(master or "local[*]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def attach(spark: SparkSession, server: str = "localhost:7340", *, transport: Transport | None = None) -> SparkLake:
+    """The union reads of a server in this session, or `Invalid` that says what the session lacks."""
+    own = transport or connect(server)
+    problem = missing(spark, http_address(server, own))
+    if problem:
+        raise Invalid(problem)
+    return SparkLake(spark, own, server)
+
+
+def missing(spark: SparkSession, http: str) -> str:
+    """What keeps this session from reading the lake, as one sentence; empty if nothing does. Sets a catalog not set."""
+    if not hasattr(getattr(spark._jvm, CATALOG_CLASS), "_fqn"):
+        return f"this Spark session lacks Iceberg: start it with --packages {RUNTIME}"
+    if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):
+        return f"this Spark session lacks Iceberg's SQL extensions: start it with --conf spark.sql.extensions={EXTENSIONS}"
+    key, wanted = f"spark.sql.catalog.{CATALOG}", catalog_conf(http)
+    if not spark.conf.get(key, ""):
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+    elif spark.conf.get(f"{key}.uri", "") != wanted[f"{key}.uri"]:
+        return f"the catalog {CATALOG!r} of this Spark session is another one: start it with --conf {key}.uri={wanted[f'{key}.uri']}"
+    return ""
+
+
+def http_address(server: str, transport: Transport | None = None) -> str:
+    """`host:port` of the server's HTTP side: as its status says, else the default port of the same host."""
+    host = server.rsplit(":", 1)[0]
+    try:
+        own = transport or connect(server)
+        said = str(json.loads(own.status(StatusRequest()).status).get("http", ""))
+        if transport is None:
+            own.close()
+    except Unavailable:
+        said = ""
+    return _reachable(said, host) if said else f"{host}:{HTTP_PORT}"
+
+
+def _reachable(said: str, host: str) -> str:
+    """A server that listens on every address is asked at the host it was reached at."""
+    named, port = said.rsplit(":", 1)
+    return f"{host if named in ('0.0.0.0', '[::]', '') else named}:{port}"  # noqa: S104
+
+
+def catalog_conf(http: str) -> dict[str, str]:
+    """The settings of the catalog `lake`."""
+    key = f"spark.sql.catalog.{CATALOG}"
+    return {
+        key: CATALOG_CLASS,
+        f"{key}.type": "rest",
+        f"{key}.uri": f"http://{http}/iceberg",
+        f"{key}.cache-enabled": "false",
+    }
+
+
+def _session_conf() -> dict[str, str]:
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+
+
+def _static_conf() -> dict[str, str]:
+    return {
+        "spark.jars.packages": RUNTIME,
+        "spark.jars.ivy": str(Path(sys.prefix) / "ivy"),
+        "spark.sql.extensions": EXTENSIONS,
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "2g",
+        "spark.pyspark.python": sys.executable,
+    }
