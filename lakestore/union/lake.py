@@ -307,3 +307,27 @@ def dead_mask(
             own = buckets == bucket
             gone[own] = dead[bucket].contains(offsets[own])
     return gone
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """One file of a lake snapshot."""
+
+    content: str
+    """data, position deletes or equality deletes."""
+    path: str
+    format: str
+    rows: int
+    bytes: int
+
+
+_CONTENT = {0: "data", 1: "position deletes", 2: "equality deletes"}
+
+
+def files(metadata_location: str, snapshot_id: int) -> list[LakeFile]:
+    """The files that a snapshot consists of."""
+    with _named(metadata_location):
+        table = metadata(metadata_location).inspect.files(snapshot_id)
+    names = ["content", "file_path", "file_format", "record_count", "file_size_in_bytes"]
+    columns = (table.column(name).to_pylist() for name in names)
+    return [LakeFile(_CONTENT[content], *rest) for content, *rest in zip(*columns, strict=True)]

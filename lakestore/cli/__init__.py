@@ -1,0 +1,1 @@
+"""The `lakestore` command: one module per group of commands."""

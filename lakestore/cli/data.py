@@ -1,0 +1,229 @@
+"""Commands that move rows: write, read, changes, lookup, sql."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pyarrow as pa
+
+from lakestore.cli import formats
+from lakestore.cli.output import Progress, emit, emit_json, emit_lines, table
+from lakestore.cli.server import connected, json_option, server_option
+from lakestore.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+    from lakestore.client.table import Table
+
+SHOWN_ROWS = 50
+_FORMATS = click.Choice(["parquet", "csv", "jsonl", "arrow"])
+
+
+@click.command()
+@click.argument("table")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--key", "keys", multiple=True, help="Primary-key column of a table made by this command; may be repeated."
+)
+@click.option("--buckets", default=4, show_default=True, help="Buckets of a table made by this command.")
+@click.option("--create", is_flag=True, help="Make the table if it is absent; --key says so too.")
+@click.option("--delete", is_flag=True, help="The rows are keys to delete.")
+@server_option
+@json_option
+def write(
+    table: str, file: Path, keys: tuple[str, ...], buckets: int, create: bool, delete: bool, server: str, as_json: bool
+) -> None:
+    """Write FILE, or a folder of Parquet files, to TABLE.
+
+    Parquet, CSV, JSON lines and Arrow files are told by their names. Rows go in commits of 100,000. An absent TABLE
+    is made from the file's columns with --key (primary-key table) or --create (log table).
+    """
+    paths = formats.files_of(file)
+    with connected(server) as lake:
+        target = _target(lake, table, paths[0], keys, buckets, create)
+        progress = Progress(f"{table} ← {file.name}")
+        token = _written(target, paths, progress, delete=delete)
+        progress.done()
+    if as_json:
+        emit_json({"table": table, "rows": progress.rows, "token": token})
+    else:
+        click.echo(token)
+
+
+def _target(lake: Lake, name: str, path: Path, keys: tuple[str, ...], buckets: int, create: bool) -> Table:
+    try:
+        return lake.table(name)
+    except NotFound as error:
+        if not keys and not create:
+            raise NotFound(
+                f"table {name} does not exist: give --key COLUMN to make a primary-key table, --create for a log table"
+            ) from error
+    return lake.create_table(name, schema=formats.schema_of(path), primary_key=list(keys), buckets=buckets)
+
+
+def _written(target: Table, paths: list[Path], progress: Progress, *, delete: bool) -> str:
+    definition = target.definition
+    wanted = definition.key_schema if delete else definition.schema
+    token: Any = ""
+    with target.writer() as writer:
+        put = writer.delete if delete else writer.upsert if definition.keyed else writer.append
+        for path in paths:
+            for rows in formats.commits_of(formats.batches_of(path, wanted)):
+                put(rows.select(wanted.names) if delete else rows)
+                progress.add(rows.num_rows)
+        token = writer.flush()
+    return str(token or "")
+
+
+@click.command()
+@click.argument("table")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file; its name says the format."
+)
+@click.option("--columns", help="Names with commas between; also __bucket, __offset, __timestamp.")
+@click.option("--where", help="A condition in SQL: \"amount > 10 AND customer = 'x'\".")
+@click.option("--at", help="A token: read exactly there.")
+@click.option("--limit", type=click.IntRange(min=0), help="No more rows than this.")
+@click.option("--count", is_flag=True, help="Only the number of rows.")
+@click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
+@server_option
+@json_option
+def read(
+    table: str,
+    output: Path | None,
+    columns: str | None,
+    where: str | None,
+    at: str | None,
+    limit: int | None,
+    count: bool,
+    kind: str | None,
+    server: str,
+    as_json: bool,
+) -> None:
+    """Read TABLE: the lake and what is newer, as one."""
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    with connected(server) as lake:
+        target = lake.table(table)
+        scan = target.scan(columns=names, where=where, at=at)
+        if count:
+            found = scan.count()
+            emit_json({"rows": found}) if as_json else click.echo(found)
+            return
+        chosen = formats.kind_of(output) if output else kind or ("jsonl" if as_json else None)
+        if chosen is None:
+            _show(scan.to_batches(), SHOWN_ROWS if limit is None else limit)
+            return
+        schema = target.definition.read_schema(names)
+        progress = Progress(f"{table} → {output.name if output else 'stdout'}")
+        with formats.Output(output, chosen, schema) as sink:
+            for batch in _limited(scan.to_batches(), limit):
+                sink.write(batch)
+                progress.add(batch.num_rows)
+        if output:
+            progress.done()
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    left = limit
+    for batch in batches:
+        if left is None:
+            yield batch
+            continue
+        yield batch.slice(0, left)
+        left -= min(left, batch.num_rows)
+        if not left:
+            return
+
+
+def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
+    """The first rows as a table, and whether there are more."""
+    rows: list[dict[str, Any]] = []
+    for batch in _limited(batches, limit + 1):
+        rows += batch.to_pylist()
+    emit(rows[:limit], as_json=False, empty="no rows")
+    if len(rows) > limit:
+        click.echo(f"… more rows: --limit N, --count, or -o FILE (shown {limit})", err=True)
+
+
+@click.command()
+@click.argument("table")
+@click.option("--start", default="earliest", show_default=True, help="earliest, latest, snapshot or a token.")
+@click.option("--until", default="now", show_default=True, help="now or a token.")
+@click.option("-f", "--follow", is_flag=True, help="Go on for ever.")
+@click.option("--before-images", is_flag=True, help="Also -U: the row as it was before an update.")
+@server_option
+@json_option
+def changes(table: str, start: str, until: str, follow: bool, before_images: bool, server: str, as_json: bool) -> None:
+    """Show the changes of TABLE in order; the token to go on from comes on stderr."""
+    token = None
+    with connected(server) as lake:
+        stop = None if follow else until
+        for batch in lake.table(table).changes(start=start, until=stop, before_images=before_images):
+            token = batch.token
+            _changes_shown(batch.table, as_json=as_json)
+            if follow:
+                click.get_text_stream("stdout").flush()
+    if token is not None:
+        click.echo(f"token: {token}", err=True)
+
+
+def _changes_shown(rows: pa.Table | pa.RecordBatch, *, as_json: bool) -> None:
+    if as_json:
+        emit_lines(rows)
+    elif rows.num_rows:
+        click.echo(table(rows.to_pylist()))
+
+
+@click.command()
+@click.argument("table")
+@click.argument("key", nargs=-1, required=True)
+@server_option
+@json_option
+def lookup(table: str, key: tuple[str, ...], server: str, as_json: bool) -> None:
+    """Look up rows of TABLE by KEY: a value, or values of a key of several columns with commas between."""
+    with connected(server) as lake:
+        target = lake.table(table)
+        found = target.lookup(_keys(target.definition.key_schema, key))
+    emit_lines(found) if as_json else emit(found.to_pylist(), as_json=False, empty="no such key")
+
+
+def _keys(schema: pa.Schema, texts: tuple[str, ...]) -> pa.Table:
+    if not len(schema):
+        raise Invalid("the table has no primary key: read it with a condition instead")
+    split = [text.split(",") if len(schema) > 1 else [text] for text in texts]
+    for parts, text in zip(split, texts, strict=True):
+        if len(parts) != len(schema):
+            raise Invalid(f"key {text!r} has {len(parts)} values; the primary key is ({', '.join(schema.names)})")
+    columns = [pa.array([parts[i] for parts in split]) for i in range(len(schema))]
+    try:
+        arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Invalid(f"a key does not fit the primary key ({', '.join(schema.names)}): {error}") from error
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+@click.command()
+@click.argument("text")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file; its name says the format."
+)
+@click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
+@server_option
+@json_option
+def sql(text: str, output: Path | None, kind: str | None, server: str, as_json: bool) -> None:
+    """Run one query over tables at one cut: lakestore sql "SELECT count(*) FROM shop.orders"."""
+    with connected(server) as lake:
+        found = lake.sql(text).to_arrow()
+    chosen = formats.kind_of(output) if output else kind or ("jsonl" if as_json else None)
+    if chosen is None:
+        _show(iter(found.to_batches()), SHOWN_ROWS)
+        return
+    with formats.Output(output, chosen, found.schema) as sink:
+        for batch in found.to_batches():
+            sink.write(batch)
+
+
+COMMANDS = (write, read, changes, lookup, sql)

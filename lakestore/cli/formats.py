@@ -1,0 +1,166 @@
+"""Files of rows: Parquet, CSV, JSON lines and Arrow IPC, read and written in bounded batches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+import pyarrow.parquet as pq
+
+from lakestore.cli.output import json_line
+from lakestore.errors import Invalid
+
+COMMIT_ROWS = 100_000
+_KINDS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+}
+_JSON_BLOCK_BYTES = 8 << 20
+
+
+def kind_of(path: Path) -> str:
+    """The format that a file's name says."""
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise Invalid(f"{path}: the name ends in none of {', '.join(sorted(_KINDS))}")
+    return kind
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file, or the Parquet files below a folder, by name."""
+    if not path.exists():
+        raise Invalid(f"{path} does not exist")
+    if not path.is_dir():
+        return [path]
+    found = sorted(p for p in path.rglob("*.parquet") if not p.name.startswith((".", "_")))
+    if not found:
+        raise Invalid(f"{path} holds no .parquet files")
+    return found
+
+
+def schema_of(path: Path) -> pa.Schema:
+    """The Arrow schema of a file's rows, as far as its format says."""
+    batch = next(iter(batches_of(path, None)), None)
+    if batch is None:
+        raise Invalid(f"{path} holds no rows")
+    return batch.schema
+
+
+def batches_of(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a file in batches of any size; text formats are read in the wanted types."""
+    reader: Callable[[Path, pa.Schema | None], Iterator[pa.RecordBatch]] = _READERS[kind_of(path)]
+    try:
+        yield from reader(path, wanted)
+    except pa.ArrowException as error:
+        raise Invalid(f"{path} cannot be read: {error}") from error
+
+
+def _parquet(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(COMMIT_ROWS)
+
+
+def _csv(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    types = {field.name: field.type for field in wanted} if wanted else None
+    convert = pacsv.ConvertOptions(column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False)
+    with pacsv.open_csv(path, convert_options=convert) as reader:
+        yield from reader
+
+
+def _jsonl(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    parse = pajson.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="error" if wanted else "infer")
+    read = pajson.ReadOptions(block_size=_JSON_BLOCK_BYTES)
+    with pajson.open_json(path, read_options=read, parse_options=parse) as reader:
+        yield from reader
+
+
+def _arrow(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as source:
+        try:
+            file = pa.ipc.open_file(source)
+        except pa.ArrowInvalid:
+            source.seek(0)
+            yield from pa.ipc.open_stream(source)
+            return
+        for i in range(file.num_record_batches):
+            yield file.get_batch(i)
+
+
+_READERS = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl, "arrow": _arrow}
+
+
+def commits_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same rows in pieces that are neither tiny nor larger than a commit should be."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, COMMIT_ROWS):
+            piece = batch.slice(start, COMMIT_ROWS)
+            if rows + piece.num_rows > COMMIT_ROWS:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows = [], 0
+            waiting.append(piece)
+            rows += piece.num_rows
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+class Output(AbstractContextManager["Output"]):
+    """A file, or stdout, that takes batches. A file appears under its name only when it is whole."""
+
+    def __init__(self, path: Path | None, kind: str, schema: pa.Schema) -> None:
+        self._path = path
+        self._part = None if path is None else path.with_name(f".{path.name}.part")
+        self._stack = ExitStack()
+        sink = sys.stdout.buffer if self._part is None else self._stack.enter_context(self._part.open("wb"))
+        self._write: Callable[[pa.RecordBatch], Any] = self._writer(sink, kind, schema)
+
+    def _writer(self, sink: Any, kind: str, schema: pa.Schema) -> Callable[[pa.RecordBatch], Any]:
+        if kind == "parquet":
+            writer = self._stack.enter_context(pq.ParquetWriter(sink, schema, compression="zstd"))
+            return lambda batch: writer.write_batch(batch)
+        if kind == "arrow":
+            stream = pa.ipc.new_stream if self._path is None else pa.ipc.new_file
+            return self._stack.enter_context(stream(sink, schema)).write_batch
+        if kind == "csv":
+            return self._stack.enter_context(pacsv.CSVWriter(sink, schema)).write_batch
+        return lambda batch: sink.writelines(f"{json_line(row)}\n".encode() for row in batch.to_pylist())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        self._write(batch)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._stack.__exit__(kind, error, trace)
+        except BaseException:
+            self._discard()
+            raise
+        if error is not None:
+            self._discard()
+        elif self._part is not None and self._path is not None:
+            self._part.replace(self._path)
+
+    def _discard(self) -> None:
+        if self._part is not None:
+            self._part.unlink(missing_ok=True)

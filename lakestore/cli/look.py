@@ -1,0 +1,130 @@
+"""Commands that look: tables, describe, status, files."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from lakestore.cli.output import emit, emit_json, size
+from lakestore.cli.server import connected, json_option, server_option
+
+
+@click.command()
+@server_option
+@json_option
+def tables(server: str, as_json: bool) -> None:
+    """List the tables."""
+    with connected(server) as lake:
+        found = [lake.table(name).definition for name in lake.tables()]
+    rows = [
+        {
+            "table": table.name,
+            "primary key": ", ".join(table.primary_key) or None,
+            "columns": len(table.columns),
+            "buckets": table.buckets,
+            "merge": table.merge if table.keyed else None,
+            "freshness": table.lake.freshness,
+        }
+        for table in found
+    ]
+    emit([table.as_dict() for table in found] if as_json else rows, as_json=as_json, empty="no tables yet")
+
+
+@click.command()
+@click.argument("table")
+@server_option
+@json_option
+def describe(table: str, server: str, as_json: bool) -> None:
+    """Show the columns and settings of TABLE."""
+    with connected(server) as lake:
+        found = lake.table(table).definition
+    if as_json:
+        emit_json(found.as_dict())
+        return
+    keys = {name: str(i) for i, name in enumerate(found.primary_key, start=1)}
+    columns = [
+        {"column": c.name, "type": c.type, "null": not c.required, "key": keys.get(c.name, "")} for c in found.columns
+    ]
+    lines = {
+        "table": found.name,
+        "kind": "primary-key table" if found.keyed else "log table",
+        "buckets": f"{found.buckets} by ({', '.join(found.bucket_key)})" if found.bucket_key else str(found.buckets),
+        "merge": found.merge if found.keyed else "-",
+        "lake": f"freshness {found.lake.freshness}, format version {found.lake.format_version}",
+        "partitioned by": ", ".join(found.lake.partition_by) or "-",
+        "sorted by": ", ".join(found.lake.sort_by) or "-",
+        "uuid": found.uuid,
+    }
+    click.echo("\n".join(f"{name:15}{value}" for name, value in lines.items()) + "\n")
+    emit(columns, as_json=False)
+
+
+@click.command()
+@click.argument("table", required=False)
+@server_option
+@json_option
+def status(table: str | None, server: str, as_json: bool) -> None:
+    """Show what is hot, what is tiered and how far behind, of TABLE or of all."""
+    from lakestore.v1 import lakestore_pb2 as pb
+
+    with connected(server) as lake:
+        request = pb.StatusRequest(tables=[table] if table else [])
+        found = json.loads(lake.transport.status(request).status)
+    if as_json:
+        emit_json(found)
+        return
+    click.echo("\n".join(f"{name:15}{_short(name, value)}" for name, value in found.items() if _plain(value)) + "\n")
+    parts = found.get("tables", [])
+    rows = list(parts.values()) if isinstance(parts, dict) else parts
+    emit([_row(part) for part in rows], as_json=False, empty="no tables yet")
+
+
+def _plain(value: Any) -> bool:
+    return not isinstance(value, list | dict)
+
+
+def _row(part: dict[str, Any]) -> dict[str, Any]:
+    return {name: _short(name, value) for name, value in part.items() if _plain(value) and name != "uuid"}
+
+
+def _short(name: str, value: Any) -> Any:
+    if name.endswith("bytes") and isinstance(value, int | float):
+        return size(value)
+    if name.endswith("seconds") and isinstance(value, float):
+        return f"{value:,.1f}"
+    return value
+
+
+@click.command()
+@click.argument("table")
+@server_option
+@json_option
+def files(table: str, server: str, as_json: bool) -> None:
+    """List the files of TABLE in the lake."""
+    from lakestore.union import lake as cold
+    from lakestore.union.plan import decode, request
+
+    with connected(server) as lake:
+        scan = decode(lake.transport.plan(request([table], no_dead=True))).scan(table)
+    found = cold.files(scan.metadata_location, scan.snapshot_id) if scan.in_lake else []
+    rows = [{"content": f.content, "rows": f.rows, "bytes": f.bytes, "path": f.path} for f in found]
+    if as_json:
+        snapshot = {"snapshot_id": scan.snapshot_id, "metadata_location": scan.metadata_location}
+        emit_json({**snapshot, "hot_rows": scan.hot_rows, "files": rows})
+        return
+    emit([{**row, "bytes": size(row["bytes"]), "path": _tail(row["path"])} for row in rows], as_json=False, empty="")
+    data = [f for f in found if f.content == "data"]
+    click.echo(
+        f"{len(data)} data files, {sum(f.rows for f in data):,} rows, {size(sum(f.bytes for f in found))}; "
+        f"{len(found) - len(data)} delete files; {scan.hot_rows:,} changes not tiered yet"
+    )
+
+
+def _tail(path: str) -> str:
+    """Partition folders and name: what tells files of one table apart."""
+    return path.split("/data/", 1)[-1][-80:]
+
+
+COMMANDS = (tables, describe, status, files)

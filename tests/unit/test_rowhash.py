@@ -1,0 +1,46 @@
+"""Row hashes: equal rows have equal hashes however they lie in memory; different rows have not."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakestore import rowhash
+
+COLUMNS: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.bool_(), [True, False, None]),
+    (pa.int8(), [1, -1, 0, None]),
+    (pa.int16(), [1, -1, 300]),
+    (pa.int64(), [1, 2, -(2**63), None]),
+    (pa.float32(), [1.5, -1.5, None]),
+    (pa.float64(), [0.0, 1.0, float("nan"), None]),
+    (pa.string(), ["", "a", "b", "ab", "ba", "a\x00", None, "ü", "aa"]),
+    (pa.binary(), [b"", b"\x00", b"\x00\x00", b"\xff"]),
+    (pa.date32(), [dt.date(2026, 1, 1), dt.date(2026, 1, 2), None]),
+    (pa.timestamp("us", tz="UTC"), [dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None]),
+    (pa.decimal128(12, 2), [Decimal("1.00"), Decimal("-1.00"), None, Decimal("100.00")]),
+    (pa.decimal128(38, 0), [Decimal(10**30), Decimal(10**30 + 1)]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), COLUMNS, ids=[str(kind) for kind, _ in COLUMNS])
+def test_values_differ_and_slices_agree(kind: pa.DataType, values: list[Any]) -> None:
+    whole = rowhash.column(pa.array(values, kind)).tolist()
+    assert len(set(whole)) == len(values)
+    padded = pa.array([values[0], *values, values[0]], kind).slice(1, len(values))
+    assert rowhash.column(padded).tolist() == whole
+    assert [int(rowhash.column(pa.array([value], kind))[0]) for value in values] == whole
+
+
+def test_columns_do_not_trade_places() -> None:
+    a, b = (rowhash.column(pa.array(values)) for values in ([1, 2], [2, 1]))
+    assert rowhash.hashes([a, b]).tolist() != rowhash.hashes([b, a]).tolist()
+
+
+def test_no_rows() -> None:
+    for kind, _ in COLUMNS:
+        assert not len(rowhash.column(pa.array([], kind)))
