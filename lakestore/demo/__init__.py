@@ -1,0 +1,240 @@
+"""`lakestore demo`: the whole story once, and the proof that it is true.
+
+A server, a producer, a subscriber, a tiering service and Spark SQL reads run at the same time. Then the producer
+stops, and four answers must be one: the fold of the changelog, a union read, lake + hot bucket by bucket, and what
+the producer sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from lakestore.client.lake import Lake, connect
+from lakestore.demo.actors import STEPS_PER_SECOND, Producer, Reader, Subscriber, quantile
+from lakestore.demo.processes import Process, free_ports
+from lakestore.demo.shop import EVENTS, ORDERS, TABLES_FILE, State, definitions
+from lakestore.errors import Unavailable
+from lakestore.union import lake as cold
+from lakestore.union import plan
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.verify import verify
+
+BUILD = TABLES_FILE.parents[2] / "build"
+START_SECONDS = 30
+SPARK_SECONDS = 120
+FIRST_TIER_SECONDS = 60
+PROGRESS_SECONDS = 5
+
+Echo = Callable[[str], None]
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self, folder: Path, echo: Echo, *, seconds: float) -> None:
+        self._folder, self._seconds, self._echo = folder, seconds, echo
+        self._started = time.perf_counter()
+        self._stack = ExitStack()
+        self._grpc, self._http = free_ports(2)
+        self._server = f"127.0.0.1:{self._grpc}"
+        self._stop = threading.Event()
+        self._jobs: dict[str, Future[None]] = {}
+        self._processes: list[Process] = []
+
+    def run(self) -> bool:
+        """The story; whether everything agreed at its end."""
+        with self._stack:
+            self._lake = self._serve()
+            self._producer, self._subscriber = Producer(self._lake), Subscriber(self._client())
+            self._reader = Reader(self._server)
+            pool = self._stack.enter_context(ThreadPoolExecutor(4))
+            self._stack.callback(self._reader.stop)
+            self._stack.callback(self._release)
+            self._create()
+            self._begin("tiering service", "tier", "--server", self._server, "--master", "local[1]")
+            self._jobs["Spark"] = pool.submit(self._reader.start)
+            self._jobs["subscriber"] = pool.submit(self._subscriber.follow)
+            self._say("writing the first orders")
+            self._producer.load()
+            self._jobs["producer"] = pool.submit(self._producer.stream, self._stop)
+            self._await("Spark session", SPARK_SECONDS, lambda: self._reader.ready)
+            self._jobs["reader"] = pool.submit(self._reader.read, self._stop)
+            self._await("first tiering round", FIRST_TIER_SECONDS, self._tiered)
+            self._watch()
+            self._stop.set()
+            for name in ("producer", "reader"):
+                self._jobs[name].result()
+            answers = self._compare()
+            self._report(answers)
+            return all(answers.values())
+
+    def _release(self) -> None:
+        """Let every thread come to its end, also after a failure: a last commit wakes the subscriber."""
+        self._stop.set()
+        self._subscriber.stopping.set()
+        if not all(job.done() for job in self._jobs.values()):
+            self._producer.step()
+
+    def _serve(self) -> Lake:
+        self._begin(
+            "server", "serve", "--data", str(self._folder / "server"), "--port", str(self._grpc),
+            "--http-port", str(self._http), "--warehouse", str(self._folder / "warehouse"),
+        )  # fmt: skip
+        deadline = time.perf_counter() + START_SECONDS
+        while True:
+            self._alive()
+            lake = connect(self._server)
+            try:
+                lake.tables()
+                self._stack.callback(lake.close)
+                return lake
+            except Unavailable:
+                lake.close()
+                if time.perf_counter() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def _client(self) -> Lake:
+        lake = connect(self._server)
+        self._stack.callback(lake.close)
+        return lake
+
+    def _begin(self, name: str, *arguments: str) -> None:
+        self._say(f"starting the {name}: lakestore {' '.join(arguments)}")
+        process = Process(name, arguments, self._folder / f"{name.split()[0]}.log")
+        self._stack.callback(process.stop)
+        self._processes.append(process)
+
+    def _create(self) -> None:
+        for arguments in definitions():
+            table = self._lake.create_table(**arguments).definition
+            self._say(f"table {table.name}: {len(table.columns)} columns, {table.buckets} buckets")
+
+    def _alive(self) -> None:
+        for process in self._processes:
+            process.check()
+        for job in self._jobs.values():
+            if job.done():
+                job.result()
+
+    def _await(self, what: str, seconds: float, done: Callable[[], bool]) -> None:
+        self._say(f"waiting for the {what}")
+        begun = shown = time.perf_counter()
+        while not done():
+            time.sleep(0.25)
+            self._alive()
+            now = time.perf_counter()
+            if now - begun > seconds:
+                raise Unavailable(f"no {what} after {seconds:.0f} s; see the logs in {self._folder}")
+            if now - shown > PROGRESS_SECONDS:
+                shown = now
+                self._progress()
+
+    def _watch(self) -> None:
+        self._say(f"everything runs; {self._seconds:.0f} s of it")
+        end = time.perf_counter() + self._seconds
+        while (left := end - time.perf_counter()) > 0:
+            time.sleep(min(PROGRESS_SECONDS, left))
+            self._alive()
+            self._progress()
+
+    def _progress(self) -> None:
+        hot = sum(int(part["hot"]) for part in self._status())
+        reads = self._reader.seconds
+        last = f", last {reads[-1]:.1f} s" if reads else ""
+        self._say(
+            f"{self._producer.loaded_rows + self._producer.rows:,} rows sent · {self._subscriber.changes:,} changes "
+            f"folded · {hot:,} hot · {len(reads)} Spark reads{last}"
+        )
+
+    def _status(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._lake.transport.status(pb.StatusRequest()).status)["tables"]
+        return found
+
+    def _tiered(self) -> bool:
+        return all(part["snapshot_id"] for part in self._status())
+
+    def _compare(self) -> dict[str, bool]:
+        """What must be one, and whether it is."""
+        self._say("the producer stopped; comparing")
+        self._subscriber.stopping.set()
+        self._producer.step()
+        self._jobs["subscriber"].result(START_SECONDS)
+        sent = self._producer.shop.state()
+        read = State.of(self._lake.table(ORDERS).scan().to_arrow())
+        answers = {
+            "changelog fold = what was sent": self._subscriber.state.same(sent),
+            "union read in Arrow = what was sent": read.same(sent),
+            "union read in Spark = what was sent": self._reader.once() == (sent.rows, self._producer.shop.total_cents),
+        }
+        for name in (ORDERS, EVENTS):
+            found = verify(self._lake.transport, name)
+            answers[f"{name}: log fold = index = lake + hot"] = found.same
+            for problem in found.problems():
+                self._echo(f"  {problem}")
+        return answers
+
+    def _report(self, answers: dict[str, bool]) -> None:
+        producer, lags, reads = self._producer, self._subscriber.lag_seconds, self._reader.seconds
+        load = producer.loaded_rows / max(producer.load_seconds, 1e-9)
+        stream = producer.rows / max(producer.stream_seconds, 1e-9)
+        lines = [
+            "",
+            *(f"  {'ok   ' if same else 'WRONG'}  {name}" for name, same in answers.items()),
+            "",
+            f"  rows/s       load {load:,.0f}, stream {stream:,.0f} (held to {STEPS_PER_SECOND} commits a second)",
+            f"  commit       {_times(producer.commit_seconds)}: two tables at once, synced to disk",
+            f"  freshness    commit to subscriber {_times(lags)}; union reads always the head",
+            f"  Spark SQL    {len(reads)} union reads of two tables at one cut, {_times(reads)}",
+            *(f"  {name:11}  {_files(self._lake, name)}" for name in (ORDERS, EVENTS)),
+            f"  time         {time.perf_counter() - self._started:.0f} s",
+        ]
+        self._echo("\n".join(lines))
+
+    def _say(self, text: str) -> None:
+        self._echo(f"[{time.perf_counter() - self._started:5.1f} s] {text}")
+
+
+def _times(seconds: list[float]) -> str:
+    """Median and 99 % of times, in a fitting unit."""
+    middle, high = quantile(seconds, 0.5), quantile(seconds, 0.99)
+    if high < 1:
+        return f"p50 {middle * 1000:.0f} ms, p99 {high * 1000:.0f} ms"
+    return f"p50 {middle:.1f} s, p99 {high:.1f} s"
+
+
+def _files(lake: Lake, name: str) -> str:
+    scan = plan.decode(lake.transport.plan(plan.request([name], no_dead=True))).scan(name)
+    files = cold.files(scan.metadata_location, scan.snapshot_id) if scan.in_lake else []
+    data = [file for file in files if file.content == "data"]
+    return (
+        f"{scan.live_rows:,} rows: {len(data)} data and {len(files) - len(data)} delete files in the lake, "
+        f"{scan.hot_rows:,} changes still hot"
+    )
+
+
+def run(echo: Echo, *, seconds: float, folder: Path | None = None) -> bool:
+    """Run the demo in a folder, by default one below build/ that is removed again; whether everything agreed."""
+    place = folder or BUILD / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
+    place.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("SPARK_LOCAL_DIRS", str(place / "spark"))
+    same = False
+    try:
+        same = Demo(place, echo, seconds=seconds).run()
+    finally:
+        if same and folder is None:
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            echo(f"  logs and data are in {place}")
+    echo("  next         lakestore serve --data ./lake, then lakestore connect spark | duckdb | trino | pyiceberg")
+    echo("               examples/shop/README.md has queries to try, docs/architecture.md says how it works")
+    return same

@@ -1,0 +1,153 @@
+"""Who takes part in the demo: a producer, a subscriber of the changelog, a reader with Spark SQL."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.demo.shop import EVENTS, ORDERS, Shop, State, hashes_of
+from lakestore.errors import Corrupt
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+
+LOAD_ORDERS = 200_000
+LOAD_STEP_ORDERS = 20_000
+STEP_INSERTS, STEP_UPDATES, STEP_DELETES = 300, 600, 100
+STEPS_PER_SECOND = 10
+
+
+class Producer:
+    """Writes a change stream: first a load as fast as it goes, then steps at a steady pace."""
+
+    def __init__(self, lake: Lake, seed: int = 7) -> None:
+        self._lake = lake
+        self.shop = Shop(seed)
+        self.rows = self.loaded_rows = 0
+        self.load_seconds = self.stream_seconds = 0.0
+        self.commit_seconds: list[float] = []
+
+    def load(self) -> None:
+        """The orders that are there before the stream begins."""
+        started = time.perf_counter()
+        for _ in range(LOAD_ORDERS // LOAD_STEP_ORDERS):
+            self.loaded_rows += self._commit(LOAD_STEP_ORDERS, 0, 0)
+        self.load_seconds = time.perf_counter() - started
+
+    def stream(self, stop: threading.Event) -> None:
+        """Steps until told to stop."""
+        started = due = time.perf_counter()
+        while not stop.is_set():
+            self.step()
+            due = max(due + 1 / STEPS_PER_SECOND, time.perf_counter() - 1)
+            stop.wait(max(0.0, due - time.perf_counter()))
+        self.stream_seconds = time.perf_counter() - started
+
+    def step(self) -> None:
+        """One commit over both tables."""
+        started = time.perf_counter()
+        self.rows += self._commit(STEP_INSERTS, STEP_UPDATES, STEP_DELETES)
+        self.commit_seconds.append(time.perf_counter() - started)
+
+    def _commit(self, inserts: int, updates: int, deletes: int) -> int:
+        step = self.shop.step(inserts, updates, deletes)
+        with self._lake.commit() as commit:
+            commit.upsert(ORDERS, step.changed)
+            if step.deleted.num_rows:
+                commit.delete(ORDERS, step.deleted)
+            commit.append(EVENTS, step.events)
+        return step.rows
+
+
+class Subscriber:
+    """Follows the changelog of the orders and folds it."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self.state = State()
+        self.changes = 0
+        self.lag_seconds: list[float] = []
+        self.stopping = threading.Event()
+        """Set before the last commit: that commit wakes the stream, and what is then there is the end."""
+
+    def follow(self) -> None:
+        """Fold changes until told to stop, then to the end of the log."""
+        orders, token = self._lake.table(ORDERS), None
+        for batch in orders.changes(start="earliest", before_images=True):
+            token = batch.token
+            self._fold(batch.table, live=True)
+            if self.stopping.is_set():
+                break
+        for batch in orders.changes(start=str(token), until="now", before_images=True):
+            self._fold(batch.table, live=False)
+
+    def _fold(self, rows: pa.Table | pa.RecordBatch, *, live: bool) -> None:
+        if not rows.num_rows:
+            return
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        if live:
+            newest = pc.max(table.column("__timestamp")).cast(pa.int64()).as_py()
+            self.lag_seconds.append(max(0.0, time.time() - newest / 1e6))
+        after = table.filter(pc.not_equal(table.column("__change"), "-U"))
+        hashes = hashes_of(after)
+        hashes[pc.equal(after.column("__change"), "-D").to_numpy()] = 0
+        self.state.put(after.column("order_id").to_numpy(), hashes)
+        self.changes += after.num_rows
+
+
+QUERY = (
+    f"SELECT (SELECT sum(amount) FROM {ORDERS}) AS orders, (SELECT sum(delta) FROM {EVENTS}) AS events, "  # noqa: S608
+    f"(SELECT count(*) FROM {ORDERS}) AS number"
+)
+
+
+@dataclass(slots=True)
+class Reader:
+    """Asks both tables in one query, over and over, with Spark SQL."""
+
+    server: str
+    seconds: list[float] = field(default_factory=list)
+    ready: bool = False
+    _lake: Any = None
+
+    def start(self) -> None:
+        """Start Spark."""
+        from lakestore.spark import attach, session
+
+        conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+        spark = session(self.server, master="local[2]", app="lakestore demo: reads", conf=conf)
+        spark.sparkContext.setLogLevel("ERROR")
+        self._lake = attach(spark, self.server)
+        self.ready = True
+
+    def read(self, stop: threading.Event) -> None:
+        """Read until told to stop."""
+        while not stop.is_set():
+            self.once()
+            stop.wait(0.5)
+
+    def once(self) -> tuple[int, int]:
+        """One read: number of orders, and cents of all of them, the same by both tables."""
+        started = time.perf_counter()
+        row = self._lake.sql(QUERY).collect()[0]
+        self.seconds.append(time.perf_counter() - started)
+        if row["orders"] != row["events"]:
+            raise Corrupt(f"at one cut the orders sum up to {row['orders']} and the events to {row['events']}")
+        return int(row["number"]), int(row["orders"] * 100)
+
+    def stop(self) -> None:
+        """End Spark."""
+        if self._lake is not None:
+            self._lake.close()
+            self._lake.spark.stop()
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value below which that share of the values lies; 0 of none."""
+    return float(np.quantile(values, share)) if values else 0.0
