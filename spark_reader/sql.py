@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Sequence
 
@@ -39,7 +38,6 @@ class SparkLake:
         self._transport = transport
         self._hot = Hot(spark, transport, server, driver_rows_max=driver_rows_max)
         self._leases = Leases(transport, keep_seconds=keep_seconds)
-        self._views = threading.Lock()
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> DataFrame:
         """The table at the head of this moment; system columns come when they are named."""

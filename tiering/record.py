@@ -1,0 +1,57 @@
+"""What each of our snapshots says of itself in its summary, as a value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakestore.errors import Corrupt
+
+_PREFIX = "lakestore."
+KEYS = tuple(_PREFIX + name for name in ("epoch", "tier-from", "tier-point", "live-sum", "lsn", "schema-id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The tier record of a snapshot: the table's state in the lake as of a tier point."""
+
+    epoch: int
+    tier_from: tuple[int, ...]
+    """Tier point of the snapshot before it."""
+    tier_point: tuple[int, ...]
+    """Per bucket, the offset below which everything is in the lake."""
+    live_sum: tuple[int, ...]
+    """Per bucket, over the rows that the lake holds."""
+    lsn: int
+    schema_id: int
+
+    def summary(self) -> dict[str, str]:
+        """The snapshot properties that carry it."""
+        values = (
+            str(self.epoch),
+            json.dumps(self.tier_from),
+            json.dumps(self.tier_point),
+            json.dumps([str(total) for total in self.live_sum]),
+            str(self.lsn),
+            str(self.schema_id),
+        )
+        return dict(zip(KEYS, values, strict=True))
+
+    @staticmethod
+    def parse(summary: Mapping[str, str]) -> Record | None:
+        """The record of a summary; None when the snapshot carries none."""
+        if KEYS[2] not in summary:
+            return None
+        try:
+            epoch, tier_from, tier_point, live_sum, lsn, schema_id = (json.loads(summary[key]) for key in KEYS)
+            sums = tuple(int(total) for total in live_sum)
+            return Record(epoch, tuple(tier_from), tuple(tier_point), sums, lsn, schema_id)
+        except (KeyError, ValueError, TypeError) as error:
+            raise Corrupt("a lake snapshot's summary has a damaged lakestore record") from error
+
+    @staticmethod
+    def empty(buckets: int) -> Record:
+        """The record of a lake table nothing was tiered to."""
+        zeros = (0,) * buckets
+        return Record(0, zeros, zeros, zeros, 0, 0)
