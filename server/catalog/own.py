@@ -1,0 +1,96 @@
+"""The lake side of a Lakestore table: its first Iceberg metadata, and the schema it must have. Pure."""
+
+from __future__ import annotations
+
+from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, PartitionField, Table, iceberg_type, lake_schema
+from lakestore.server.catalog import metadata, schemas
+from lakestore.server.catalog.schemas import Json
+
+UUID_PROPERTY = "lakestore.table-uuid"
+_METRICS = "write.metadata.metrics.column."
+_PREVIOUS_VERSIONS = 20
+
+
+def location_of(table: Table, warehouse: str) -> str:
+    """Where the table's files lie: a table dropped and made anew never meets the old one's."""
+    return f"{warehouse.rstrip('/')}/{table.namespace}/{table.short_name}-{table.uuid.replace('-', '')[:8]}"
+
+
+def schema_of(table: Table) -> Json:
+    """The Iceberg schema: the user's columns and the three of ours; the primary key identifies."""
+    schema: Json = {
+        "type": "struct",
+        "schema-id": 0,
+        "fields": [
+            {"id": column.id, "name": column.name, "required": column.required, "type": iceberg_type(column.type)}
+            for column in lake_schema(table)
+        ],
+    }
+    if table.keyed:
+        schema["identifier-field-ids"] = [table.column(name).id for name in table.primary_key]
+    return schema
+
+
+def properties_of(table: Table) -> dict[str, str]:
+    """How every engine writes this table: bounds that find offsets, deletes that do not rewrite files."""
+    return {
+        UUID_PROPERTY: table.uuid,
+        _METRICS + LAKE_OFFSET: "full",
+        _METRICS + LAKE_BUCKET: "full",
+        "write.target-file-size-bytes": str(table.lake.target_file_bytes),
+        "write.parquet.compression-codec": "zstd",
+        "write.delete.mode": "merge-on-read",
+        "write.update.mode": "merge-on-read",
+        "write.merge.mode": "merge-on-read",
+        "write.delete.granularity": "file",
+        metadata.DELETE_AFTER_COMMIT: "true",
+        metadata.PREVIOUS_VERSIONS_MAX: str(_PREVIOUS_VERSIONS),
+    }
+
+
+def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
+    """The table's Iceberg metadata before its first snapshot; the Iceberg uuid is the table's."""
+    updates: list[Json] = [
+        {"action": "add-schema", "schema": schema_of(table)},
+        {"action": "set-current-schema", "schema-id": metadata.LAST_ADDED},
+        {"action": "add-spec", "spec": _spec(table)},
+        {"action": "set-default-spec", "spec-id": metadata.LAST_ADDED},
+        {"action": "add-sort-order", "sort-order": _order(table)},
+        {"action": "set-default-sort-order", "sort-order-id": metadata.LAST_ADDED},
+        {"action": "set-location", "location": location_of(table, warehouse)},
+        {"action": "set-properties", "updates": properties_of(table)},
+    ]
+    base = metadata.empty(table.uuid, now_ms, table.lake.format_version)
+    return metadata.updated(base, updates, now_ms=now_ms, base_location=None)
+
+
+def _field_id(table: Table, name: str) -> int:
+    return LAKE_FIELD_IDS[name] if name in LAKE_FIELD_IDS else table.column(name).id
+
+
+def _spec(table: Table) -> Json:
+    parts: list[Json] = []
+    for number, part in enumerate(table.lake.partition_fields(), start=schemas.PARTITION_ID_FIRST):
+        source = _field_id(table, part.column)
+        parts.append({"source-id": source, "field-id": number, "transform": part.transform, "name": _part_name(part)})
+    return {"spec-id": 0, "fields": parts}
+
+
+def _part_name(part: PartitionField) -> str:
+    """As Iceberg Java names it: day(ts) is ts_day, truncate(4, s) is s_trunc."""
+    kind = part.transform.split("[")[0]
+    suffix = {"identity": "", "truncate": "_trunc"}.get(kind, f"_{kind}")
+    return part.column + suffix
+
+
+def _order(table: Table) -> Json:
+    parts: list[Json] = [
+        {
+            "transform": "identity",
+            "source-id": _field_id(table, part.column),
+            "direction": "desc" if part.descending else "asc",
+            "null-order": "nulls-last" if part.descending else "nulls-first",
+        }
+        for part in table.lake.sort_fields()
+    ]
+    return {"order-id": 1 if parts else 0, "fields": parts}

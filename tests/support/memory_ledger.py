@@ -1,0 +1,100 @@
+"""A ledger in memory: the catalog's seam with everything but durability, which is the server's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from lakestore.errors import Conflict
+from lakestore.schema import Table
+from lakestore.server.catalog.ledger import (
+    CatalogChange,
+    CatalogStep,
+    DropNamespace,
+    DropPointer,
+    Pointer,
+    SetNamespace,
+    SetPointer,
+    TierRecord,
+)
+
+_Spaces = dict[str, dict[str, str]]
+_Pointers = dict[tuple[str, str], Pointer]
+
+
+class MemoryLedger:
+    """Steps are applied in order to copies, which become the state only if none is refused."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spaces: _Spaces = {}
+        self._pointers: _Pointers = {}
+        self._tiers: dict[str, dict[int, TierRecord]] = {}
+        self._keys: set[str] = set()
+        self.tables: dict[str, Table] = {}
+        self.sums: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
+        self.epoch = 1
+        self.pinned: dict[str, frozenset[int]] = {}
+        self.changes: list[CatalogChange] = []
+
+    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
+        return self._spaces
+
+    def pointers(self, namespace: str) -> Mapping[str, Pointer]:
+        return {name: pointer for (space, name), pointer in self._pointers.items() if space == namespace}
+
+    def own_table(self, namespace: str, name: str) -> Table | None:
+        return self.tables.get(f"{namespace}.{name}")
+
+    def tier_records(self, table_uuid: str) -> Mapping[int, TierRecord]:
+        return self._tiers.get(table_uuid, {})
+
+    def live_sums_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> tuple[int, ...] | None:
+        return self.sums.get((table_uuid, tier_point))
+
+    def tierer_epoch(self) -> int:
+        return self.epoch
+
+    def pinned_snapshots(self, table_uuid: str) -> frozenset[int]:
+        return self.pinned.get(table_uuid, frozenset())
+
+    def seen(self, idempotency_key: str) -> bool:
+        return idempotency_key in self._keys
+
+    def commit(self, change: CatalogChange) -> None:
+        with self._lock:
+            spaces, pointers = dict(self._spaces), dict(self._pointers)
+            for step in change.steps:
+                _apply(step, spaces, pointers)
+            self._spaces, self._pointers = spaces, pointers
+            for step in change.steps:
+                if isinstance(step, SetPointer):
+                    self._note_tiers(step)
+            if change.idempotency_key:
+                self._keys.add(change.idempotency_key)
+            self.changes.append(change)
+
+    def _note_tiers(self, step: SetPointer) -> None:
+        records = dict(self._tiers.get(step.pointer.uuid, {}))
+        records.update({record.snapshot_id: record for record in step.tiers})
+        self._tiers[step.pointer.uuid] = {key: value for key, value in records.items() if key not in step.forget}
+
+
+def _apply(step: CatalogStep, spaces: _Spaces, pointers: _Pointers) -> None:
+    if isinstance(step, SetNamespace):
+        spaces[step.namespace] = dict(step.properties)
+        return
+    if isinstance(step, DropNamespace):
+        if any(space == step.namespace for space, _ in pointers):
+            raise Conflict(f"namespace {step.namespace} is not empty")
+        spaces.pop(step.namespace, None)
+        return
+    key = (step.namespace, step.name)
+    if isinstance(step, DropPointer):
+        if pointers.pop(key, None) is None:
+            raise Conflict(f"no table {key}")
+        return
+    current = pointers.get(key)
+    if step.namespace not in spaces or (current.location if current else None) != step.expected:
+        raise Conflict(f"the pointer of {key} moved")
+    pointers[key] = step.pointer
