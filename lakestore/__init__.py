@@ -1,0 +1,46 @@
+"""Lakestore: one table that is a log, a key store and an Iceberg table at once."""
+
+from lakestore.client.changes import ChangeBatch, ChangeStream
+from lakestore.client.lake import Commit, Lake, Snapshot, connect, open  # noqa: A004 (the name users type)
+from lakestore.client.table import Table
+from lakestore.client.writer import Writer
+from lakestore.errors import (
+    Conflict,
+    Corrupt,
+    Exhausted,
+    Fenced,
+    Internal,
+    Invalid,
+    LakestoreError,
+    NotFound,
+    PlanExpired,
+    PositionExpired,
+    Unavailable,
+)
+from lakestore.union.scan import Scan
+from lakestore.union.sql import SqlResult
+
+__all__ = [
+    "ChangeBatch",
+    "ChangeStream",
+    "Commit",
+    "Conflict",
+    "Corrupt",
+    "Exhausted",
+    "Fenced",
+    "Internal",
+    "Invalid",
+    "Lake",
+    "LakestoreError",
+    "NotFound",
+    "PlanExpired",
+    "PositionExpired",
+    "Scan",
+    "Snapshot",
+    "SqlResult",
+    "Table",
+    "Unavailable",
+    "Writer",
+    "connect",
+    "open",
+]

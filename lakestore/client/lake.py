@@ -1,0 +1,215 @@
+"""A lake: all tables of one server, over the network or inside this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from lakestore import rows, schema
+from lakestore.client import transport as transports
+from lakestore.client.producer import ProducerPool
+from lakestore.client.table import Table
+from lakestore.client.transport import Transport
+from lakestore.client.writer import change
+from lakestore.errors import Invalid
+from lakestore.schema import Table as Definition
+from lakestore.token import Token
+from lakestore.union import sql as union_sql
+from lakestore.union.scan import Scan
+from lakestore.v1 import lakestore_pb2 as pb
+
+if TYPE_CHECKING:
+    from lakestore.server.clock import Clock
+    from lakestore.server.disk import Disk
+
+
+class Commit:
+    """Changes to several tables that happen together."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._changes: list[pb.Change] = []
+        self.token = ""
+        """Known once the commit is done."""
+        self.results: list[pb.ChangeResult] = []
+
+    def upsert(self, table: str, data: Any) -> None:
+        """Insert or update by key."""
+        self._add(table, pb.UPSERT, data)
+
+    def delete(self, table: str, data: Any) -> None:
+        """Delete by key."""
+        self._add(table, pb.DELETE, data)
+
+    def append(self, table: str, data: Any) -> None:
+        """Append to a log table."""
+        self._add(table, pb.APPEND, data)
+
+    def _add(self, table: str, kind: pb.ChangeKind, data: Any) -> None:
+        batch = rows.from_user(data, self._lake.table(table).schema)
+        self._changes.append(change(table, kind, [batch]))
+
+    def send(self) -> None:
+        """Commit what was added."""
+        if self._changes:
+            answer = self._lake.producers.commit(self._changes)
+            self.token, self.results = self._lake.seen(answer.token), list(answer.results)
+
+
+class Snapshot:
+    """All tables at one cut."""
+
+    def __init__(self, lake: Lake, token: str) -> None:
+        self._lake = lake
+        self.token = token
+
+    def scan(self, table: str, columns: Sequence[str] | None = None, where: str | None = None) -> Scan:
+        """A union read at the cut."""
+        return Scan(self._lake, table, columns=columns, where=where, at=self.token)
+
+    def sql(self, text: str) -> union_sql.SqlResult:
+        """DuckDB over union reads at the cut."""
+        return union_sql.run(self._lake, text, at=self.token)
+
+
+class Lake:
+    """Tables, and queries over them. A context manager."""
+
+    def __init__(self, transport: Transport, address: str, on_close: Callable[[], None] | None = None) -> None:
+        self.transport = transport
+        self.address = address
+        self.producers = ProducerPool(transport)
+        self._on_close = on_close
+        self._lock = threading.Lock()
+        self._last: Token | None = None
+
+    @property
+    def last_token(self) -> str:
+        """The newest position that this lake has written: its plain reads never fall behind it."""
+        return str(self._last) if self._last else ""
+
+    def seen(self, token: str) -> str:
+        """Remember a commit of ours."""
+        parsed = Token.parse(token)
+        with self._lock:
+            if self._last is None or parsed.timeline != self._last.timeline or parsed.lsn > self._last.lsn:
+                self._last = parsed
+        return token
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        primary_key: list[str] | None = None,
+        buckets: int = 4,
+        bucket_key: list[str] | None = None,
+        merge: str = "upsert",
+        lake: dict[str, Any] | None = None,
+    ) -> Table:
+        """Create a table; without a primary key it is a log table."""
+        definition = _define(name, schema, primary_key, buckets, bucket_key, merge, lake)
+        return self._table(self.transport.create_table(pb.CreateTableRequest(definition=definition.to_json())))
+
+    def table(self, name: str) -> Table:
+        """A table by name."""
+        return self._table(self.transport.get_table(pb.TableRequest(table=name)))
+
+    def _table(self, info: pb.TableInfo) -> Table:
+        return Table(self, Definition.from_json(info.definition))
+
+    def tables(self) -> list[Table]:
+        """All tables, by name."""
+        return [self._table(info) for info in self.transport.list_tables(pb.ListTablesRequest()).tables]
+
+    def drop_table(self, name: str) -> str:
+        """Drop a table with its rows and its lake table; the commit's token."""
+        return self.seen(self.transport.drop_table(pb.TableRequest(table=name)).token)
+
+    @contextmanager
+    def commit(self) -> Iterator[Commit]:
+        """Changes to several tables, committed together at the end of the block; an error discards them."""
+        commit = Commit(self)
+        yield commit
+        commit.send()
+
+    def snapshot(self) -> Snapshot:
+        """One cut over all tables."""
+        return Snapshot(self, json.loads(self.transport.status(pb.StatusRequest()).status)["token"])
+
+    def at(self, token: str) -> Snapshot:
+        """All tables exactly at a token."""
+        Token.parse(str(token))
+        return Snapshot(self, str(token))
+
+    def sql(self, text: str) -> union_sql.SqlResult:
+        """DuckDB over union reads, all tables of the query at one cut."""
+        return union_sql.run(self, text)
+
+    def plan(self, request: pb.PlanRequest, /) -> pb.PlanAnswer:
+        """For union reads."""
+        return self.transport.plan(request)
+
+    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]:
+        """For union reads."""
+        return self.transport.fetch(request)
+
+    def renew_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer:
+        """For union reads."""
+        return self.transport.renew_lease(request)
+
+    def release_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer:
+        """For union reads."""
+        return self.transport.release_lease(request)
+
+    def close(self) -> None:
+        """Close the connection, or the server inside this process."""
+        self.transport.close()
+        if self._on_close:
+            self._on_close()
+            self._on_close = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+
+def _define(
+    name: str,
+    columns: pa.Schema,
+    primary_key: list[str] | None,
+    buckets: int,
+    bucket_key: list[str] | None,
+    merge: str,
+    lake: dict[str, Any] | None,
+) -> Definition:
+    if not isinstance(columns, pa.Schema):
+        raise Invalid("schema= is a pyarrow schema")
+    return schema.define(
+        name, columns, primary_key=primary_key, buckets=buckets, bucket_key=bucket_key, merge=merge, lake=lake
+    )
+
+
+def connect(address: str = "localhost:7340") -> Lake:
+    """A server's lake."""
+    return Lake(transports.connect(address), address)
+
+
+def open(  # noqa: A001 (the name users type)
+    folder: str | Path, *, warehouse: str | None = None, disk: Disk | None = None, clock: Clock | None = None
+) -> Lake:
+    """The whole server inside this process, without a network."""
+    from lakestore.server.main import Server, Settings
+
+    server = Server(Settings(data=Path(folder), warehouse=warehouse or ""), disk=disk, clock=clock)
+    transport: Any = transports.LocalTransport(server.service)
+    return Lake(transport, str(folder), server.close)

@@ -1,0 +1,108 @@
+"""One table, as a user holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakestore import rows
+from lakestore.client.changes import ChangeStream
+from lakestore.client.producer import Producer
+from lakestore.client.writer import Writer, change
+from lakestore.errors import Invalid
+from lakestore.schema import Table as Definition
+from lakestore.union.scan import Scan
+from lakestore.v1 import lakestore_pb2 as pb
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+
+
+class Table:
+    """Append, upsert, delete; look up, scan, follow."""
+
+    def __init__(self, lake: Lake, definition: Definition) -> None:
+        self._lake = lake
+        self.definition = definition
+        """Columns, key, buckets and lake options."""
+        self.last_result: pb.ChangeResult | None = None
+        """What the last single write did: inserted, updated, deleted, not_found."""
+
+    @property
+    def name(self) -> str:
+        """`database.table`."""
+        return self.definition.name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema that reads give."""
+        return self.definition.schema
+
+    def __repr__(self) -> str:
+        kind = f"key {', '.join(self.definition.primary_key)}" if self.definition.keyed else "log"
+        return f"<lakestore table {self.name}, {kind}, {self.definition.buckets} buckets>"
+
+    def append(self, data: Any) -> str:
+        """Add rows to a log table; the commit's token."""
+        return self._write(pb.APPEND, data)
+
+    def upsert(self, data: Any) -> str:
+        """Insert or update rows by key; the commit's token."""
+        return self._write(pb.UPSERT, data)
+
+    def delete(self, data: Any) -> str:
+        """Delete keys; the commit's token. `last_result.not_found` counts the absent ones."""
+        return self._write(pb.DELETE, data)
+
+    def _write(self, kind: pb.ChangeKind, data: Any) -> str:
+        batch = rows.from_user(data, self.schema)
+        answer = self._lake.producers.commit([change(self.name, kind, [batch])])
+        self.last_result = answer.results[0]
+        return self._lake.seen(answer.token)
+
+    def writer(self, *, producer: str | None = None) -> Writer:
+        """Pipelined writing. A named producer fences its predecessor and is handed its progress back."""
+        if producer is None:
+            return Writer(self._lake.transport, self.definition, Producer())
+        opened = self._lake.transport.open_producer(pb.OpenProducerRequest(producer=producer))
+        taken = Producer(producer, opened.epoch, opened.last_sequence, opened.progress)
+        return Writer(self._lake.transport, self.definition, taken)
+
+    def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of these keys, in their order; absent keys give no row."""
+        batch = rows.from_user(keys, self.schema)
+        request = pb.LookupRequest(
+            table=self.name,
+            keys=rows.encode(batch.schema, [batch]),
+            columns=list(columns or ()),
+            at_least=self._lake.last_token,
+        )
+        answer = self._lake.transport.lookup(request)
+        schema = self.definition.read_schema(columns)
+        return pa.Table.from_batches(rows.decode_trusted(answer.rows, crc=answer.crc32c)).cast(schema)
+
+    def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: str | None = None) -> Scan:
+        """A union read of the newest state, or exactly at a token."""
+        return Scan(self._lake, self.name, columns=columns, where=where, at=at)
+
+    def changes(
+        self,
+        start: str = "earliest",
+        *,
+        until: str | None = None,
+        before_images: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> ChangeStream:
+        """The changelog from `earliest`, `latest`, `snapshot` or a token; endless without `until`."""
+        if not start:
+            raise Invalid("start= is 'earliest', 'latest', 'snapshot' or a token")
+        request = pb.ChangesRequest(
+            tables=[self.name],
+            start=str(start),
+            until=str(until or ""),
+            before_images=before_images,
+            columns=list(columns or ()),
+        )
+        return ChangeStream(self._lake.transport, request)

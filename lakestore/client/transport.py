@@ -1,0 +1,111 @@
+"""The way to a server: one method per RPC, taking and giving the wire's messages.
+
+`GrpcTransport` crosses a network, `LocalTransport` calls a service in this process; nothing above knows which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+
+from lakestore.client import rpc
+from lakestore.errors import LakestoreError
+from lakestore.v1 import lakestore_pb2 as pb
+
+if TYPE_CHECKING:
+    from lakestore.server.service import Service
+
+CALL_SECONDS = 120.0
+
+
+class Transport(Protocol):
+    """A server's verbs. Errors are `LakestoreError`s."""
+
+    def create_table(self, request: pb.CreateTableRequest, /) -> pb.TableInfo: ...
+    def drop_table(self, request: pb.TableRequest, /) -> pb.DropTableAnswer: ...
+    def get_table(self, request: pb.TableRequest, /) -> pb.TableInfo: ...
+    def list_tables(self, request: pb.ListTablesRequest, /) -> pb.ListTablesAnswer: ...
+    def open_producer(self, request: pb.OpenProducerRequest, /) -> pb.ProducerInfo: ...
+    def commit(self, request: pb.CommitRequest, /) -> pb.CommitAnswer: ...
+    def write(self, requests: Iterator[pb.CommitRequest], /) -> Iterator[pb.CommitAnswer]: ...
+    def lookup(self, request: pb.LookupRequest, /) -> pb.RowBatch: ...
+    def changes(self, request: pb.ChangesRequest, /) -> Iterator[pb.ChangeBatch]: ...
+    def plan(self, request: pb.PlanRequest, /) -> pb.PlanAnswer: ...
+    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]: ...
+    def renew_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer: ...
+    def release_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer: ...
+    def acquire_tierer(self, request: pb.TiererRequest, /) -> pb.TiererAnswer: ...
+    def release_tierer(self, request: pb.TiererRequest, /) -> pb.TiererAnswer: ...
+    def status(self, request: pb.StatusRequest, /) -> pb.StatusAnswer: ...
+    def audit(self, request: pb.TableRequest, /) -> pb.AuditAnswer: ...
+    def close(self) -> None: ...
+
+
+def _error_of(error: grpc.RpcError) -> LakestoreError:
+    metadata = dict(error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else {}
+    if isinstance(error, grpc.Call):
+        data = metadata.get(rpc.ERROR_KEY)
+        return rpc.unpack_error(data if isinstance(data, bytes) else None, error.code().name, error.details() or "")
+    return rpc.unpack_error(None, "UNKNOWN", str(error))
+
+
+class GrpcTransport:
+    """Over gRPC."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address, options=rpc.OPTIONS)
+        for method in rpc.methods():
+            setattr(self, method.attribute, self._callable(method))
+
+    def _callable(self, method: rpc.Method) -> Any:
+        coders = (method.request.SerializeToString, method.answer.FromString)
+        if method.streams_in:
+            streaming = self._channel.stream_stream(method.path, *coders)
+            return lambda requests: _stream(streaming(requests))
+        if method.streams_out:
+            stream = self._channel.unary_stream(method.path, *coders)
+            return lambda request: _stream(stream(request))
+        unary = self._channel.unary_unary(method.path, *coders)
+
+        def call(request: Any) -> Any:
+            try:
+                return unary(request, timeout=CALL_SECONDS)
+            except grpc.RpcError as error:
+                raise _error_of(error) from error
+
+        return call
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+def _stream(answers: Any) -> Iterator[Any]:
+    try:
+        yield from answers
+    except grpc.RpcError as error:
+        raise _error_of(error) from error
+    finally:
+        answers.cancel()
+
+
+class LocalTransport:
+    """A service in this process."""
+
+    def __init__(self, service: Service) -> None:
+        self._closed = False
+        for method in rpc.methods():
+            setattr(self, method.attribute, getattr(service, method.attribute))
+        self.changes = lambda request: service.changes(request, lambda: not self._closed)
+
+    def close(self) -> None:
+        """End streams."""
+        self._closed = True
+
+
+def connect(address: str) -> Transport:
+    """A transport to a server's host and port."""
+    transport: Any = GrpcTransport(address)
+    return transport  # type: ignore[no-any-return]

@@ -1,0 +1,188 @@
+"""`table.writer()`: pipelined, batching, idempotent.
+
+Calls put rows in a buffer and return; one stream carries them as commits, several in flight. What is not
+answered when a stream breaks is sent again on the next one with the same sequences.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from lakestore import rows
+from lakestore.client.producer import RETRY_SECONDS, Producer
+from lakestore.client.transport import Transport
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, error_of
+from lakestore.schema import Table
+from lakestore.v1 import lakestore_pb2 as pb
+
+IN_FLIGHT_MAX = 16
+COMMIT_ROWS_MAX = 100_000
+COMMIT_BYTES_MAX = 8 << 20
+BUFFER_BYTES_MAX = 64 << 20
+
+
+@dataclass(slots=True)
+class _Pending:
+    kind: pb.ChangeKind
+    batch: pa.RecordBatch
+    progress: str
+
+
+class Writer:
+    """Rows of one table on their way. Thread-safe; a context manager that flushes at its end."""
+
+    def __init__(self, transport: Transport, table: Table, producer: Producer) -> None:
+        self._transport, self._table, self._producer = transport, table, producer
+        self._state = threading.Condition()
+        self._buffer: deque[_Pending] = deque()
+        self._buffer_bytes = 0
+        self._unanswered: deque[pb.CommitRequest] = deque()
+        self._resend: deque[pb.CommitRequest] = deque()
+        self._failure: LakestoreError | None = None
+        self._closing = False
+        self._stream = 0
+        self.token = ""
+        """Of the last answered commit."""
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def progress(self) -> str:
+        """What the producer attached last, as handed back when it was opened."""
+        return self._producer.progress
+
+    def append(self, data: Any, *, progress: str = "") -> None:
+        """Rows for a log table."""
+        self._put(pb.APPEND, rows.from_user(data, self._table.schema), progress)
+
+    def upsert(self, data: Any, *, progress: str = "") -> None:
+        """Rows to insert or update by key."""
+        self._put(pb.UPSERT, rows.from_user(data, self._table.schema), progress)
+
+    def delete(self, data: Any, *, progress: str = "") -> None:
+        """Keys to delete."""
+        self._put(pb.DELETE, rows.from_user(data, self._table.schema), progress)
+
+    def _put(self, kind: pb.ChangeKind, batch: pa.RecordBatch, progress: str) -> None:
+        with self._state:
+            self._state.wait_for(lambda: self._buffer_bytes < BUFFER_BYTES_MAX or self._failure)
+            if self._closing:
+                raise Invalid("the writer is closed")
+            self._raise_failure()
+            self._buffer.append(_Pending(kind, batch, progress))
+            self._buffer_bytes += batch.nbytes
+            self._state.notify_all()
+
+    def flush(self) -> str:
+        """Wait until everything is durable; the last commit's token."""
+        with self._state:
+            self._state.wait_for(lambda: self._failure or not (self._buffer or self._unanswered))
+            self._raise_failure()
+            return self.token
+
+    def close(self) -> None:
+        """Flush and end."""
+        try:
+            self.flush()
+        finally:
+            with self._state:
+                self._closing = True
+                self._state.notify_all()
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+            return
+        with self._state:
+            self._closing = True
+            self._state.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self._failure:
+            raise self._failure
+
+    # The rest runs on the writer's thread, `_requests` on the stream's.
+
+    def _run(self) -> None:
+        deadline = time.monotonic() + RETRY_SECONDS
+        while not self._closing:
+            try:
+                for answer in self._transport.write(self._requests()):
+                    self._answered(answer)
+                    deadline = time.monotonic() + RETRY_SECONDS
+            except LakestoreError as error:
+                if not isinstance(error, (Unavailable, Exhausted)) or time.monotonic() > deadline:
+                    self._fail(error)
+                    return
+                time.sleep(0.1)
+
+    def _requests(self) -> Iterator[pb.CommitRequest]:
+        with self._state:
+            self._stream += 1
+            stream = self._stream
+            self._resend = deque(self._unanswered)
+        while (request := self._next(stream)) is not None:
+            yield request
+
+    def _next(self, stream: int) -> pb.CommitRequest | None:
+        with self._state:
+            self._state.wait_for(lambda: self._stream != stream or self._closing or self._failure or self._ready())
+            if self._stream != stream or self._closing or self._failure:
+                return None
+            if self._resend:
+                return self._resend.popleft()
+            batches = self._taken()
+            request = self._producer.request([], batches[-1].progress)
+            self._unanswered.append(request)
+            self._state.notify_all()
+        request.changes.append(change(self._table.name, batches[0].kind, [pending.batch for pending in batches]))
+        return request
+
+    def _ready(self) -> bool:
+        return bool(self._resend) or (bool(self._buffer) and len(self._unanswered) < IN_FLIGHT_MAX)
+
+    def _taken(self) -> list[_Pending]:
+        """The first pending rows, with those behind them that fit into the same commit."""
+        taken = [self._buffer.popleft()]
+        count, size = taken[0].batch.num_rows, taken[0].batch.nbytes
+        while self._buffer:
+            pending = self._buffer[0]
+            count, size = count + pending.batch.num_rows, size + pending.batch.nbytes
+            fits = count <= COMMIT_ROWS_MAX and size <= COMMIT_BYTES_MAX
+            if not fits or pending.kind != taken[0].kind or pending.batch.schema != taken[0].batch.schema:
+                break
+            taken.append(self._buffer.popleft())
+        self._buffer_bytes -= sum(pending.batch.nbytes for pending in taken)
+        return taken
+
+    def _answered(self, answer: pb.CommitAnswer) -> None:
+        if answer.HasField("error"):
+            raise error_of(answer.error.kind, answer.error.message, answer.error.applied)
+        with self._state:
+            while self._unanswered and self._unanswered[0].sequence <= answer.sequence:
+                self._unanswered.popleft()
+            self.token = answer.token
+            self._state.notify_all()
+
+    def _fail(self, error: LakestoreError) -> None:
+        with self._state:
+            self._failure = error
+            self._state.notify_all()
+
+
+def change(table: str, kind: pb.ChangeKind, batches: list[pa.RecordBatch]) -> pb.Change:
+    """Rows as a change on the wire."""
+    data = rows.encode(batches[0].schema, batches)
+    return pb.Change(table=table, kind=kind, rows=data, crc32c=rows.crc32c(data))

@@ -1,0 +1,145 @@
+"""Primary keys as bytes, and the bucket a row goes to.
+
+The encoding keeps order: fixed-width parts are big-endian with the sign flipped; a variable-width part that
+is not the last is escaped and closed by two zero bytes. The bucket is Iceberg's murmur3 of the encoded bucket
+key, without its sign bit, modulo the number of buckets. Both are for ever: golden tests hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mmh3
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from lakestore import limits
+from lakestore.errors import Invalid
+
+INDEX_KEY_BYTES_MAX = 511
+_HASH_BYTES = 16
+Matrix = npt.NDArray[np.uint8]
+
+
+def encode(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
+    """Each row's key as the index takes it: prefix, then the encoded parts."""
+    matrix = _matrix(columns)
+    if matrix is not None:
+        full = np.empty((len(matrix), len(prefix) + matrix.shape[1]), dtype=np.uint8)
+        full[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
+        full[:, len(prefix) :] = matrix
+        return _rows_of(full)
+    return [_bounded(key, prefix) for key in _variable(columns)]
+
+
+def buckets(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int32]:
+    """The bucket of each row by its bucket key."""
+    if count == 1:
+        return np.zeros(len(columns[0]), dtype=np.int32)
+    matrix = _matrix(columns)
+    if matrix is not None:
+        hashes = murmur3(matrix)
+    else:
+        keys = _variable(columns)
+        hashes = np.fromiter(map(mmh3.mmh3_32_uintdigest, keys), dtype=np.uint32, count=len(keys))
+    return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
+
+
+def _rows_of(matrix: Matrix) -> list[bytes]:
+    if not len(matrix):
+        return []
+    keys: list[bytes] = np.ascontiguousarray(matrix).view(f"V{matrix.shape[1]}").ravel().tolist()
+    return keys
+
+
+def _bounded(key: bytes, prefix: bytes) -> bytes:
+    if len(key) > limits.KEY_BYTES_MAX:
+        raise Invalid(f"a key of {len(key)} bytes is longer than {limits.KEY_BYTES_MAX}")
+    if len(prefix) + len(key) <= INDEX_KEY_BYTES_MAX - _HASH_BYTES:
+        return prefix + key
+    kept = INDEX_KEY_BYTES_MAX - _HASH_BYTES - len(prefix)
+    return prefix + key[:kept] + xxhash.xxh3_128_digest(key)
+
+
+def _matrix(columns: Sequence[pa.Array]) -> Matrix | None:
+    parts = [_fixed(column) for column in columns]
+    if any(part is None for part in parts):
+        return None
+    return np.concatenate([part for part in parts if part is not None], axis=1)
+
+
+def _fixed(column: pa.Array) -> Matrix | None:
+    """A fixed-width column as big-endian rows whose byte order is the value order."""
+    kind = column.type
+    if pa.types.is_decimal(kind):
+        raw = np.frombuffer(column.buffers()[1], dtype=np.uint8)
+        matrix = raw[column.offset * 16 : (column.offset + len(column)) * 16].reshape(-1, 16)[:, ::-1].copy()
+        matrix[:, 0] ^= 0x80
+        return matrix
+    if pa.types.is_boolean(kind):
+        return column.cast(pa.uint8()).to_numpy().reshape(-1, 1).copy()
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        column = column.cast(pa.int64())
+    elif not pa.types.is_integer(kind):
+        return None
+    values: npt.NDArray[Any] = column.to_numpy()
+    width = values.dtype.itemsize
+    matrix = values.astype(values.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, width)
+    matrix[:, 0] ^= 0x80
+    return matrix
+
+
+def _variable(columns: Sequence[pa.Array]) -> list[bytes]:
+    last = len(columns) - 1
+    parts = [_binary(column, closed=i < last) for i, column in enumerate(columns)]
+    joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+    keys: list[bytes] = joined.to_numpy(zero_copy_only=False).tolist()
+    return keys
+
+
+def _binary(column: pa.Array, *, closed: bool) -> pa.Array:
+    fixed = _fixed(column)
+    if fixed is not None:
+        data = pa.py_buffer(np.ascontiguousarray(fixed))
+        kind = pa.binary(fixed.shape[1])
+        return pa.FixedSizeBinaryArray.from_buffers(kind, len(column), [None, data]).cast(pa.binary())
+    raw = column.cast(pa.binary())
+    if not closed:
+        return raw
+    escaped = pc.replace_substring(raw, pattern=b"\x00", replacement=b"\x00\xff")
+    end = pa.scalar(b"\x00\x00", pa.binary())
+    return pc.binary_join_element_wise(escaped, end, pa.scalar(b"", pa.binary()))
+
+
+def murmur3(matrix: Matrix) -> npt.NDArray[np.uint32]:
+    """murmur3_x86_32, seed 0, of each row."""
+    rows, width = matrix.shape
+    whole = width - width % 4
+    h = np.zeros(rows, dtype=np.uint32)
+    words = np.ascontiguousarray(matrix[:, :whole]).view("<u4").reshape(rows, whole // 4)
+    for i in range(whole // 4):
+        h ^= _scrambled(words[:, i].astype(np.uint32))
+        h = _rotated(h, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    if width % 4:
+        tail = np.zeros(rows, dtype=np.uint32)
+        for i in range(width % 4):
+            tail |= matrix[:, whole + i].astype(np.uint32) << np.uint32(8 * i)
+        h ^= _scrambled(tail)
+    h ^= np.uint32(width)
+    h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return h ^ (h >> np.uint32(16))
+
+
+def _rotated(x: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint32]:
+    return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
+
+
+def _scrambled(k: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    return _rotated(k * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)

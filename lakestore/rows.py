@@ -1,0 +1,184 @@
+"""Arrow rows as they come in from users and off the wire.
+
+What comes from outside is not trusted: decoded rows are fully validated before anything touches them, and
+cast to the table's types losslessly or refused with the column, the row and the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore import limits
+from lakestore.errors import Corrupt, Invalid
+from lakestore.schema import Table
+
+
+def crc32c(data: Any, crc: int = 0) -> int:
+    """CRC32C of read-only bytes or an Arrow buffer."""
+    return int(google_crc32c.extend(crc, data))
+
+
+def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
+    """Rows as one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def decode(data: bytes, *, crc: int | None = None) -> pa.RecordBatch:
+    """The rows of an Arrow IPC stream as one validated batch, or `Invalid`."""
+    if crc is not None and crc32c(data) != crc:
+        raise Invalid("the rows do not match their checksum: send them again")
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            schema = reader.schema
+            batches = _read_bounded(reader)
+        for batch in batches:
+            batch.validate(full=True)
+        return pa.concat_batches(batches) if batches else schema.empty_table().combine_chunks().to_batches()[0]
+    except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError) as error:
+        raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error
+
+
+def _read_bounded(reader: pa.RecordBatchStreamReader) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = []
+    total_bytes = total_rows = 0
+    for batch in reader:
+        total_bytes += batch.nbytes
+        total_rows += batch.num_rows
+        if total_bytes > limits.BATCH_MEMORY_BYTES_MAX:
+            raise Invalid(f"the rows take more than {limits.BATCH_MEMORY_BYTES_MAX} bytes: send smaller batches")
+        if total_rows > limits.BATCH_ROWS_MAX:
+            raise Invalid(f"more than {limits.BATCH_ROWS_MAX} rows in one change: send smaller batches")
+        batches.append(batch)
+    return batches
+
+
+def decode_trusted(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
+    """Rows that the server sent: the checksum is checked, the values are not."""
+    if crc32c(data) != crc:
+        raise Corrupt("rows were damaged on their way: read again")
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader)
+
+
+def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """What users hand in, as one Arrow batch: Table, RecordBatch, pandas, polars or a list of dicts."""
+    if isinstance(rows, pa.RecordBatch):
+        return rows
+    if isinstance(rows, dict):
+        rows = [rows]
+    if isinstance(rows, pa.Table):
+        table = rows
+    elif isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
+        table = _from_dicts(rows, schema)
+    elif hasattr(rows, "to_arrow"):
+        table = rows.to_arrow()
+    elif hasattr(rows, "columns") and hasattr(rows, "index"):
+        table = pa.Table.from_pandas(rows, preserve_index=False)
+    elif hasattr(rows, "__arrow_c_stream__"):
+        table = pa.table(rows)
+    else:
+        raise Invalid(f"rows of type {type(rows).__name__} are not a table, batch, data frame or list of dicts")
+    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _from_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    fields = [schema.field(name) if name in schema.names else None for name in names]
+    columns = []
+    for name, field in zip(names, fields, strict=True):
+        try:
+            values = [row.get(name) for row in rows]
+            columns.append(pa.array(values, type=field.type if field else None))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise Invalid(f"column {name!r}: {error}") from error
+    return pa.table(columns, names=names)
+
+
+def conform(batch: pa.RecordBatch, table: Table, *, keys_only: bool = False) -> pa.RecordBatch:
+    """The batch with exactly the table's columns and types (its key's columns for a delete), or `Invalid`."""
+    wanted = table.key_schema if keys_only else table.schema
+    if not keys_only:
+        for name in batch.schema.names:
+            if name not in wanted.names:
+                raise Invalid(f"table {table.name} has no column {name!r}")
+    if len(set(batch.schema.names)) != len(batch.schema.names):
+        raise Invalid(f"table {table.name}: the rows have a column twice")
+    arrays = [_conform_column(batch, field, table) for field in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=_nullable(wanted))
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _conform_column(batch: pa.RecordBatch, field: pa.Field, table: Table) -> pa.Array:
+    at = batch.schema.get_field_index(field.name)
+    if at < 0:
+        if not field.nullable:
+            raise Invalid(f"table {table.name}: required column {field.name!r} is missing")
+        return pa.nulls(batch.num_rows, field.type)
+    column = batch.column(at)
+    if column.type != field.type:
+        column = _cast(column, field, table)
+    if not field.nullable and column.null_count:
+        row = pc.index(pc.is_null(column), True).as_py()
+        raise Invalid(f"table {table.name}: required column {field.name!r} is null in row {row}")
+    return column
+
+
+def _cast(column: pa.Array, field: pa.Field, table: Table) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not _castable(column.type, field.type):
+        raise Invalid(f"table {table.name}: column {field.name!r} is {field.type}, not {column.type}")
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        row = _first_misfit(column, field.type)
+        raise Invalid(f"table {table.name}: column {field.name!r}, row {row}: {error}") from error
+
+
+def _castable(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a cast keeps the meaning; whether it keeps each value, the cast itself checks."""
+    t = pa.types
+    if t.is_null(source) or source == target:
+        return True
+    if t.is_timestamp(target):
+        return bool(t.is_timestamp(source) and (source.tz is None) == (target.tz is None))
+    for same in (t.is_integer, t.is_floating, t.is_decimal, t.is_date):
+        if same(target):
+            return bool(same(source) or (t.is_integer(source) and t.is_decimal(target)))
+    if t.is_string(target):
+        return bool(t.is_large_string(source) or t.is_string_view(source))
+    if t.is_binary(target):
+        return bool(t.is_large_binary(source) or t.is_binary_view(source) or t.is_fixed_size_binary(source))
+    return False
+
+
+def _first_misfit(column: pa.Array, target: pa.DataType) -> int:
+    """The first row that does not fit, by bisection."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            column.slice(low, middle - low).cast(target)
+            low = middle
+        except pa.ArrowException:
+            high = middle
+    return low
+
+
+def lexicographic(*keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Stable order by the first array, then the second, …"""
+    return np.lexsort(tuple(reversed(keys)))

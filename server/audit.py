@@ -1,0 +1,86 @@
+"""What a table's parts say of themselves: status figures, and the fold of the log against the index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore import keys
+from lakestore.livesum import live_sum
+from lakestore.offsets import OffsetSet
+from lakestore.server import reads
+from lakestore.server.bucket import BucketLog
+from lakestore.server.engine import Engine
+from lakestore.server.index import table_prefix
+from lakestore.server.state import TableState, View
+from lakestore.v1 import lakestore_pb2 as pb
+
+_MASK = (1 << 64) - 1
+
+
+def table_status(state: TableState) -> dict[str, Any]:
+    """A table in figures."""
+    tier = list(state.tiers.values())[-1] if state.tiers else None
+    points = tier.tier_point if tier else (0,) * len(state.logs)
+    heads = state.heads()
+    return {
+        "name": state.table.name,
+        "uuid": state.table.uuid,
+        "keyed": state.table.keyed,
+        "buckets": len(heads),
+        "rows": sum(log.at_head.live_rows for log in state.logs),
+        "head": heads,
+        "tier_point": list(points),
+        "hot": sum(heads) - sum(points),
+        "freshness": state.table.lake.freshness,
+        "last_commit_us": max(log.at_head.time_us for log in state.logs),
+        "tiered_commit_us": max(_time_at(log, point) for log, point in zip(state.logs, points, strict=True)),
+        "snapshot_id": tier.snapshot_id if tier else None,
+        "segments": sum(len([c for c in log.chunks if hasattr(c, "path")]) for log in state.logs),
+    }
+
+
+def _time_at(log: BucketLog, end: int) -> int:
+    found = log.at_end(end)
+    return found[1].time_us if found else 0
+
+
+def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAudit]:
+    """Per bucket: what commits summed up, what the log folds to, and what of that the index confirms."""
+    state = view.named(name)
+    for bucket, log in enumerate(state.logs):
+        head = log.at_head
+        log_sum = log_rows = index_sum = index_rows = 0
+        dead = reads.dead_of(log, 0, log.head)
+        for rows in reads.live(log, 0, log.head, dead):
+            log_sum += live_sum(rows.offsets)
+            log_rows += len(rows.offsets)
+            confirmed = _confirmed(engine, state, bucket, rows) if log.keyed else rows.offsets
+            index_sum += live_sum(confirmed)
+            index_rows += len(confirmed)
+        yield pb.BucketAudit(
+            bucket=bucket,
+            head=log.head,
+            live_sum=head.live_sum,
+            live_rows=head.live_rows,
+            log_sum=log_sum & _MASK,
+            log_rows=log_rows,
+            index_sum=index_sum & _MASK,
+            index_rows=index_rows,
+        )
+
+
+def _confirmed(
+    engine: Engine, state: TableState, bucket: int, rows: reads.Rows
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The live offsets that the index names, or that a later commit superseded."""
+    table = state.table
+    columns: list[pa.Array] = [rows.batch.column(name) for name in table.primary_key]
+    encoded = keys.encode(columns, table_prefix(table.number))
+    later, offsets = engine.lookup(table.name, lambda _: (encoded, table.number))
+    log = later.by_uuid(table.uuid).logs[bucket]
+    superseded = OffsetSet.of(log.prevs(state.logs[bucket].head, log.head))
+    return rows.offsets[(offsets == rows.offsets) | superseded.contains(rows.offsets)]

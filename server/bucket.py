@@ -1,0 +1,282 @@
+"""The log of one bucket as an immutable value: chunks of rows in offset order and the commit index.
+
+A chunk is a segment file or rows still in memory. `append`, `freeze` and `install` give a new log; whoever
+holds an old one goes on reading it. Small chunks in memory are joined, sixteen of a size at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.errors import Internal
+
+Ints = npt.NDArray[np.int64]
+CHANGE, PREV = "__change", "__prev"
+INSERT, UPDATE, DELETE = 0, 1, 2
+JOIN_COUNT = 16
+JOIN_ROWS_MAX = 65_536
+_EMPTY: Ints = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitIndex:
+    """One entry per commit that touched the bucket, in LSN order."""
+
+    lsn: Ints
+    time_us: Ints
+    end: Ints
+    """Head of the bucket after the commit."""
+    live_sum: npt.NDArray[np.uint64]
+    live_rows: Ints
+
+    @staticmethod
+    def one(lsn: int, time_us: int, end: int, live_sum: int, live_rows: int) -> CommitIndex:
+        """The index of a single commit."""
+        return CommitIndex(
+            np.array([lsn], dtype=np.int64),
+            np.array([time_us], dtype=np.int64),
+            np.array([end], dtype=np.int64),
+            np.array([live_sum], dtype=np.uint64),
+            np.array([live_rows], dtype=np.int64),
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[CommitIndex]) -> CommitIndex:
+        """The index of neighbouring chunks."""
+        return CommitIndex(
+            np.concatenate([p.lsn for p in parts]),
+            np.concatenate([p.time_us for p in parts]),
+            np.concatenate([p.end for p in parts]),
+            np.concatenate([p.live_sum for p in parts]),
+            np.concatenate([p.live_rows for p in parts]),
+        )
+
+
+class Chunk(Protocol):
+    """Rows [start, end) of a bucket."""
+
+    @property
+    def start(self) -> int:
+        """First offset."""
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+
+    @property
+    def index(self) -> CommitIndex:
+        """Commits that end in this chunk."""
+
+    def pieces(self) -> Sequence[Piece]:
+        """The chunk's record batches, in offset order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One record batch of a chunk, loaded when asked."""
+
+    start: int
+    end: int
+    load: BatchLoader
+
+
+class BatchLoader(Protocol):
+    """Gives a record batch; checks its bytes the first time."""
+
+    def __call__(self) -> pa.RecordBatch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChunk:
+    """Rows that are in the journal and not yet in a segment."""
+
+    start: int
+    batch: pa.RecordBatch
+    index: CommitIndex
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+        return self.start + self.batch.num_rows
+
+    def pieces(self) -> Sequence[Piece]:
+        """The one batch."""
+        return (Piece(self.start, self.end, lambda: self.batch),)
+
+
+def _level(chunk: Chunk) -> int:
+    rows = chunk.end - chunk.start
+    return 0 if rows < 256 else 1 if rows < 4096 else 2 if rows < JOIN_ROWS_MAX else 3
+
+
+@dataclass(frozen=True)
+class Position:
+    """A bucket at a commit end."""
+
+    end: int = 0
+    live_sum: int = 0
+    live_rows: int = 0
+    time_us: int = 0
+
+
+@dataclass(frozen=True)
+class BucketLog:
+    """The rows of a bucket from offset 0 to its head."""
+
+    schema: pa.Schema
+    """Storage schema, with `__change` and `__prev` in front for primary-key tables."""
+    chunks: tuple[Chunk, ...] = ()
+    sealed: int = 0
+    """How many chunks a running checkpoint is cutting into segments, or are segments."""
+    at_head: Position = field(default_factory=Position)
+
+    @property
+    def head(self) -> int:
+        """First offset not yet taken."""
+        return self.at_head.end
+
+    @property
+    def keyed(self) -> bool:
+        """Whether rows carry `__prev`."""
+        return self.schema.names[:1] == [CHANGE]
+
+    def append(self, chunk: MemoryChunk) -> BucketLog:
+        """The log with one more commit."""
+        if chunk.start != self.head:
+            raise Internal(f"rows at {chunk.start} do not follow head {self.head}")
+        last = chunk.index
+        head = Position(chunk.end, int(last.live_sum[-1]), int(last.live_rows[-1]), int(last.time_us[-1]))
+        return replace(self, chunks=_joined((*self.chunks, chunk), self.sealed), at_head=head)
+
+    def freeze(self) -> BucketLog:
+        """The log whose chunks will not be joined with what comes after."""
+        return replace(self, sealed=len(self.chunks))
+
+    def install(self, segments: Sequence[Chunk]) -> BucketLog:
+        """The log with everything below the segments' end replaced by them."""
+        end = segments[-1].end if segments else 0
+        later = tuple(chunk for chunk in self.chunks if chunk.start >= end)
+        return replace(self, chunks=(*segments, *later), sealed=len(segments))
+
+    @cached_property
+    def _pieces(self) -> list[Piece]:
+        return [piece for chunk in self.chunks for piece in chunk.pieces()]
+
+    @cached_property
+    def _starts(self) -> Ints:
+        return np.array([piece.start for piece in self._pieces], dtype=np.int64)
+
+    @cached_property
+    def _first_lsns(self) -> Ints:
+        return np.array([chunk.index.lsn[0] for chunk in self.chunks], dtype=np.int64)
+
+    @cached_property
+    def _chunk_ends(self) -> Ints:
+        return np.array([chunk.end for chunk in self.chunks], dtype=np.int64)
+
+    def at_lsn(self, lsn: int) -> Position:
+        """The bucket as of the last commit at or before `lsn`."""
+        at = int(np.searchsorted(self._first_lsns, lsn, side="right")) - 1
+        if at < 0:
+            return Position()
+        index = self.chunks[at].index
+        i = int(np.searchsorted(index.lsn, lsn, side="right")) - 1
+        return Position(int(index.end[i]), int(index.live_sum[i]), int(index.live_rows[i]), int(index.time_us[i]))
+
+    def at_end(self, end: int) -> tuple[int, Position] | None:
+        """(lsn, position) of the commit that ends at `end`; None when none does."""
+        if end == 0:
+            return 0, Position()
+        at = int(np.searchsorted(self._chunk_ends, end))
+        if at == len(self.chunks):
+            return None
+        index = self.chunks[at].index
+        i = int(np.searchsorted(index.end, end))
+        if i == len(index.end) or index.end[i] != end:
+            return None
+        here = Position(end, int(index.live_sum[i]), int(index.live_rows[i]), int(index.time_us[i]))
+        return int(index.lsn[i]), here
+
+    def lsn_reaching(self, start: int, reach: int) -> int:
+        """The LSN of the last commit that ends at or before `reach`, or of the first one behind `start`."""
+        commits = self.commits(start, min(reach, self.head))
+        if len(commits.lsn):
+            return int(commits.lsn[-1])
+        at = int(np.searchsorted(self._chunk_ends, start, side="right"))
+        index = self.chunks[at].index
+        return int(index.lsn[np.searchsorted(index.end, start, side="right")])
+
+    def commits(self, start: int, end: int) -> CommitIndex:
+        """The commits whose rows lie in [start, end), both commit ends."""
+        parts = [chunk.index for chunk in self.chunks if chunk.end > start and chunk.start < end]
+        if not parts:
+            return CommitIndex(_EMPTY, _EMPTY, _EMPTY, _EMPTY.astype(np.uint64), _EMPTY)
+        joined = CommitIndex.joined(parts)
+        first, last = np.searchsorted(joined.end, [start, end], side="right")
+        part = slice(int(first), int(last))
+        return CommitIndex(
+            joined.lsn[part], joined.time_us[part], joined.end[part], joined.live_sum[part], joined.live_rows[part]
+        )
+
+    def rows(self, start: int, end: int, rows_max: int = 1 << 62) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(first offset, batch) pairs that cover [start, end), each of at most `rows_max` rows."""
+        first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
+        for piece in self._pieces[first:]:
+            if piece.start >= end:
+                return
+            low, high = max(start, piece.start), min(end, piece.end)
+            if low >= high:
+                continue
+            batch = piece.load()
+            for at in range(low, high, rows_max):
+                yield at, batch.slice(at - piece.start, min(rows_max, high - at))
+
+    def column(self, name: str, start: int, end: int) -> list[pa.Array]:
+        """One column of [start, end)."""
+        return [batch.column(name) for _, batch in self.rows(start, end)]
+
+    def prevs(self, start: int, end: int) -> list[Ints]:
+        """Every superseded offset named in [start, end)."""
+        if not self.keyed:
+            return []
+        arrays = [column.to_numpy() for column in self.column(PREV, start, end)]
+        return [array[array >= 0] for array in arrays]
+
+    def take(self, offsets: Ints) -> pa.RecordBatch:
+        """The rows at these offsets, in their order."""
+        if not len(offsets):
+            return pa.RecordBatch.from_pylist([], schema=self.schema)
+        order = np.argsort(offsets, kind="stable")
+        wanted = offsets[order]
+        piece_of = np.searchsorted(self._starts, wanted, side="right") - 1
+        cuts = np.flatnonzero(np.diff(piece_of)) + 1
+        parts = []
+        for group in np.split(np.arange(len(wanted)), cuts):
+            piece = self._pieces[int(piece_of[group[0]])]
+            parts.append(piece.load().take(pa.array(wanted[group] - piece.start)))
+        found = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+        if len(offsets) > 1 and not np.array_equal(order, np.arange(len(order))):
+            back = np.empty(len(order), dtype=np.int64)
+            back[order] = np.arange(len(order))
+            found = found.take(pa.array(back))
+        return found
+
+
+def _joined(chunks: tuple[Chunk, ...], sealed: int) -> tuple[Chunk, ...]:
+    """Join the last chunks while sixteen of them are of one size."""
+    while len(chunks) - sealed >= JOIN_COUNT:
+        tail = chunks[-JOIN_COUNT:]
+        level = _level(tail[-1])
+        if level == 3 or any(_level(chunk) != level for chunk in tail):
+            return chunks
+        batch = pa.concat_batches([piece.load() for chunk in tail for piece in chunk.pieces()])
+        joined = MemoryChunk(tail[0].start, batch, CommitIndex.joined([chunk.index for chunk in tail]))
+        chunks = (*chunks[:-JOIN_COUNT], joined)
+    return chunks

@@ -1,0 +1,75 @@
+"""The checkpoint file `checkpoint-<lsn>`: everything that is not rows, and the list of segment files.
+
+Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32, then JSON. Written aside, synced, renamed, the
+folder synced: it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lakestore.errors import Corrupt
+from lakestore.rows import crc32c
+from lakestore.server.disk import Disk
+
+MAGIC = 0x4C534350
+VERSION = 1
+PREFIX = "checkpoint-"
+_HEADER = struct.Struct("<IHHQI")
+
+
+def name_of(lsn: int) -> str:
+    """File name; sorts by LSN."""
+    return f"{PREFIX}{lsn:020d}"
+
+
+def encode(data: dict[str, Any]) -> bytes:
+    """The file's bytes."""
+    body = orjson.dumps(data)
+    return _HEADER.pack(MAGIC, VERSION, 0, len(body), crc32c(body)) + body
+
+
+def decode(raw: bytes, name: str) -> dict[str, Any]:
+    """The data of a checkpoint file, or `Corrupt`."""
+    damaged = Corrupt(f"checkpoint file {name} is damaged")
+    if len(raw) < _HEADER.size:
+        raise damaged
+    magic, version, _, size, crc = _HEADER.unpack_from(raw)
+    body = raw[_HEADER.size :]
+    if magic != MAGIC or version != VERSION or len(body) != size or crc32c(body) != crc:
+        raise damaged
+    data: dict[str, Any] = orjson.loads(body)
+    return data
+
+
+def write(disk: Disk, folder: Path, lsn: int, data: dict[str, Any]) -> None:
+    """Make a checkpoint durable."""
+    temporary = folder / f"{name_of(lsn)}.tmp"
+    if temporary.name in disk.list(folder):
+        disk.remove(temporary)
+    file = disk.create(temporary)
+    try:
+        file.write([encode(data)])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, folder / name_of(lsn))
+    disk.sync_folder(folder)
+
+
+def newest(disk: Disk, folder: Path) -> dict[str, Any] | None:
+    """The newest valid checkpoint; None for an empty folder, `Corrupt` when there are only damaged ones."""
+    names = [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
+    damage: Corrupt | None = None
+    for name in reversed(names):
+        try:
+            return decode(disk.read(folder / name), name)
+        except Corrupt as error:
+            damage = error
+    if damage:
+        raise damage
+    return None

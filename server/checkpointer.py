@@ -1,0 +1,177 @@
+"""The checkpoint duty: cut segments, merge the index, write the checkpoint file, drop old files.
+
+Beside the commit loop, which only freezes before and installs after. A failed checkpoint leaves the last one valid.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lakestore import limits
+from lakestore.errors import LakestoreError, Unavailable
+from lakestore.server import catalog_log, checkpoint, journal_writer, segment
+from lakestore.server.bucket import BucketLog, Chunk
+from lakestore.server.disk import Disk
+from lakestore.server.index import Index
+from lakestore.server.state import State, TableState, View
+
+log = logging.getLogger("lakestore.checkpoint")
+SEGMENTS = "segments"
+SUFFIX = ".seg"
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """What a checkpoint is to hold."""
+
+    view: View
+    small: dict[str, Any]
+
+
+class Checkpointer:
+    """One at a time, in its own thread or called by `run_once`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk,
+        index: Index,
+        freeze: Callable[[], Frozen],
+        install: Callable[[Callable[[State], View]], None],
+    ) -> None:
+        self._folder, self._disk, self._index = folder, disk, index
+        self._freeze, self._install = freeze, install
+        self._running = threading.Lock()
+        self._wanted = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Ask for a checkpoint soon."""
+        self._wanted.set()
+
+    def close(self) -> None:
+        """Stop after the one that runs."""
+        self._closing = True
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._closing:
+                return
+            try:
+                self.run_once()
+            except Unavailable:
+                return
+            except (LakestoreError, OSError) as error:
+                log.error("the checkpoint failed, the last one stays valid: %s", error)
+
+    def run_once(self) -> None:
+        """One checkpoint, from freeze to trimmed journal."""
+        with self._running:
+            frozen = self._freeze()
+            cut = self._cut(frozen.view)
+            self._index.merge(frozen.view.lsn)
+            data = frozen.small | {"tables": table_entries(frozen.view, cut)}
+            checkpoint.write(self._disk, self._folder, frozen.view.lsn, data)
+            self._install(lambda state: state.install(cut))
+            self._trim(frozen.view.lsn, data)
+
+    def _cut(self, view: View) -> dict[tuple[str, int], list[Chunk]]:
+        """Segments for every bucket that has rows in memory, synced with their folders."""
+        cut: dict[tuple[str, int], list[Chunk]] = {}
+        for uuid, state in view.tables.items():
+            changed = [bucket for bucket, held in enumerate(state.logs) if not _all_segments(held)]
+            if not changed:
+                continue
+            folder = self._folder / SEGMENTS / uuid
+            self._disk.make_folder(folder)
+            for bucket in changed:
+                cut[uuid, bucket] = self._cut_bucket(folder, state, bucket, view.lsn)
+            self._disk.sync_folder(folder)
+        return cut
+
+    def _cut_bucket(self, folder: Path, state: TableState, bucket: int, lsn: int) -> list[Chunk]:
+        held = state.logs[bucket]
+        kept, runs = segment_runs(held.chunks)
+        segments = list(kept)
+        for run in runs:
+            path = folder / f"{bucket}-{run[0].start}-{run[-1].end}-{lsn}{SUFFIX}"
+            segment.write(self._disk, path, run, keyed=held.keyed)
+            segments.append(segment.Segment(path, held.schema, keyed=held.keyed))
+        return segments
+
+    def _trim(self, lsn: int, data: dict[str, Any]) -> None:
+        """Remove what the durable checkpoint no longer needs; open maps keep their bytes."""
+        for name in self._disk.list(self._folder):
+            old_journal = name.startswith(journal_writer.PREFIX) and name < journal_writer.name_of(lsn + 1)
+            old_checkpoint = name.startswith(checkpoint.PREFIX) and name < checkpoint.name_of(lsn)
+            if old_journal or old_checkpoint:
+                self._disk.remove(self._folder / name)
+        remove_unnamed(self._disk, self._folder, data["tables"])
+        self._disk.sync_folder(self._folder)
+
+
+def _all_segments(held: BucketLog) -> bool:
+    return all(isinstance(chunk, segment.Segment) for chunk in held.chunks)
+
+
+def segment_runs(chunks: Sequence[Chunk]) -> tuple[list[Chunk], list[list[Chunk]]]:
+    """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
+    it, so that a row is rewritten a logarithmic number of times."""
+    at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, segment.Segment)), len(chunks))
+    rows = chunks[-1].end - chunks[at].start
+    while at and chunks[at - 1].end - chunks[at - 1].start <= rows:
+        merged = rows + chunks[at - 1].end - chunks[at - 1].start
+        if merged > limits.SEGMENT_ROWS_MAX:
+            break
+        at, rows = at - 1, merged
+    runs: list[list[Chunk]] = []
+    for chunk in chunks[at:]:
+        if runs and chunk.end - runs[-1][0].start <= limits.SEGMENT_ROWS_MAX:
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+    return list(chunks[:at]), runs
+
+
+def table_entries(view: View, cut: Mapping[tuple[str, int], list[Chunk]]) -> list[dict[str, Any]]:
+    """The checkpoint's list of tables with their segment files."""
+    entries = []
+    for uuid, state in view.tables.items():
+        buckets = []
+        for bucket, held in enumerate(state.logs):
+            chunks = cut.get((uuid, bucket), held.chunks)
+            buckets.append([[c.path.name, c.size] for c in chunks if isinstance(c, segment.Segment)])
+        entries.append(
+            {
+                "table": state.table.as_dict(),
+                "created_lsn": state.created_lsn,
+                "tiers": [catalog_log.tier_list(record) for record in state.tiers.values()],
+                "buckets": buckets,
+            }
+        )
+    return entries
+
+
+def remove_unnamed(disk: Disk, folder: Path, entries: list[dict[str, Any]]) -> None:
+    """Remove segment files that the checkpoint does not name."""
+    named = {
+        entry["table"]["uuid"]: {name for bucket in entry["buckets"] for name, _ in bucket} for entry in entries
+    }
+    for uuid in disk.list(folder / SEGMENTS):
+        if uuid not in named:
+            disk.remove_folder(folder / SEGMENTS / uuid)
+            continue
+        for name in disk.list(folder / SEGMENTS / uuid):
+            if name not in named[uuid]:
+                disk.remove(folder / SEGMENTS / uuid / name)

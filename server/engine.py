@@ -1,0 +1,354 @@
+"""The commit loop: one thread that owns all state and makes every change to it.
+
+It drains what waits, makes it one commit, writes and syncs its frame, applies it, publishes the new view and
+answers. What a synced frame says has happened: whatever fails then, nobody is told "refused".
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lakestore import limits
+from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Unavailable
+from lakestore.server import journal, recovery
+from lakestore.server.checkpointer import Checkpointer, Frozen
+from lakestore.server.clock import Clock
+from lakestore.server.commit import Commit, build
+from lakestore.server.disk import Disk
+from lakestore.server.journal import Frame
+from lakestore.server.prepare import Answer, Request
+from lakestore.server.state import ProducerState, State, View
+
+log = logging.getLogger("lakestore.engine")
+SUBMIT_WAIT_SECONDS = 30.0
+_INDEX_RETRIES = 20
+
+
+@dataclass(slots=True)
+class Operation:
+    """A change other than rows: `plan` fills a frame from the state, or raises."""
+
+    plan: Callable[[State, Frame], None]
+    answer: Future[View] = field(default_factory=Future)
+    nbytes: int = 1024
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was written since the start."""
+
+    frames: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Task:
+    """Work that must run on the commit loop and writes no frame."""
+
+    run: Callable[[], None]
+    nbytes: int = 0
+
+
+class Engine:
+    """State, journal, index and the thread that owns them."""
+
+    def __init__(self, folder: Path, disk: Disk, clock: Clock, *, on_fatal: Callable[[BaseException], None]) -> None:
+        self._disk, self._clock, self._on_fatal = disk, clock, on_fatal
+        opened = recovery.open_folder(folder, disk)
+        self._state, self._journal, self.index = opened.state, opened.journal, opened.index
+        self.timeline = self._state.timeline
+        self._view = self._state.view
+        self.totals = Totals()
+        self._changed = threading.Condition()
+        self._queue: deque[Request | Operation | _Task] = deque()
+        self._queued = threading.Condition()
+        self._queue_bytes = 0
+        self._failure: BaseException | None = None
+        self._closing = False
+        self._checkpointer = Checkpointer(folder, disk, self.index, self._freeze, self._install)
+        self._thread = threading.Thread(target=self._run, name="commit-loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def view(self) -> View:
+        """The newest published state."""
+        return self._view
+
+    def wait_beyond(self, lsn: int, seconds: float) -> View:
+        """The view once it is beyond `lsn`, or the current one when the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._view.lsn > lsn or self._failure or self._closing, seconds)
+        self._refuse_when_down()
+        return self._view
+
+    def submit(self, request: Request | Operation) -> None:
+        """Queue work; its answer comes by its future. Waits while the queue is full."""
+        with self._queued:
+            room = self._queued.wait_for(self._has_room, SUBMIT_WAIT_SECONDS)
+            self._refuse_when_down()
+            if not room:
+                raise Exhausted("the commit queue is full: send more slowly")
+            self._queue.append(request)
+            self._queue_bytes += request.nbytes
+            self._queued.notify_all()
+
+    def _has_room(self) -> bool:
+        full = len(self._queue) >= limits.QUEUE_COMMITS_MAX or self._queue_bytes >= limits.QUEUE_BYTES_MAX
+        return not full or self._closing or self._failure is not None
+
+    def operate(self, plan: Callable[[State, Frame], None]) -> View:
+        """Run an operation to its end."""
+        operation = Operation(plan)
+        self.submit(operation)
+        return operation.answer.result()
+
+    def lookup(
+        self, name: str, encode: Callable[[View], tuple[Sequence[bytes], int]]
+    ) -> tuple[View, npt.NDArray[np.int64]]:
+        """(view, live offsets) of keys at one moment."""
+        for _ in range(_INDEX_RETRIES):
+            keys, number = encode(self._view)
+            with self.index.lock:
+                view = self._view
+                reading = self.index.begin(keys)
+            if view.named(name).table.number != number:
+                continue
+            try:
+                return view, self.index.finish(reading)
+            except Unavailable as error:
+                unavailable = error
+        raise unavailable
+
+    def has_idempotency_key(self, key: str) -> bool:
+        """Whether a catalog change with that key was committed."""
+        return key in self._state.idempotency
+
+    def producer(self, name: str) -> ProducerState | None:
+        """What is known of a producer."""
+        return self._state.producers.get(name)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint now and wait for it."""
+        self._checkpointer.run_once()
+
+    def close(self, *, checkpoint: bool = True) -> None:
+        """Stop; what is acknowledged is durable with or without a last checkpoint."""
+        if self._closing:
+            return
+        if checkpoint and self._failure is None:
+            self.checkpoint()
+        with self._queued:
+            self._closing = True
+            self._queued.notify_all()
+        self._thread.join()
+        self._checkpointer.close()
+        with self._changed:
+            self._changed.notify_all()
+        self._journal.close()
+        self.index.close()
+
+    def _refuse_when_down(self) -> None:
+        if self._failure is not None:
+            raise Unavailable("the server has failed and is going down", applied="unknown")
+        if self._closing:
+            raise Unavailable("the server is shutting down")
+
+    # The rest runs on the commit loop.
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:  # the boundary of the thread: nothing may be acknowledged after it
+            self._fail(error)
+
+    def _turn(self) -> bool:
+        with self._queued:
+            self._queued.wait_for(lambda: self._queue or self._closing)
+            if not self._queue:
+                return False
+            work = self._drain()
+            self._queued.notify_all()
+        first = work[0]
+        if isinstance(first, _Task):
+            first.run()
+        elif isinstance(first, Operation):
+            self._operate(first)
+        else:
+            self._commit([request for request in work if isinstance(request, Request)])
+        self._maybe_checkpoint()
+        return True
+
+    def _drain(self) -> list[Request | Operation | _Task]:
+        """One operation, or the requests up to the next one."""
+        work = [self._queue.popleft()]
+        weight = work[0].nbytes
+        while self._queue and isinstance(work[0], Request) and weight < limits.GROUP_BYTES_MAX:
+            following = self._queue[0]
+            if not isinstance(following, Request) or _same_commit(work, following):
+                break
+            work.append(self._queue.popleft())
+            weight += following.nbytes
+        self._queue_bytes -= weight
+        return work
+
+    def _time_us(self) -> int:
+        return max(self._clock.now_us(), self._state.view.time_us)
+
+    def _commit(self, requests: list[Request]) -> None:
+        group = self._admitted(requests)
+        if not group:
+            return
+        view = self._state.view
+        try:
+            commit = build(group, view, self.index, view.lsn + 1, self._time_us())
+            self._append(commit.frame)
+        except LakestoreError as error:
+            for request in group:
+                request.answer.set_exception(error)
+            return
+        self._publish(commit)
+        for request, answer in zip(group, commit.answers, strict=True):
+            request.answer.set_result(answer)
+
+    def _admitted(self, requests: list[Request]) -> list[Request]:
+        """The requests to commit; the others are answered at once. A broken sequence breaks all behind it."""
+        group = []
+        last: dict[str, int] = {}
+        for request in requests:
+            try:
+                known = self._known_answer(request, last)
+            except LakestoreError as error:
+                request.answer.set_exception(error)
+                continue
+            if known is not None:
+                request.answer.set_result(known)
+                continue
+            if request.producer:
+                last[request.producer] = request.sequence
+            group.append(request)
+        return group
+
+    def _known_answer(self, request: Request, last: dict[str, int]) -> Answer | None:
+        for change in request.changes:
+            self._state.view.by_uuid(change.table.uuid)
+        if not request.producer:
+            return None
+        producer = self._state.producers.get(request.producer, ProducerState())
+        if request.epoch < producer.epoch:
+            raise Fenced(f"producer {request.producer!r} was opened again with epoch {producer.epoch}")
+        done = 0 if request.epoch > producer.epoch else producer.last_sequence
+        if request.sequence <= done:
+            answer = producer.answers.get(request.sequence)
+            if answer is None:
+                raise Invalid(f"sequence {request.sequence} of producer {request.producer!r} is too old to answer")
+            return Answer(*answer)
+        if request.sequence != last.get(request.producer, done) + 1:
+            raise Invalid(f"sequence {request.sequence} of producer {request.producer!r} does not follow {done}")
+        return None
+
+    def _operate(self, operation: Operation) -> None:
+        view = self._state.view
+        frame = Frame(view.lsn + 1, self._time_us())
+        try:
+            operation.plan(self._state, frame)
+            self._append(frame)
+        except LakestoreError as error:
+            operation.answer.set_exception(error)
+            return
+        self._publish(Commit(frame, [], []))
+        operation.answer.set_result(self._view)
+
+    def _append(self, frame: Frame) -> None:
+        began = self._clock.monotonic()
+        self.totals.bytes += self._journal.append(journal.encode(frame))
+        self.totals.seconds += self._clock.monotonic() - began
+        self.totals.frames += 1
+        self.totals.rows += sum(part.batch.num_rows for part in frame.rows)
+
+    def _publish(self, commit: Commit) -> None:
+        """Rows are in the tails before the index names them, and both are seen at once."""
+        view = self._state.apply(commit.frame)
+        with self.index.lock:
+            for keys, offsets in commit.keys:
+                self.index.put(keys, offsets)
+            self._view = view
+        with self._changed:
+            self._changed.notify_all()
+
+    def _maybe_checkpoint(self) -> None:
+        if (
+            self._journal.since_checkpoint_bytes >= limits.JOURNAL_BYTES_BEFORE_CHECKPOINT
+            or self.index.overlay_keys >= limits.OVERLAY_KEYS_BEFORE_CHECKPOINT
+        ):
+            self._checkpointer.wake()
+
+    def _on_loop(self, run: Callable[[], None]) -> None:
+        done: Future[None] = Future()
+
+        def task() -> None:
+            run()
+            done.set_result(None)
+
+        with self._queued:
+            self._refuse_when_down()
+            self._queue.append(_Task(task))
+            self._queued.notify_all()
+        done.result()
+
+    def _freeze(self) -> Frozen:
+        frozen: list[Frozen] = []
+
+        def run() -> None:
+            view = self._state.freeze()
+            self._journal.roll(view.lsn + 1)
+            self.index.freeze(view.lsn)
+            frozen.append(Frozen(view, self._state.small()))
+            with self.index.lock:
+                self._view = view
+
+        self._on_loop(run)
+        return frozen[0]
+
+    def _install(self, install: Callable[[State], View]) -> None:
+        def run() -> None:
+            view = install(self._state)
+            self.index.merged()
+            with self.index.lock:
+                self._view = view
+
+        self._on_loop(run)
+
+    def _fail(self, error: BaseException) -> None:
+        log.critical("the commit loop failed: %s", error)
+        self._failure = error
+        lost = Unavailable("the server failed before it could answer: try again", applied="unknown")
+        with self._queued:
+            for work in self._queue:
+                if not isinstance(work, _Task) and not work.answer.done():
+                    work.answer.set_exception(lost)
+            self._queue.clear()
+            self._queued.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+        self._on_fatal(error)
+
+
+def _same_commit(work: Sequence[Request | Operation | _Task], following: Request) -> bool:
+    """Whether `following` repeats a request of this group: it is then answered after it."""
+    return bool(following.producer) and any(
+        isinstance(request, Request)
+        and (request.producer, request.sequence) == (following.producer, following.sequence)
+        for request in work
+    )

@@ -1,0 +1,83 @@
+"""Leases of reads: what a plan named stays until its lease is over. In memory.
+
+After a start, the snapshots that were there are held for one grace time: their readers may still be running.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakestore import limits
+from lakestore.errors import Invalid, PlanExpired
+from lakestore.server.clock import Clock
+
+
+@dataclass(slots=True)
+class Lease:
+    """One read."""
+
+    expires: float
+    """Monotonic seconds."""
+    snapshots: Mapping[str, int]
+    """Table uuid to the lake snapshot it reads."""
+
+
+class Leases:
+    """All leases of a server. Thread-safe."""
+
+    def __init__(self, clock: Clock, held: Mapping[str, frozenset[int]], grace_seconds: float) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._leases: dict[str, Lease] = {}
+        self._held, self._held_until = held, clock.monotonic() + grace_seconds
+
+    def grant(self, snapshots: Mapping[str, int], seconds: int) -> str:
+        """A new lease; its id."""
+        name = uuid.uuid4().hex
+        with self._lock:
+            self._drop_expired()
+            self._leases[name] = Lease(self._until(seconds), snapshots)
+        return name
+
+    def renew(self, name: str, seconds: int) -> None:
+        """Prolong, or `PlanExpired`."""
+        with self._lock:
+            self._drop_expired()
+            if name not in self._leases:
+                raise PlanExpired("the read took longer than its lease: plan it again")
+            self._leases[name].expires = self._until(seconds)
+
+    def check(self, name: str) -> None:
+        """`PlanExpired` unless the lease runs; no lease is asked for by the empty name."""
+        if name:
+            with self._lock:
+                self._drop_expired()
+                if name not in self._leases:
+                    raise PlanExpired("the read took longer than its lease: plan it again")
+
+    def release(self, name: str) -> None:
+        """End a lease; unknown ones are over already."""
+        with self._lock:
+            self._leases.pop(name, None)
+
+    def pinned(self, table_uuid: str) -> frozenset[int]:
+        """Snapshots of a table that some read holds."""
+        with self._lock:
+            self._drop_expired()
+            held = {lease.snapshots[table_uuid] for lease in self._leases.values() if table_uuid in lease.snapshots}
+            if self._clock.monotonic() < self._held_until:
+                held |= self._held.get(table_uuid, frozenset())
+        return frozenset(held)
+
+    def _until(self, seconds: int) -> float:
+        if not 1 <= seconds <= limits.LEASE_SECONDS_MAX:
+            raise Invalid(f"a lease is 1 to {limits.LEASE_SECONDS_MAX} seconds, not {seconds}")
+        return self._clock.monotonic() + seconds
+
+    def _drop_expired(self) -> None:
+        now = self._clock.monotonic()
+        for name in [name for name, lease in self._leases.items() if lease.expires <= now]:
+            del self._leases[name]

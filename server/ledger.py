@@ -1,0 +1,74 @@
+"""The catalog's ledger on the journal: pointers and tier records are journal records like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakestore.schema import Table
+from lakestore.server import catalog_log
+from lakestore.server.catalog.ledger import CatalogChange, Pointer, TierRecord
+from lakestore.server.engine import Engine
+from lakestore.server.journal import Frame
+from lakestore.server.leases import Leases
+from lakestore.server.state import State
+
+
+class JournalLedger:
+    """`Ledger` over the engine. Thread-safe: it reads views, and changes go through the commit loop."""
+
+    def __init__(self, engine: Engine, leases: Leases) -> None:
+        self._engine, self._leases = engine, leases
+
+    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
+        """Name to properties."""
+        return self._engine.view.namespaces
+
+    def pointers(self, namespace: str) -> Mapping[str, Pointer]:
+        """Table name to pointer."""
+        return {name: p for (ns, name), p in self._engine.view.pointers.items() if ns == namespace}
+
+    def own_table(self, namespace: str, name: str) -> Table | None:
+        """One of our tables."""
+        view = self._engine.view
+        uuid = view.names.get(f"{namespace}.{name}")
+        return view.tables[uuid].table if uuid else None
+
+    def tier_records(self, table_uuid: str) -> Mapping[int, TierRecord]:
+        """Snapshot id to tier record."""
+        state = self._engine.view.tables.get(table_uuid)
+        return state.tiers if state else {}
+
+    def live_sums_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The live sums at a tier point that is a cut of the table; None when it is none."""
+        state = self._engine.view.tables.get(table_uuid)
+        if state is None or len(tier_point) != len(state.logs):
+            return None
+        found = [log.at_end(end) for log, end in zip(state.logs, tier_point, strict=True)]
+        known = [entry for entry in found if entry is not None]
+        if len(known) != len(found):
+            return None
+        lsn = max((lsn for lsn, _ in known), default=0)
+        if any(log.at_lsn(lsn).end != end for log, end in zip(state.logs, tier_point, strict=True)):
+            return None
+        return tuple(position.live_sum for _, position in known)
+
+    def tierer_epoch(self) -> int:
+        """The current tierer's epoch."""
+        return self._engine.view.tierer_epoch
+
+    def pinned_snapshots(self, table_uuid: str) -> frozenset[int]:
+        """Snapshots held by leases."""
+        return self._leases.pinned(table_uuid)
+
+    def seen(self, idempotency_key: str) -> bool:
+        """Whether a change with that key was committed."""
+        return self._engine.has_idempotency_key(idempotency_key)
+
+    def commit(self, change: CatalogChange) -> None:
+        """Journal the change, or refuse it before anything is written."""
+
+        def plan(state: State, frame: Frame) -> None:
+            catalog_log.check(change, state.view.namespaces, state.view.pointers)
+            frame.catalog.append(catalog_log.encode(change))
+
+        self._engine.operate(plan)

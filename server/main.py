@@ -1,0 +1,150 @@
+"""A server: engine, catalog and service put together, with or without its two ports."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakestore.errors import LakestoreError, Unavailable
+from lakestore.server import recovery
+from lakestore.server.catalog.catalog import Catalog
+from lakestore.server.catalog.store import Store, storage_for
+from lakestore.server.clock import Clock, RealClock
+from lakestore.server.disk import Disk, RealDisk
+from lakestore.server.engine import Engine
+from lakestore.server.grpc_server import GrpcServer
+from lakestore.server.http import HttpServer, app
+from lakestore.server.leases import Leases
+from lakestore.server.ledger import JournalLedger
+from lakestore.server.service import Service
+
+log = logging.getLogger("lakestore.server")
+STOP_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a server is told."""
+
+    data: Path
+    """Folder of journal, segments, index and checkpoints; one server at a time."""
+    host: str = "127.0.0.1"
+    port: int = 7340
+    """gRPC; 0 picks a free one."""
+    http_port: int = 7341
+    """REST catalog, metrics and console; 0 picks a free one."""
+    warehouse: str = ""
+    """URI of the lake's files; `<data>/warehouse` by default."""
+    lease_grace_seconds: float = 3600.0
+    """How long after a start nothing that a read may hold is expired."""
+
+    @property
+    def warehouse_uri(self) -> str:
+        """`warehouse`, or its default, as a URI."""
+        place = self.warehouse or str(self.data / "warehouse")
+        return place if "://" in place else Path(place).absolute().as_uri()
+
+
+class Server:
+    """Everything behind the ports. `close` is idempotent."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        on_fatal: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._lock = recovery.lock_folder(settings.data)
+        clock = clock or RealClock()
+        self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": ""}
+        try:
+            self.engine = Engine(settings.data, disk or RealDisk(), clock, on_fatal=on_fatal or _no_op)
+        except BaseException:
+            self._lock.close()
+            raise
+        held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
+        leases = Leases(clock, held, settings.lease_grace_seconds)
+        store = Store(storage_for(settings.warehouse_uri))
+        self.catalog = Catalog(JournalLedger(self.engine, leases), store, settings.warehouse_uri)
+        self.service = Service(self.engine, self.catalog, leases, clock, self.about)
+        self._grpc: GrpcServer | None = None
+        self._http: HttpServer | None = None
+
+    def start(self) -> None:
+        """Open both ports."""
+        host = self.settings.host
+        self._http = HttpServer(app(self.engine, self.catalog), host, self.settings.http_port)
+        self._http.start()
+        try:
+            self._grpc = GrpcServer(self.service, f"{host}:{self.settings.port}")
+        except RuntimeError as error:
+            raise Unavailable(f"the gRPC port {self.settings.port} cannot be opened: is it in use?") from error
+        self.about.update(http=f"{host}:{self._http.port}", grpc=f"{host}:{self._grpc.port}")
+        self._grpc.start()
+
+    def close(self) -> None:
+        """Close ports, write a last checkpoint, release the folder."""
+        if self._grpc:
+            self._grpc.stop(STOP_SECONDS)
+        if self._http:
+            self._http.stop()
+        self.engine.close()
+        self._lock.close()
+
+
+def _no_op(_: BaseException) -> None:
+    """In process: the engine answers `Unavailable` from now on."""
+
+
+def _end_process(_: BaseException) -> None:
+    """A server that cannot write its journal must not go on."""
+    logging.shutdown()
+    os._exit(70)
+
+
+def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Serve until a signal; `announce` is told the ports."""
+    server = Server(settings, on_fatal=_end_process)
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    try:
+        server.start()
+        about = server.about
+        announce(f"lakestore serves gRPC on {about['grpc']}, catalog and metrics on http://{about['http']}")
+        stop.wait()
+    finally:
+        server.close()
+
+
+def main() -> None:
+    """`python -m lakestore.server.main`: what `lakestore serve` runs."""
+    parser = argparse.ArgumentParser(prog="lakestore serve")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=7340)
+    parser.add_argument("--http-port", type=int, default=7341)
+    parser.add_argument("--warehouse", default="")
+    parser.add_argument("--lease-grace-seconds", type=float, default=3600.0)
+    given = parser.parse_args()
+    settings = Settings(
+        given.data, given.host, given.port, given.http_port, given.warehouse, given.lease_grace_seconds
+    )
+    try:
+        serve(settings, lambda line: sys.stdout.write(line + "\n") and sys.stdout.flush())
+    except LakestoreError as error:
+        sys.exit(f"error: {error.message}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Prometheus metrics, read from the server's state when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lakestore.server.audit import table_status
+from lakestore.server.engine import Engine
+
+
+class EngineCollector(Collector):
+    """Figures of the engine and of each table."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        """The families, at one view."""
+        view, totals = self._engine.view, self._engine.totals
+        yield CounterMetricFamily("lakestore_commits", "Journal frames written.", value=totals.frames)
+        yield CounterMetricFamily("lakestore_rows", "Rows that took an offset.", value=totals.rows)
+        yield CounterMetricFamily("lakestore_journal_bytes", "Bytes written to the journal.", value=totals.bytes)
+        yield CounterMetricFamily("lakestore_sync_seconds", "Time in journal writes and syncs.", value=totals.seconds)
+        yield GaugeMetricFamily("lakestore_lsn", "Newest visible commit.", value=view.lsn)
+        yield GaugeMetricFamily("lakestore_overlay_keys", "Keys since the last checkpoint.", self._engine.index.overlay_keys)
+        rows = GaugeMetricFamily("lakestore_table_rows", "Live rows.", labels=["table"])
+        hot = GaugeMetricFamily("lakestore_table_hot_offsets", "Offsets not yet in the lake.", labels=["table"])
+        for state in view.tables.values():
+            status = table_status(state)
+            rows.add_metric([state.table.name], status["rows"])
+            hot.add_metric([state.table.name], status["hot"])
+        yield rows
+        yield hot
+
+
+def text(engine: Engine) -> bytes:
+    """The exposition of a server's metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(EngineCollector(engine))
+    return generate_latest(registry)

@@ -1,0 +1,106 @@
+"""A commit request on its way to the commit loop: decoded, checked, cast, keyed and routed.
+
+Runs in the threads of those who ask; nothing here changes state. Rows of a change are sorted by bucket, so
+that each bucket's part is a slice.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore import keys, rows
+from lakestore.errors import Invalid
+from lakestore.schema import Table
+from lakestore.server.index import table_prefix
+from lakestore.v1 import lakestore_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Rows for one table."""
+
+    table: Table
+    batch: pa.RecordBatch
+    """In the storage schema, sorted by bucket."""
+    buckets: npt.NDArray[np.int32]
+    keys: list[bytes]
+    """Index keys; empty for log tables."""
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the commit loop takes."""
+
+    changes: tuple[Change, ...]
+    producer: str = ""
+    epoch: int = 0
+    sequence: int = 0
+    progress: str = ""
+    answer: Future[Answer] = field(default_factory=Future)
+
+    @property
+    def nbytes(self) -> int:
+        """Weight in the queue."""
+        return 1024 + sum(change.batch.nbytes for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A commit that happened."""
+
+    lsn: int
+    results: list[list[Any]]
+    """Per change: table name, inserted, updated, deleted, not found."""
+
+
+def change_of(table: Table, message: pb.Change, producer: str) -> Change:
+    """A change as it came off the wire."""
+    kind = pb.ChangeKind.Name(message.kind)
+    if kind not in ("APPEND", "UPSERT", "DELETE"):
+        raise Invalid("a change has no kind")
+    if table.keyed == (kind == "APPEND"):
+        wanted = "upsert and delete" if table.keyed else "append"
+        raise Invalid(f"table {table.name} takes {wanted}, not {kind.lower()}")
+    delete = kind == "DELETE"
+    batch = rows.conform(rows.decode(message.rows, crc=message.crc32c), table, keys_only=delete)
+    return route(table, batch, delete=delete, producer=producer)
+
+
+def route(table: Table, batch: pa.RecordBatch, *, delete: bool, producer: str) -> Change:
+    """Key the rows of a conforming batch and sort them by bucket."""
+    buckets = _buckets(table, batch, producer)
+    if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
+        order = np.argsort(buckets, kind="stable")
+        buckets, batch = buckets[order], batch.take(pa.array(order))
+    index_keys: list[bytes] = []
+    if table.keyed:
+        columns = [batch.column(name) for name in table.primary_key]
+        index_keys = keys.encode(columns, table_prefix(table.number))
+    return Change(table, _stored(table, batch), buckets, index_keys, delete)
+
+
+def _buckets(table: Table, batch: pa.RecordBatch, producer: str) -> npt.NDArray[np.int32]:
+    if not table.bucket_key:
+        one = zlib.crc32(producer.encode()) % table.buckets
+        return np.full(batch.num_rows, one, dtype=np.int32)
+    return keys.buckets([batch.column(name) for name in table.bucket_key], table.buckets)
+
+
+def _stored(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns: Sequence[pa.Array] = batch.columns
+    if batch.num_columns != len(table.columns):
+        at = {name: i for i, name in enumerate(batch.schema.names)}
+        columns = [
+            batch.column(at[field.name]) if field.name in at else pa.nulls(batch.num_rows, field.type)
+            for field in table.storage_schema
+        ]
+    return pa.RecordBatch.from_arrays(columns, schema=table.storage_schema)

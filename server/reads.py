@@ -1,0 +1,148 @@
+"""Rows of a bucket's range as readers see them: chosen columns, system columns, live ones only, before-images."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore import limits
+from lakestore.offsets import OffsetSet
+from lakestore.schema import SYSTEM_TYPES, Table
+from lakestore.server.bucket import CHANGE, DELETE, PREV, BucketLog
+
+Ints = npt.NDArray[np.int64]
+CHANGE_NAMES = pa.array(["+I", "+U", "-D", "-U"])
+BEFORE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Stored rows of one bucket with their offsets, times and changes."""
+
+    batch: pa.RecordBatch
+    offsets: Ints
+    times_us: Ints
+    change: npt.NDArray[np.int8]
+
+    def filter(self, mask: npt.NDArray[np.bool_]) -> Rows:
+        """The rows where the mask is true."""
+        if mask.all():
+            return self
+        return Rows(self.batch.filter(pa.array(mask)), self.offsets[mask], self.times_us[mask], self.change[mask])
+
+
+def read(log: BucketLog, start: int, end: int, rows_max: int = limits.FETCH_BATCH_ROWS_MAX) -> Iterator[Rows]:
+    """The rows of [start, end) in pieces."""
+    for at, batch in log.rows(start, end, rows_max):
+        offsets = np.arange(at, at + batch.num_rows, dtype=np.int64)
+        change = batch.column(CHANGE).to_numpy() if log.keyed else np.zeros(batch.num_rows, dtype=np.int8)
+        yield Rows(batch, offsets, times_of(log, at, at + batch.num_rows), change)
+
+
+def times_of(log: BucketLog, start: int, end: int) -> Ints:
+    """The commit time of each offset in [start, end)."""
+    commits = log.commits(start, _commit_end(log, end))
+    at = np.searchsorted(commits.end, np.arange(start, end, dtype=np.int64), side="right")
+    return np.asarray(commits.time_us[at])
+
+
+def _commit_end(log: BucketLog, end: int) -> int:
+    """The first commit end at or above `end`."""
+    for chunk in log.chunks:
+        if chunk.end >= end:
+            ends = chunk.index.end
+            return int(ends[np.searchsorted(ends, end)])
+    return log.head
+
+
+def live(log: BucketLog, start: int, end: int, dead: OffsetSet) -> Iterator[Rows]:
+    """The rows of [start, end) that are no deletes and not in `dead`."""
+    for rows in read(log, start, end):
+        if not log.keyed:
+            yield rows
+            continue
+        kept = rows.filter((rows.change != DELETE) & ~dead.contains(rows.offsets))
+        if len(kept.offsets):
+            yield kept
+
+
+def dead_of(log: BucketLog, start: int, end: int) -> OffsetSet:
+    """Every offset that [start, end) supersedes."""
+    return OffsetSet.of(log.prevs(start, end))
+
+
+def with_before_images(log: BucketLog, rows: Rows) -> Rows:
+    """Changes with the row before each update in front of it, and deletes carrying the row they removed."""
+    prev = rows.batch.column(PREV).to_numpy()
+    has_prev = np.flatnonzero(prev >= 0)
+    if not len(has_prev):
+        return rows
+    old = log.take(prev[has_prev])
+    updates = rows.change[has_prev] != DELETE
+    both = pa.concat_batches([rows.batch, old])
+    count = len(rows.offsets)
+    place = np.arange(count, dtype=np.int64)
+    deleted = has_prev[~updates]
+    place[deleted] = count + np.flatnonzero(~updates)
+    order = np.argsort(np.concatenate([np.arange(count) * 2 + 1, has_prev[updates] * 2]), kind="stable")
+    source = np.concatenate([place, count + np.flatnonzero(updates)])[order]
+    row = np.concatenate([np.arange(count), has_prev[updates]])[order]
+    change = np.concatenate([rows.change, np.full(int(updates.sum()), BEFORE, dtype=np.int8)])[order]
+    return Rows(both.take(pa.array(source)), rows.offsets[row], rows.times_us[row], change)
+
+
+def project(table: Table, rows: Rows, columns: Sequence[str], bucket: int) -> pa.RecordBatch:
+    """The named user and system columns of rows."""
+    count = len(rows.offsets)
+    arrays: list[pa.Array] = []
+    fields: list[pa.Field] = []
+    for name in columns:
+        if name in SYSTEM_TYPES or name == PREV:
+            array = _system(name, rows, bucket, count)
+            fields.append(pa.field(name, array.type))
+        else:
+            array = rows.batch.column(rows.batch.schema.get_field_index(name))
+            fields.append(pa.field(name, array.type))
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _system(name: str, rows: Rows, bucket: int, count: int) -> pa.Array:
+    if name == "__change":
+        return CHANGE_NAMES.take(pa.array(rows.change))
+    if name == "__bucket":
+        return pa.array(np.full(count, bucket, dtype=np.int32))
+    if name == "__offset":
+        return pa.array(rows.offsets)
+    if name == PREV:
+        return rows.batch.column(PREV) if PREV in rows.batch.schema.names else pa.array(np.full(count, -1))
+    return pa.array(rows.times_us).cast(SYSTEM_TYPES["__timestamp"])
+
+
+class DeadCache:
+    """Dead sets of ranges that several splits of a read ask for."""
+
+    def __init__(self, ranges_max: int) -> None:
+        self._ranges_max = ranges_max
+        self._lock = threading.Lock()
+        self._sets: OrderedDict[tuple[str, int, int, int], OffsetSet] = OrderedDict()
+
+    def of(self, table: str, bucket: int, log: BucketLog, start: int, end: int) -> OffsetSet:
+        """Every offset that [start, end) supersedes."""
+        key = (table, bucket, start, end)
+        with self._lock:
+            if key in self._sets:
+                self._sets.move_to_end(key)
+                return self._sets[key]
+        dead = dead_of(log, start, end)
+        with self._lock:
+            self._sets[key] = dead
+            while len(self._sets) > self._ranges_max:
+                self._sets.popitem(last=False)
+        return dead

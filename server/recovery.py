@@ -1,0 +1,202 @@
+"""Opening a data folder: the newest valid checkpoint, the journal behind it, the index or its rebuild.
+
+Recovery trims a torn tail and otherwise refuses; the frames of the last journal file are copied to a new file and
+synced before anything is served, for what was read may have been in the page cache only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore import keys
+from lakestore.errors import Conflict, Corrupt
+from lakestore.offsets import OffsetSet
+from lakestore.schema import Table
+from lakestore.server import catalog_log, checkpoint, journal, journal_writer, segment
+from lakestore.server.bucket import CHANGE, DELETE
+from lakestore.server.checkpointer import SEGMENTS, remove_unnamed
+from lakestore.server.disk import Disk
+from lakestore.server.index import ABSENT, Index, table_prefix
+from lakestore.server.journal import Frame, RawFrame, RowsPart
+from lakestore.server.journal_writer import JournalWriter
+from lakestore.server.state import State, TableState, log_of, stored_schema
+
+log = logging.getLogger("lakestore.recovery")
+
+
+@dataclass(slots=True)
+class Opened:
+    """A folder ready to serve."""
+
+    state: State
+    journal: JournalWriter
+    index: Index
+
+
+def open_folder(folder: Path, disk: Disk) -> Opened:
+    """Recover, or begin an empty folder."""
+    disk.make_folder(folder)
+    disk.make_folder(folder / SEGMENTS)
+    disk.make_folder(folder / "index")
+    data = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
+    state = _from_checkpoint(folder, data)
+    checkpoint_lsn = state.view.lsn
+    _remove_temporary(disk, folder)
+    remove_unnamed(disk, folder, data["tables"])
+    overlay, journal_bytes = _replay(folder, disk, state)
+    index = Index(folder / "index")
+    _load_index(index, state, overlay, checkpoint_lsn)
+    writer = JournalWriter(disk, folder, state.view.lsn + 1)
+    writer.since_checkpoint_bytes = journal_bytes
+    return Opened(state, writer, index)
+
+
+def _first_checkpoint(folder: Path, disk: Disk) -> dict[str, Any]:
+    """A new folder begins with a checkpoint of nothing: it fixes the timeline."""
+    if any(name.startswith(journal_writer.PREFIX) for name in disk.list(folder)):
+        raise Corrupt(f"{folder} has a journal but no checkpoint: restore it from a copy; nothing was changed")
+    data = State(uuid.uuid4().hex[:12]).small() | {"tables": []}
+    checkpoint.write(disk, folder, 0, data)
+    return data
+
+
+def lock_folder(folder: Path) -> IO[str]:
+    """Keep a second server out; the lock ends with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise Conflict(f"{folder} is in use by another server") from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _remove_temporary(disk: Disk, folder: Path) -> None:
+    for name in disk.list(folder):
+        if name.endswith(".tmp"):
+            disk.remove(folder / name)
+
+
+def _from_checkpoint(folder: Path, data: dict[str, Any]) -> State:
+    tables: dict[str, TableState] = {}
+    for entry in data["tables"]:
+        table = Table.from_dict(entry["table"])
+        schema = stored_schema(table)
+        logs = []
+        for names in entry["buckets"]:
+            paths = [folder / SEGMENTS / table.uuid / name for name, _ in names]
+            for path, (_, size) in zip(paths, names, strict=True):
+                if not path.is_file() or path.stat().st_size != size:
+                    raise Corrupt(f"segment file {path.name} is missing or cut short: restore it from a copy or a backup")
+            logs.append(log_of(table, [segment.Segment(path, schema, keyed=table.keyed) for path in paths]))
+        tiers = {record.snapshot_id: record for record in map(catalog_log.tier_of, entry["tiers"])}
+        tables[table.uuid] = TableState(table, tuple(logs), tiers, entry["created_lsn"])
+    return State.from_small(data, tables)
+
+
+def _replay(folder: Path, disk: Disk, state: State) -> tuple[dict[bytes, int], int]:
+    """Apply the journal behind the checkpoint: (the index entries it makes, its bytes)."""
+    names = [name for name in disk.list(folder) if name.startswith(journal_writer.PREFIX)]
+    overlay: dict[bytes, int] = {}
+    total = 0
+    for name in names:
+        last = name == names[-1]
+        data = disk.read(folder / name)
+        end = 0
+        for raw in journal.frames(data, name, last=last):
+            if raw.lsn > state.view.lsn:
+                if raw.lsn != state.view.lsn + 1:
+                    raise Corrupt(f"journal file {name} goes on at LSN {raw.lsn}, not {state.view.lsn + 1}: one is missing")
+                _apply(raw, state, overlay)
+            end = raw.end
+        total += end
+        if last:
+            _copy_synced(folder, disk, name, data[:end])
+    return overlay, total
+
+
+def _copy_synced(folder: Path, disk: Disk, name: str, data: bytes) -> None:
+    temporary = folder / f"{name}.tmp"
+    file = disk.create(temporary)
+    try:
+        file.write([data])
+        file.sync()
+    finally:
+        file.close()
+    if data:
+        disk.rename(temporary, folder / name)
+    else:
+        disk.remove(temporary)
+        disk.remove(folder / name)
+    disk.sync_folder(folder)
+
+
+def _apply(raw: RawFrame, state: State, overlay: dict[bytes, int]) -> None:
+    meta = raw.meta
+    frame = Frame(
+        raw.lsn,
+        meta["t"],
+        producers=meta.get("producers", []),
+        create=meta.get("create", []),
+        drop=meta.get("drop", []),
+        catalog=meta.get("catalog", []),
+        tierer=meta.get("tierer"),
+    )
+    for row in meta.get("rows", []):
+        table = state.view.tables[row[0]].table
+        batch = raw.batch(row, stored_schema(table))
+        frame.rows.append(RowsPart(row[0], row[1], row[2], batch, row[6], row[7]))
+        if table.keyed:
+            overlay.update(_entries(table, batch, row[2]))
+    state.apply(frame)
+
+
+def _entries(table: Table, batch: pa.RecordBatch, start: int) -> dict[bytes, int]:
+    """Index entries of a stored batch."""
+    columns = [batch.column(name) for name in table.primary_key]
+    offsets = np.arange(start, start + batch.num_rows, dtype=np.int64)
+    live = np.where(batch.column(CHANGE).to_numpy() == DELETE, ABSENT, offsets)
+    return dict(zip(keys.encode(columns, table_prefix(table.number)), live.tolist(), strict=True))
+
+
+def _load_index(index: Index, state: State, overlay: dict[bytes, int], checkpoint_lsn: int) -> None:
+    if index.lsn < 0 and state.view.lsn == 0:
+        index.finish_rebuild(0)
+        return
+    if index.lsn < checkpoint_lsn or index.lsn > state.view.lsn:
+        log.warning("the key index stands at %d, the checkpoint at %d: it is rebuilt", index.lsn, checkpoint_lsn)
+        rebuild(index, state)
+        return
+    with index.lock:
+        index.put(list(overlay), list(overlay.values()))
+
+
+def rebuild(index: Index, state: State) -> None:
+    """Make the index anew from the logs, standing at the state's LSN."""
+    index.clear()
+    for held in state.view.tables.values():
+        if not held.table.keyed:
+            continue
+        for bucket_log in held.logs:
+            dead = OffsetSet.of(bucket_log.prevs(0, bucket_log.head))
+            for start, batch in bucket_log.rows(0, bucket_log.head, 262_144):
+                offsets = np.arange(start, start + batch.num_rows, dtype=np.int64)
+                live = ~dead.contains(offsets) & (batch.column(CHANGE).to_numpy() != DELETE)
+                rows = batch.filter(pa.array(live))
+                columns = [rows.column(name) for name in held.table.primary_key]
+                index.stage(keys.encode(columns, table_prefix(held.table.number)), offsets[live])
+    index.finish_rebuild(state.view.lsn)
+

@@ -1,0 +1,185 @@
+"""The segment's format: a columnar file of a run of offsets of one bucket.
+
+Header (64 bytes): magic u32 · version u16 · flags u16 · meta bytes u32 · body bytes u64 · tail bytes u64 · crc32c u32 of
+header, meta and tail. Then meta (JSON), body (record batches), tail (CRC32C of each 64 KB of the body, then the
+commit index), each at a multiple of 64. A block's checksum is checked when a batch in it is first loaded.
+Primary-key tables: one uncompressed batch, for random reads in the mapped file. Log tables: lz4 batches.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from lakestore import limits
+from lakestore.errors import Corrupt
+from lakestore.rows import crc32c
+from lakestore.server.bucket import Chunk, CommitIndex, Piece
+from lakestore.server.disk import Disk
+
+MAGIC = 0x4C535347
+VERSION = 1
+LOG_BATCH_ROWS = 65_536
+_HEADER = struct.Struct("<IHHIQQ")
+_CRC = struct.Struct("<I")
+_HEADER_BYTES = 64
+_BLOCK = limits.SEGMENT_BLOCK_BYTES
+
+
+def _padded(data: Any) -> list[Any]:
+    size = len(data)
+    return [data, bytes(-size % 64)] if size % 64 else [data]
+
+
+def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> int:
+    """Write neighbouring chunks as one synced segment file; its size. The folder is the caller's to sync."""
+    batches = [piece.load() for chunk in chunks for piece in chunk.pieces()]
+    parts, entries = (_plain if keyed else _packed)(batches)
+    body = pa.py_buffer(b"".join(parts))
+    index = CommitIndex.joined([chunk.index for chunk in chunks])
+    crcs = _block_crcs(body)
+    arrays = (index.lsn, index.time_us, index.end, index.live_sum.view(np.int64), index.live_rows)
+    tail = crcs.tobytes() + bytes(-crcs.nbytes % 8) + b"".join(array.tobytes() for array in arrays)
+    meta = orjson.dumps(
+        {"start": chunks[0].start, "end": chunks[-1].end, "batches": entries, "commits": len(index.lsn)}
+    )
+    header = _HEADER.pack(MAGIC, VERSION, 0, len(meta), len(body), len(tail))
+    crc = crc32c(tail, crc32c(meta, crc32c(header)))
+    file = disk.create(path)
+    try:
+        size = file.write([(header + _CRC.pack(crc)).ljust(_HEADER_BYTES, b"\0"), *_padded(meta), body, tail])
+        file.sync()
+    finally:
+        file.close()
+    return size
+
+
+def _plain(batches: list[pa.RecordBatch]) -> tuple[list[Any], list[list[int]]]:
+    batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+    buffer = batch.serialize()
+    return _padded(buffer), [[0, buffer.size, batch.num_rows]]
+
+
+def _packed(batches: list[pa.RecordBatch]) -> tuple[list[Any], list[list[int]]]:
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    parts: list[Any] = []
+    entries, at = [], 0
+    for batch in pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=LOG_BATCH_ROWS):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+            writer.write_batch(batch)
+        buffer = sink.getvalue()
+        entries.append([at, buffer.size, batch.num_rows])
+        padded = _padded(buffer)
+        parts += padded
+        at += sum(len(part) for part in padded)
+    return parts, entries
+
+
+def _block_crcs(body: pa.Buffer) -> npt.NDArray[np.uint32]:
+    starts = range(0, body.size, _BLOCK)
+    return np.fromiter((crc32c(body.slice(at, min(_BLOCK, body.size - at))) for at in starts), dtype=np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    start: int
+    end: int
+    batches: list[list[int]]
+    body: pa.Buffer
+    crcs: npt.NDArray[np.uint32]
+    index: CommitIndex
+
+
+class Segment:
+    """A mapped segment file; a `Chunk`."""
+
+    def __init__(self, path: Path, schema: pa.Schema, *, keyed: bool) -> None:
+        self.path = path
+        self._schema = schema
+        self._keyed = keyed
+        with pa.memory_map(str(path)) as file:
+            data = file.read_buffer()
+        self.size = data.size
+        self._layout = _parsed(data, path)
+        self._checked = np.zeros(len(self._layout.crcs), dtype=np.bool_)
+        self._pieces = self._all_pieces()
+
+    @property
+    def start(self) -> int:
+        """First offset."""
+        return self._layout.start
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+        return self._layout.end
+
+    @property
+    def index(self) -> CommitIndex:
+        """Commits that end in this segment."""
+        return self._layout.index
+
+    def pieces(self) -> Sequence[Piece]:
+        """Its record batches."""
+        return self._pieces
+
+    def _all_pieces(self) -> list[Piece]:
+        pieces, at = [], self.start
+        for offset, size, rows in self._layout.batches:
+            pieces.append(Piece(at, at + rows, partial(self._load, offset, size)))
+            at += rows
+        return pieces
+
+    def _load(self, offset: int, size: int) -> pa.RecordBatch:
+        self._check(offset, size)
+        data = self._layout.body.slice(offset, size)
+        if self._keyed:
+            return pa.ipc.read_record_batch(data, self._schema)
+        with pa.ipc.open_stream(data) as reader:
+            return reader.read_next_batch()
+
+    def _check(self, offset: int, size: int) -> None:
+        first, last = offset // _BLOCK, (offset + size - 1) // _BLOCK + 1
+        if self._checked[first:last].all():
+            return
+        body, crcs = self._layout.body, self._layout.crcs
+        for block in np.flatnonzero(~self._checked[first:last]) + first:
+            at = int(block) * _BLOCK
+            if crc32c(body.slice(at, min(_BLOCK, body.size - at))) != crcs[block]:
+                raise Corrupt(
+                    f"segment file {self.path.name} is damaged in block {block}: restore it from a copy or a backup"
+                )
+        self._checked[first:last] = True
+
+
+def _parsed(data: pa.Buffer, path: Path) -> _Layout:
+    damaged = Corrupt(f"segment file {path.name} is damaged in its header: restore it from a copy or a backup")
+    if data.size < _HEADER_BYTES:
+        raise damaged
+    magic, version, _, meta_bytes, body_bytes, tail_bytes = _HEADER.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        raise damaged
+    body_at = _HEADER_BYTES + meta_bytes + -meta_bytes % 64
+    if body_at + body_bytes + tail_bytes != data.size:
+        raise damaged
+    meta, tail = data.slice(_HEADER_BYTES, meta_bytes), data.slice(body_at + body_bytes, tail_bytes)
+    crc = crc32c(tail, crc32c(meta, crc32c(data.slice(0, _HEADER.size))))
+    if (crc,) != _CRC.unpack_from(data, _HEADER.size):
+        raise damaged
+    about = orjson.loads(memoryview(meta))
+    blocks = -(-body_bytes // _BLOCK)
+    crcs = np.frombuffer(tail, dtype=np.uint32, count=blocks)
+    numbers = np.frombuffer(tail, dtype=np.int64, offset=blocks * 4 + -(blocks * 4) % 8)
+    lsn, time_us, end, sums, rows = numbers.reshape(5, about["commits"])
+    index = CommitIndex(lsn, time_us, end, sums.view(np.uint64), rows)
+    return _Layout(about["start"], about["end"], about["batches"], data.slice(body_at, body_bytes), crcs, index)
