@@ -10,7 +10,8 @@ import click
 import pyarrow as pa
 
 from lakestore.cli import formats
-from lakestore.cli.output import Progress, emit, emit_json, emit_lines, table
+from lakestore.cli import output as shown
+from lakestore.cli.output import Progress, emit, emit_json, emit_lines
 from lakestore.cli.server import connected, json_option, server_option
 from lakestore.errors import Invalid, NotFound
 
@@ -163,18 +164,18 @@ def changes(table: str, start: str, until: str, follow: bool, before_images: boo
         stop = None if follow else until
         for batch in lake.table(table).changes(start=start, until=stop, before_images=before_images):
             token = batch.token
-            _changes_shown(batch.table, as_json=as_json)
+            _changes_shown(batch.to_arrow(), as_json=as_json)
             if follow:
                 click.get_text_stream("stdout").flush()
     if token is not None:
         click.echo(f"token: {token}", err=True)
 
 
-def _changes_shown(rows: pa.Table | pa.RecordBatch, *, as_json: bool) -> None:
+def _changes_shown(rows: pa.Table, *, as_json: bool) -> None:
     if as_json:
         emit_lines(rows)
     elif rows.num_rows:
-        click.echo(table(rows.to_pylist()))
+        click.echo(shown.table(rows.to_pylist()))
 
 
 @click.command()

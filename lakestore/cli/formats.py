@@ -83,10 +83,17 @@ def _csv(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
 
 
 def _jsonl(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    parse = pajson.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="error" if wanted else "infer")
+    texts = None if wanted is None else pa.schema([_as_text(field) for field in wanted])
+    parse = pajson.ParseOptions(explicit_schema=texts, unexpected_field_behavior="error" if wanted else "infer")
     read = pajson.ReadOptions(block_size=_JSON_BLOCK_BYTES)
     with pajson.open_json(path, read_options=read, parse_options=parse) as reader:
-        yield from reader
+        for batch in reader:
+            yield batch if wanted is None else batch.select(wanted.names).cast(wanted)
+
+
+def _as_text(field: pa.Field) -> pa.Field:
+    """Dates and times are texts in JSON."""
+    return pa.field(field.name, pa.string()) if pa.types.is_temporal(field.type) else field.with_nullable(True)
 
 
 def _arrow(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
@@ -135,10 +142,12 @@ class Output(AbstractContextManager["Output"]):
             writer = self._stack.enter_context(pq.ParquetWriter(sink, schema, compression="zstd"))
             return lambda batch: writer.write_batch(batch)
         if kind == "arrow":
-            stream = pa.ipc.new_stream if self._path is None else pa.ipc.new_file
-            return self._stack.enter_context(stream(sink, schema)).write_batch
+            opened = pa.ipc.new_stream if self._path is None else pa.ipc.new_file
+            arrow = self._stack.enter_context(opened(sink, schema))
+            return lambda batch: arrow.write_batch(batch)
         if kind == "csv":
-            return self._stack.enter_context(pacsv.CSVWriter(sink, schema)).write_batch
+            lines = self._stack.enter_context(pacsv.CSVWriter(sink, schema))
+            return lambda batch: lines.write_batch(batch)
         return lambda batch: sink.writelines(f"{json_line(row)}\n".encode() for row in batch.to_pylist())
 
     def write(self, batch: pa.RecordBatch) -> None:

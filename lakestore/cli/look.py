@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from lakestore.cli.server import connected, json_option, server_option
 def tables(server: str, as_json: bool) -> None:
     """List the tables."""
     with connected(server) as lake:
-        found = [lake.table(name).definition for name in lake.tables()]
+        found = [table.definition for table in lake.tables()]
     rows = [
         {
             "table": table.name,
@@ -75,26 +76,30 @@ def status(table: str | None, server: str, as_json: bool) -> None:
     if as_json:
         emit_json(found)
         return
-    click.echo("\n".join(f"{name:15}{_short(name, value)}" for name, value in found.items() if _plain(value)) + "\n")
-    parts = found.get("tables", [])
-    rows = list(parts.values()) if isinstance(parts, dict) else parts
-    emit([_row(part) for part in rows], as_json=False, empty="no tables yet")
+    parts = found.pop("tables")
+    click.echo("\n".join(f"{name:10}{value}" for name, value in found.items()) + "\n")
+    emit([_table_row(part) for part in parts], as_json=False, empty="no tables yet")
 
 
-def _plain(value: Any) -> bool:
-    return not isinstance(value, list | dict)
+def _table_row(part: dict[str, Any]) -> dict[str, Any]:
+    behind = part["last_commit_us"] - part["tiered_commit_us"]
+    return {
+        "table": part["name"],
+        "rows": part["rows"],
+        "changes": sum(part["head"]),
+        "hot": part["hot"],
+        "behind": _behind(part, behind / 1e6),
+        "freshness": part["freshness"],
+        "segments": part["segments"],
+        "snapshot": str(part["snapshot_id"] or "-"),
+    }
 
 
-def _row(part: dict[str, Any]) -> dict[str, Any]:
-    return {name: _short(name, value) for name, value in part.items() if _plain(value) and name != "uuid"}
-
-
-def _short(name: str, value: Any) -> Any:
-    if name.endswith("bytes") and isinstance(value, int | float):
-        return size(value)
-    if name.endswith("seconds") and isinstance(value, float):
-        return f"{value:,.1f}"
-    return value
+def _behind(part: dict[str, Any], seconds: float) -> str:
+    """How much older than the head the lake is."""
+    if not part["hot"]:
+        return "-"
+    return f"{seconds:,.1f} s" if part["tiered_commit_us"] else "never tiered"
 
 
 @click.command()
@@ -109,12 +114,12 @@ def files(table: str, server: str, as_json: bool) -> None:
     with connected(server) as lake:
         scan = decode(lake.transport.plan(request([table], no_dead=True))).scan(table)
     found = cold.files(scan.metadata_location, scan.snapshot_id) if scan.in_lake else []
-    rows = [{"content": f.content, "rows": f.rows, "bytes": f.bytes, "path": f.path} for f in found]
     if as_json:
         snapshot = {"snapshot_id": scan.snapshot_id, "metadata_location": scan.metadata_location}
-        emit_json({**snapshot, "hot_rows": scan.hot_rows, "files": rows})
+        emit_json({**snapshot, "hot": scan.hot_rows, "files": [asdict(file) for file in found]})
         return
-    emit([{**row, "bytes": size(row["bytes"]), "path": _tail(row["path"])} for row in rows], as_json=False, empty="")
+    rows = [{"content": f.content, "rows": f.rows, "size": size(f.bytes), "path": _tail(f.path)} for f in found]
+    emit(rows, as_json=False, empty="no files in the lake yet")
     data = [f for f in found if f.content == "data"]
     click.echo(
         f"{len(data)} data files, {sum(f.rows for f in data):,} rows, {size(sum(f.bytes for f in found))}; "

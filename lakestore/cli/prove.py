@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
 
 from lakestore.cli.output import emit, emit_json
 from lakestore.cli.server import connected, json_option, server_option
+from lakestore.errors import Unavailable
 
 HTTP_PORT = 7341
 
@@ -92,10 +94,22 @@ PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 @json_option
 def connect(engine: str, http: str | None, table: str, server: str, as_json: bool) -> None:
     """Print the lines that open this lake in ENGINE."""
-    host = server.rsplit(":", 1)[0]
-    catalog = f"http://{http or f'{host}:{HTTP_PORT}'}/iceberg"
+    catalog = f"http://{http or _http_of(server)}/iceberg"
     lines = _LINES[engine].format(server=server, catalog=catalog, table=table, packages=PACKAGES)
     emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else click.echo(lines)
+
+
+def _http_of(server: str) -> str:
+    """The catalog's host and port as the server says, else the default port of its host."""
+    from lakestore.v1 import lakestore_pb2 as pb
+
+    host = server.rsplit(":", 1)[0]
+    try:
+        with connected(server) as lake:
+            said = str(json.loads(lake.transport.status(pb.StatusRequest()).status)["http"])
+    except Unavailable:
+        return f"{host}:{HTTP_PORT}"
+    return f"{host}:{said.rsplit(':', 1)[1]}"
 
 
 COMMANDS = (verify, connect)

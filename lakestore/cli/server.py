@@ -28,6 +28,6 @@ def json_option(command: _Command) -> _Command:
 
 def connected(server: str) -> Lake:
     """A lake to be closed by `with`."""
-    import lakestore
+    from lakestore.client.lake import connect
 
-    return lakestore.connect(server)
+    return connect(server)

@@ -81,16 +81,15 @@ class Subscriber:
         orders, token = self._lake.table(ORDERS), None
         for batch in orders.changes(start="earliest", before_images=True):
             token = batch.token
-            self._fold(batch.table, live=True)
+            self._fold(batch.to_arrow(), live=True)
             if self.stopping.is_set():
                 break
         for batch in orders.changes(start=str(token), until="now", before_images=True):
-            self._fold(batch.table, live=False)
+            self._fold(batch.to_arrow(), live=False)
 
-    def _fold(self, rows: pa.Table | pa.RecordBatch, *, live: bool) -> None:
-        if not rows.num_rows:
+    def _fold(self, table: pa.Table, *, live: bool) -> None:
+        if not table.num_rows:
             return
-        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         if live:
             newest = pc.max(table.column("__timestamp")).cast(pa.int64()).as_py()
             self.lag_seconds.append(max(0.0, time.time() - newest / 1e6))

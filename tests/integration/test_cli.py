@@ -1,0 +1,151 @@
+"""The command line against a real server process, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakestore.cli.main import run_command
+
+ORDERS = pa.table(
+    {
+        "id": pa.array(range(1000), pa.int64()),
+        "customer": [f"c{i % 7}" for i in range(1000)],
+        "amount": pa.array([i / 4 for i in range(1000)], pa.float64()),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    data = tmp_path_factory.mktemp("server")
+    command = [sys.executable, "-m", "lakestore", "serve", "--data", str(data), "--port", "0", "--http-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = re.search(r"gRPC on ([\w.]+:\d+)", said)
+        assert found, said
+        yield found[1]
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+class Shell:
+    """Runs commands against the server."""
+
+    def __init__(self, server: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self._server, self._capsys = server, capsys
+
+    def __call__(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        """stdout and stderr of a command that ends with this code."""
+        self._capsys.readouterr()
+        assert run_command([*arguments, "--server", self._server]) == code
+        said = self._capsys.readouterr()
+        assert "Traceback" not in said.err
+        return said.out, said.err
+
+
+@pytest.fixture
+def shell(server: str, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(server, capsys)
+
+
+@pytest.fixture
+def orders(shell: Shell, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A table of its own for each test, filled from a Parquet file."""
+    name = f"shop.orders_{abs(hash(request.node.name)) % 10**8}"
+    pq.write_table(ORDERS, tmp_path / "orders.parquet")
+    out, err = shell("write", name, str(tmp_path / "orders.parquet"), "--key", "id", "--buckets", "2")
+    assert out.strip()
+    assert "1,000 rows" in err
+    return name
+
+
+def test_tables_and_describe(shell: Shell, orders: str) -> None:
+    assert orders in shell("tables")[0]
+    assert orders in {table["name"] for table in json.loads(shell("tables", "--json")[0])}
+    text = shell("describe", orders)[0]
+    assert "primary-key table" in text
+    assert json.loads(shell("describe", orders, "--json")[0])["buckets"] == 2
+
+
+def test_read_in_every_form(shell: Shell, orders: str, tmp_path: Path) -> None:
+    assert shell("read", orders, "--count")[0] == "1000\n"
+    assert shell("read", orders, "--count", "--where", "customer = 'c1'")[0] == "143\n"
+    assert len(shell("read", orders, "--limit", "3")[0].splitlines()) == 4
+    lines = shell("read", orders, "--json", "--columns", "id", "--where", "id < 2")[0].splitlines()
+    assert sorted(json.loads(line)["id"] for line in lines) == [0, 1]
+    for name in ("a.parquet", "a.csv", "a.jsonl", "a.arrow"):
+        shell("read", orders, "-o", str(tmp_path / name))
+        copy = f"{orders}_{name[2:]}"
+        shell("write", copy, str(tmp_path / name), "--key", "id")
+        assert shell("read", copy, "--count")[0] == "1000\n"
+    assert pq.read_table(tmp_path / "a.parquet").sort_by("id").to_pylist() == ORDERS.to_pylist()
+
+
+def test_delete_changes_and_lookup(shell: Shell, orders: str, tmp_path: Path) -> None:
+    (tmp_path / "gone.csv").write_text("id\n7\n8\n")
+    shell("write", orders, str(tmp_path / "gone.csv"), "--delete")
+    assert shell("lookup", orders, "7")[0] == "no such key\n"
+    assert json.loads(shell("lookup", orders, "9", "--json")[0])["customer"] == "c2"
+    out, err = shell("changes", orders, "--json")
+    assert [json.loads(line)["__change"] for line in out.splitlines()].count("-D") == 2
+    token = err.split()[-1]
+    assert shell("changes", orders, "--start", token)[0] == ""
+
+
+def test_sql(shell: Shell, orders: str) -> None:
+    out, _ = shell("sql", f"SELECT customer, count(*) AS n FROM {orders} GROUP BY 1 ORDER BY 1", "--json")
+    assert json.loads(out.splitlines()[0]) == {"customer": "c0", "n": 143}
+
+
+def test_status_files_and_verify(shell: Shell, orders: str) -> None:
+    assert "never tiered" in shell("status", orders)[0]
+    assert json.loads(shell("status", orders, "--json")[0])["tables"][0]["rows"] == 1000
+    assert "1,000 changes not tiered yet" in shell("files", orders)[0]
+    assert "rows and values agree" in shell("verify", orders)[0]
+    assert json.loads(shell("verify", orders, "--json")[0])["same"] is True
+
+
+@pytest.mark.parametrize("engine", ["spark", "duckdb", "trino", "pyiceberg"])
+def test_connect_prints_lines_for_each_engine(shell: Shell, engine: str) -> None:
+    out, _ = shell("connect", engine)
+    assert re.search(r"http://[\w.]+:\d+/iceberg", out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["read", "no.such"], "no.such"),
+        (["describe", "bad name"], "bad name"),
+        (["write", "no.such", "missing.parquet"], "missing.parquet does not exist"),
+        (["sql", "DROP TABLE x"], "one query"),
+        (["changes", "no.such"], "no.such"),
+    ],
+)
+def test_errors_are_one_sentence(shell: Shell, arguments: list[str], sentence: str) -> None:
+    out, err = shell(*arguments, code=1)
+    assert out == ""
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_server_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["tables", "--server", "127.0.0.1:1"]) == 1
+    assert "lakestore: " in capsys.readouterr().err
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    from lakestore.cli.main import cli
+
+    for name in cli.commands:
+        assert run_command([name, "--help"]) == 0
+        assert "Usage:" in capsys.readouterr().out
