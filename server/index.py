@@ -24,8 +24,9 @@ from lakestore.server import index_worker as worker
 Ints = npt.NDArray[np.int64]
 ABSENT = worker.ABSENT
 _MISS = -3
-CACHE_KEYS_MAX = 3_000_000
-_STAGE_KEYS = 50_000
+CACHE_KEYS_MAX = 2_000_000
+_STAGE_KEYS = 20_000
+PREFIX_BYTES = 4
 
 
 class IndexProcess:
@@ -37,7 +38,7 @@ class IndexProcess:
             [sys.executable, "-E", worker.__file__, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
-    def ask(self, op: int, keys: Sequence[bytes] = (), values: Ints | None = None, lsn: int = 0) -> tuple[int, Ints]:
+    def ask(self, op: int, keys: Sequence[bytes] = (), values: Ints | None = None, lsn: int = 0) -> tuple[int, bytes]:
         """(index LSN, answer) of one request."""
         blob = b"".join(keys)
         width = len(keys[0]) if keys and len(blob) == len(keys) * len(keys[0]) else 0
@@ -57,7 +58,7 @@ class IndexProcess:
                 data = worker.read_exactly(stdout, size)
             except (EOFError, OSError, ValueError) as error:
                 raise Unavailable("the index process has ended: restart the server") from error
-        return answer_lsn, np.frombuffer(data, dtype=np.int64)
+        return answer_lsn, data
 
     def close(self) -> None:
         """End the process."""
@@ -90,6 +91,8 @@ class Index:
         self._overlay: dict[bytes, int] = {}
         self._older: tuple[dict[bytes, int], ...] = ()
         self._frozen: dict[bytes, int] | None = None
+        self._highest: dict[bytes, bytes] = {}
+        self._highest_lock = threading.Lock()
         self._frozen_lsn = self._merged_lsn = self._finder.ask(worker.LSN)[0]
 
     @property
@@ -126,14 +129,23 @@ class Index:
         return values
 
     def _from_lmdb(self, keys: list[bytes], lsn_max: int) -> Ints:
-        if self._merged_lsn < 0:
+        if min(keys) > self._highest_of(keys[0][:PREFIX_BYTES]):
             return np.full(len(keys), ABSENT, dtype=np.int64)
-        lsn, offsets = self._finder.ask(worker.FIND, keys)
+        lsn, data = self._finder.ask(worker.FIND, keys)
+        offsets = np.frombuffer(data, dtype=np.int64)
         if lsn > lsn_max:
             raise Unavailable("the index moved on during the look-up: look up again")
         if (offsets == worker.DAMAGED).any():
             raise Corrupt("the key index is damaged: stop the server and remove its index folder; it is rebuilt")
         return offsets
+
+    def _highest_of(self, prefix: bytes) -> bytes:
+        """An upper bound of a table's keys in LMDB: new keys above it need not be asked for."""
+        with self._highest_lock:
+            generation = self._highest
+            if prefix not in generation:
+                generation[prefix] = self._finder.ask(worker.HIGHEST, [prefix])[1]
+            return generation[prefix]
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int]) -> None:
         """Name new live offsets; ABSENT for a deleted key. Under `lock`."""
@@ -158,6 +170,7 @@ class Index:
             offsets = np.fromiter(islice(values, _STAGE_KEYS), dtype=np.int64, count=len(part))
             self._merger.ask(worker.STAGE, part, offsets)
         self._merged_lsn = self._merger.ask(worker.MERGE, lsn=lsn)[0]
+        self._highest = {}
 
     def merged(self) -> None:
         """End a checkpoint: merged overlays stay as a cache while they are small enough."""
@@ -192,5 +205,5 @@ class Index:
 
 def table_prefix(number: int) -> bytes:
     """What every key of a table begins with."""
-    return number.to_bytes(4, "big")
+    return number.to_bytes(PREFIX_BYTES, "big")
 

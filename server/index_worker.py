@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 REQUEST = struct.Struct("<BIIQq")
 REPLY = struct.Struct("<qQ")
-FIND, STAGE, MERGE, LSN, CLEAR = 1, 2, 3, 4, 5
+FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST = 1, 2, 3, 4, 5, 6
 MARK = b"\x00"
 ABSENT, DAMAGED = -1, -2
 MAP_BYTES = 1 << 38
@@ -81,6 +81,15 @@ class Store:
                     txn.delete(key)
             txn.put(MARK, struct.pack("<q", lsn))
 
+    def highest(self, prefix: bytes) -> bytes:
+        """The highest key with a prefix; empty when there is none."""
+        after = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
+        with self._env.begin() as txn:
+            cursor = txn.cursor()
+            found = cursor.prev() if cursor.set_range(after) else cursor.last()
+            key = cursor.key() if found else b""
+        return key if key.startswith(prefix) else b""
+
     def clear(self) -> None:
         """Remove everything, the mark included."""
         with self._env.begin(write=True) as txn:
@@ -119,20 +128,20 @@ def split(blob: bytes, count: int, width: int, lengths: bytes) -> list[bytes]:
     return [blob[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def _answer(store: Store, pipe: BinaryIO) -> tuple[int, Ints]:
+def _answer(store: Store, pipe: BinaryIO) -> tuple[int, bytes]:
     op, count, width, size, lsn = REQUEST.unpack(read_exactly(pipe, REQUEST.size))
     lengths = b"" if width or not count else read_exactly(pipe, 4 * count)
     blob = read_exactly(pipe, size)
-    nothing = np.empty(0, dtype=np.int64)
     if op == FIND:
-        return store.find(split(blob, count, width, lengths))
+        found_lsn, offsets = store.find(split(blob, count, width, lengths))
+        return found_lsn, offsets.tobytes()
     if op == STAGE:
         store.stage(split(blob, count, width, lengths), np.frombuffer(read_exactly(pipe, 8 * count), dtype=np.int64))
     elif op == MERGE:
         store.merge(lsn)
     elif op == CLEAR:
         store.clear()
-    return store.lsn(), nothing
+    return store.lsn(), store.highest(blob) if op == HIGHEST else b""
 
 
 def main() -> None:
@@ -141,8 +150,8 @@ def main() -> None:
     requests, replies = os.fdopen(0, "rb", buffering=1 << 20), os.fdopen(1, "wb", buffering=0)
     while True:
         try:
-            lsn, values = _answer(store, requests)
-            replies.write(REPLY.pack(lsn, values.nbytes) + values.tobytes())
+            lsn, data = _answer(store, requests)
+            replies.write(REPLY.pack(lsn, len(data)) + data)
         except (EOFError, BrokenPipeError, KeyboardInterrupt):
             store.close()
             return
