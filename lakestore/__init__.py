@@ -1,7 +1,7 @@
 """Lakestore: one table that is a log, a key store and an Iceberg table at once."""
 
 from lakestore.client.changes import ChangeBatch, ChangeStream
-from lakestore.client.lake import Commit, Lake, Snapshot, connect, open  # noqa: A004 (the name users type)
+from lakestore.client.lake import Commit, Lake, Snapshot, connect, open
 from lakestore.client.table import Table
 from lakestore.client.writer import Writer
 from lakestore.errors import (

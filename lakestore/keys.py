@@ -81,7 +81,8 @@ def _fixed(column: pa.Array) -> Matrix | None:
         matrix[:, 0] ^= 0x80
         return matrix
     if pa.types.is_boolean(kind):
-        return column.cast(pa.uint8()).to_numpy().reshape(-1, 1).copy()
+        matrix = column.cast(pa.uint8()).to_numpy().reshape(-1, 1).copy()
+        return matrix
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
     elif pa.types.is_timestamp(kind):

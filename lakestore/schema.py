@@ -150,7 +150,9 @@ class Lake:
 def _partition_field(text: str) -> PartitionField:
     match = _TRANSFORM.fullmatch(text.strip())
     if not match:
-        raise Invalid(f"partition field {text!r} is not identity, bucket, truncate, year, month, day or hour of a column")
+        raise Invalid(
+            f"partition field {text!r} is not identity, bucket, truncate, year, month, day or hour of a column"
+        )
     if match[1]:
         return PartitionField(match[1], match[2])
     if match[3]:
@@ -249,9 +251,7 @@ class Table:
         """`to_json` before it is text."""
         return {
             "name": self.name,
-            "columns": [
-                {"id": c.id, "name": c.name, "type": c.type, "required": c.required} for c in self.columns
-            ],
+            "columns": [{"id": c.id, "name": c.name, "type": c.type, "required": c.required} for c in self.columns],
             "primary_key": list(self.primary_key),
             "buckets": self.buckets,
             "bucket_key": list(self.bucket_key),
@@ -351,9 +351,10 @@ def check(table: Table) -> None:
         raise Invalid(f"table {table.name}: lake format_version must be 2 or 3")
     if table.lake.freshness_seconds < 1:
         raise Invalid(f"table {table.name}: freshness must be at least 1s")
-    for part in (*table.lake.partition_fields(), *table.lake.sort_fields()):
-        if part.column not in LAKE_COLUMNS:
-            table.column(part.column)
+    partitioned = [part.column for part in table.lake.partition_fields()]
+    for name in (*partitioned, *[part.column for part in table.lake.sort_fields()]):
+        if name not in LAKE_COLUMNS:
+            table.column(name)
 
 
 def _check_names(table: Table) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore import keys
@@ -18,6 +19,7 @@ from lakestore.server.index import table_prefix
 from lakestore.server.state import TableState, View
 from lakestore.v1 import lakestore_pb2 as pb
 
+Ints = npt.NDArray[np.int64]
 _MASK = (1 << 64) - 1
 
 
@@ -73,9 +75,7 @@ def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAu
         )
 
 
-def _confirmed(
-    engine: Engine, state: TableState, bucket: int, rows: reads.Rows
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows) -> Ints:
     """The live offsets that the index names, or that a later commit superseded."""
     table = state.table
     columns: list[pa.Array] = [rows.batch.column(name) for name in table.primary_key]
@@ -83,4 +83,5 @@ def _confirmed(
     later, offsets = engine.lookup(table.name, lambda _: (encoded, table.number))
     log = later.by_uuid(table.uuid).logs[bucket]
     superseded = OffsetSet.of(log.prevs(state.logs[bucket].head, log.head))
-    return rows.offsets[(offsets == rows.offsets) | superseded.contains(rows.offsets)]
+    confirmed: Ints = rows.offsets[(offsets == rows.offsets) | superseded.contains(rows.offsets)]
+    return confirmed

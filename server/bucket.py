@@ -104,7 +104,7 @@ class MemoryChunk:
     @property
     def end(self) -> int:
         """Offset after the last."""
-        return self.start + self.batch.num_rows
+        return self.start + int(self.batch.num_rows)
 
     def pieces(self) -> Sequence[Piece]:
         """The one batch."""
@@ -145,7 +145,7 @@ class BucketLog:
     @property
     def keyed(self) -> bool:
         """Whether rows carry `__prev`."""
-        return self.schema.names[:1] == [CHANGE]
+        return bool(self.schema.names[:1] == [CHANGE])
 
     def append(self, chunk: MemoryChunk) -> BucketLog:
         """The log with one more commit."""

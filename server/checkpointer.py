@@ -165,9 +165,7 @@ def table_entries(view: View, cut: Mapping[tuple[str, int], list[Chunk]]) -> lis
 
 def remove_unnamed(disk: Disk, folder: Path, entries: list[dict[str, Any]]) -> None:
     """Remove segment files that the checkpoint does not name."""
-    named = {
-        entry["table"]["uuid"]: {name for bucket in entry["buckets"] for name, _ in bucket} for entry in entries
-    }
+    named = {entry["table"]["uuid"]: {name for bucket in entry["buckets"] for name, _ in bucket} for entry in entries}
     for uuid in disk.list(folder / SEGMENTS):
         if uuid not in named:
             disk.remove_folder(folder / SEGMENTS / uuid)

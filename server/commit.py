@@ -107,9 +107,7 @@ def _add(
     heads.rows[bucket] += len(born) - len(died)
     start = heads.next[bucket]
     heads.next[bucket] += batch.num_rows
-    builder.frame.rows.append(
-        RowsPart(change.table.uuid, bucket, start, batch, heads.sums[bucket], heads.rows[bucket])
-    )
+    builder.frame.rows.append(RowsPart(change.table.uuid, bucket, start, batch, heads.sums[bucket], heads.rows[bucket]))
 
 
 def _keyed(builder: _Builder, changes: list[Change], heads: _Heads, index: Index) -> None:

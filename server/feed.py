@@ -92,9 +92,7 @@ def _snapshot(engine: Engine, stream: _Stream, position: Token) -> Iterator[pb.C
                 yield _message(state.table, batch, replace(position, place=after), snapshot=True)
 
 
-def _follow(
-    engine: Engine, stream: _Stream, position: Token, active: Callable[[], bool]
-) -> Iterator[pb.ChangeBatch]:
+def _follow(engine: Engine, stream: _Stream, position: Token, active: Callable[[], bool]) -> Iterator[pb.ChangeBatch]:
     lsn = position.lsn
     while stream.until is None or lsn < stream.until:
         view = engine.wait_beyond(lsn, WAIT_SECONDS)

@@ -206,4 +206,3 @@ class Index:
 def table_prefix(number: int) -> bytes:
     """What every key of a table begins with."""
     return number.to_bytes(PREFIX_BYTES, "big")
-

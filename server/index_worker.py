@@ -1,8 +1,9 @@
 """The key index's own process: LMDB behind a pipe.
 
-py-lmdb gives up the interpreter lock at every key, so a busy server would wait a switch interval per key; a
-process with one thread does not. It is run as a file, imports nothing of the package, and ends with its pipe.
-Request: op u8 · count u32 · key bytes u32 (0: lengths follow) · blob bytes u64 · lsn i64, lengths u32[], keys[, values i64[]].
+py-lmdb gives up the interpreter lock at every key, so a busy server would wait a switch interval
+per key; a process with one thread does not. It is run as a file, imports nothing of the package, and ends with its pipe.
+Request: op u8 · count u32 · key bytes u32 (0: lengths follow) · blob bytes u64 · lsn i64, then
+lengths u32[], keys, and with STAGE values i64[].
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Iterable
-from typing import BinaryIO
+from typing import IO
 
 import lmdb
 import numpy as np
@@ -105,7 +106,7 @@ def _mark(txn: lmdb.Transaction) -> int:
     return int(struct.unpack("<q", mark)[0]) if mark else -1
 
 
-def read_exactly(pipe: BinaryIO, size: int) -> bytes:
+def read_exactly(pipe: IO[bytes], size: int) -> bytes:
     """`size` bytes, or EOFError."""
     parts = []
     while size:
@@ -128,7 +129,7 @@ def split(blob: bytes, count: int, width: int, lengths: bytes) -> list[bytes]:
     return [blob[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def _answer(store: Store, pipe: BinaryIO) -> tuple[int, bytes]:
+def _answer(store: Store, pipe: IO[bytes]) -> tuple[int, bytes]:
     op, count, width, size, lsn = REQUEST.unpack(read_exactly(pipe, REQUEST.size))
     lengths = b"" if width or not count else read_exactly(pipe, 4 * count)
     blob = read_exactly(pipe, size)

@@ -1,8 +1,9 @@
 """The journal's format: frames, each a whole commit, numbered by LSN without gaps.
 
-Frame: magic u32 · version u16 · flags u16 · lsn u64 · meta bytes u32 · body bytes u64 · crc32c u32 (of all but
-itself), padding to 64, meta (JSON), padding to 64, parts, each at a multiple of 64. `Meta` keys:
-t time µs · rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows]] · producers · create · drop · catalog · epoch.
+Frame: magic u32 · version u16 · flags u16 · lsn u64 · meta bytes u32 · body bytes u64 · crc32c u32 of all but
+itself, padding to 64, meta (JSON), padding to 64, then parts, each at a multiple of 64. Keys of the meta: t (time
+in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows]], producers, create, drop,
+catalog, tierer.
 """
 
 from __future__ import annotations
@@ -78,18 +79,15 @@ def encode(frame: Frame) -> list[Any]:
 
 
 def _meta(frame: Frame, rows: list[list[Any]]) -> dict[str, Any]:
-    meta: dict[str, Any] = {"t": frame.time_us}
-    for name, value in (
-        ("rows", rows),
-        ("producers", frame.producers),
-        ("create", frame.create),
-        ("drop", frame.drop),
-        ("catalog", frame.catalog),
-        ("tierer", frame.tierer),
-    ):
-        if value:
-            meta[name] = value
-    return meta
+    sections: dict[str, Any] = {
+        "rows": rows,
+        "producers": frame.producers,
+        "create": frame.create,
+        "drop": frame.drop,
+        "catalog": frame.catalog,
+        "tierer": frame.tierer,
+    }
+    return {"t": frame.time_us} | {name: section for name, section in sections.items() if section}
 
 
 @dataclass(slots=True)

@@ -1,4 +1,7 @@
-"""The open journal file: frames are appended and synced; a failed write is cut off again, a failed sync ends the server."""
+"""The open journal file: frames are appended and synced.
+
+A failed write is cut off again; a failed sync ends the server.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class JournalWriter:
         self._size = 0
 
     def append(self, parts: Sequence[Any]) -> int:
-        """Write and sync one frame; its bytes. `Exhausted` if the disk is full: the file is as before; OSError is fatal."""
+        """Write and sync one frame; its bytes. `Exhausted` if it cannot be written: the file is as before."""
         try:
             written = self._file.write(parts)
         except OSError as error:

@@ -127,6 +127,11 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         server.close()
 
 
+def _announce(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """`python -m lakestore.server.main`: what `lakestore serve` runs."""
     parser = argparse.ArgumentParser(prog="lakestore serve")
@@ -137,11 +142,9 @@ def main() -> None:
     parser.add_argument("--warehouse", default="")
     parser.add_argument("--lease-grace-seconds", type=float, default=3600.0)
     given = parser.parse_args()
-    settings = Settings(
-        given.data, given.host, given.port, given.http_port, given.warehouse, given.lease_grace_seconds
-    )
+    settings = Settings(given.data, given.host, given.port, given.http_port, given.warehouse, given.lease_grace_seconds)
     try:
-        serve(settings, lambda line: sys.stdout.write(line + "\n") and sys.stdout.flush())
+        serve(settings, _announce)
     except LakestoreError as error:
         sys.exit(f"error: {error.message}")
 

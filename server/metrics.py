@@ -26,7 +26,9 @@ class EngineCollector(Collector):
         yield CounterMetricFamily("lakestore_journal_bytes", "Bytes written to the journal.", value=totals.bytes)
         yield CounterMetricFamily("lakestore_sync_seconds", "Time in journal writes and syncs.", value=totals.seconds)
         yield GaugeMetricFamily("lakestore_lsn", "Newest visible commit.", value=view.lsn)
-        yield GaugeMetricFamily("lakestore_overlay_keys", "Keys since the last checkpoint.", self._engine.index.overlay_keys)
+        yield GaugeMetricFamily(
+            "lakestore_overlay_keys", "Keys since the last checkpoint.", self._engine.index.overlay_keys
+        )
         rows = GaugeMetricFamily("lakestore_table_rows", "Live rows.", labels=["table"])
         hot = GaugeMetricFamily("lakestore_table_hot_offsets", "Offsets not yet in the lake.", labels=["table"])
         for state in view.tables.values():

@@ -50,7 +50,7 @@ class Request:
     @property
     def nbytes(self) -> int:
         """Weight in the queue."""
-        return 1024 + sum(change.batch.nbytes for change in self.changes)
+        return 1024 + sum(int(change.batch.nbytes) for change in self.changes)
 
 
 @dataclass(frozen=True, slots=True)

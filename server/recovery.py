@@ -100,7 +100,9 @@ def _from_checkpoint(folder: Path, data: dict[str, Any]) -> State:
             paths = [folder / SEGMENTS / table.uuid / name for name, _ in names]
             for path, (_, size) in zip(paths, names, strict=True):
                 if not path.is_file() or path.stat().st_size != size:
-                    raise Corrupt(f"segment file {path.name} is missing or cut short: restore it from a copy or a backup")
+                    raise Corrupt(
+                        f"segment file {path.name} is missing or cut short: restore it from a copy or a backup"
+                    )
             logs.append(log_of(table, [segment.Segment(path, schema, keyed=table.keyed) for path in paths]))
         tiers = {record.snapshot_id: record for record in map(catalog_log.tier_of, entry["tiers"])}
         tables[table.uuid] = TableState(table, tuple(logs), tiers, entry["created_lsn"])
@@ -119,7 +121,9 @@ def _replay(folder: Path, disk: Disk, state: State) -> tuple[dict[bytes, int], i
         for raw in journal.frames(data, name, last=last):
             if raw.lsn > state.view.lsn:
                 if raw.lsn != state.view.lsn + 1:
-                    raise Corrupt(f"journal file {name} goes on at LSN {raw.lsn}, not {state.view.lsn + 1}: one is missing")
+                    raise Corrupt(
+                        f"journal file {name} goes on at LSN {raw.lsn}, not {state.view.lsn + 1}: one is missing"
+                    )
                 _apply(raw, state, overlay)
             end = raw.end
         total += end
@@ -199,4 +203,3 @@ def rebuild(index: Index, state: State) -> None:
                 columns = [rows.column(name) for name in held.table.primary_key]
                 index.stage(keys.encode(columns, table_prefix(held.table.number)), offsets[live])
     index.finish_rebuild(state.view.lsn)
-

@@ -16,6 +16,7 @@ from lakestore import keys, limits, rows, schema
 from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError, Unavailable
 from lakestore.schema import Table
 from lakestore.server import audit, catalog_log, feed, reads
+from lakestore.server.bucket import PREV
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.catalog.ledger import CatalogChange, CatalogStep, DropPointer, SetNamespace, TierRecord
 from lakestore.server.clock import Clock
@@ -183,7 +184,9 @@ class Service:
             table = view.named(request.table).table
             if not table.keyed:
                 raise Invalid(f"table {table.name} has no primary key to look up")
-            return keys.encode(rows.conform(batch, table, keys_only=True).columns, table_prefix(table.number)), table.number
+            return keys.encode(
+                rows.conform(batch, table, keys_only=True).columns, table_prefix(table.number)
+            ), table.number
 
         view, offsets = self.engine.lookup(request.table, encode)
         state = view.named(request.table)
@@ -243,7 +246,7 @@ class Service:
         log = state.logs[request.bucket]
         if request.end > log.head or request.start > request.end:
             raise Invalid(f"bucket {request.bucket} has no rows [{request.start}, {request.end})")
-        names = [name for name in request.columns if name != reads.PREV]
+        names = [name for name in request.columns if name != PREV]
         columns = list(request.columns) if request.columns else state.table.selected(None)
         state.table.selected(names)
         if request.live_only:
@@ -376,5 +379,3 @@ def _rows_at(
     joined = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
     order = np.argsort(np.concatenate(places), kind="stable")
     return joined.take(pa.array(order)) if len(parts) > 1 else joined
-
-

@@ -52,7 +52,7 @@ class Commit:
         """Append to a log table."""
         self._add(table, pb.APPEND, data)
 
-    def _add(self, table: str, kind: pb.ChangeKind, data: Any) -> None:
+    def _add(self, table: str, kind: pb.ChangeKind.ValueType, data: Any) -> None:
         batch = rows.from_user(data, self._lake.table(table).schema)
         self._changes.append(change(table, kind, [batch]))
 
@@ -204,7 +204,7 @@ def connect(address: str = "localhost:7340") -> Lake:
     return Lake(transports.connect(address), address)
 
 
-def open(  # noqa: A001 (the name users type)
+def open(
     folder: str | Path, *, warehouse: str | None = None, disk: Disk | None = None, clock: Clock | None = None
 ) -> Lake:
     """The whole server inside this process, without a network."""

@@ -56,7 +56,7 @@ class Table:
         """Delete keys; the commit's token. `last_result.not_found` counts the absent ones."""
         return self._write(pb.DELETE, data)
 
-    def _write(self, kind: pb.ChangeKind, data: Any) -> str:
+    def _write(self, kind: pb.ChangeKind.ValueType, data: Any) -> str:
         batch = rows.from_user(data, self.schema)
         answer = self._lake.producers.commit([change(self.name, kind, [batch])])
         self.last_result = answer.results[0]
@@ -80,7 +80,7 @@ class Table:
             at_least=self._lake.last_token,
         )
         answer = self._lake.transport.lookup(request)
-        schema = self.definition.read_schema(columns)
+        schema = self.definition.read_schema(list(columns or ()))
         return pa.Table.from_batches(rows.decode_trusted(answer.rows, crc=answer.crc32c)).cast(schema)
 
     def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: str | None = None) -> Scan:

@@ -31,7 +31,7 @@ BUFFER_BYTES_MAX = 64 << 20
 
 @dataclass(slots=True)
 class _Pending:
-    kind: pb.ChangeKind
+    kind: pb.ChangeKind.ValueType
     batch: pa.RecordBatch
     progress: str
 
@@ -71,7 +71,7 @@ class Writer:
         """Keys to delete."""
         self._put(pb.DELETE, rows.from_user(data, self._table.schema), progress)
 
-    def _put(self, kind: pb.ChangeKind, batch: pa.RecordBatch, progress: str) -> None:
+    def _put(self, kind: pb.ChangeKind.ValueType, batch: pa.RecordBatch, progress: str) -> None:
         with self._state:
             self._state.wait_for(lambda: self._buffer_bytes < BUFFER_BYTES_MAX or self._failure)
             if self._closing:
@@ -182,7 +182,7 @@ class Writer:
             self._state.notify_all()
 
 
-def change(table: str, kind: pb.ChangeKind, batches: list[pa.RecordBatch]) -> pb.Change:
+def change(table: str, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch]) -> pb.Change:
     """Rows as a change on the wire."""
     data = rows.encode(batches[0].schema, batches)
     return pb.Change(table=table, kind=kind, rows=data, crc32c=rows.crc32c(data))

@@ -20,12 +20,14 @@ from starlette.routing import Route
 
 from lakestore.errors import Internal, Invalid, LakestoreError
 from lakestore.server.catalog.catalog import Catalog, Name, TableChange
-from lakestore.server.catalog.problems import NoSuchNamespace, NoSuchView, status_of
+from lakestore.server.catalog.problems import NoSuchNamespace, NoSuchTable, NoSuchView, status_of
 from lakestore.server.catalog.schemas import Json
 from lakestore.server.catalog.store import Stored
 
 BODY_BYTES_MAX = 64 << 20
 IDEMPOTENCY_KEY_CHARS_MAX = 128
+_LEVELS = "\x1f"
+"""What parts the levels of a namespace in a path."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -44,14 +46,20 @@ class Call:
     def namespace(self) -> str:
         """The namespace in the path; only one level exists."""
         name = self.path["namespace"]
-        if "\x1f" in name:
-            raise NoSuchNamespace(f"Namespace does not exist: {name.replace(chr(31), '.')}")
+        if _LEVELS in name:
+            raise NoSuchNamespace(f"Namespace does not exist: {name.replace(_LEVELS, '.')}")
         return name
 
     @property
     def name(self) -> Name:
-        """The table in the path."""
-        return Name(self.namespace, self.path["table"])
+        """The table in the path.
+
+        Spark asks for `db.table.branch_x` as a table in a deeper namespace and goes on when there is no such table.
+        """
+        space, table = self.path["namespace"], self.path["table"]
+        if _LEVELS in space:
+            raise NoSuchTable(f"Table does not exist: {space.replace(_LEVELS, '.')}.{table}")
+        return Name(space, table)
 
     def field(self, key: str, kind: type[Any], default: Any = None) -> Any:
         """A field of the body, of a kind; `Invalid` if it is another, or missing without a default."""
