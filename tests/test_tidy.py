@@ -25,8 +25,7 @@ FILE_LINES_MAX = 800
 DOCSTRING_LINES_MAX = 12
 
 MODEL = tuple(
-    f"lakestore/{name}.py"
-    for name in ("errors", "limits", "schema", "offsets", "livesum", "token", "rows", "keys")
+    f"lakestore/{name}.py" for name in ("errors", "limits", "schema", "offsets", "livesum", "token", "rows", "keys")
 )
 PURE = (
     *MODEL,

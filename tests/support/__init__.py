@@ -1,0 +1,1 @@
+"""What tests share: the simulated disk, the model, servers as processes."""
