@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+import signal
+import threading
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
 
+from lakestore.cli.output import emit
+from lakestore.cli.server import connected, json_option, server_option
 from lakestore.errors import Invalid
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+    from lakestore.tiering.service import Outcome
 
 DEMO_SECONDS = 60
 
@@ -50,6 +61,70 @@ def _configured(config: Path | None) -> dict[str, Any]:
 
 
 @click.command()
+@click.option("--master", help="Where Spark runs: local[*], spark://…, yarn, k8s://…  [default: local[*]]")
+@click.option("--once", is_flag=True, help="One round for what is hot now, then exit.")
+@click.option("--table", help="With --once: only this table.")
+@server_option
+@json_option
+def tier(master: str | None, once: bool, table: str | None, server: str, as_json: bool) -> None:
+    """Move rows into the lake, compact and expire there, with Spark; for ever, or once."""
+    if table and not once:
+        raise Invalid("--table goes with --once: the service tiers every table by its freshness")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    stop = stopped_by_signals()
+    with connected(server) as lake:
+        if table:
+            lake.table(table)
+        spark = _session(server, master)
+        try:
+            _tier(lake, spark, stop, table, once=once, as_json=as_json)
+        finally:
+            spark.stop()
+
+
+def _tier(lake: Lake, spark: Any, stop: threading.Event, table: str | None, *, once: bool, as_json: bool) -> None:
+    from lakestore.tiering.service import Tierer
+
+    with Tierer(lake, spark) as tierer:
+        if once:
+            emit([_round(outcome) for outcome in tierer.run_once(table)], as_json=as_json, empty="no tables yet")
+            return
+        click.echo(f"tiering {lake.address}; Ctrl-C ends it", err=True)
+        tierer.run_forever(stop)
+
+
+def _round(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "table": outcome.table,
+        "flushed": outcome.flushed.rows if outcome.flushed else 0,
+        "died": outcome.flushed.deaths if outcome.flushed else 0,
+        "compacted": outcome.compacted is not None,
+        "expired": outcome.expired,
+        "seconds": round(outcome.seconds, 1),
+    }
+
+
+def _session(server: str, master: str | None) -> Any:
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        raise Invalid("Spark needs a JDK 17 or newer: install one, or set JAVA_HOME to it")
+    try:
+        from lakestore.spark import session
+    except ModuleNotFoundError as error:
+        raise Invalid('tiering needs Spark: pip install "lakestore[spark]"') from error
+    spark = session(server, master=master, app="lakestore tier")
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def stopped_by_signals() -> threading.Event:
+    """An event that SIGINT and SIGTERM set."""
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    return stop
+
+
+@click.command()
 @click.option("--seconds", default=DEMO_SECONDS, show_default=True, help="How long everything runs together.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keep logs and data here.")
 @click.pass_context
@@ -60,4 +135,4 @@ def demo(context: click.Context, seconds: int, folder: Path | None) -> None:
     context.exit(0 if run(click.echo, seconds=seconds, folder=folder) else 1)
 
 
-COMMANDS = (serve, demo)
+COMMANDS = (serve, tier, demo)

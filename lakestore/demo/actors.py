@@ -1,26 +1,24 @@
-"""Who takes part in the demo: a producer, a subscriber of the changelog, a reader with Spark SQL."""
+"""Who writes and who follows in the demo: a producer, and a subscriber of the changelog."""
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.demo.shop import EVENTS, ORDERS, Shop, State, hashes_of
-from lakestore.errors import Corrupt
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
 
-LOAD_ORDERS = 200_000
+LOAD_ORDERS = 100_000
 LOAD_STEP_ORDERS = 20_000
 STEP_INSERTS, STEP_UPDATES, STEP_DELETES = 300, 600, 100
-STEPS_PER_SECOND = 10
+STEPS_PER_SECOND = 5
 
 
 class Producer:
@@ -98,53 +96,6 @@ class Subscriber:
         hashes[pc.equal(after.column("__change"), "-D").to_numpy()] = 0
         self.state.put(after.column("order_id").to_numpy(), hashes)
         self.changes += after.num_rows
-
-
-QUERY = (
-    f"SELECT (SELECT sum(amount) FROM {ORDERS}) AS orders, (SELECT sum(delta) FROM {EVENTS}) AS events, "  # noqa: S608
-    f"(SELECT count(*) FROM {ORDERS}) AS number"
-)
-
-
-@dataclass(slots=True)
-class Reader:
-    """Asks both tables in one query, over and over, with Spark SQL."""
-
-    server: str
-    seconds: list[float] = field(default_factory=list)
-    ready: bool = False
-    _lake: Any = None
-
-    def start(self) -> None:
-        """Start Spark."""
-        from lakestore.spark import attach, session
-
-        conf = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
-        spark = session(self.server, master="local[2]", app="lakestore demo: reads", conf=conf)
-        spark.sparkContext.setLogLevel("ERROR")
-        self._lake = attach(spark, self.server)
-        self.ready = True
-
-    def read(self, stop: threading.Event) -> None:
-        """Read until told to stop."""
-        while not stop.is_set():
-            self.once()
-            stop.wait(0.5)
-
-    def once(self) -> tuple[int, int]:
-        """One read: number of orders, and cents of all of them, the same by both tables."""
-        started = time.perf_counter()
-        row = self._lake.sql(QUERY).collect()[0]
-        self.seconds.append(time.perf_counter() - started)
-        if row["orders"] != row["events"]:
-            raise Corrupt(f"at one cut the orders sum up to {row['orders']} and the events to {row['events']}")
-        return int(row["number"]), int(row["orders"] * 100)
-
-    def stop(self) -> None:
-        """End Spark."""
-        if self._lake is not None:
-            self._lake.close()
-            self._lake.spark.stop()
 
 
 def quantile(values: list[float], share: float) -> float:
