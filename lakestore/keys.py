@@ -91,7 +91,7 @@ def _fixed(column: pa.Array) -> Matrix | None:
         return None
     values: npt.NDArray[Any] = column.to_numpy()
     width = values.dtype.itemsize
-    matrix = values.astype(values.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, width)
+    matrix: Matrix = values.astype(values.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, width)
     matrix[:, 0] ^= 0x80
     return matrix
 

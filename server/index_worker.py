@@ -1,7 +1,7 @@
 """The key index's own process: LMDB behind a pipe.
 
 py-lmdb gives up the interpreter lock at every key, so a busy server would wait a switch interval
-per key; a process with one thread does not. It is run as a file, imports nothing of the package, and ends with its pipe.
+per key; a process with one thread does not. Run as a file; imports nothing of the package; ends with its pipe.
 Request: op u8 · count u32 · key bytes u32 (0: lengths follow) · blob bytes u64 · lsn i64, then
 lengths u32[], keys, and with STAGE values i64[].
 """
