@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from lakestore.offsets import OffsetSet
 from lakestore.schema import LAKE_BUCKET, LAKE_OFFSET
@@ -56,21 +56,22 @@ class Bitmaps:
     def alive(self, spark: SparkSession) -> Column:
         """The condition that a lake row is not dead."""
         held = self._frame(spark)
-        slot = F.get(held.select("starts").scalar(), F.col(LAKE_BUCKET)) + F.shiftright(F.col(LAKE_OFFSET), self.shift)
-        chunk = F.get(held.select("slots").scalar(), slot.cast("int"))
+        start = sf.get(held.select("starts").scalar(), sf.col(LAKE_BUCKET))
+        slot = start + sf.shiftright(sf.col(LAKE_OFFSET), self.shift)
+        chunk = sf.get(held.select("slots").scalar(), slot.cast("int"))
         low = self.shift - _WORD_BITS_LOG2
-        inside = F.shiftright(F.col(LAKE_OFFSET), _WORD_BITS_LOG2).bitwiseAND(F.lit((1 << low) - 1))
-        word = F.get(held.select("words").scalar(), (F.shiftleft(chunk, low) + inside).cast("int"))
-        bit = F.getbit(word, F.col(LAKE_OFFSET).bitwiseAND(F.lit(63)))
+        inside = sf.shiftright(sf.col(LAKE_OFFSET), _WORD_BITS_LOG2).bitwiseAND(sf.lit((1 << low) - 1))
+        word = sf.get(held.select("words").scalar(), (sf.shiftleft(chunk, low) + inside).cast("int"))
+        bit = sf.getbit(word, sf.col(LAKE_OFFSET).bitwiseAND(sf.lit(63)))
         return (chunk < 0) | (bit == 0)
 
     def _frame(self, spark: SparkSession) -> DataFrame:
-        columns = {"starts": self.starts, "slots": self.slots, "words": self.words}
-        lists = {
-            name: pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), pa.array(values))
-            for name, values in columns.items()
-        }
-        return spark.createDataFrame(pa.table(lists))
+        columns = {"starts": _list(self.starts), "slots": _list(self.slots), "words": _list(self.words)}
+        return spark.createDataFrame(pa.table(columns))
+
+
+def _list(values: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), pa.array(values))
 
 
 def _bytes(dead: Mapping[int, OffsetSet], ends: list[int], shift: int) -> int:

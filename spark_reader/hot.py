@@ -46,7 +46,9 @@ def spark_type(name: str) -> str:
 
 def spark_schema(table: Table, columns: Sequence[str]) -> StructType:
     """Spark's schema of these columns, system columns among them."""
-    return StructType.fromDDL(", ".join(_field(table, name) for name in columns))
+    parsed = StructType.fromDDL(", ".join(_field(table, name) for name in columns))
+    assert isinstance(parsed, StructType)
+    return parsed
 
 
 def _field(table: Table, name: str) -> str:

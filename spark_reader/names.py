@@ -35,7 +35,7 @@ class Query:
         """The table a statement writes to; empty for a query."""
         if not isinstance(self.tree, _WRITES):
             return ""
-        target = self.tree.this.find(exp.Table) if isinstance(self.tree.this, exp.Expression) else None
+        target = self.tree.this.find(exp.Table) if isinstance(self.tree.this, exp.Expr) else None
         return _name(target) if target is not None and target.db and not target.catalog else ""
 
     def columns(self, table: Table) -> list[str]:
@@ -65,7 +65,7 @@ class Query:
         return text
 
 
-def _parsed(text: str) -> exp.Expression:
+def _parsed(text: str) -> exp.Expr:
     try:
         trees = [tree for tree in sqlglot.parse(text, dialect="spark") if tree is not None]
     except (SqlglotError, RecursionError) as error:
@@ -73,7 +73,7 @@ def _parsed(text: str) -> exp.Expression:
     if len(trees) != 1:
         raise Invalid("lake.sql takes one statement")
     tree = trees[0]
-    assert isinstance(tree, exp.Expression)
+    assert isinstance(tree, exp.Expr)
     return tree
 
 
@@ -96,6 +96,6 @@ def _column_edits(column: exp.Column, names: Collection[str]) -> list[tuple[int,
     return [(_span(parts[:1])[0], _span(parts[1:])[0], "")]
 
 
-def _span(parts: list[exp.Expression]) -> tuple[int, int]:
+def _span(parts: list[exp.Expr]) -> tuple[int, int]:
     first, last = parts[0].meta, parts[-1].meta
     return int(first["start"]), int(last["end"]) + 1

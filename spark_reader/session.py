@@ -10,11 +10,13 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
 from lakestore.client.transport import Transport, connect
-from lakestore.errors import Invalid, LakestoreError, Unavailable
+from lakestore.errors import Invalid, Unavailable
 from lakestore.spark.sql import SparkLake
 from lakestore.v1.lakestore_pb2 import StatusRequest
 
@@ -44,12 +46,13 @@ def session(
     if running is not None:
         own = running.newSession()
         for name, value in {**catalog, **_session_conf(), **(conf or {})}.items():
-            own.conf.set(name, value)
+            # What can only be said when Spark starts was said then.
+            if name in catalog or own.conf.isModifiable(name):
+                own.conf.set(name, value)
         return own
-    settings = {**_static_conf(), **_session_conf(), **catalog, **(conf or {})}
-    builder = SparkSession.builder.appName(app)
-    if master or "spark.master" not in settings:
-        builder = builder.master(master or "local[*]")
+    chosen = master or (conf or {}).get("spark.master", "local[*]")
+    settings = {**_static_conf(chosen), **_session_conf(), **catalog, **(conf or {})}
+    builder = SparkSession.builder.appName(app).master(chosen)
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
@@ -66,17 +69,23 @@ def attach(spark: SparkSession, server: str = "localhost:7340", *, transport: Tr
 
 def missing(spark: SparkSession, http: str) -> str:
     """What keeps this session from reading the lake, as one sentence; empty if nothing does. Sets a catalog not set."""
-    if not hasattr(getattr(spark._jvm, CATALOG_CLASS), "_fqn"):
+    if not _has_iceberg(spark):
         return f"this Spark session lacks Iceberg: start it with --packages {RUNTIME}"
     if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):
-        return f"this Spark session lacks Iceberg's SQL extensions: start it with --conf spark.sql.extensions={EXTENSIONS}"
+        return f"this Spark session lacks Iceberg's SQL: start it with --conf spark.sql.extensions={EXTENSIONS}"
     key, wanted = f"spark.sql.catalog.{CATALOG}", catalog_conf(http)
+    uri = wanted[f"{key}.uri"]
     if not spark.conf.get(key, ""):
         for name, value in wanted.items():
             spark.conf.set(name, value)
-    elif spark.conf.get(f"{key}.uri", "") != wanted[f"{key}.uri"]:
-        return f"the catalog {CATALOG!r} of this Spark session is another one: start it with --conf {key}.uri={wanted[f'{key}.uri']}"
+    elif spark.conf.get(f"{key}.uri", "") != uri:
+        return f"the catalog {CATALOG!r} of this Spark session is another one: start it with --conf {key}.uri={uri}"
     return ""
+
+
+def _has_iceberg(spark: SparkSession) -> bool:
+    jvm: Any = spark._jvm  # noqa: SLF001 (the one way to the JVM that PySpark gives)
+    return isinstance(jvm.org.apache.iceberg.spark.SparkCatalog, JavaClass)
 
 
 def http_address(server: str, transport: Transport | None = None) -> str:
@@ -116,8 +125,9 @@ def _session_conf() -> dict[str, str]:
     }
 
 
-def _static_conf() -> dict[str, str]:
+def _static_conf(master: str) -> dict[str, str]:
     return {
+        **({"spark.driver.host": "127.0.0.1"} if master.startswith("local") else {}),
         "spark.jars.packages": RUNTIME,
         "spark.jars.ivy": str(Path(sys.prefix) / "ivy"),
         "spark.sql.extensions": EXTENSIONS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from lakestore.schema import SYSTEM_TYPES, Table
 from lakestore.spark.dead import Bitmaps
@@ -43,7 +43,7 @@ def lake_name(table: Table) -> str:
 
 def _declared(table: Table, name: str) -> Column:
     """The lake keeps the narrow integers as int."""
-    column = F.col(f"`{name}`")
+    column = sf.col(f"`{name}`")
     if name not in SYSTEM_TYPES and table.column(name).type in ("int8", "int16"):
         return column.cast(spark_type(table.column(name).type)).alias(name)
     return column

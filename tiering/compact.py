@@ -20,7 +20,6 @@ from lakestore.errors import Conflict, Corrupt, LakestoreError
 from lakestore.offsets import Offsets, OffsetSet
 from lakestore.rows import decode_trusted
 from lakestore.spark.union import CATALOG, lake_name
-from lakestore.tiering.deaths import Found
 from lakestore.tiering.deletes import Deletes, write_deletes
 from lakestore.tiering.files import covered
 from lakestore.tiering.iceberg import Changes, Iceberg, LakeFile, java_errors
@@ -121,7 +120,7 @@ def rewrite(tools: Round, started: Fork, *, force: bool = False) -> None:
     name = f"{table.namespace}.{table.short_name}"
     with java_errors():
         tools.spark.sql(
-            f"CALL {CATALOG}.system.rewrite_data_files(table => '{name}', branch => '{started.branch}', "  # noqa: S608
+            f"CALL {CATALOG}.system.rewrite_data_files(table => '{name}', branch => '{started.branch}', "
             f"strategy => '{strategy}', options => map({pairs}))"
         ).collect()
     tools.crash("compact-rewritten")

@@ -53,8 +53,7 @@ def _parquet_files(lake: Iceberg, found: Sequence[Found]) -> Deletes:
     deletes = Deletes()
     for part in found:
         positions, old = part.positions, part.file.deletes
-        merged = len(old) >= FILES_PER_DATA_FILE_MAX and all(_covers_only(lake, java, part.file) for java in old.values())
-        if merged:
+        if len(old) >= FILES_PER_DATA_FILE_MAX and all(_covers_only(lake, java, part.file) for java in old.values()):
             positions = np.unique(np.concatenate([positions, *(_read(java, part.file) for java in old.values())]))
             deletes.removed.extend(old.values())
         deletes.added.append(_parquet_file(lake, part.file, positions))

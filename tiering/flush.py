@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from py4j.protocol import Py4JJavaError
 
-from lakestore.errors import Corrupt, LakestoreError
+from lakestore.errors import Corrupt, Invalid, LakestoreError
 from lakestore.livesum import moved
 from lakestore.offsets import Offsets
 from lakestore.schema import LAKE_COLUMNS
 from lakestore.spark.union import lake_name
 from lakestore.tiering.deaths import Found, OffsetIndexes, by_bucket
 from lakestore.tiering.deletes import Deletes, write_deletes
-from lakestore.tiering.iceberg import Iceberg, LakeFile, java_errors, java_list, plain_error, record_of
+from lakestore.tiering.iceberg import Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore.tiering.lake import STAGE, Round
 from lakestore.tiering.record import Record
 from lakestore.union.plan import ReadPlan, TableScan
@@ -88,7 +88,10 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
         schema_id=scan.table.schema_id,
     )
     tools.crash("before-commit")
-    landed = _commit(lake, after, base, staged, found, deletes)
+    try:
+        landed = _commit(lake, after, base, staged, found, deletes)
+    except Invalid as error:
+        raise tools.refused(lake, record, error) from error
     tools.crash("after-commit")
     deaths = sum(len(part.positions) for part in found)
     rows = sum(file.rows for file in staged.files)

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lakestore.errors import Conflict, Fenced, LakestoreError, NotFound, Unavailable
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore.tiering.record import KEYS, Record
 
@@ -62,7 +62,7 @@ class Iceberg:
         self.spark = spark
         self.name = name
         """As Spark SQL takes it, catalog included."""
-        jvm: Any = spark._jvm
+        jvm: Any = spark._jvm  # noqa: SLF001 (the one way to the JVM that PySpark gives)
         self.jvm = jvm
         """The JVM's packages."""
         self.api = jvm.org.apache.iceberg
@@ -84,9 +84,13 @@ class Iceberg:
         snapshot = self.table.currentSnapshot()
         return None if snapshot is None else int(snapshot.snapshotId())
 
-    def snapshot_count(self) -> int:
-        """Snapshots of all branches and tags."""
-        return len(self._listed(self.table.snapshots()))
+    def snapshots(self) -> list[tuple[int, int]]:
+        """Id and time in milliseconds of every snapshot of the table."""
+        return [(int(s.snapshotId()), int(s.timestampMillis())) for s in self._listed(self.table.snapshots())]
+
+    def referenced(self) -> set[int]:
+        """Snapshots that a branch or a tag names."""
+        return {int(ref.snapshotId()) for ref in self.table.refs().values()}
 
     def ancestry(self) -> Iterator[Any]:
         """Main's snapshots from the newest to the oldest kept."""
@@ -186,7 +190,8 @@ class Iceberg:
         own = plain_error(error)
         if own.applied == "no":
             raise own from error
-        self.refresh()
+        with java_errors():
+            self.refresh()
         found = next((int(snapshot.snapshotId()) for snapshot in self.ancestry() if ours(snapshot)), None)
         if found is None:
             raise own from error
@@ -203,7 +208,10 @@ class Iceberg:
 
 def _loaded(api: Any, spark: SparkSession, name: str) -> Any:
     with java_errors():
-        return api.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+        java: Any = spark._jsparkSession  # noqa: SLF001
+        # Spark looks catalogs up in the session that is active on this thread, not in the one it is given.
+        spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java)  # type: ignore[union-attr]  # noqa: SLF001
+        return api.spark.Spark3Util.loadIcebergTable(java, name)
 
 
 def record_of(snapshot: Any) -> Record | None:
@@ -259,14 +267,15 @@ def java_errors() -> Iterator[None]:
 def plain_error(error: Py4JJavaError) -> LakestoreError:
     """A Java failure as an error of ours: refused by the catalog, raced, absent, or of unknown outcome."""
     names, message = _causes(error.java_exception)
-    for kinds, own in ((_REFUSED, Fenced), (_RACED, Conflict), (_ABSENT, NotFound)):
+    for kinds, own in ((_REFUSED, Invalid), (_RACED, Conflict), (_ABSENT, NotFound)):
         if names & set(kinds):
             return own(message)
     return Unavailable(message, applied="unknown")
 
 
 def _causes(throwable: Any) -> tuple[set[str], str]:
-    names, message = set(), ""
+    names: set[str] = set()
+    message = ""
     while throwable is not None and len(names) < 16:
         names.add(str(throwable.getClass().getSimpleName()))
         message = message or str(throwable.getMessage() or "").split("\n")[0]

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from lakestore import limits
 from lakestore.client.transport import Transport
-from lakestore.errors import Unavailable
+from lakestore.errors import Conflict, Invalid, LakestoreError, Unavailable
 from lakestore.spark.hot import Hot
 from lakestore.spark.union import lake_name
 from lakestore.tiering.deaths import OffsetIndexes
@@ -44,6 +44,8 @@ class Round:
     hot: Hot
     epoch: Callable[[], int]
     """The epoch now held, or `Fenced`."""
+    confirm: Callable[[], None]
+    """Ask the server whether the epoch is still held; `Fenced` if not."""
     crash: Callable[[str], None] = no_crash
     """Called with the name of each step once it is done; tests raise or kill there."""
     known: dict[str, Known] = field(default_factory=dict)
@@ -65,3 +67,12 @@ class Round:
         if record.tier_point != tuple(part.tier_point for part in scan.buckets):
             raise Unavailable(f"the lake of table {scan.table.name} moved since the plan: plan again")
         return lake, record
+
+    def refused(self, lake: Iceberg, before: Record, error: Invalid) -> LakestoreError:
+        """Why the catalog refused a commit: another tierer, a late commit of our own that went before, or a defect."""
+        self.confirm()
+        lake.refresh()
+        now = lake.record() or before
+        if now.tier_point != before.tier_point:
+            return Conflict(f"the lake table {lake.name} moved since the plan: plan again")
+        return error

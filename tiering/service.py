@@ -76,7 +76,8 @@ class Tierer:
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._clock = clock
         self._held = _Held(lake.transport, self._holder, seconds, clock)
-        self._tools = Round(spark, lake.transport, Hot(spark, lake.transport, lake.address), self._held.epoch, crash)
+        hot = Hot(spark, lake.transport, lake.address)
+        self._tools = Round(spark, lake.transport, hot, self._held.epoch, self._held.confirm, crash)
         self._swept: set[str] = set()
         self._rounds: dict[str, int] = {}
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
@@ -191,6 +192,10 @@ class _Held:
         if not self._epoch or self._ended.is_set() or self._clock() >= self._until:
             raise Fenced("this tierer's epoch has ended: start a new one")
         return self._epoch
+
+    def confirm(self) -> None:
+        """Ask the server; `Fenced` if another has the epoch."""
+        self._ask()
 
     def acquire(self, wait_seconds: float, stop: threading.Event | None = None) -> int:
         if self._epoch:
