@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,7 +167,7 @@ def changes(table: str, start: str, until: str, follow: bool, before_images: boo
             token = batch.token
             _changes_shown(batch.to_arrow(), as_json=as_json)
             if follow:
-                click.get_text_stream("stdout").flush()
+                sys.stdout.flush()
     if token is not None:
         click.echo(f"token: {token}", err=True)
 

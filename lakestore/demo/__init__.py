@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from lakestore.demo.actors import STEPS_PER_SECOND, Producer, Subscriber, quanti
 from lakestore.demo.processes import Process, free_ports
 from lakestore.demo.reader import Answer, Reader
 from lakestore.demo.shop import EVENTS, ORDERS, TABLES_FILE, State, definitions
-from lakestore.errors import Unavailable
+from lakestore.errors import LakestoreError, Unavailable
 from lakestore.union import lake as cold
 from lakestore.union import plan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -83,8 +83,10 @@ class Demo:
         """Let every thread come to its end, also after a failure: a last commit wakes the subscriber."""
         self._stop.set()
         self._subscriber.stopping.set()
-        if not all(job.done() for job in self._jobs.values()):
-            self._producer.step()
+        if "subscriber" in self._jobs and not self._jobs["subscriber"].done():
+            with suppress(LakestoreError):
+                self._processes[0].check()
+                self._producer.step()
 
     def _serve(self) -> Lake:
         self._begin(
@@ -217,11 +219,15 @@ def _times(seconds: list[float]) -> str:
 
 def _files(lake: Lake, name: str) -> str:
     scan = plan.decode(lake.transport.plan(plan.request([name], no_dead=True))).scan(name)
-    files = cold.files(scan.metadata_location, scan.snapshot_id) if scan.in_lake else []
+    if not scan.in_lake:
+        return f"{scan.live_rows:,} rows, none in the lake yet"
+    files = cold.files(scan.metadata_location, scan.snapshot_id)
     data = [file for file in files if file.content == "data"]
+    done = cold.history(scan.metadata_location)
+    compactions = done.count("replace")
     return (
-        f"{scan.live_rows:,} rows: {len(data)} data and {len(files) - len(data)} delete files in the lake, "
-        f"{scan.hot_rows:,} changes still hot"
+        f"{scan.live_rows:,} rows; {len(done) - compactions} flushes and {compactions} compactions left "
+        f"{len(data)} data and {len(files) - len(data)} delete files; {scan.hot_rows:,} changes still hot"
     )
 
 

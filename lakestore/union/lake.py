@@ -331,3 +331,10 @@ def files(metadata_location: str, snapshot_id: int) -> list[LakeFile]:
     names = ["content", "file_path", "file_format", "record_count", "file_size_in_bytes"]
     columns = (table.column(name).to_pylist() for name in names)
     return [LakeFile(_CONTENT[content], *rest) for content, *rest in zip(*columns, strict=True)]
+
+
+def history(metadata_location: str) -> list[str]:
+    """What the kept snapshots of main did, oldest first: append, overwrite, replace (a compaction), delete."""
+    table = metadata(metadata_location)
+    found = (table.snapshot_by_id(entry.snapshot_id) for entry in table.history())
+    return [snapshot.summary.operation.value for snapshot in found if snapshot and snapshot.summary]

@@ -196,7 +196,7 @@ class Files(NoopCatalog):
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
         metadata = update_table_metadata(table.metadata, updates)
-        return CommitTableResponse(metadata=metadata, metadata_location=self.write(metadata))
+        return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": self.write(metadata)})
 
 
 class Warehouse:
@@ -205,13 +205,15 @@ class Warehouse:
     def __init__(self, folder: Path) -> None:
         fields = [NestedField(c.id, c.name, _lake_type(c.type), required=False) for c in model.lake_schema(TABLE)]
         customer = PartitionField(TABLE.column("customer").id, 1000, IdentityTransform(), "customer")
-        metadata = TableMetadataV2(
-            location=f"file://{folder}",
-            last_column_id=max(field.field_id for field in fields),
-            schemas=[Schema(*fields)],
-            partition_specs=[PartitionSpec(customer)],
-            last_partition_id=1000,
-            sort_orders=[UNSORTED_SORT_ORDER],
+        metadata = TableMetadataV2.model_validate(
+            {
+                "location": f"file://{folder}",
+                "last-column-id": max(field.field_id for field in fields),
+                "schemas": [Schema(*fields)],
+                "partition-specs": [PartitionSpec(customer)],
+                "last-partition-id": 1000,
+                "sort-orders": [UNSORTED_SORT_ORDER],
+            }
         )
         catalog = Files(folder)
         self.table = Table(("shop", "orders"), metadata, catalog.write(metadata), catalog.io, catalog)
@@ -349,7 +351,12 @@ def test_conditions_not_understood_are_refused(condition: str) -> None:
 def test_a_condition_skips_files_of_the_lake(shop: Warehouse, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     whole = PyArrowFileIO.new_input
-    monkeypatch.setattr(PyArrowFileIO, "new_input", lambda io, path: (opened.append(path), whole(io, path))[1])
+
+    def noted(io: PyArrowFileIO, path: str) -> Any:
+        opened.append(path)
+        return whole(io, path)
+
+    monkeypatch.setattr(PyArrowFileIO, "new_input", noted)
     assert Scan(log, "shop.orders", where="customer = 'c1'").count() > 0
     assert len([path for path in opened if path.endswith(".parquet")]) == 1
     opened.clear()
@@ -495,7 +502,7 @@ def test_position_deletes_and_deletion_vectors_hide_their_rows(
     shop: Warehouse, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.tier(log)
-    tasks = [task for task in shop.table.scan().plan_files() if isinstance(task, FileScanTask)]
+    tasks = list(shop.table.scan().plan_files())
     first, second, *_ = (task.file.file_path for task in tasks)
     deletes, vector = tmp_path / "deletes.parquet", tmp_path / "vector.puffin"
     pq.write_table(
