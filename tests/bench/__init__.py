@@ -1,0 +1,1 @@
+"""`make bench`: the figures of docs/benchmarks.md."""

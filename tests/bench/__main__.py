@@ -1,0 +1,41 @@
+"""`python -m tests.bench [server] [lake]`: measure and write docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.bench import report, streaming
+from tests.bench.report import Figure
+
+
+def _lake(folder: Path) -> Iterator[Figure]:
+    from tests.bench import lake
+
+    return lake.measure(folder)
+
+
+GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {"server": streaming.measure, "lake": _lake}
+
+
+def main(names: list[str]) -> None:
+    """Run the named groups, all by default."""
+    figures = []
+    for name in names or list(GROUPS):
+        folder = Path(tempfile.mkdtemp(prefix="lakestore-bench-"))
+        try:
+            for figure in GROUPS[name](folder):
+                met = {True: "met", False: "NOT MET", None: ""}[figure.met]
+                sys.stdout.write(f"{figure.name:45} {figure.measured:60} {figure.bar:25} {met}\n")
+                sys.stdout.flush()
+                figures.append(figure)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    report.write(figures)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,51 @@
+"""Figures as they are measured, and the page they are written to."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+STORE = Path(__file__).parents[2] / "docs" / "benchmarks.json"
+_BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number against its bar."""
+
+    group: str
+    name: str
+    measured: str
+    bar: str
+    met: bool | None
+    """None where there is no bar."""
+
+
+def write(figures: list[Figure]) -> None:
+    """Put the figures into the store and the page, replacing those of the same group and name."""
+    known: dict[str, dict[str, object]] = json.loads(STORE.read_text()) if STORE.exists() else {}
+    known.update({f"{figure.group}/{figure.name}": asdict(figure) for figure in figures})
+    STORE.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+    text = PAGE.read_text()
+    head, rest = text.split(_BEGIN)
+    tail = rest.split(_END)[1]
+    PAGE.write_text(f"{head}{_BEGIN}\n\n{_tables(known)}\n{_END}{tail}")
+
+
+def _tables(known: dict[str, dict[str, object]]) -> str:
+    lines = [
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}.",
+        "",
+    ]
+    group = ""
+    for entry in sorted(known.values(), key=lambda entry: str(entry["group"])):
+        if entry["group"] != group:
+            group = str(entry["group"])
+            lines += [f"\n## {group}\n", "| work | measured | bar | met |", "|---|---|---|---|"]
+        met = {True: "yes", False: "**no**", None: "–"}[entry["met"]]  # type: ignore[index]
+        lines.append(f"| {entry['name']} | {entry['measured']} | {entry['bar']} | {met} |")
+    return "\n".join(lines) + "\n"
