@@ -188,7 +188,7 @@ class Catalog:
         if not overwrite:
             self._check_absent(name)
         elif self._ledger.own_table(namespace, table) is not None:
-            raise Forbidden(f"{name} is a Lakestore table; use `lakestore drop {name}` first")
+            raise Forbidden(f"{name} is a Lakestore table; drop it with `lake.drop_table('{name}')` first")
         old = self._ledger.pointers(namespace).get(table)
         self.namespace(namespace)
         stored = self._store.load(location)
@@ -203,7 +203,7 @@ class Catalog:
             return
         self._pointer(name)
         if self._ledger.own_table(name.namespace, name.table) is not None:
-            raise Forbidden(f"{name} is a Lakestore table; use `lakestore drop {name}` instead")
+            raise Forbidden(f"{name} is a Lakestore table; drop it with `lake.drop_table('{name}')` instead")
         self._commit(DropPointer(name.namespace, name.table), key=key)
 
     def rename_table(self, source: Name, target: Name, key: str = "") -> None:

@@ -25,10 +25,10 @@ TIER_POINT, TIER_FROM = "lakestore.tier-point", "lakestore.tier-from"
 EPOCH, LSN, LIVE_SUM = "lakestore.epoch", "lakestore.lsn", "lakestore.live-sum"
 _TIER_OPERATIONS = ("append", "overwrite", "delete")
 _FIXED = {
-    "table-uuid": "lakestore drop and create-table",
-    "format-version": "lakestore alter-table",
-    "location": "lakestore create-table",
-    "encryption-keys": "lakestore create-table",
+    "table-uuid": "lake.drop_table",
+    "format-version": "lakestore apply",
+    "location": "lakestore apply",
+    "encryption-keys": "lakestore apply",
 }
 
 
@@ -95,7 +95,9 @@ def _main_moves(table: Table, old: Json, new: Json, known: Knowledge) -> list[Ti
     if start == end:
         return []
     if end is None:
-        raise Forbidden(f"branch main of {table.name} cannot be removed; to remove the table use `lakestore drop`")
+        raise Forbidden(
+            f"branch main of {table.name} cannot be removed; drop the table with `lake.drop_table('{table.name}')`"
+        )
     current = known.records.get(start) if start is not None else None
     if end in metadata.snapshot_ids(old):
         _check_jump(table, current, known.records.get(end))
@@ -111,8 +113,7 @@ def _check_jump(table: Table, current: TierRecord | None, wanted: TierRecord | N
         )
     if current is not None and any(a < b for a, b in zip(wanted.tier_point, current.tier_point, strict=True)):
         raise Forbidden(
-            f"main of {table.name} cannot go back below its tier point; "
-            "read the old state with `lakestore query --as-of`, or use `lakestore restore`"
+            f"main of {table.name} cannot go back below its tier point; read the old state with `lake.at(token).sql(…)`"
         )
 
 
@@ -144,15 +145,15 @@ def _record(
         _check_kept(table, new, below, snapshot)
         return replace(current, snapshot_id=snapshot["snapshot-id"])
     raise Forbidden(
-        f"rows of {table.name} are written through Lakestore: use a writer, `lakestore upsert` or `lakestore delete` "
-        f"instead of an Iceberg {operation or 'commit'}"
+        f"rows of {table.name} are written through Lakestore: use `lakestore write {table.name} FILE` or a client's "
+        f"writer instead of an Iceberg {operation or 'commit'}"
     )
 
 
 def _numbers(table: Table, summary: Json, key: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(text) for text in json.loads(summary[key]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Forbidden(f"the tier commit to {table.name} has no readable {key} in its summary") from error
     if len(numbers) != table.buckets:
         raise Forbidden(f"{key} of a tier commit to {table.name} names {len(numbers)} buckets, not {table.buckets}")
@@ -205,27 +206,30 @@ def _check_kept(table: Table, new: Json, below: Json, snapshot: Json) -> None:
     deletes = before - _deletes(table, snapshot)
     equality = [_count(table, each, "total-equality-deletes", default="0") for each in (below, snapshot)]
     left_behind = 0 <= deletes <= rows <= before
-    cleaned = 0 <= rows <= deletes <= rows + _dangling(new, below)
+    cleaned = 0 <= rows <= deletes <= rows + _dangling(table, new, below)
     if equality[0] != equality[1] or not (rows == deletes or left_behind or cleaned):
         raise Forbidden(
             f"a rewrite of {table.name} must keep the live rows, but it takes {rows} rows "
             f"and {deletes} position deletes away; "
-            f"use `lakestore compact {table.name}`"
+            f"leave compaction to `lakestore tier`"
         )
 
 
-def _dangling(new: Json, snapshot: Json) -> int:
+def _dangling(table: Table, new: Json, snapshot: Json) -> int:
     """Position deletes without a row that rewrites up to this snapshot left behind, as far as history is kept."""
     by_id = {each["snapshot-id"]: each for each in new["snapshots"]}
     total, number = 0, snapshot["snapshot-id"]
     while number in by_id:
-        summary = by_id[number].get("summary") or {}
-        if summary.get("operation") == "replace":
-            rows = int(summary.get("deleted-records", 0)) - int(summary.get("added-records", 0))
-            removed = int(summary.get("removed-position-deletes", 0)) - int(summary.get("added-position-deletes", 0))
-            total += rows - removed
-        number = by_id[number].get("parent-snapshot-id")
+        each = by_id.pop(number)
+        if (each.get("summary") or {}).get("operation") == "replace":
+            rows = _change(table, each, "deleted-records", "added-records")
+            total += rows - _change(table, each, "removed-position-deletes", "added-position-deletes")
+        number = each.get("parent-snapshot-id")
     return max(0, total)
+
+
+def _change(table: Table, snapshot: Json, gone: str, come: str) -> int:
+    return _count(table, snapshot, gone, default="0") - _count(table, snapshot, come, default="0")
 
 
 def _check_fixed(table: Table, old: Json, new: Json) -> None:
@@ -241,14 +245,14 @@ def _check_layout(table: Table, old: Json, new: Json, tiered: bool) -> None:
     wanted = own.schema_of(table)
     ours = tiered and all(schemas.same_schema(schema, wanted) for schema in (*added, _current(new)))
     if (added or moved) and not ours:
-        raise Forbidden(f"columns of {table.name} are changed with `lakestore alter-table {table.name}`")
+        raise Forbidden(f"columns of {table.name} are changed with `lakestore apply -f tables.yaml`")
     for key, items, number, what in (
         ("default-spec-id", "partition-specs", "spec-id", "partitioning"),
         ("default-sort-order-id", "sort-orders", "order-id", "sort order"),
     ):
         had = {item[number] for item in old[items]}
         if old[key] != new[key] or any(item[number] not in had for item in new[items]):
-            raise Forbidden(f"the lake {what} of {table.name} is changed with `lakestore alter-table {table.name}`")
+            raise Forbidden(f"the lake {what} of {table.name} is changed with `lakestore apply -f tables.yaml`")
 
 
 def _current(doc: Json) -> Json:
@@ -261,9 +265,7 @@ def _check_properties(table: Table, old: Json, new: Json, tiered: bool) -> None:
         if before.get(key) == after.get(key):
             continue
         if key.startswith("lakestore.") and (not tiered or key == own.UUID_PROPERTY):
-            raise Forbidden(
-                f"property {key} of {table.name} is Lakestore's own; use `lakestore alter-table {table.name}`"
-            )
+            raise Forbidden(f"property {key} of {table.name} is Lakestore's own; use `lakestore apply -f tables.yaml`")
         if places.is_path(key) or places.is_refused(key):
             raise Forbidden(f"property {key} of {table.name} cannot be set: where its files lie is fixed")
 
@@ -276,7 +278,7 @@ def _check_refs(table: Table, old: Json, new: Json, tiered: bool) -> None:
         if (name == TIER_TAG or name.startswith(PIN_PREFIX)) and before.get(name) != after.get(name):
             raise Forbidden(
                 f"tag {name} of {table.name} is Lakestore's own and moves with its tier commits; "
-                f"use `lakestore maintain {table.name}`"
+                "`lakestore tier` sets and removes it"
             )
 
 
@@ -286,7 +288,7 @@ def _check_expiry(table: Table, old: Json, new: Json, known: Knowledge) -> tuple
     if held:
         raise Forbidden(
             f"snapshot {min(held)} of {table.name} is being read and cannot expire now; "
-            f"`lakestore maintain {table.name}` skips it"
+            "leave expiry to `lakestore tier`, or try again when the read is done"
         )
     for name, ref in old["refs"].items():
         if ref["snapshot-id"] in gone and name.startswith(PIN_PREFIX):

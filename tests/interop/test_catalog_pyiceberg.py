@@ -122,13 +122,12 @@ def test_pyiceberg_is_refused_rows_columns_and_drop_of_our_table(lake: World, ca
     count = pa.array([0, 1, 2], pa.int64())
     for name, kind in (("__bucket", pa.int32()), ("__offset", pa.int64()), ("__timestamp", pa.timestamp("us", "UTC"))):
         rows = rows.append_column(pa.field(name, kind, nullable=False), count.cast(kind))
-    with pytest.raises(ForbiddenError, match="lakestore upsert"):
+    with pytest.raises(ForbiddenError, match="lakestore write"):
         table.append(rows)
-    with pytest.raises(ForbiddenError, match="alter-table"), table.update_schema() as change:
+    with pytest.raises(ForbiddenError, match="lakestore apply"), table.update_schema() as change:
         change.add_column("extra", LongType())
-    with pytest.raises(ForbiddenError, match="lakestore drop"):
+    with pytest.raises(ForbiddenError, match=r"lake\.drop_table"):
         catalog.drop_table("db.own")
-    table.append(rows, branch="work") if "work" in table.refs() else None
     assert table.scan().to_arrow().num_rows == 0
 
 

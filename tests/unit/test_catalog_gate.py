@@ -58,18 +58,18 @@ def test_a_tier_commit_is_recorded_with_its_pointer(lake: World) -> None:
         (tier(2, 1, (5,), (6,)), Forbidden, "names 1 buckets"),
         (tier(2, 1, (5, 5), (6, 6), operation="replace", records=9), Forbidden, "must keep the live rows"),
         (tier(2, None, (5, 5), (6, 6)), Forbidden, "directly upon it"),
-        ((snapshot(2, 1, 2), set_ref("main", 2)), Forbidden, "lakestore upsert"),
-        ((snapshot(2, 1, 2, "delete"), set_ref("main", 2)), Forbidden, "lakestore delete"),
-        (rewrite(2, 1, 9), Forbidden, "lakestore compact"),
-        (rewrite(2, 1, 11), Forbidden, "lakestore compact"),
+        ((snapshot(2, 1, 2), set_ref("main", 2)), Forbidden, "lakestore write"),
+        ((snapshot(2, 1, 2, "delete"), set_ref("main", 2)), Forbidden, "lakestore write"),
+        (rewrite(2, 1, 9), Forbidden, "lakestore tier"),
+        (rewrite(2, 1, 11), Forbidden, "lakestore tier"),
         ((snapshot(2, 1, 2, "replace"), set_ref("main", 2)), Forbidden, "total-records"),
-        (({"action": "remove-snapshot-ref", "ref-name": "main"},), Forbidden, "lakestore drop"),
-        (({"action": "remove-snapshots", "snapshot-ids": [1]},), Forbidden, "lakestore drop"),
+        (({"action": "remove-snapshot-ref", "ref-name": "main"},), Forbidden, "lake.drop_table"),
+        (({"action": "remove-snapshots", "snapshot-ids": [1]},), Forbidden, "lake.drop_table"),
         ((set_ref("lakestore-pin-x", 1, "tag"),), Forbidden, "Lakestore's own"),
         (({"action": "remove-snapshot-ref", "ref-name": "lakestore-tier"},), Forbidden, "Lakestore's own"),
         (({"action": "set-location", "location": "file:///x"},), Forbidden, "location"),
         (({"action": "assign-uuid", "uuid": "22222222-2222-4333-8444-555555555555"},), Forbidden, "table-uuid"),
-        (({"action": "upgrade-format-version", "format-version": 3},), Forbidden, "lakestore alter-table"),
+        (({"action": "upgrade-format-version", "format-version": 3},), Forbidden, "lakestore apply"),
         (({"action": "add-spec", "spec": {"fields": [
             {"source-id": 1, "transform": "identity", "name": "id"}]}},), Forbidden, "partitioning"),
         (({"action": "add-sort-order", "sort-order": {"order-id": 1, "fields": [
@@ -77,7 +77,7 @@ def test_a_tier_commit_is_recorded_with_its_pointer(lake: World) -> None:
             Forbidden, "sort order"),
         (({"action": "add-schema", "schema": {"fields": [
             {"id": 1, "name": "id", "type": "long", "required": True}]}},), Forbidden, "columns"),
-        (({"action": "set-properties", "updates": {"lakestore.table-uuid": "x"}},), Forbidden, "alter-table"),
+        (({"action": "set-properties", "updates": {"lakestore.table-uuid": "x"}},), Forbidden, "lakestore apply"),
         (({"action": "set-properties", "updates": {"write.data.path": "file:///x"}},), Forbidden, "fixed"),
         (({"action": "set-properties", "updates": {"py-io-impl": "x"}},), Forbidden, "fixed"),
         (({"action": "set-properties", "updates": {"s3.secret-access-key": "x"}},), Forbidden, "fixed"),
@@ -178,7 +178,7 @@ def test_the_schema_changes_only_with_a_tier_commit_and_to_the_table_s_own(lake:
 
 
 def test_drop_and_rename_are_refused_and_a_lost_race_is_a_conflict(lake: World) -> None:
-    with pytest.raises(Forbidden, match=r"lakestore drop db\.own"):
+    with pytest.raises(Forbidden, match=r"lake\.drop_table\('db\.own'\)"):
         lake.catalog.drop_table(Name("db", "own"))
     with pytest.raises(Forbidden, match="cannot be renamed"):
         lake.catalog.rename_table(Name("db", "own"), Name("db", "other"))
