@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lakestore.errors import Conflict
 from lakestore.schema import Table
 from lakestore.server import catalog_log
 from lakestore.server.catalog.ledger import CatalogChange, Pointer, TierRecord
@@ -69,6 +70,17 @@ class JournalLedger:
 
         def plan(state: State, frame: Frame) -> None:
             catalog_log.check(change, state.view.namespaces, state.view.pointers)
+            self._check_still_true(change, state)
             frame.catalog.append(catalog_log.encode(change))
 
         self._engine.operate(plan)
+
+    def _check_still_true(self, change: CatalogChange, state: State) -> None:
+        """The gate judged by leases and epoch of a moment ago: a change they overtook is judged again."""
+        for uuid, added, forgotten in catalog_log.tier_changes(change):
+            if forgotten & self._leases.pinned(uuid):
+                raise Conflict("a read has begun on a snapshot that was to expire")
+            known = state.view.tables.get(uuid)
+            points = {tier.tier_point for tier in known.tiers.values()} if known else set()
+            if any(tier.tier_point not in points and tier.epoch != state.view.tierer_epoch for tier in added):
+                raise Conflict("another tierer has taken over")
