@@ -83,7 +83,8 @@ class Demo:
         """Let every thread come to its end, also after a failure: a last commit wakes the subscriber."""
         self._stop.set()
         self._subscriber.stopping.set()
-        if "subscriber" in self._jobs and not self._jobs["subscriber"].done():
+        if not self._subscriber.end.done():
+            self._subscriber.end.cancel()
             with suppress(LakestoreError):
                 self._processes[0].check()
                 self._producer.step()
@@ -171,7 +172,7 @@ class Demo:
         """What must be one, and whether it is."""
         self._say("the producer stopped; comparing")
         self._subscriber.stopping.set()
-        self._producer.step()
+        self._subscriber.end.set_result(self._producer.step())
         self._jobs["subscriber"].result(START_SECONDS)
         sent = self._producer.shop.state()
         read = State.of(self._lake.table(ORDERS).scan().to_arrow())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +36,7 @@ class Producer:
         """The orders that are there before the stream begins."""
         started = time.perf_counter()
         for _ in range(LOAD_ORDERS // LOAD_STEP_ORDERS):
-            self.loaded_rows += self._commit(LOAD_STEP_ORDERS, 0, 0)
+            self.loaded_rows += self._commit(LOAD_STEP_ORDERS, 0, 0)[0]
         self.load_seconds = time.perf_counter() - started
 
     def stream(self, stop: threading.Event) -> None:
@@ -47,20 +48,22 @@ class Producer:
             stop.wait(max(0.0, due - time.perf_counter()))
         self.stream_seconds = time.perf_counter() - started
 
-    def step(self) -> None:
-        """One commit over both tables."""
+    def step(self) -> str:
+        """One commit over both tables; its token."""
         started = time.perf_counter()
-        self.rows += self._commit(STEP_INSERTS, STEP_UPDATES, STEP_DELETES)
+        rows, token = self._commit(STEP_INSERTS, STEP_UPDATES, STEP_DELETES)
+        self.rows += rows
         self.commit_seconds.append(time.perf_counter() - started)
+        return token
 
-    def _commit(self, inserts: int, updates: int, deletes: int) -> int:
+    def _commit(self, inserts: int, updates: int, deletes: int) -> tuple[int, str]:
         step = self.shop.step(inserts, updates, deletes)
         with self._lake.commit() as commit:
             commit.upsert(ORDERS, step.changed)
             if step.deleted.num_rows:
                 commit.delete(ORDERS, step.deleted)
             commit.append(EVENTS, step.events)
-        return step.rows
+        return step.rows, str(commit.token)
 
 
 class Subscriber:
@@ -72,17 +75,19 @@ class Subscriber:
         self.changes = 0
         self.lag_seconds: list[float] = []
         self.stopping = threading.Event()
-        """Set before the last commit: that commit wakes the stream, and what is then there is the end."""
+        """Set before the last commit, which wakes the stream."""
+        self.end: Future[str] = Future()
+        """The token of the last commit."""
 
     def follow(self) -> None:
-        """Fold changes until told to stop, then to the end of the log."""
+        """Fold changes until told to stop, then exactly to the last commit."""
         orders, token = self._lake.table(ORDERS), None
         for batch in orders.changes(start="earliest", before_images=True):
             token = batch.token
             self._fold(batch.to_arrow(), live=True)
             if self.stopping.is_set():
                 break
-        for batch in orders.changes(start=str(token), until="now", before_images=True):
+        for batch in orders.changes(start=str(token), until=self.end.result(), before_images=True):
             self._fold(batch.to_arrow(), live=False)
 
     def _fold(self, table: pa.Table, *, live: bool) -> None:
