@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from py4j.protocol import Py4JJavaError
 
 from lakestore.errors import Conflict, Corrupt, LakestoreError
 from lakestore.offsets import Offsets, OffsetSet
@@ -22,7 +21,7 @@ from lakestore.rows import decode_trusted
 from lakestore.spark.union import CATALOG, lake_name
 from lakestore.tiering.deletes import Deletes, write_deletes
 from lakestore.tiering.files import covered
-from lakestore.tiering.iceberg import Changes, Iceberg, LakeFile, java_errors
+from lakestore.tiering.iceberg import JAVA_FAILURES, Changes, Iceberg, LakeFile, java_errors
 from lakestore.tiering.lake import COMPACT, Round
 from lakestore.tiering.record import Record
 from lakestore.union.plan import TableScan
@@ -161,7 +160,10 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     tools.crash("compact-before-landing")
     source = (started.branch, int(snapshot.snapshotId()))
     after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
-    landed = _swap(lake, after, source, (old, new), _outdated(old, live), deletes)
+    try:
+        landed = _swap(lake, after, source, (old, new), _outdated(old, live), deletes)
+    except LakestoreError as error:
+        raise tools.failed(lake, record, error) from error
     tools.crash("compact-landed")
     deaths = sum(len(part.positions) for part in found)
     return Compacted(started.scan.table.name, len(old), len(new), deaths, landed)
@@ -233,7 +235,7 @@ def _swap(
     branch, snapshot_id = source
     try:
         return lake.land(transaction, swap, record, branch, snapshot_id)
-    except Py4JJavaError as error:
+    except JAVA_FAILURES as error:
         return lake.landed(error, lambda snapshot: snapshot.summary().get("source-snapshot-id") == str(snapshot_id))
 
 

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from py4j.protocol import Py4JJavaError
 
-from lakestore.errors import Corrupt, Invalid, LakestoreError
+from lakestore.errors import Corrupt, LakestoreError
 from lakestore.livesum import moved
 from lakestore.offsets import Offsets
 from lakestore.schema import LAKE_COLUMNS
 from lakestore.spark.union import lake_name
 from lakestore.tiering.deaths import Found, OffsetIndexes, by_bucket
 from lakestore.tiering.deletes import Deletes, write_deletes
-from lakestore.tiering.iceberg import Iceberg, LakeFile, java_errors, java_list, record_of
+from lakestore.tiering.iceberg import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore.tiering.lake import STAGE, Round
 from lakestore.tiering.record import Record
 from lakestore.union.plan import ReadPlan, TableScan
@@ -90,8 +89,8 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     tools.crash("before-commit")
     try:
         landed = _commit(lake, after, base, staged, found, deletes)
-    except Invalid as error:
-        raise tools.refused(lake, record, error) from error
+    except LakestoreError as error:
+        raise tools.failed(lake, record, error) from error
     tools.crash("after-commit")
     deaths = sum(len(part.positions) for part in found)
     rows = sum(file.rows for file in staged.files)
@@ -138,9 +137,7 @@ def _born(scan: TableScan, indexes: OffsetIndexes, staged: Staged) -> dict[int, 
     return born
 
 
-def sums_after(
-    before: Sequence[int], born: Mapping[int, Offsets], died: Mapping[int, Offsets]
-) -> tuple[int, ...]:
+def sums_after(before: Sequence[int], born: Mapping[int, Offsets], died: Mapping[int, Offsets]) -> tuple[int, ...]:
     """Live sums per bucket once these came and those went."""
     return tuple(moved(total, born.get(i, _NONE), died.get(i, _NONE)) for i, total in enumerate(before))
 
@@ -154,7 +151,7 @@ def _commit(
         update = update.addRows(file.java) if found else update.appendFile(file.java)
     try:
         return lake.land(transaction, update, record, staged.branch, staged.snapshot_id)
-    except Py4JJavaError as error:
+    except JAVA_FAILURES as error:
         return lake.landed(error, lambda snapshot: record_of(snapshot) == record)
 
 
@@ -169,4 +166,3 @@ def _delta(lake: Iceberg, transaction: Any, base: int | None, found: Sequence[Fo
     for java in deletes.removed:
         delta = delta.removeDeletes(java)
     return delta
-

@@ -20,6 +20,8 @@ from lakestore.tiering.record import KEYS, Record
 
 MAIN = "main"
 TIER_TAG = "lakestore-tier"
+JAVA_FAILURES = (Py4JJavaError, PySparkException)
+"""PySpark turns some failures of the JVM into its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class Iceberg:
         self.refresh()
         return landed
 
-    def landed(self, error: Py4JJavaError, ours: Callable[[Any], bool]) -> int:
+    def landed(self, error: Py4JJavaError | PySparkException, ours: Callable[[Any], bool]) -> int:
         """The snapshot of a commit whose answer was lost, found in main's ancestry; else what went wrong."""
         own = plain_error(error)
         if own.applied == "no":
@@ -258,14 +260,14 @@ def java_errors() -> Iterator[None]:
     """Failures in the JVM leave as errors of ours."""
     try:
         yield
-    except Py4JJavaError as error:
+    except JAVA_FAILURES as error:
         raise plain_error(error) from error
-    except PySparkException as error:
-        raise Unavailable(f"Spark failed: {str(error).splitlines()[0]}", applied="unknown") from error
 
 
-def plain_error(error: Py4JJavaError) -> LakestoreError:
+def plain_error(error: Py4JJavaError | PySparkException) -> LakestoreError:
     """A Java failure as an error of ours: refused by the catalog, raced, absent, or of unknown outcome."""
+    if isinstance(error, PySparkException):
+        return Unavailable(f"Spark failed: {str(error).splitlines()[0]}", applied="unknown")
     names, message = _causes(error.java_exception)
     for kinds, own in ((_REFUSED, Invalid), (_RACED, Conflict), (_ABSENT, NotFound)):
         if names & set(kinds):

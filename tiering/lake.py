@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from lakestore import limits
 from lakestore.client.transport import Transport
-from lakestore.errors import Conflict, Invalid, LakestoreError, Unavailable
+from lakestore.errors import Conflict, LakestoreError, Unavailable
 from lakestore.spark.hot import Hot
 from lakestore.spark.union import lake_name
 from lakestore.tiering.deaths import OffsetIndexes
@@ -68,8 +68,8 @@ class Round:
             raise Unavailable(f"the lake of table {scan.table.name} moved since the plan: plan again")
         return lake, record
 
-    def refused(self, lake: Iceberg, before: Record, error: Invalid) -> LakestoreError:
-        """Why the catalog refused a commit: another tierer, a late commit of our own that went before, or a defect."""
+    def failed(self, lake: Iceberg, before: Record, error: LakestoreError) -> LakestoreError:
+        """Why a commit failed: another tierer (`Fenced`), a late commit of our own that went before, or as it said."""
         self.confirm()
         lake.refresh()
         now = lake.record() or before

@@ -77,7 +77,7 @@ class Tierer:
         self._clock = clock
         self._held = _Held(lake.transport, self._holder, seconds, clock)
         hot = Hot(spark, lake.transport, lake.address)
-        self._tools = Round(spark, lake.transport, hot, self._held.epoch, self._held.confirm, crash)
+        self.tools = Round(spark, lake.transport, hot, self._held.epoch, self._held.confirm, crash)
         self._swept: set[str] = set()
         self._rounds: dict[str, int] = {}
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
@@ -108,7 +108,7 @@ class Tierer:
         self._background.shutdown(wait=True)
         for name in list(self._compacting):
             with suppress(LakestoreError):
-                compact.abandon(self._tools, self._compacting.pop(name)[0])
+                compact.abandon(self.tools, self._compacting.pop(name)[0])
         self._held.release()
 
     def __enter__(self) -> Self:
@@ -126,50 +126,50 @@ class Tierer:
     def _once(self, table: Table, compaction: bool | None) -> Outcome:
         started = self._clock()
         self._sweep(table)
-        flushed = flush(self._tools, table.name)
-        compacted = None if compaction is False else compact.compact(self._tools, table.name, force=bool(compaction))
-        return Outcome(table.name, flushed, compacted, expire.expire(self._tools, table), self._clock() - started)
+        flushed = flush(self.tools, table.name)
+        compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
+        return Outcome(table.name, flushed, compacted, expire.expire(self.tools, table), self._clock() - started)
 
     def _tick(self, table: Table) -> float:
         """One round of a running service; seconds until the next."""
         try:
             self._sweep(table)
-            flushed = flush(self._tools, table.name)
+            flushed = flush(self.tools, table.name)
             self._compact_beside(table)
             if flushed:
                 self._rounds[table.uuid] = self._rounds.get(table.uuid, 0) + 1
                 if self._rounds[table.uuid] % ROUNDS_PER_EXPIRY == 0:
-                    expire.expire(self._tools, table)
+                    expire.expire(self.tools, table)
         except (Unavailable, Conflict, PlanExpired) as error:
             _log.warning("round of table %s put off: %s", table.name, error)
             return RETRY_SECONDS
         except NotFound:
-            self._tools.known.pop(table.uuid, None)
+            self.tools.known.pop(table.uuid, None)
         return float(table.lake.freshness_seconds)
 
     def _compact_beside(self, table: Table) -> None:
         """Start a compaction that is due, or land one that is done."""
         running = self._compacting.get(table.uuid)
         if running is None:
-            fork = compact.fork(self._tools, table.name)
+            fork = compact.fork(self.tools, table.name)
             if fork is not None:
-                self._compacting[table.uuid] = fork, self._background.submit(compact.rewrite, self._tools, fork)
+                self._compacting[table.uuid] = fork, self._background.submit(compact.rewrite, self.tools, fork)
             return
         fork, done = running
         if not done.done():
             return
         del self._compacting[table.uuid]
         if done.exception() is not None:
-            compact.abandon(self._tools, fork)
+            compact.abandon(self.tools, fork)
             raise Unavailable(f"the compaction of table {table.name} failed: {done.exception()}")
-        compact.land(self._tools, fork)
+        compact.land(self.tools, fork)
 
     def _sweep(self, table: Table) -> None:
         """Once per table: the branches of ended epochs, which may not land any more, go."""
         if table.uuid in self._swept:
             return
         with java_errors():
-            lake = Iceberg(self._tools.spark, lake_name(table))
+            lake = Iceberg(self.tools.spark, lake_name(table))
             sweep(lake, STAGE)
             sweep(lake, COMPACT)
         self._swept.add(table.uuid)

@@ -155,7 +155,9 @@ def test_filters_and_columns_reach_the_lake_files(
         tierer.run_once()
     churn(orders)
     frame = spark_lake.sql("SELECT text FROM shop.orders WHERE i32 > 5 AND text LIKE 't5%'")
-    plan = str(frame._jdf.queryExecution().executedPlan().toString())  # noqa: SLF001
+    plan = str(frame._jdf.queryExecution().executedPlan().toString())
     assert "i32 > 5" in plan
     (scan,) = [line for line in plan.splitlines() if "BatchScan lake" in line]
-    assert "filters=" in scan and "price" not in scan and "raw" not in scan
+    assert "filters=" in scan
+    assert "price" not in scan
+    assert "raw" not in scan

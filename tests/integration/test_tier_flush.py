@@ -64,7 +64,8 @@ def test_lake_equals_table_after_each_round(
             table.delete([{"id": step * 5 + 1}, {"id": 1_000}])
             table.upsert(orders(100 + step, 1, "c"))
             (outcome,) = tierer.run_once("shop.orders", compaction=False)
-            assert outcome.flushed is not None and outcome.flushed.deaths > 0
+            assert outcome.flushed is not None
+            assert outcome.flushed.deaths > 0
             assert in_lake(spark, "shop.orders") == in_table(table)
         (outcome,) = tierer.run_once("shop.orders", compaction=False)
         assert outcome.flushed is None
