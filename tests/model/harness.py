@@ -1,0 +1,209 @@
+"""A server inside the test on a disk that loses power, and the checks that hold for it at any moment."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import lakestore as ls
+from lakestore.client.transport import LocalTransport
+from lakestore.client.writer import change as wire_change
+from lakestore.livesum import live_sum
+from lakestore.server.main import Server, Settings
+from lakestore.v1 import lakestore_pb2 as pb
+from tests.model.model import Change, Cut, Row, TableModel
+from tests.support.simdisk import SimDisk
+
+SCHEMAS: dict[str, tuple[pa.Schema, int]] = {
+    "t.one": (pa.schema([("id", pa.int64()), ("v", pa.int32())]), 1),
+    "t.two": (pa.schema([("g", pa.string()), ("n", pa.int16()), ("v", pa.int32())]), 2),
+    "t.log": (pa.schema([("a", pa.int64()), ("b", pa.string())]), 0),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "t.one": {"primary_key": ["id"], "buckets": 3},
+    "t.two": {"primary_key": ["g", "n"], "bucket_key": ["g"], "buckets": 2},
+    "t.log": {"buckets": 2},
+}
+KINDS = {"upsert": pb.UPSERT, "delete": pb.DELETE, "append": pb.APPEND}
+PRODUCER = "machine"
+Place = tuple[str, int, int]
+
+
+class TickClock:
+    """A clock that only moves when it is read."""
+
+    def __init__(self) -> None:
+        self._now = 1_700_000_000_000_000
+
+    def now_us(self) -> int:
+        """One microsecond later each time."""
+        self._now += 1
+        return self._now
+
+    def monotonic(self) -> float:
+        """Seconds of the same clock."""
+        return self._now / 1e6
+
+
+class Harness:
+    """One server after the other on what the last one left."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lives = 0
+        self.disk = SimDisk(folder / "0")
+        self._clock = TickClock()
+        self.epoch = 0
+        self.seen: dict[Place, tuple[Any, ...]] = {}
+        """The record at every offset that was ever read: it must never change."""
+        self._start()
+
+    def _start(self) -> None:
+        self.server = Server(Settings(self.disk.root), disk=self.disk, clock=self._clock)
+        transport: Any = LocalTransport(self.server.service)
+        self.lake = ls.Lake(transport, "machine")
+
+    def stop(self) -> None:
+        """Let go of everything without writing a checkpoint."""
+        self.lake.close()
+        self.server.engine.close(checkpoint=False)
+        self.server._lock.close()
+        self.disk.close()
+
+    def crash(self, seed: int | None, *, lost: Sequence[str] = ()) -> None:
+        """Cut power and start again on what is left."""
+        self.disk.lose_power_after(0)
+        self.stop()
+        self._lives += 1
+        self.disk = self.disk.crash(self._folder / str(self._lives), seed, lost=lost)
+        self._start()
+
+    def crash_twice(self, steps: int, first: int | None, second: int | None) -> None:
+        """Cut power, and once more after some steps of the recovery."""
+        self.disk.lose_power_after(0)
+        self.stop()
+        self._lives += 1
+        self.disk = self.disk.crash(self._folder / str(self._lives), first)
+        self.disk.lose_power_after(steps)
+        try:
+            self._start()
+        except OSError:
+            self.disk.close()
+            self._lives += 1
+            self.disk = self.disk.crash(self._folder / str(self._lives), second)
+            self._start()
+        else:
+            self.crash(second)
+
+    def restart(self) -> None:
+        """An orderly end and a new start."""
+        self.server.close()
+        self.disk.close()
+        self.disk = SimDisk(self.disk.root)
+        self._start()
+
+    def create(self, name: str) -> None:
+        """Create one of the tables."""
+        self.lake.create_table(name, SCHEMAS[name][0], **OPTIONS[name])
+
+    def request(self, changes: Sequence[Change], sequence: int) -> pb.CommitRequest:
+        """A commit on the wire."""
+        return pb.CommitRequest(
+            changes=[wire_change(c.table, KINDS[c.kind], [batch_of(c)]) for c in changes],
+            producer=PRODUCER,
+            epoch=self.epoch,
+            sequence=sequence,
+        )
+
+    def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
+        """Send it once: no retry hides an error."""
+        return self.lake.transport.commit(request)
+
+    def scan(self, name: str, at: str | None = None) -> list[Row]:
+        """All rows, sorted."""
+        return rows_of(self.lake.table(name).scan(at=at).to_arrow())
+
+    def cut(self) -> Cut:
+        """Every table at one cut."""
+        snapshot = self.lake.snapshot()
+        return {table.name: rows_of(snapshot.scan(table.name).to_arrow()) for table in self.lake.tables()}
+
+    def changes(self, name: str, start: str, *, before_images: bool = False) -> list[tuple[Any, ...]]:
+        """(__change, __bucket, __offset, row) up to now; offsets are checked to be dense per bucket."""
+        found: list[tuple[Any, ...]] = []
+        stream = self.lake.table(name).changes(start, until="now", before_images=before_images)
+        for batch in stream:
+            for change, bucket, offset, _, *row in zip(*(c.to_pylist() for c in batch.rows.columns), strict=True):
+                found.append((change, bucket, offset, tuple(row)))
+        return found
+
+    def check(self, model: dict[str, TableModel]) -> None:
+        """Everything that must hold at any moment, for every table."""
+        assert self.cut() == {name: table.rows() for name, table in model.items()}
+        for name, table in model.items():
+            self._check_changelog(name, table)
+            if table.key_columns:
+                self._check_lookups(name, table)
+
+    def _check_changelog(self, name: str, table: TableModel) -> None:
+        """Dense offsets, records that never change, the order of each key, and the fold with its live sums."""
+        uuid = self.lake.table(name).definition.uuid
+        records = self.changes(name, "earliest", before_images=True)
+        offsets: dict[int, list[int]] = defaultdict(list)
+        folded: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        per_key: dict[tuple[Any, ...], list[tuple[str, Row]]] = defaultdict(list)
+        for change, bucket, offset, row in records:
+            assert self.seen.setdefault((uuid + change, bucket, offset), row) == row, "a record has changed"
+            key = row[: table.key_columns] if table.key_columns else (bucket, offset)
+            if change == "-U":
+                assert folded[key][2] == row, "a before-image is not the row before"
+                continue
+            offsets[bucket].append(offset)
+            per_key[key if table.key_columns else ()].append((change, row))
+            if change == "-D":
+                assert folded.pop(key)[2] == row, "a delete does not carry the row that it removed"
+            else:
+                assert (change == "+U") == (key in folded), "an insert of a present key, or an update of an absent one"
+                folded[key] = (bucket, offset, row)
+        for found in offsets.values():
+            assert found == list(range(len(found))), "offsets are not dense"
+        expected: dict[tuple[Any, ...], list[tuple[str, Row]]] = defaultdict(list)
+        for change, row in table.changes:
+            expected[row[: table.key_columns]].append((change, row))
+        assert per_key == expected, "the changelog is not what was written"
+        self._check_sums(name, folded, offsets)
+
+    def _check_sums(self, name: str, folded: dict[Any, tuple[Any, ...]], offsets: dict[int, list[int]]) -> None:
+        live: dict[int, list[int]] = defaultdict(list)
+        for bucket, offset, _ in folded.values():
+            live[bucket].append(offset)
+        for entry in self.lake.transport.audit(pb.TableRequest(table=name)).buckets:
+            expected = live_sum(np.array(live[entry.bucket], dtype=np.int64))
+            assert entry.head == len(offsets[entry.bucket])
+            assert entry.live_sum == entry.log_sum == entry.index_sum == expected
+            assert entry.live_rows == entry.log_rows == entry.index_rows == len(live[entry.bucket])
+
+    def _check_lookups(self, name: str, table: TableModel) -> None:
+        """Every key there is answers its row, and every key that was deleted none."""
+        keys = list(dict.fromkeys(row[: table.key_columns] for _, row in table.changes))
+        if keys:
+            found = self.lake.table(name).lookup(batch_of(Change(name, "delete", tuple(keys))))
+            assert [tuple(row.values()) for row in found.to_pylist()] == [table.live[k] for k in keys if k in table.live]
+
+
+def batch_of(change: Change) -> pa.RecordBatch:
+    """Rows, or the keys of a delete, as Arrow."""
+    schema, keys = SCHEMAS[change.table]
+    fields = list(schema)[:keys] if change.kind == "delete" else list(schema)
+    columns = [pa.array([row[i] for row in change.rows], field.type) for i, field in enumerate(fields)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
+    """An Arrow table's rows, sorted."""
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)

@@ -1,0 +1,265 @@
+"""The server core against the model, on a disk that loses power at any step (invariants 1 to 5 and 8).
+
+LAKESTORE_MODEL_EXAMPLES sets how many histories are tried; a failure prints the history that led to it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
+from lakestore.v1 import lakestore_pb2 as pb
+from tests.model.harness import SCHEMAS, Harness, batch_of
+from tests.model.model import Change, Kind, Model, Row, TableModel
+
+SMALL = st.integers(0, 12)
+TABLES = st.sampled_from(sorted(SCHEMAS))
+SEEDS = st.none() | st.integers(0, 1 << 16)
+LOST: st.SearchStrategy[list[str]] = st.sampled_from([[], [], ["index"]])
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> Change:
+    """Rows for one table."""
+    name = draw(TABLES)
+    key_columns = SCHEMAS[name][1]
+    kinds: list[Kind] = ["upsert", "upsert", "delete"] if key_columns else ["append"]
+    kind = draw(st.sampled_from(kinds))
+    return Change(name, kind, tuple(draw(st.lists(_row(name, kind), min_size=1, max_size=6))))
+
+
+def _row(name: str, kind: Kind) -> st.SearchStrategy[Row]:
+    text = st.sampled_from(["", "a", "a\0", "b" * 600])
+    columns: dict[str, list[st.SearchStrategy[Any]]] = {
+        "t.one": [SMALL, st.none() | SMALL],
+        "t.two": [text, st.integers(-2, 2), SMALL],
+        "t.log": [st.none() | SMALL, text],
+    }
+    wanted = columns[name]
+    return st.tuples(*(wanted[: SCHEMAS[name][1]] if kind == "delete" else wanted))
+
+
+COMMITS = st.lists(changes(), min_size=1, max_size=4)
+
+
+class LakeMachine(RuleBasedStateMachine):
+    """One producer, three tables, and power cuts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="lakestore-machine-"))
+        self.harness = Harness(self.folder)
+        self.model = Model()
+        self.sequence = 0
+        self.last: tuple[pb.CommitRequest, pb.CommitAnswer] | None = None
+
+    def teardown(self) -> None:
+        try:
+            self.harness.check(self.model.tables)
+            self.harness.stop()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @initialize()
+    def tables(self) -> None:
+        for name in SCHEMAS:
+            self.create(name)
+
+    def create(self, name: str) -> None:
+        self.harness.create(name)
+        self.model.tables[name] = TableModel(SCHEMAS[name][1])
+        self.model.cuts.clear()
+
+    def known(self, commit: list[Change]) -> list[Change]:
+        """The changes whose tables exist."""
+        return [change for change in commit if change.table in self.model.tables]
+
+    def accept(self, request: pb.CommitRequest, answer: pb.CommitAnswer, commit: list[Change]) -> None:
+        """The server has answered: the model follows, and both must say the same."""
+        expected = self.model.commit(commit)
+        fields = ("inserted", "updated", "deleted", "not_found")
+        assert [{name: getattr(result, name) for name in fields} for result in answer.results] == expected
+        self.model.cuts[answer.token] = self.model.cut()
+        self.sequence = request.sequence
+        self.last = request, answer
+
+    @rule(commit=COMMITS)
+    def write(self, commit: list[Change]) -> None:
+        if commit := self.known(commit):
+            request = self.harness.request(commit, self.sequence + 1)
+            self.accept(request, self.harness.commit(request), commit)
+
+    @rule()
+    @precondition(lambda self: self.last is not None)
+    def retry_the_last_commit(self) -> None:
+        assert self.last is not None
+        request, first = self.last
+        assert self.harness.commit(request) == first
+
+    @rule(commit=COMMITS, ahead=st.integers(2, 5))
+    def a_gap_in_the_sequence_is_refused(self, commit: list[Change], ahead: int) -> None:
+        if commit := self.known(commit):
+            with pytest.raises(Invalid):
+                self.harness.commit(self.harness.request(commit, self.sequence + ahead))
+
+    @rule(commit=COMMITS)
+    def a_commit_with_one_bad_part_is_refused_whole(self, commit: list[Change]) -> None:
+        request = self.harness.request(self.known(commit), self.sequence + 1)
+        request.changes.add(table="t.absent", kind=pb.APPEND, rows=b"", crc32c=0)
+        with pytest.raises(LakestoreError) as refused:
+            self.harness.commit(request)
+        assert refused.value.applied == "no"
+
+    @rule(commit=COMMITS)
+    def write_on_a_disk_that_refuses_once(self, commit: list[Change]) -> None:
+        """A write that fails is cut off again; the same commit succeeds later."""
+        if commit := self.known(commit):
+            request = self.harness.request(commit, self.sequence + 1)
+            self.harness.disk.fail("write")
+            with pytest.raises(LakestoreError) as refused:
+                self.harness.commit(request)
+            assert refused.value.applied == "no"
+            self.accept(request, self.harness.commit(request), commit)
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.harness.server.engine.checkpoint()
+
+    @rule(what=st.sampled_from(["write", "sync", "rename", "make_folder", "sync_folder"]))
+    def a_checkpoint_that_fails_changes_nothing(self, what: str) -> None:
+        engine = self.harness.server.engine
+        engine.operate(lambda _state, _frame: None)
+        self.harness.disk.fail(what)
+        try:
+            engine.checkpoint()
+        except OSError:
+            pass
+        self.harness.disk.fail(what, 0)
+        if engine._failure is not None:
+            self.harness.crash(None)
+
+    @rule()
+    def restart(self) -> None:
+        self.harness.restart()
+
+    @rule(seed=SEEDS, lost=LOST)
+    def crash(self, seed: int | None, lost: list[str]) -> None:
+        self.harness.crash(seed, lost=lost)
+        self.harness.check(self.model.tables)
+
+    @rule(commit=COMMITS, steps=st.integers(0, 2), seed=SEEDS)
+    def lose_power_in_a_commit(self, commit: list[Change], steps: int, seed: int | None) -> None:
+        """The commit is there whole or not at all, and its retry is applied exactly once."""
+        if not (commit := self.known(commit)):
+            return
+        request = self.harness.request(commit, self.sequence + 1)
+        self.harness.disk.lose_power_after(steps)
+        answer = None
+        try:
+            answer = self.harness.commit(request)
+        except LakestoreError as error:
+            assert error.applied == "unknown"
+        self.harness.crash(seed)
+        before = self.model.cut()
+        found = self.harness.cut()
+        again = self.harness.commit(request)
+        assert answer is None or again == answer, "acknowledged, then lost"
+        self.accept(request, again, commit)
+        assert found == self.model.cut() or (found == before and answer is None), "part of a commit"
+
+    @rule(steps=st.integers(0, 25), seed=SEEDS)
+    def lose_power_in_a_checkpoint(self, steps: int, seed: int | None) -> None:
+        self.harness.disk.lose_power_after(steps)
+        try:
+            self.harness.server.engine.checkpoint()
+        except (OSError, LakestoreError):
+            pass
+        self.harness.crash(seed)
+        self.harness.check(self.model.tables)
+
+    @rule(steps=st.integers(0, 12), first=SEEDS, second=SEEDS)
+    def lose_power_in_the_recovery(self, steps: int, first: int | None, second: int | None) -> None:
+        harness = self.harness
+        harness.crash_twice(steps, first, second)
+        harness.check(self.model.tables)
+
+    @rule(name=TABLES)
+    def drop_and_create_anew(self, name: str) -> None:
+        self.harness.lake.drop_table(name)
+        del self.model.tables[name]
+        with pytest.raises(NotFound):
+            self.harness.scan(name)
+        self.create(name)
+        with pytest.raises(Conflict):
+            self.harness.create(name)
+
+    @rule()
+    def take_over_as_a_new_epoch(self) -> None:
+        opened = self.harness.lake.transport.open_producer(pb.OpenProducerRequest(producer="machine"))
+        if self.last is not None:
+            with pytest.raises(LakestoreError, match="epoch"):
+                self.harness.commit(self.last[0])
+        self.harness.epoch, self.sequence, self.last = opened.epoch, 0, None
+
+    @rule(name=TABLES)
+    def scan(self, name: str) -> None:
+        assert self.harness.scan(name) == self.model.tables[name].rows()
+        assert self.harness.lake.table(name).scan().count() == len(self.model.tables[name].rows())
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.model.cuts)
+    def read_an_old_cut(self, data: st.DataObject) -> None:
+        token = data.draw(st.sampled_from(sorted(self.model.cuts)))
+        for name, rows in self.model.cuts[token].items():
+            assert self.harness.scan(name, at=token) == rows
+
+    @rule(data=st.data(), name=TABLES)
+    @precondition(lambda self: self.model.cuts)
+    def fold_the_changes_since_an_old_cut(self, data: st.DataObject, name: str) -> None:
+        token = data.draw(st.sampled_from(sorted(self.model.cuts)))
+        keys = SCHEMAS[name][1]
+        rows = self.model.cuts[token].get(name, [])
+        folded: dict[Any, Row] = {(row[:keys] if keys else ("old", i)): row for i, row in enumerate(rows)}
+        for change, bucket, offset, row in self.harness.changes(name, token):
+            key = row[:keys] if keys else (bucket, offset)
+            if change == "-D":
+                del folded[key]
+            else:
+                folded[key] = row
+        assert sorted(folded.values(), key=repr) == self.model.tables[name].rows()
+
+    @rule(name=TABLES)
+    def a_stream_from_the_snapshot_is_the_table(self, name: str) -> None:
+        found = self.harness.changes(name, "snapshot")
+        assert sorted((row for _, _, _, row in found), key=repr) == self.model.tables[name].rows()
+        assert {change for change, *_ in found} <= {"+I"}
+
+    @rule(keys=st.lists(SMALL, min_size=1, max_size=8))
+    def lookup(self, keys: list[int]) -> None:
+        live = self.model.tables["t.one"].live
+        wanted = Change("t.one", "delete", tuple((key,) for key in keys))
+        found = self.harness.lake.table("t.one").lookup(batch_of(wanted))
+        assert [tuple(row.values()) for row in found.to_pylist()] == [live[key,] for key in keys if (key,) in live]
+
+    @invariant()
+    def the_server_is_up(self) -> None:
+        assert self.harness.server.engine._failure is None
+
+
+LakeMachine.TestCase.settings = settings(
+    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "12")),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+TestLakeMachine = pytest.mark.timeout(600)(LakeMachine.TestCase)
