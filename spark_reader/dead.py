@@ -1,8 +1,9 @@
 """The filter that hides dead offsets from the lake side: bitmaps in a scalar subquery.
 
-The offsets of a bucket are cut into chunks of 2^shift. `slots` gives, for each chunk of each bucket, its place
-among the chunks that hold a dead offset, or null; `words` holds the bits of those alone. Looking a row up is
-two array accesses, and Catalyst pushes filters and columns through it into the Iceberg scan.
+Where most chunks of offsets hold a dead one, one array of bits holds all buckets, each from a multiple of `stride`
+words: looking a row up is one array access. Else the offsets of a bucket are cut into chunks of 2^shift: `slots`
+gives, for each chunk of each bucket, its place among the chunks that hold a dead offset, or null; `words` holds the
+bits of those alone. Catalyst pushes filters and columns through it into the Iceberg scan.
 """
 
 from __future__ import annotations
@@ -23,11 +24,51 @@ SHIFTS = range(8, 21)
 """Chunks of 256 offsets to a million: the size that takes the least memory is used."""
 _WORD_BITS_LOG2 = 6
 _SLOT_BYTES = 4
+FLAT_BYTES = 4 << 20
+"""Up to here one bit for every offset is taken, however few of them are set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Dead offsets of all buckets of a table, one bit for every offset."""
+
+    stride: int
+    """Words of a bucket."""
+    words: npt.NDArray[np.int64]
+
+    @staticmethod
+    def bytes_for(ends: list[int]) -> int:
+        """What it takes for buckets that end there."""
+        return len(ends) * ((max(ends) >> _WORD_BITS_LOG2) + 1) * 8
+
+    @staticmethod
+    def of(dead: Mapping[int, OffsetSet], ends: list[int]) -> Bits:
+        """The bits of each bucket's dead offsets, which lie below the bucket's end."""
+        stride = (max(ends) >> _WORD_BITS_LOG2) + 1
+        flags = np.zeros((len(ends), stride << _WORD_BITS_LOG2), dtype=np.uint8)
+        for bucket, offsets in dead.items():
+            flags[bucket, offsets.values] = 1
+        return Bits(stride, np.packbits(flags, axis=1, bitorder="little").view("<i8").ravel())
+
+    def alive(self, spark: SparkSession) -> Column:
+        """The condition that a lake row is not dead."""
+        held = spark.createDataFrame(pa.table({"words": _list(self.words)}))
+        at = sf.col(LAKE_BUCKET) * sf.lit(self.stride) + sf.shiftright(sf.col(LAKE_OFFSET), _WORD_BITS_LOG2).cast("int")
+        word = sf.get(held.select("words").scalar(), at)
+        return sf.getbit(word, sf.col(LAKE_OFFSET).bitwiseAND(sf.lit(63)).cast("int")) == 0
+
+
+def alive(spark: SparkSession, dead: Mapping[int, OffsetSet], ends: list[int]) -> Column:
+    """The condition that a lake row is not dead, in the form that suits these offsets."""
+    chunked = min(_bytes(dead, ends, shift) for shift in SHIFTS)
+    if Bits.bytes_for(ends) <= max(2 * chunked, FLAT_BYTES):
+        return Bits.of(dead, ends).alive(spark)
+    return Bitmaps.of(dead, ends).alive(spark)
 
 
 @dataclass(frozen=True, slots=True)
 class Bitmaps:
-    """Dead offsets of all buckets of a table."""
+    """Dead offsets of all buckets of a table, in chunks."""
 
     shift: int
     """Log2 of the offsets in a chunk."""

@@ -1,13 +1,16 @@
 """The hot side of a union read as a DataFrame: live rows of offset ranges, fetched from the server as Arrow.
 
-A few rows are fetched by the driver; many are fetched by Spark tasks, one per split of a range, through the
-Python data source below. Both give the same rows under the same schema.
+A local Spark reads them from a spool of Parquet files. On a cluster the driver fetches a few rows itself, and many
+are fetched by Spark tasks, one per split of a range, through the Python data source below. All three give the same
+rows under the same schema.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,13 +20,16 @@ from pyspark.sql.types import StructType
 from lakestore.client.transport import Transport, connect
 from lakestore.rows import decode_trusted
 from lakestore.schema import Table
+from lakestore.spark.spool import Spool
 from lakestore.union import plan
-from lakestore.union.plan import TableScan
+from lakestore.union.plan import Split, TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 
 SOURCE = "lakestore_hot"
 DRIVER_ROWS_MAX = 500_000
-"""Hot ranges of no more offsets than this in all are fetched by the driver: up to there it is the faster way."""
+"""On a cluster, hot ranges of no more offsets than this in all are fetched by the driver: up to there it is faster."""
+SPOOL_SPLIT_ROWS_MAX = 250_000
+SPOOL_THREADS = 2
 SPLIT_ROWS_MAX = 500_000
 _SIMPLE = {
     "bool": "boolean",
@@ -59,18 +65,28 @@ def _field(table: Table, name: str) -> str:
 
 
 class Hot:
-    """How hot rows come into a session: the server, and from which number of rows on Spark tasks fetch them."""
+    """How hot rows come into a session: the server, and the way that is fastest for this Spark."""
 
     def __init__(
-        self, spark: SparkSession, transport: Transport, server: str, *, driver_rows_max: int = DRIVER_ROWS_MAX
+        self,
+        spark: SparkSession,
+        transport: Transport,
+        server: str,
+        *,
+        driver_rows_max: int = DRIVER_ROWS_MAX,
+        spool: bool | None = None,
     ) -> None:
         self._spark = spark
         self._transport = transport
         self._server = server
         self._driver_rows_max = driver_rows_max
+        wanted = spark.sparkContext.master.startswith("local[") if spool is None else spool
+        self._spool = Spool() if wanted else None
 
     def frame(self, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
         """The live rows of the hot ranges of a plan, with these columns."""
+        if self._spool is not None and self._spool.has_room:
+            return self._spooled(self._spool, scan, columns, lease)
         if scan.hot_rows <= self._driver_rows_max:
             return self._local(scan, columns, lease)
         self._spark.dataSource.register(HotSource)
@@ -80,6 +96,30 @@ class Hot:
         ]
         reader = self._spark.read.format(SOURCE).schema(spark_schema(scan.table, columns))
         return reader.options(server=self._server, requests=json.dumps(requests)).load()
+
+    def forget(self, lease: str) -> None:
+        """A read is over: what it kept on disk goes."""
+        if self._spool is not None:
+            self._spool.forget(lease)
+
+    def close(self) -> None:
+        """Remove what all reads kept on disk. Again is harmless."""
+        if self._spool is not None:
+            self._spool.close()
+
+    def _spooled(self, spool: Spool, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
+        schema = scan.table.read_schema(list(columns))
+
+        def write(split: Split) -> Path | None:
+            request = plan.fetch_request(scan, split, columns, lease)
+            return spool.write(lease, schema, fetch(self._transport, request))
+
+        with ThreadPoolExecutor(SPOOL_THREADS) as pool:
+            paths = [path.as_uri() for path in pool.map(write, scan.hot_splits(SPOOL_SPLIT_ROWS_MAX)) if path]
+        spark_columns = spark_schema(scan.table, columns)
+        if not paths:
+            return self._spark.createDataFrame([], spark_columns)
+        return self._spark.read.schema(spark_columns).parquet(*paths)
 
     def _local(self, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
         schema = scan.table.read_schema(list(columns))

@@ -28,10 +28,12 @@ class Leases:
         transport: Transport,
         *,
         keep_seconds: float = limits.LEASE_SECONDS_DEFAULT,
+        on_release: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
         self._keep_seconds = keep_seconds
+        self._on_release = on_release
         self._clock = clock
         self._until: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -65,6 +67,7 @@ class Leases:
         """Let one lease go."""
         with self._lock:
             self._until.pop(lease, None)
+        self._on_release(lease)
         with suppress(LakestoreError):
             self._transport.release_lease(LeaseRequest(lease=lease))
 

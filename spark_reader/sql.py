@@ -31,12 +31,13 @@ class SparkLake:
         *,
         keep_seconds: float = limits.LEASE_SECONDS_DEFAULT,
         driver_rows_max: int = DRIVER_ROWS_MAX,
+        spool: bool | None = None,
     ) -> None:
         self.spark = spark
         """The session that the DataFrames belong to."""
         self._transport = transport
-        self._hot = Hot(spark, transport, server, driver_rows_max=driver_rows_max)
-        self._leases = Leases(transport, keep_seconds=keep_seconds)
+        self._hot = Hot(spark, transport, server, driver_rows_max=driver_rows_max, spool=spool)
+        self._leases = Leases(transport, keep_seconds=keep_seconds, on_release=self._hot.forget)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> DataFrame:
         """The table at the head of this moment; system columns come when they are named."""
@@ -53,6 +54,7 @@ class SparkLake:
     def close(self) -> None:
         """Let the leases of all DataFrames of this lake go."""
         self._leases.close()
+        self._hot.close()
 
 
 class SparkLakeAt:

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from lakestore.schema import SYSTEM_TYPES, Table
-from lakestore.spark.dead import Bitmaps
+from lakestore.spark.dead import alive
 from lakestore.spark.hot import Hot, spark_type
 from lakestore.union.plan import TableScan
 
@@ -32,7 +32,7 @@ def cold_frame(spark: SparkSession, scan: TableScan, columns: Sequence[str]) -> 
     dead = scan.cold_dead()
     if dead:
         ends = [part.tier_point for part in scan.buckets]
-        rows = rows.where(Bitmaps.of(dead, ends).alive(spark))
+        rows = rows.where(alive(spark, dead, ends))
     return rows.select(*(_declared(scan.table, name) for name in columns))
 
 

@@ -102,7 +102,7 @@ def test_union_read_equals_table_before_and_after_tiering(
 def test_spark_tasks_fetch_large_hot_ranges(
     server: Server, lake: ls.Lake, orders: ls.Table, spark: SparkSession
 ) -> None:
-    through_tasks = SparkLake(spark, lake.transport, server.about["grpc"], driver_rows_max=0)
+    through_tasks = SparkLake(spark, lake.transport, server.about["grpc"], driver_rows_max=0, spool=False)
     orders.upsert(rows(range(100)))
     with Tierer(lake, spark) as tierer:
         tierer.run_once()
