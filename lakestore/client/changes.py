@@ -12,32 +12,33 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 
 class ChangeBatch:
-    """Whole commits of one table: `rows` begins with `__change`, `__bucket`, `__offset`, `__timestamp`."""
+    """Whole commits of one table."""
 
     def __init__(self, message: pb.ChangeBatch) -> None:
-        self.table = message.table
+        self.name = message.table
         """`database.table`."""
         self.token = message.token
         """Go on from here: `changes(start=batch.token)`."""
         self.snapshot = message.snapshot
         """Whether this is part of the snapshot that comes first."""
         with pa.ipc.open_stream(message.rows) as reader:
-            self.rows: pa.Table = reader.read_all()
+            self.table: pa.Table = reader.read_all()
+            """The changes: `__change`, `__bucket`, `__offset`, `__timestamp`, then the row."""
 
     def __len__(self) -> int:
-        return int(self.rows.num_rows)
+        return int(self.table.num_rows)
 
     def to_arrow(self) -> pa.Table:
         """The rows."""
-        return self.rows
+        return self.table
 
     def to_pandas(self) -> Any:
         """The rows as a pandas frame."""
-        return self.rows.to_pandas()
+        return self.table.to_pandas()
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts, for looking at."""
-        found: list[dict[str, Any]] = self.rows.to_pylist()
+        found: list[dict[str, Any]] = self.table.to_pylist()
         return found
 
 

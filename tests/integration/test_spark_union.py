@@ -99,16 +99,18 @@ def test_union_read_equals_table_before_and_after_tiering(
         assert read(spark_lake.table("shop.orders")) == scanned(orders)
 
 
-def test_spark_tasks_fetch_large_hot_ranges(
-    server: Server, lake: ls.Lake, orders: ls.Table, spark: SparkSession
+@pytest.mark.parametrize("driver_rows_max", [0, 500_000], ids=["tasks", "driver"])
+def test_a_cluster_reads_hot_ranges_without_a_spool(
+    server: Server, lake: ls.Lake, orders: ls.Table, spark: SparkSession, driver_rows_max: int
 ) -> None:
-    through_tasks = SparkLake(spark, lake.transport, server.about["grpc"], driver_rows_max=0, spool=False)
+    address = server.about["grpc"]
+    clustered = SparkLake(spark, lake.transport, address, driver_rows_max=driver_rows_max, spool=False)
     orders.upsert(rows(range(100)))
     with Tierer(lake, spark) as tierer:
         tierer.run_once()
     churn(orders)
-    assert read(through_tasks.table("shop.orders")) == scanned(orders)
-    through_tasks.close()
+    assert read(clustered.table("shop.orders")) == scanned(orders)
+    clustered.close()
 
 
 def test_sql_reads_every_table_at_one_cut(
