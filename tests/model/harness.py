@@ -13,6 +13,7 @@ import pyarrow as pa
 import lakestore as ls
 from lakestore.client.transport import LocalTransport
 from lakestore.client.writer import change as wire_change
+from lakestore.errors import LakestoreError
 from lakestore.livesum import live_sum
 from lakestore.server.main import Server, Settings
 from lakestore.v1 import lakestore_pb2 as pb
@@ -82,6 +83,20 @@ class Harness:
         self._lives += 1
         self.disk = self.disk.crash(self._folder / str(self._lives), seed, lost=lost)
         self._start()
+
+    def checkpoint_failing_after(self, steps: int) -> bool:
+        """A checkpoint one of whose steps fails; whether the server goes on."""
+        self.disk.fail("", after=steps)
+        try:
+            self.server.engine.checkpoint()
+        except (OSError, LakestoreError):
+            pass
+        self.disk.heal()
+        try:
+            self.server.engine.operate(lambda _state, _frame: None)
+        except LakestoreError:
+            return False
+        return True
 
     def crash_twice(self, steps: int, first: int | None, second: int | None) -> None:
         """Cut power, and once more after some steps of the recovery."""
@@ -193,7 +208,9 @@ class Harness:
         keys = list(dict.fromkeys(row[: table.key_columns] for _, row in table.changes))
         if keys:
             found = self.lake.table(name).lookup(batch_of(Change(name, "delete", tuple(keys))))
-            assert [tuple(row.values()) for row in found.to_pylist()] == [table.live[k] for k in keys if k in table.live]
+            assert [tuple(row.values()) for row in found.to_pylist()] == [
+                table.live[k] for k in keys if k in table.live
+            ]
 
 
 def batch_of(change: Change) -> pa.RecordBatch:

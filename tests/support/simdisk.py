@@ -24,6 +24,10 @@ class PowerLost(OSError):
     """The machine is off: nothing that is asked of this disk happens any more."""
 
 
+class PlantedFailure(OSError):
+    """One step that failed, on a machine that goes on; half of a failed write is in the file."""
+
+
 @dataclass(slots=True, eq=False)
 class _Content:
     """One file, whatever its name."""
@@ -116,10 +120,19 @@ class SimFile:
     def write(self, parts: Sequence[Any]) -> int:
         """Append; when power goes in the middle of it, a part may have been written."""
         data = b"".join(memoryview(part).cast("B") for part in parts)
-        with self._disk.step(f"write of {len(data)} bytes", lambda: self._content.pending.append(data)):
-            self._content.pending.append(data)
-            self._file.write(data)
+        half = data[: len(data) // 2]
+        with self._disk.lock:
+            try:
+                with self._disk.step(f"write of {len(data)} bytes", lambda: self._content.pending.append(data)):
+                    self._written(data)
+            except PlantedFailure:
+                self._written(half)
+                raise
         return len(data)
+
+    def _written(self, data: bytes) -> None:
+        self._content.pending.append(data)
+        self._file.write(data)
 
     def sync(self) -> None:
         """Make the contents durable; the name is the folder's."""
@@ -183,10 +196,15 @@ class SimDisk:
         """Whether changes still happen."""
         return self._steps_left is None or self._steps_left > 0
 
-    def fail(self, what: str, times: int = 1) -> None:
-        """Let the next steps whose name begins with `what` (write, sync, rename, …) end in an `OSError`."""
+    def fail(self, what: str, *, after: int = 0) -> None:
+        """Let one step fail: the first whose name begins with `what` (write, sync, rename, …) after so many others."""
         with self.lock:
-            self._failing[what] = times
+            self._failing[what] = after
+
+    def heal(self) -> None:
+        """Let nothing fail any more that has not failed yet."""
+        with self.lock:
+            self._failing.clear()
 
     def set_free(self, free: int | None) -> None:
         """What `free_bytes` answers from now on."""
@@ -205,10 +223,11 @@ class SimDisk:
                 self._steps_left = -1
                 raise PowerLost(f"power was lost before this {what}")
             self._steps_left -= 1
-        for prefix, times in self._failing.items():
-            if times and what.startswith(prefix):
-                self._failing[prefix] = times - 1
-                raise OSError(5, f"planted failure of {what}")
+        for prefix in [prefix for prefix in self._failing if what.startswith(prefix)]:
+            self._failing[prefix] -= 1
+            if self._failing[prefix] < 0:
+                del self._failing[prefix]
+                raise PlantedFailure(5, f"planted failure of {what}")
         self.steps.append(what)
 
     def crash(self, target: Path, seed: int | None = None, *, lost: Sequence[str] = ()) -> SimDisk:

@@ -148,3 +148,18 @@ def test_a_planted_failure_happens_once(disk: SimDisk) -> None:
     with pytest.raises(OSError, match="planted"):
         file.sync()
     file.sync()
+
+
+def test_a_failed_write_leaves_half(disk: SimDisk) -> None:
+    file = disk.create(disk.root / "a/x")
+    disk.fail("write", after=1)
+    file.write([b"good"])
+    with pytest.raises(OSError, match="planted"):
+        file.write([b"half"])
+    assert disk.read(disk.root / "a/x") == b"goodha"
+
+
+def test_what_is_healed_does_not_fail(disk: SimDisk) -> None:
+    disk.fail("create")
+    disk.heal()
+    disk.create(disk.root / "a/x")
