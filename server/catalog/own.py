@@ -55,6 +55,8 @@ def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
         {"action": "set-current-schema", "schema-id": metadata.LAST_ADDED},
         {"action": "add-spec", "spec": _spec(table)},
         {"action": "set-default-spec", "spec-id": metadata.LAST_ADDED},
+        # The unsorted order is there too: Iceberg's rewrite by another order of a user's choice writes under it.
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
         {"action": "add-sort-order", "sort-order": _order(table)},
         {"action": "set-default-sort-order", "sort-order-id": metadata.LAST_ADDED},
         {"action": "set-location", "location": location_of(table, warehouse)},
