@@ -22,8 +22,10 @@ QUEUE_BYTES_MAX = 256 << 20
 GROUP_BYTES_MAX = 32 << 20
 """One journal frame takes no more than about this from the queue."""
 
-JOURNAL_BYTES_BEFORE_CHECKPOINT = 128 << 20
-OVERLAY_KEYS_BEFORE_CHECKPOINT = 2_000_000
+JOURNAL_BYTES_BEFORE_CHECKPOINT = 96 << 20
+JOURNAL_BYTES_MAX = 256 << 20
+"""Writers wait while the journal since the last checkpoint is longer."""
+OVERLAY_KEYS_BEFORE_CHECKPOINT = 1_000_000
 SEGMENT_ROWS_MAX = 1_000_000
 SEGMENT_BLOCK_BYTES = 64 << 10
 

@@ -79,6 +79,9 @@ class Checkpointer:
         """One checkpoint, from freeze to trimmed journal."""
         with self._running:
             frozen = self._freeze()
+            self._wanted.clear()
+            if self._closing:
+                self._wanted.set()
             cut = self._cut(frozen.view)
             self._index.merge(frozen.view.lsn)
             data = frozen.small | {"tables": table_entries(frozen.view, cut)}

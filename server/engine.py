@@ -57,7 +57,11 @@ class _Task:
     """Work that must run on the commit loop and writes no frame."""
 
     run: Callable[[], None]
+    answer: Future[None] = field(default_factory=Future)
     nbytes: int = 0
+
+
+_Work = Request | Operation | _Task
 
 
 class Engine:
@@ -71,7 +75,8 @@ class Engine:
         self._view = self._state.view
         self.totals = Totals()
         self._changed = threading.Condition()
-        self._queue: deque[Request | Operation | _Task] = deque()
+        self._queue: deque[_Work] = deque()
+        self._current: Sequence[_Work] = ()
         self._queued = threading.Condition()
         self._queue_bytes = 0
         self._failure: BaseException | None = None
@@ -104,7 +109,11 @@ class Engine:
             self._queued.notify_all()
 
     def _has_room(self) -> bool:
-        full = len(self._queue) >= limits.QUEUE_COMMITS_MAX or self._queue_bytes >= limits.QUEUE_BYTES_MAX
+        full = (
+            len(self._queue) >= limits.QUEUE_COMMITS_MAX
+            or self._queue_bytes >= limits.QUEUE_BYTES_MAX
+            or self._journal.untrimmed_bytes >= limits.JOURNAL_BYTES_MAX
+        )
         return not full or self._closing or self._failure is not None
 
     def operate(self, plan: Callable[[State, Frame], None]) -> View:
@@ -117,6 +126,7 @@ class Engine:
         self, name: str, encode: Callable[[View], tuple[Sequence[bytes], int]]
     ) -> tuple[View, npt.NDArray[np.int64]]:
         """(view, live offsets) of keys at one moment."""
+        moved_on = Unavailable(f"table {name} keeps changing under the look-up: look up again")
         for _ in range(_INDEX_RETRIES):
             keys, number = encode(self._view)
             with self.index.lock:
@@ -127,8 +137,8 @@ class Engine:
             try:
                 return view, self.index.finish(reading)
             except Unavailable as error:
-                unavailable = error
-        raise unavailable
+                moved_on = error
+        raise moved_on
 
     def has_idempotency_key(self, key: str) -> bool:
         """Whether a catalog change with that key was committed."""
@@ -178,11 +188,12 @@ class Engine:
             self._queued.wait_for(lambda: self._queue or self._closing)
             if not self._queue:
                 return False
-            work = self._drain()
+            work = self._current = self._drain()
             self._queued.notify_all()
         first = work[0]
         if isinstance(first, _Task):
             first.run()
+            first.answer.set_result(None)
         elif isinstance(first, Operation):
             self._operate(first)
         else:
@@ -190,7 +201,7 @@ class Engine:
         self._maybe_checkpoint()
         return True
 
-    def _drain(self) -> list[Request | Operation | _Task]:
+    def _drain(self) -> list[_Work]:
         """One operation, or the requests up to the next one."""
         work = [self._queue.popleft()]
         weight = work[0].nbytes
@@ -295,17 +306,12 @@ class Engine:
             self._checkpointer.wake()
 
     def _on_loop(self, run: Callable[[], None]) -> None:
-        done: Future[None] = Future()
-
-        def task() -> None:
-            run()
-            done.set_result(None)
-
+        task = _Task(run)
         with self._queued:
             self._refuse_when_down()
-            self._queue.append(_Task(task))
+            self._queue.append(task)
             self._queued.notify_all()
-        done.result()
+        task.answer.result()
 
     def _freeze(self) -> Frozen:
         frozen: list[Frozen] = []
@@ -325,18 +331,21 @@ class Engine:
         def run() -> None:
             view = install(self._state)
             self.index.merged()
+            self._journal.trimmed()
             with self.index.lock:
                 self._view = view
 
         self._on_loop(run)
+        with self._queued:
+            self._queued.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         log.critical("the commit loop failed: %s", error)
         self._failure = error
         lost = Unavailable("the server failed before it could answer: try again", applied="unknown")
         with self._queued:
-            for work in self._queue:
-                if not isinstance(work, _Task) and not work.answer.done():
+            for work in (*self._current, *self._queue):
+                if not work.answer.done():
                     work.answer.set_exception(lost)
             self._queue.clear()
             self._queued.notify_all()
@@ -345,7 +354,7 @@ class Engine:
         self._on_fatal(error)
 
 
-def _same_commit(work: Sequence[Request | Operation | _Task], following: Request) -> bool:
+def _same_commit(work: Sequence[_Work], following: Request) -> bool:
     """Whether `following` repeats a request of this group: it is then answered after it."""
     return bool(following.producer) and any(
         isinstance(request, Request)

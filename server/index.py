@@ -154,8 +154,12 @@ class Index:
     def freeze(self, lsn: int) -> None:
         """Begin a checkpoint at `lsn`: what was written so far is to be merged."""
         with self.lock:
-            self._frozen, self._overlay = self._overlay, {}
-            self._older = (self._frozen, *self._older)
+            if self._frozen is None:
+                self._frozen, self._overlay = self._overlay, {}
+                self._older = (self._frozen, *self._older)
+            else:  # the last checkpoint failed: its entries are still to be merged
+                self._frozen, self._overlay = self._frozen | self._overlay, {}
+                self._older = (self._frozen, *self._older[1:])
             self._frozen_lsn = lsn
 
     def merge(self, lsn: int) -> None:

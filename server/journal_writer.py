@@ -26,6 +26,7 @@ class JournalWriter:
     def __init__(self, disk: Disk, folder: Path, first_lsn: int) -> None:
         self._disk, self._folder = disk, folder
         self.since_checkpoint_bytes = 0
+        self._frozen_bytes = 0
         self._open(first_lsn)
 
     def _open(self, first_lsn: int) -> None:
@@ -46,8 +47,18 @@ class JournalWriter:
         self.since_checkpoint_bytes += written
         return written
 
+    @property
+    def untrimmed_bytes(self) -> int:
+        """What a recovery would have to read."""
+        return self._frozen_bytes + self.since_checkpoint_bytes
+
+    def trimmed(self) -> None:
+        """The checkpoint for which the journal was rolled is durable."""
+        self._frozen_bytes = 0
+
     def roll(self, first_lsn: int) -> None:
-        """Go on in a new file."""
+        """Go on in a new file: a checkpoint begins here."""
+        self._frozen_bytes += self.since_checkpoint_bytes
         if self._size:
             self._file.close()
             self._open(first_lsn)
