@@ -34,5 +34,5 @@ FETCH_BATCH_ROWS_MAX = 131_072
 LEASE_SECONDS_DEFAULT = 3_600
 LEASE_SECONDS_MAX = 86_400
 TIERER_SECONDS_DEFAULT = 30
-INDEX_READER_SECONDS_MAX = 60
 DISK_FREE_BYTES_MIN = 2 << 30
+"""Below it new rows are refused; catalog commits, checkpoints and reads go on, so that a tiering round can heal it."""

@@ -30,6 +30,7 @@ from lakestore.server.state import ProducerState, State, View
 
 log = logging.getLogger("lakestore.engine")
 SUBMIT_WAIT_SECONDS = 30.0
+DISK_CHECK_SECONDS = 1.0
 _INDEX_RETRIES = 20
 
 
@@ -79,6 +80,9 @@ class Engine:
         self._current: Sequence[_Work] = ()
         self._queued = threading.Condition()
         self._queue_bytes = 0
+        self._folder = folder
+        self._disk_checked = float("-inf")
+        self._disk_full = False
         self._failure: BaseException | None = None
         self._closing = False
         self._checkpointer = Checkpointer(folder, disk, self.index, self._freeze, self._install)
@@ -99,6 +103,8 @@ class Engine:
 
     def submit(self, request: Request | Operation) -> None:
         """Queue work; its answer comes by its future. Waits while the queue is full."""
+        if isinstance(request, Request) and self._is_disk_full():
+            raise Exhausted(f"less than {limits.DISK_FREE_BYTES_MIN >> 30} GB are free for {self._folder}: free space")
         with self._queued:
             room = self._queued.wait_for(self._has_room, SUBMIT_WAIT_SECONDS)
             self._refuse_when_down()
@@ -107,6 +113,13 @@ class Engine:
             self._queue.append(request)
             self._queue_bytes += request.nbytes
             self._queued.notify_all()
+
+    def _is_disk_full(self) -> bool:
+        now = self._clock.monotonic()
+        if now - self._disk_checked > DISK_CHECK_SECONDS:
+            self._disk_full = self._disk.free_bytes(self._folder) < limits.DISK_FREE_BYTES_MIN
+            self._disk_checked = now
+        return self._disk_full
 
     def _has_room(self) -> bool:
         full = (

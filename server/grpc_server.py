@@ -11,7 +11,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from lakestore.client import rpc
+from lakestore import rpc
 from lakestore.errors import Internal, LakestoreError
 from lakestore.server.service import Service
 

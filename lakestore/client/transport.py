@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
-from lakestore.client import rpc
+from lakestore import rpc
 from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
 
