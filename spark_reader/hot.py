@@ -80,7 +80,7 @@ class Hot:
         self._transport = transport
         self._server = server
         self._driver_rows_max = driver_rows_max
-        wanted = spark.sparkContext.master.startswith("local[") if spool is None else spool
+        wanted = str(spark.sparkContext.master).startswith("local[") if spool is None else spool
         self._spool = Spool() if wanted else None
 
     def frame(self, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:

@@ -132,6 +132,7 @@ def _static_conf(master: str) -> dict[str, str]:
         "spark.jars.ivy": str(Path(sys.prefix) / "ivy"),
         "spark.sql.extensions": EXTENSIONS,
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "2g",
         "spark.pyspark.python": sys.executable,
     }

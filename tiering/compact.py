@@ -161,7 +161,8 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     source = (started.branch, int(snapshot.snapshotId()))
     after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
     try:
-        landed = _swap(lake, after, source, (old, new), _outdated(old, live), deletes)
+        outdated = _outdated(old, live)
+        landed = lake.retried(lambda: _swap(lake, after, source, (old, new), outdated, deletes))
     except LakestoreError as error:
         raise tools.failed(lake, record, error) from error
     tools.crash("compact-landed")

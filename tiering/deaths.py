@@ -69,7 +69,8 @@ class OffsetIndexes:
 
     def __init__(self, bytes_max: int = INDEX_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._bytes = 0
+        self.nbytes = 0
+        """Memory of the indexes kept."""
         self._kept: OrderedDict[str, FileOffsets] = OrderedDict()
 
     def of(self, file: LakeFile) -> FileOffsets:
@@ -80,9 +81,9 @@ class OffsetIndexes:
             return kept
         made = read_offsets(file)
         self._kept[file.path] = made
-        self._bytes += made.nbytes
-        while self._bytes > self._bytes_max and len(self._kept) > 1:
-            self._bytes -= self._kept.popitem(last=False)[1].nbytes
+        self.nbytes += made.nbytes
+        while self.nbytes > self._bytes_max and len(self._kept) > 1:
+            self.nbytes -= self._kept.popitem(last=False)[1].nbytes
         return made
 
     def find(self, files: Iterable[LakeFile], dead: Mapping[int, OffsetSet]) -> list[Found]:

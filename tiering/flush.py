@@ -60,6 +60,7 @@ def flush(tools: Round, name: str) -> Flushed | None:
         with java_errors():
             return _round(tools, cut, scan) if scan.hot_rows else None
     finally:
+        tools.hot.forget(cut.lease)
         # A lease that cannot be released runs out by itself.
         with suppress(LakestoreError):
             tools.transport.release_lease(LeaseRequest(lease=cut.lease))
@@ -88,7 +89,7 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     )
     tools.crash("before-commit")
     try:
-        landed = _commit(lake, after, base, staged, found, deletes)
+        landed = lake.retried(lambda: _commit(lake, after, base, staged, found, deletes))
     except LakestoreError as error:
         raise tools.failed(lake, record, error) from error
     tools.crash("after-commit")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -18,10 +18,13 @@ from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavai
 from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore.tiering.record import KEYS, Record
 
-MAIN = "main"
+COMMIT_ATTEMPTS = 4
 TIER_TAG = "lakestore-tier"
 JAVA_FAILURES = (Py4JJavaError, PySparkException)
 """PySpark turns some failures of the JVM into its own."""
+
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +113,25 @@ class Iceberg:
         """Names of the branches that begin so."""
         return [str(name) for name in self.table.refs() if str(name).startswith(prefix)]
 
+    def retried(self, commit: Callable[[], Result]) -> Result:
+        """A commit, made again on the new state when another branch moved meanwhile: Iceberg does not for its refs."""
+        for _ in range(COMMIT_ATTEMPTS - 1):
+            try:
+                with java_errors():
+                    return commit()
+            except Conflict:
+                self.refresh()
+        with java_errors():
+            return commit()
+
     def fork(self, branch: str) -> None:
         """A new branch at main's snapshot."""
-        self.table.manageSnapshots().createBranch(branch).commit()
+        self.retried(lambda: self.table.manageSnapshots().createBranch(branch).commit())
         self.refresh()
 
     def drop_branch(self, branch: str) -> None:
         """Remove a branch that was not landed."""
-        self.table.manageSnapshots().removeBranch(branch).commit()
+        self.retried(lambda: self.table.manageSnapshots().removeBranch(branch).commit())
         self.refresh()
 
     def branch_snapshot(self, branch: str) -> Any:

@@ -109,6 +109,7 @@ class Tierer:
         for name in list(self._compacting):
             with suppress(LakestoreError):
                 compact.abandon(self.tools, self._compacting.pop(name)[0])
+        self.tools.hot.close()
         self._held.release()
 
     def __enter__(self) -> Self:
@@ -223,14 +224,15 @@ class _Held:
 
     def _ask(self) -> None:
         asked = self._clock()
-        answer = self._transport.acquire_tierer(self._request())
+        try:
+            answer = self._transport.acquire_tierer(self._request())
+        except Fenced:
+            self._ended.set()
+            raise
         self._epoch, self._until = answer.epoch, asked + answer.seconds
 
     def _renew(self) -> None:
         while not self._ended.wait(self.seconds / 4):
-            try:
+            # Fenced ends it; through anything else the epoch lasts until its time is over, and is asked for again.
+            with suppress(LakestoreError):
                 self._ask()
-            except (Fenced, Conflict):
-                self._ended.set()
-            except LakestoreError:
-                continue
