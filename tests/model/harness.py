@@ -153,7 +153,7 @@ class Harness:
         found: list[tuple[Any, ...]] = []
         stream = self.lake.table(name).changes(start, until="now", before_images=before_images)
         for batch in stream:
-            for change, bucket, offset, _, *row in zip(*(c.to_pylist() for c in batch.rows.columns), strict=True):
+            for change, bucket, offset, _, *row in zip(*(c.to_pylist() for c in batch.to_arrow().columns), strict=True):
                 found.append((change, bucket, offset, tuple(row)))
         return found
 

@@ -1,0 +1,60 @@
+"""A server in a process of its own, that can be killed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class ServerProcess:
+    """`lakestore serve` on a folder. `kill` is kill -9."""
+
+    def __init__(self, data: Path, *, port: int = 0, http_port: int = 0) -> None:
+        self.data = data
+        command = [sys.executable, "-m", "lakestore", "serve", "--data", str(data)]
+        command += ["--port", str(port), "--http-port", str(http_port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        found = re.search(r"gRPC on ([\w.]+):(\d+).*http://([\w.]+):(\d+)", said)
+        if not found:
+            _, error = self._process.communicate(timeout=30)
+            raise AssertionError(f"the server did not start: {said}{error}")
+        self.host, self.port, self.http_port = found[1], int(found[2]), int(found[4])
+
+    @property
+    def address(self) -> str:
+        """Of gRPC."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self._process.kill()
+        self._process.communicate(timeout=30)
+
+    def stop(self) -> int:
+        """An orderly end; the exit code."""
+        self._process.terminate()
+        self._process.communicate(timeout=60)
+        return self._process.returncode
+
+
+def refused(data: Path, arguments: Sequence[str] = ()) -> str:
+    """What a server says that must not start on this folder."""
+    command = [sys.executable, "-m", "lakestore", "serve", "--data", str(data), "--port", "0", "--http-port", "0"]
+    ended = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    return ended.stdout + ended.stderr
