@@ -11,7 +11,7 @@ PROTO := proto/lakestore/v1/lakestore.proto
 PB2 := lakestore/v1/lakestore_pb2.py
 ARGS ?=
 
-.PHONY: help setup check proto demo test lint format bench clean
+.PHONY: help setup check proto demo test lint format bench docs clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -36,13 +36,15 @@ format: setup  ## let ruff format and sort imports
 bench: setup  ## measure ingest, look-ups, tiering and reads
 	$(PY) -m tests.bench $(ARGS)
 
+docs: setup  ## write docs/cli.md from the commands' help
+	$(PY) -m tests.test_docs
+
 proto: $(PB2)  ## generate lakestore/v1/*_pb2* from proto/
 
 clean:  ## remove .venv, generated code and caches
 	rm -rf $(VENV) build dist *.egg-info lakestore/v1/lakestore_pb2* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# What must be there before anything else; on Debian as root the JDK is installed.
-check:
+check:  ## see whether Python and a JDK are there; on Debian as root the JDK is installed
 	@test -n "$(PYTHON)" || { echo "Lakestore needs Python 3.11 or newer: install python3 (3.11+)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || test -x $(PY) || \
 		{ echo "Lakestore needs Python's venv module: install python3-venv" >&2; exit 1; }

@@ -1,0 +1,125 @@
+"""What the documents say is true: snippets run, commands and options exist, links and named tests lead somewhere.
+
+docs/cli.md is written from the commands' help by `make docs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from lakestore.cli.main import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "cli.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+HELP_COLUMNS = 100
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [text for said, text in fenced if said == language]
+
+
+def reference() -> str:
+    """Every command's help, as docs/cli.md has it."""
+    parts = ["# Command line\n\nWritten by `make docs` from the commands' own help.\n"]
+    for name in sorted(cli.commands):
+        context = click.Context(
+            cli.commands[name],
+            info_name=f"lakestore {name}",
+            max_content_width=HELP_COLUMNS,
+            terminal_width=HELP_COLUMNS,
+        )
+        lines = cli.commands[name].get_help(context).splitlines()
+        parts.append(f"## {name}\n\n```\n" + "\n".join(line.rstrip() for line in lines) + "\n```\n")
+    return "\n".join(parts)
+
+
+def typed_commands() -> Iterator[tuple[str, list[str]]]:
+    """(page, words) of every `lakestore …` line in a plain block of a page."""
+    for page in PAGES:
+        if page == REFERENCE:
+            continue
+        for block in blocks(page, ""):
+            for line in block.splitlines():
+                if line.startswith("lakestore "):
+                    yield page.name, shlex.split(line, comments=True)[1:]
+
+
+def test_the_readme_session_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each `print` is followed by a comment with what it prints."""
+    monkeypatch.chdir(tmp_path)
+    session = blocks(ROOT / "README.md", "python")[0]
+    promised = [line.strip()[2:] for line in session.splitlines() if re.match(r"\s*# ", line)]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(session, "README.md", "exec"), {})
+    assert promised
+    assert said.getvalue().splitlines() == promised
+
+
+def test_every_python_block_compiles_and_imports_what_exists() -> None:
+    for page in PAGES:
+        for block in blocks(page, "python"):
+            compile(block, page.name, "exec")
+            for line in re.findall(r"^(?:import|from) lakestore.*", block, re.MULTILINE):
+                exec(line, {})
+
+
+def test_every_command_line_in_the_documents_is_one() -> None:
+    commands = list(typed_commands())
+    assert commands
+    for page, (name, *words) in commands:
+        assert name in cli.commands, f"{page}: lakestore {name}"
+        known = {option for parameter in cli.commands[name].params for option in (*parameter.opts, "-h", "--help")}
+        for word in words:
+            if word.startswith("-"):
+                assert word.split("=")[0] in known, f"{page}: lakestore {name} {word}"
+
+
+def test_the_reference_is_up_to_date() -> None:
+    assert REFERENCE.read_text() == reference(), "run `make docs`"
+
+
+def test_every_make_target_is_explained_and_those_named_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = set(" ".join(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)).split())
+    explained = set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
+    assert phony == explained
+    assert makefile.count("\n") < 110
+    readme = (ROOT / "README.md").read_text()
+    for target in ("demo", "test", "lint", "bench"):
+        assert f"make {target}" in readme
+    for page in PAGES:
+        text = page.read_text()
+        for target in re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE):
+            assert target in phony, f"{page.name}: make {target}"
+
+
+def test_ci_runs_what_the_readme_names() -> None:
+    run = (ROOT / ".ci" / "run").read_text()
+    assert {"make test", "make lint"} <= set(re.findall(r"make [a-z]+", run))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_files_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / link).exists(), link
+    for path in re.findall(
+        r"`((?:tests|lakestore|server|tiering|spark_reader|docs|proto|examples)/[\w./]+\.\w+)`", text
+    ):
+        assert (ROOT / path).exists(), path
+
+
+if __name__ == "__main__":
+    REFERENCE.write_text(reference())
