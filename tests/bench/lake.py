@@ -19,7 +19,7 @@ from lakestore.spark.session import attach, session
 from lakestore.spark.sql import SparkLake
 from lakestore.tiering.service import Tierer
 from tests.bench.report import Figure
-from tests.bench.server import ServerProcess
+from tests.support.process import ServerProcess
 
 GROUP = "Lake"
 MILLION = 1_000_000

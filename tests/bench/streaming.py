@@ -14,7 +14,8 @@ import pyarrow as pa
 import lakestore
 from lakestore.client import writer
 from tests.bench.report import Figure
-from tests.bench.server import SCHEMA, ServerProcess, rows
+from tests.bench.rows import SCHEMA, rows
+from tests.support.process import ServerProcess
 
 GROUP = "Server"
 
@@ -164,8 +165,7 @@ def _recovery(folder: Path) -> Iterator[Figure]:
         _written(table, lakestore.Writer.upsert, _ranges(0, 500, 10_000))
     server.kill()
     began = time.perf_counter()
-    server.start()
-    with server, lakestore.connect(server.address) as lake:
+    with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
         found = lake.table("bench.keyed").lookup([{"id": 4_999_999}])
         seconds = time.perf_counter() - began
         if len(found) != 1 or lake.table("bench.keyed").scan().count() != 5_000_000:

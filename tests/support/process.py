@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 
 class ServerProcess:
@@ -39,6 +41,12 @@ class ServerProcess:
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.stop()
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
