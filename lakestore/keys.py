@@ -75,23 +75,20 @@ def _matrix(columns: Sequence[pa.Array]) -> Matrix | None:
 def _fixed(column: pa.Array) -> Matrix | None:
     """A fixed-width column as big-endian rows whose byte order is the value order."""
     kind = column.type
-    if pa.types.is_decimal(kind):
-        raw = np.frombuffer(column.buffers()[1], dtype=np.uint8)
-        matrix = raw[column.offset * 16 : (column.offset + len(column)) * 16].reshape(-1, 16)[:, ::-1].copy()
-        matrix[:, 0] ^= 0x80
-        return matrix
+    matrix: Matrix
     if pa.types.is_boolean(kind):
         matrix = column.cast(pa.uint8()).to_numpy().reshape(-1, 1).copy()
         return matrix
-    if pa.types.is_date32(kind):
-        column = column.cast(pa.int32())
-    elif pa.types.is_timestamp(kind):
-        column = column.cast(pa.int64())
-    elif not pa.types.is_integer(kind):
-        return None
-    values: npt.NDArray[Any] = column.to_numpy()
-    width = values.dtype.itemsize
-    matrix: Matrix = values.astype(values.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, width)
+    if pa.types.is_decimal(kind):
+        raw = np.frombuffer(column.buffers()[1], dtype=np.uint8)
+        matrix = raw[column.offset * 16 : (column.offset + len(column)) * 16].reshape(-1, 16)[:, ::-1].copy()
+    else:
+        number = pa.int32() if pa.types.is_date32(kind) else pa.int64() if pa.types.is_timestamp(kind) else kind
+        if not pa.types.is_integer(number):
+            return None
+        values: npt.NDArray[Any] = column.cast(number).to_numpy()
+        width = values.dtype.itemsize
+        matrix = values.astype(values.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, width)
     matrix[:, 0] ^= 0x80
     return matrix
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +100,7 @@ def _flush(lake: lakestore.Lake, tierer: Tierer) -> Iterator[Figure]:
     yield Figure(GROUP, "flush of 1 M new rows", shown, "≥ 300,000", median >= 300_000)
 
 
-def _rounds(lake: lakestore.Lake, tierer: Tierer, name: str, size: int) -> Iterator[Figure]:
+def _rounds(lake: lakestore.Lake, tierer: Tierer, name: str, size: int) -> Generator[Figure, None, float]:
     """The median round of 100,000 uniform updates; the generator's value."""
     table = lake.create_table(name, SCHEMA, primary_key=["order_id"])
     _load(table, np.arange(size), 1)

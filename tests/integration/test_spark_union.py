@@ -58,11 +58,13 @@ def rows(ids: range, version: int = 0) -> pa.Table:
 
 
 def read(frame: DataFrame) -> list[dict[str, Any]]:
-    return frame.toArrow().sort_by("id").to_pylist()
+    found: list[dict[str, Any]] = frame.toArrow().sort_by("id").to_pylist()
+    return found
 
 
 def scanned(table: ls.Table) -> list[dict[str, Any]]:
-    return table.scan().to_arrow().sort_by("id").to_pylist()
+    found: list[dict[str, Any]] = table.scan().to_arrow().sort_by("id").to_pylist()
+    return found
 
 
 @pytest.fixture

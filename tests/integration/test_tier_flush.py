@@ -40,11 +40,15 @@ def orders(start: int, count: int, name: str = "a") -> pa.Table:
 
 def in_lake(spark: SparkSession, name: str) -> list[dict[str, Any]]:
     columns = ", ".join(SCHEMA.names)
-    return spark.sql(f"SELECT {columns} FROM lake.{name} ORDER BY id").toArrow().cast(SCHEMA).to_pylist()
+    found: list[dict[str, Any]] = (
+        spark.sql(f"SELECT {columns} FROM lake.{name} ORDER BY id").toArrow().cast(SCHEMA).to_pylist()
+    )
+    return found
 
 
 def in_table(table: ls.Table) -> list[dict[str, Any]]:
-    return table.scan().to_arrow().sort_by("id").to_pylist()
+    found: list[dict[str, Any]] = table.scan().to_arrow().sort_by("id").to_pylist()
+    return found
 
 
 @pytest.mark.parametrize("version", [2, 3])
