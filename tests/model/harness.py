@@ -71,10 +71,18 @@ class Harness:
 
     def stop(self) -> None:
         """Let go of everything without writing a checkpoint."""
+        self._end_process()
+        self.disk.close()
+
+    def _end_process(self) -> None:
         self.lake.close()
         self.server.engine.close(checkpoint=False)
         self.server._lock.close()
-        self.disk.close()
+
+    def kill(self) -> None:
+        """End the process and start another on the same running machine: what was written, synced or not, is there."""
+        self._end_process()
+        self._start()
 
     def crash(self, seed: int | None, *, lost: Sequence[str] = ()) -> None:
         """Cut power and start again on what is left."""

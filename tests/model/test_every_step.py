@@ -141,6 +141,18 @@ def test_a_failed_write_is_cut_off_and_the_next_commit_stands(story: Story) -> N
     story.check()
 
 
+def test_what_a_restart_has_served_survives_a_power_cut(story: Story) -> None:
+    """A frame that was written and never synced is read after a kill: from then on it must be durable."""
+    story.harness.disk.fail("sync")
+    with pytest.raises(LakestoreError):
+        story.harness.commit(story.harness.request(LAST, story.sequence + 1))
+    story.harness.kill()
+    story.model.commit(LAST)
+    assert story.harness.cut() == story.model.cut(), "the frame was whole in the page cache"
+    story.harness.crash(None)
+    story.check()
+
+
 def test_the_lost_index_is_rebuilt(story: Story) -> None:
     story.harness.server.engine.checkpoint()
     story.write(LAST)

@@ -145,6 +145,10 @@ class LakeMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.harness.restart()
 
+    @rule()
+    def kill(self) -> None:
+        self.harness.kill()
+
     @rule(seed=SEEDS, lost=LOST)
     def crash(self, seed: int | None, lost: list[str]) -> None:
         self.harness.crash(seed, lost=lost)
