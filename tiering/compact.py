@@ -149,8 +149,9 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     if int(snapshot.snapshotId()) == started.snapshot_id:
         lake.drop_branch(started.branch)
         return None
-    known, record = tools.of(started.scan), lake.record()
+    known, record, base = tools.of(started.scan), lake.record(), lake.current_id()
     assert record is not None
+    assert base is not None
     changes = lake.changes(snapshot)
     live = known.files.at_main(lake)
     old = _replaced(lake, started, changes, live)
@@ -162,7 +163,7 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
     try:
         outdated = _outdated(old, live)
-        landed = lake.retried(lambda: _swap(lake, after, source, (old, new), outdated, deletes))
+        landed = lake.retried(lambda: _swap(lake, after, base, source, (old, new), outdated, deletes))
     except LakestoreError as error:
         raise tools.failed(lake, record, error) from error
     tools.crash("compact-landed")
@@ -219,6 +220,7 @@ def _outdated(old: Sequence[LakeFile], live: Mapping[str, LakeFile]) -> list[Any
 def _swap(
     lake: Iceberg,
     record: Record,
+    base: int,
     source: tuple[str, int],
     files: tuple[Sequence[LakeFile], Sequence[LakeFile]],
     outdated: Sequence[Any],
@@ -227,7 +229,7 @@ def _swap(
     if deletes.added and not outdated:
         raise Corrupt("rows of compacted files died, but no delete file of theirs says so")
     transaction = lake.transaction()
-    swap = transaction.newRewrite().validateFromSnapshot(lake.current_id())
+    swap = transaction.newRewrite().validateFromSnapshot(base)
     old, new = files
     for java in [*(file.java for file in old), *outdated]:
         swap = swap.deleteFile(java)

@@ -143,6 +143,8 @@ def _record(
         return _tier_record(table, snapshot, current, known)
     if operation == "replace" and below is not None and current is not None:
         _check_kept(table, new, below, snapshot)
+        if _is_tier(snapshot):
+            _check_stands(table, _tier_record(table, snapshot, current, known), current)
         return replace(current, snapshot_id=snapshot["snapshot-id"])
     raise Forbidden(
         f"rows of {table.name} are written through Lakestore: use `lakestore write {table.name} FILE` or a client's "
@@ -181,6 +183,15 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
             f"run `lakestore verify {table.name}`"
         )
     return TierRecord(snapshot["snapshot-id"], point, sums, lsn, epoch)
+
+
+def _check_stands(table: Table, record: TierRecord, current: TierRecord) -> None:
+    """A compaction of ours made for another state than main's does not know which rows died since: it is fenced."""
+    if record.tier_point != current.tier_point:
+        raise Fenced(
+            f"a compaction of {table.name} is for tier point {list(record.tier_point)}, "
+            f"but main is at {list(current.tier_point)}: plan anew"
+        )
 
 
 def _count(table: Table, snapshot: Json, key: str, *, default: str | None = None) -> int:

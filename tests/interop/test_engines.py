@@ -208,7 +208,7 @@ def test_every_engine_reads_the_same_rows(shop: Shop) -> None:
 
 def test_stock_maintenance_between_rounds(shop: Shop) -> None:
     """Each procedure on main, then a union read over hot changes, then a round that must find the dead again."""
-    steps = [_pack, _position_deletes, _sort, _expire, _manifests, _pack_dirty, _orphans, _expire]
+    steps = [_pack, _position_deletes, _sort, _pack_dirty, _expire, _manifests, _orphans, _position_deletes]
     for restart in range(0, len(steps), 3):
         with Tierer(shop.lake, shop.spark) as tierer:
             for step in steps[restart : restart + 3]:
@@ -237,7 +237,7 @@ WRITES = [
     "ALTER TABLE lake.{} ADD PARTITION FIELD bucket(4, id)",
     "ALTER TABLE lake.{} WRITE ORDERED BY price",
     "ALTER TABLE lake.{} SET TBLPROPERTIES ('write.data.path' = 'file:///tmp/elsewhere')",
-    "ALTER TABLE lake.{} RENAME TO lake.shop.other",
+    "ALTER TABLE lake.{} RENAME TO shop.other",
     "ALTER TABLE lake.{} DROP TAG `lakestore-tier`",
     "CALL lake.system.set_current_snapshot(table => '{}', ref => 'side')",
     "DROP TABLE lake.{}",
@@ -266,12 +266,9 @@ def test_writes_by_other_engines_are_refused(shop: Shop) -> None:
 
 def _refused(shop: Shop, table: str, text: str) -> None:
     started = time.monotonic()
-    with pytest.raises(Exception, match="Lakestore|lakestore|lake\\.") as caught:
+    with pytest.raises(Exception, match=f"Forbidden: .*{table}"):
         shop.spark.sql(text).collect()
     assert time.monotonic() - started < REFUSED_SECONDS_MAX, text
-    said = str(caught.value)
-    assert table in said, said
-    assert "Forbidden" in said or "403" in said, said
 
 
 def test_writes_by_pyiceberg_are_refused(shop: Shop) -> None:
@@ -281,9 +278,14 @@ def test_writes_by_pyiceberg_are_refused(shop: Shop) -> None:
     before = shop.main(ITEMS)
     loaded = shop.pyiceberg().load_table(ITEMS)
     rows = loaded.scan().to_arrow()
-    for write in (lambda: loaded.append(rows), lambda: loaded.delete("id = 11"), lambda: loaded.overwrite(rows)):
+    writes: list[Callable[[], None]] = [
+        lambda: loaded.append(rows),
+        lambda: loaded.delete("id = 11"),
+        lambda: loaded.overwrite(rows),
+    ]
+    for write in writes:
         started = time.monotonic()
-        with pytest.raises(Exception, match="(?i)lakestore|Cannot write manifest for table version: 3"):
+        with pytest.raises(Exception, match=r"(?i)lakestore|Cannot write manifest for table version: 3"):
             write()
         assert time.monotonic() - started < REFUSED_SECONDS_MAX
     assert shop.main(ITEMS) == before
