@@ -13,9 +13,9 @@ from tests.bench.report import Figure
 
 
 def _lake(folder: Path) -> Iterator[Figure]:
-    from tests.bench import lake
+    from tests.bench.lake import measure
 
-    return lake.measure(folder)
+    return measure(folder)
 
 
 GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {"server": streaming.measure, "lake": _lake}
