@@ -58,16 +58,16 @@ def test_an_lsn_finds_its_commit_end(counts: list[int], data: st.DataObject) -> 
 
 @settings(max_examples=20)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=40), st.booleans())
-def test_segments_hold_what_memory_held(tmp_path_factory: pytest.TempPathFactory, counts: list[int], keyed: bool) -> None:
+def test_segments_hold_what_memory_held(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], keyed: bool
+) -> None:
     folder = tmp_path_factory.mktemp("segments")
     log = log_of(counts).freeze()
     path = folder / "a.seg"
     segment.write(RealDisk(), path, log.chunks, keyed=keyed)
     read = log.install([segment.Segment(path, SCHEMA, keyed=keyed)])
     assert values(read, 0, read.head) == list(range(log.head))
-    assert [read.at_lsn(10 * i) for i in range(len(counts) + 1)] == [
-        log.at_lsn(10 * i) for i in range(len(counts) + 1)
-    ]
+    assert [read.at_lsn(10 * i) for i in range(len(counts) + 1)] == [log.at_lsn(10 * i) for i in range(len(counts) + 1)]
 
 
 def test_appends_go_on_while_a_checkpoint_cuts(tmp_path: Path) -> None:
