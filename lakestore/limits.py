@@ -14,6 +14,7 @@ KEY_BYTES_MAX = 64 << 10
 
 PRODUCER_ANSWERS_KEPT = 64
 """Answers a retry can still be given, and so the window of batches in flight."""
+EPOCH_MAX = (1 << 32) - 1
 PRODUCERS_MAX = 20_000
 """The least recently used go first."""
 
@@ -27,10 +28,14 @@ JOURNAL_BYTES_MAX = 256 << 20
 """Writers wait while the journal since the last checkpoint is longer."""
 OVERLAY_KEYS_BEFORE_CHECKPOINT = 1_000_000
 SEGMENT_ROWS_MAX = 1_000_000
+SEGMENT_BYTES_MAX = 512 << 20
+"""Small segments are merged up to here: a column of an Arrow batch ends at 2 GB."""
 SEGMENT_BLOCK_BYTES = 64 << 10
 
 CHANGES_BATCH_ROWS_MAX = 65_536
 FETCH_BATCH_ROWS_MAX = 131_072
+READ_BATCH_BYTES_MAX = 16 << 20
+"""Rows of a scan or a change stream are sent in batches of about this size, far below a message's limit."""
 LEASE_SECONDS_DEFAULT = 3_600
 LEASE_SECONDS_MAX = 86_400
 TIERER_SECONDS_DEFAULT = 30

@@ -43,7 +43,7 @@ def decode(data: bytes, *, crc: int | None = None) -> pa.RecordBatch:
             batches = _read_bounded(reader)
         for batch in batches:
             batch.validate(full=True)
-        return pa.concat_batches(batches) if batches else schema.empty_table().combine_chunks().to_batches()[0]
+        return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)
     except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError) as error:
         raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error
 
@@ -138,15 +138,40 @@ def _conform_column(batch: pa.RecordBatch, field: pa.Field, table: Table) -> pa.
 
 
 def _cast(column: pa.Array, field: pa.Field, table: Table) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if not _castable(column.type, field.type):
+    source = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not _castable(source, field.type):
         raise Invalid(f"table {table.name}: column {field.name!r} is {field.type}, not {column.type}")
     try:
-        return column.cast(field.type)
+        if pa.types.is_dictionary(column.type):
+            column = _unfolded(column, field, table)
+        cast = column.cast(field.type)
     except pa.ArrowException as error:
         row = _first_misfit(column, field.type)
         raise Invalid(f"table {table.name}: column {field.name!r}, row {row}: {error}") from error
+    if pa.types.is_floating(column.type) and column.type.bit_width > field.type.bit_width:
+        _check_exact(column, cast, field, table)
+    return cast
+
+
+def _unfolded(column: pa.DictionaryArray, field: pa.Field, table: Table) -> pa.Array:
+    """A dictionary's values row by row: a few long ones may be named often."""
+    if pa.types.is_string(field.type) or pa.types.is_binary(field.type):
+        size = pc.sum(pc.binary_length(column.dictionary).cast(pa.int64()).take(column.indices)).as_py() or 0
+        if size > limits.BATCH_MEMORY_BYTES_MAX:
+            raise Invalid(
+                f"table {table.name}: column {field.name!r} takes {size} bytes without its dictionary,"
+                f" more than {limits.BATCH_MEMORY_BYTES_MAX}: send smaller batches"
+            )
+    return column.dictionary_decode()
+
+
+def _check_exact(column: pa.Array, cast: pa.Array, field: pa.Field, table: Table) -> None:
+    """Arrow narrows floats without a word."""
+    wrong = pc.and_(pc.not_equal(cast.cast(column.type), column), pc.invert(pc.is_nan(column)))
+    row = pc.index(wrong, True).as_py()
+    if row >= 0:
+        value = column[row].as_py()
+        raise Invalid(f"table {table.name}: column {field.name!r}, row {row}: {value} is no exact {field.type}")
 
 
 def _castable(source: pa.DataType, target: pa.DataType) -> bool:

@@ -56,7 +56,10 @@ def arrow_type(name: str) -> pa.DataType:
     match = _DECIMAL.fullmatch(name)
     if not match:
         raise Invalid(f"type {name!r} is not known")
-    return pa.decimal128(int(match[1]), int(match[2]))
+    precision, scale = int(match[1]), int(match[2])
+    if not (1 <= precision <= 38 and scale <= precision):
+        raise Invalid(f"type {name!r} has not 1 to 38 digits, of which at most all are behind the point")
+    return pa.decimal128(precision, scale)
 
 
 def iceberg_type(name: str) -> str:
@@ -342,8 +345,10 @@ def lake_options(options: dict[str, Any]) -> Lake:
 def check(table: Table) -> None:
     """Refuse a definition that cannot be kept, naming the column and the rule."""
     _check_names(table)
+    for column in table.columns:
+        arrow_type(column.type)
     _check_keys(table)
-    if not 1 <= table.buckets <= limits.BUCKETS_MAX:
+    if type(table.buckets) is not int or not 1 <= table.buckets <= limits.BUCKETS_MAX:
         raise Invalid(f"table {table.name}: buckets must be 1 to {limits.BUCKETS_MAX}, not {table.buckets}")
     if table.merge != "upsert":
         raise Invalid(f"table {table.name}: merge engine {table.merge!r} is not known; known is 'upsert'")
@@ -381,6 +386,9 @@ def _check_keys(table: Table) -> None:
         for name in names:
             if table.column(name).type in ("float32", "float64"):
                 raise Invalid(f"table {table.name}: column {name!r} is a float and cannot be in the {what}")
+    for name in table.primary_key:
+        if not table.column(name).required:
+            raise Invalid(f"table {table.name}: key column {name!r} must be required")
     if table.keyed and not set(table.bucket_key) <= set(table.primary_key):
         raise Invalid(f"table {table.name}: the bucket key must be part of the primary key")
     if table.keyed and not table.bucket_key:

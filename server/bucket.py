@@ -74,6 +74,10 @@ class Chunk(Protocol):
     def index(self) -> CommitIndex:
         """Commits that end in this chunk."""
 
+    @property
+    def size(self) -> int:
+        """About how many bytes."""
+
     def pieces(self) -> Sequence[Piece]:
         """The chunk's record batches, in offset order."""
 
@@ -105,6 +109,11 @@ class MemoryChunk:
     def end(self) -> int:
         """Offset after the last."""
         return self.start + int(self.batch.num_rows)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch."""
+        return int(self.batch.nbytes)
 
     def pieces(self) -> Sequence[Piece]:
         """The one batch."""

@@ -5,6 +5,7 @@ Beside the commit loop, which only freezes before and installs after. A failed c
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from lakestore import limits
-from lakestore.errors import LakestoreError, Unavailable
+from lakestore.errors import LakestoreError
 from lakestore.server import catalog_log, checkpoint, journal_writer, segment
 from lakestore.server.bucket import BucketLog, Chunk
 from lakestore.server.disk import Disk
@@ -23,6 +26,7 @@ from lakestore.server.state import State, TableState, View
 log = logging.getLogger("lakestore.checkpoint")
 SEGMENTS = "segments"
 SUFFIX = ".seg"
+RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,9 @@ class Checkpointer:
         self._freeze, self._install = freeze, install
         self._running = threading.Lock()
         self._wanted = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
+        self._attempt = 0
+        self._made: list[Path] = []
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -58,7 +64,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Stop after the one that runs."""
-        self._closing = True
+        self._closing.set()
         self._wanted.set()
         self._thread.join()
 
@@ -66,28 +72,43 @@ class Checkpointer:
         while True:
             self._wanted.wait()
             self._wanted.clear()
-            if self._closing:
+            if self._closing.is_set():
                 return
             try:
                 self.run_once()
-            except Unavailable:
-                return
-            except (LakestoreError, OSError) as error:
+            except (LakestoreError, OSError, pa.ArrowException, ValueError, MemoryError) as error:
                 log.error("the checkpoint failed, the last one stays valid: %s", error)
+                self._closing.wait(RETRY_SECONDS)
+                self._wanted.set()
 
     def run_once(self) -> None:
         """One checkpoint, from freeze to trimmed journal."""
         with self._running:
             frozen = self._freeze()
             self._wanted.clear()
-            if self._closing:
+            if self._closing.is_set():
                 self._wanted.set()
-            cut = self._cut(frozen.view)
-            self._index.merge(frozen.view.lsn)
-            data = frozen.small | {"tables": table_entries(frozen.view, cut)}
-            checkpoint.write(self._disk, self._folder, frozen.view.lsn, data)
+            try:
+                cut = self._cut(frozen.view)
+                self._index.merge(frozen.view.lsn)
+                data = frozen.small | {"tables": table_entries(frozen.view, cut)}
+                checkpoint.write(self._disk, self._folder, frozen.view.lsn, data)
+            except Exception:
+                self._undo(frozen.view.lsn)
+                raise
+            self._made.clear()
             self._install(lambda state: state.install(cut))
             self._trim(frozen.view.lsn, data)
+
+    def _undo(self, lsn: int) -> None:
+        """Remove the segments of a failed attempt, unless a checkpoint that names them may be there."""
+        made, self._made = self._made, []
+        self._attempt += 1
+        with contextlib.suppress(OSError):
+            if checkpoint.name_of(lsn) not in self._disk.list(self._folder):
+                for path in made:
+                    if path.name in self._disk.list(path.parent):
+                        self._disk.remove(path)
 
     def _cut(self, view: View) -> dict[tuple[str, int], list[Chunk]]:
         """Segments for every bucket that has rows in memory, synced with their folders."""
@@ -108,7 +129,9 @@ class Checkpointer:
         kept, runs = segment_runs(held.chunks)
         segments = list(kept)
         for run in runs:
-            path = folder / f"{bucket}-{run[0].start}-{run[-1].end}-{lsn}{SUFFIX}"
+            again = f"-{self._attempt}" if self._attempt else ""
+            path = folder / f"{bucket}-{run[0].start}-{run[-1].end}-{lsn}{again}{SUFFIX}"
+            self._made.append(path)
             segment.write(self._disk, path, run, keyed=held.keyed)
             segments.append(segment.Segment(path, held.schema, keyed=held.keyed))
         return segments
@@ -133,17 +156,23 @@ def segment_runs(chunks: Sequence[Chunk]) -> tuple[list[Chunk], list[list[Chunk]
     it, so that a row is rewritten a logarithmic number of times."""
     at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, segment.Segment)), len(chunks))
     rows = chunks[-1].end - chunks[at].start
+    size = sum(chunk.size for chunk in chunks[at:])
     while at and chunks[at - 1].end - chunks[at - 1].start <= rows:
         merged = rows + chunks[at - 1].end - chunks[at - 1].start
-        if merged > limits.SEGMENT_ROWS_MAX:
+        size += chunks[at - 1].size
+        if merged > limits.SEGMENT_ROWS_MAX or size > limits.SEGMENT_BYTES_MAX:
             break
         at, rows = at - 1, merged
     runs: list[list[Chunk]] = []
+    size = 0
     for chunk in chunks[at:]:
-        if runs and chunk.end - runs[-1][0].start <= limits.SEGMENT_ROWS_MAX:
+        size += chunk.size
+        rows_fit = runs and chunk.end - runs[-1][0].start <= limits.SEGMENT_ROWS_MAX
+        if rows_fit and size <= limits.SEGMENT_BYTES_MAX:
             runs[-1].append(chunk)
         else:
             runs.append([chunk])
+            size = chunk.size
     return list(chunks[:at]), runs
 
 

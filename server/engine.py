@@ -170,7 +170,10 @@ class Engine:
         if self._closing:
             return
         if checkpoint and self._failure is None:
-            self.checkpoint()
+            try:
+                self.checkpoint()
+            except (LakestoreError, OSError) as error:
+                log.error("the last checkpoint failed, the next start reads the journal: %s", error)
         with self._queued:
             self._closing = True
             self._queued.notify_all()

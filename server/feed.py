@@ -14,7 +14,7 @@ from lakestore.rows import encode
 from lakestore.schema import SYSTEM_TYPES, Table
 from lakestore.server.bucket import BucketLog
 from lakestore.server.engine import Engine
-from lakestore.server.reads import Rows, dead_of, live, project, read, with_before_images
+from lakestore.server.reads import Rows, bounded, dead_of, live, project, read, with_before_images
 from lakestore.server.state import View
 from lakestore.token import Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
@@ -87,9 +87,11 @@ def _snapshot(engine: Engine, stream: _Stream, position: Token) -> Iterator[pb.C
             dead = dead_of(log, 0, head)
             for rows in live(log, here.offset if bucket == here.bucket else 0, head, dead):
                 inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
-                batch = project(state.table, inserts, _columns(state.table, stream), bucket)
-                after = Place(uuid, bucket, int(rows.offsets[-1]) + 1)
-                yield _message(state.table, batch, replace(position, place=after), snapshot=True)
+                at = 0
+                for batch in bounded(project(state.table, inserts, _columns(state.table, stream), bucket)):
+                    at += batch.num_rows
+                    after = Place(uuid, bucket, int(rows.offsets[at - 1]) + 1)
+                    yield _message(state.table, batch, replace(position, place=after), snapshot=True)
 
 
 def _follow(engine: Engine, stream: _Stream, position: Token, active: Callable[[], bool]) -> Iterator[pb.ChangeBatch]:
@@ -118,13 +120,13 @@ def _upto(view: View, tables: Sequence[str], lsn: int, limit: int) -> int:
 
 
 def _between(view: View, stream: _Stream, lsn: int, after: Token) -> Iterator[pb.ChangeBatch]:
-    """Per table one batch of the commits in (lsn, after]; the last one carries the token."""
+    """Per table the commits in (lsn, after], in batches that fit into a message; the last one carries the token."""
     batches = []
     for uuid in stream.tables:
         state = view.by_uuid(uuid)
         batch = _table_batch(state.table, state.logs, stream, lsn, after.lsn)
         if batch is not None:
-            batches.append((state.table, batch))
+            batches += [(state.table, piece) for piece in bounded(batch)]
     for i, (table, batch) in enumerate(batches):
         token = after if i == len(batches) - 1 else replace(after, lsn=lsn)
         yield _message(table, batch, token, snapshot=False)

@@ -93,6 +93,9 @@ def _guarded(answers: Iterator[Any], context: grpc.ServicerContext) -> Iterator[
         yield from answers
     except LakestoreError as error:
         _abort(context, error)
+    except Exception as error:  # the edge, as for single calls
+        log.exception("a stream failed")
+        _abort(context, Internal(f"a defect of the server: {error}", applied="unknown"))
 
 
 def _abort(context: grpc.ServicerContext, error: LakestoreError) -> None:

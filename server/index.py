@@ -91,7 +91,7 @@ class Index:
         self._overlay: dict[bytes, int] = {}
         self._older: tuple[dict[bytes, int], ...] = ()
         self._frozen: dict[bytes, int] | None = None
-        self._highest: dict[bytes, bytes] = {}
+        self._highest: dict[bytes, tuple[int, bytes]] = {}
         self._highest_lock = threading.Lock()
         self._frozen_lsn = self._merged_lsn = self._finder.ask(worker.LSN)[0]
 
@@ -129,7 +129,8 @@ class Index:
         return values
 
     def _from_lmdb(self, keys: list[bytes], lsn_max: int) -> Ints:
-        if min(keys) > self._highest_of(keys[0][:PREFIX_BYTES]):
+        highest_lsn, highest = self._highest_of(keys[0][:PREFIX_BYTES])
+        if highest_lsn <= lsn_max and min(keys) > highest:
             return np.full(len(keys), ABSENT, dtype=np.int64)
         lsn, data = self._finder.ask(worker.FIND, keys)
         offsets = np.frombuffer(data, dtype=np.int64)
@@ -139,12 +140,12 @@ class Index:
             raise Corrupt("the key index is damaged: stop the server and remove its index folder; it is rebuilt")
         return offsets
 
-    def _highest_of(self, prefix: bytes) -> bytes:
-        """An upper bound of a table's keys in LMDB: new keys above it need not be asked for."""
+    def _highest_of(self, prefix: bytes) -> tuple[int, bytes]:
+        """(LMDB's LSN, key): an upper bound of a table's keys in LMDB: new keys above it need not be asked for."""
         with self._highest_lock:
             generation = self._highest
             if prefix not in generation:
-                generation[prefix] = self._finder.ask(worker.HIGHEST, [prefix])[1]
+                generation[prefix] = self._finder.ask(worker.HIGHEST, [prefix])
             return generation[prefix]
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int]) -> None:

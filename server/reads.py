@@ -113,6 +113,16 @@ def project(table: Table, rows: Rows, columns: Sequence[str], bucket: int) -> pa
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
+def bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces that fit into a message; a single row may be larger."""
+    if batch.nbytes <= limits.READ_BATCH_BYTES_MAX or batch.num_rows <= 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from bounded(batch.slice(0, half))
+    yield from bounded(batch.slice(half))
+
+
 def _system(name: str, rows: Rows, bucket: int, count: int) -> pa.Array:
     if name == "__change":
         return CHANGE_NAMES.take(pa.array(rows.change))

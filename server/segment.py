@@ -109,7 +109,7 @@ class Segment:
         self._keyed = keyed
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()
-        self.size = data.size
+        self._size = int(data.size)
         self._layout = _parsed(data, path)
         self._checked = np.zeros(len(self._layout.crcs), dtype=np.bool_)
         self._pieces = self._all_pieces()
@@ -128,6 +128,11 @@ class Segment:
     def index(self) -> CommitIndex:
         """Commits that end in this segment."""
         return self._layout.index
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
 
     def pieces(self) -> Sequence[Piece]:
         """Its record batches."""

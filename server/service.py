@@ -6,6 +6,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import orjson
 import pyarrow as pa
 
 from lakestore import keys, limits, rows, schema
-from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError, Unavailable
+from lakestore.errors import Conflict, Fenced, Internal, Invalid, LakestoreError, Unavailable
 from lakestore.schema import Table
 from lakestore.server import audit, catalog_log, feed, reads
 from lakestore.server.bucket import PREV
@@ -53,7 +54,10 @@ class Service:
         except (ValueError, KeyError, TypeError) as error:
             raise Invalid(f"the table definition is not readable: {error}") from error
         table = replace(table, uuid=str(uuid.uuid4()))
-        schema.check(table)
+        try:
+            schema.check(table)
+        except (TypeError, AttributeError) as error:
+            raise Invalid(f"the table definition has a value of a wrong type: {error}") from error
         if table.name in self.engine.view.names:
             raise Conflict(f"table {table.name} exists already")
         step = self._catalog.create_own(table)
@@ -107,6 +111,8 @@ class Service:
         def plan(state: State, frame: Frame) -> None:
             known = state.producers.get(request.producer)
             epoch = known.epoch + 1 if known else 1
+            if epoch > limits.EPOCH_MAX:
+                raise Invalid(f"producer {request.producer!r} has used up its epochs: take another name")
             opened.append((epoch, 0, known.progress if known else ""))
             frame.producers.append([request.producer, epoch, 0, [], ""])
 
@@ -131,6 +137,8 @@ class Service:
                     waiting.put((self._submit(request), request.sequence))
             except LakestoreError as error:
                 waiting.put((error, 0))
+            except (pa.ArrowException, ValueError, TypeError, LookupError, MemoryError) as error:
+                waiting.put((Internal(f"a defect of the server: {error}", applied="unknown"), 0))
             finally:
                 waiting.put(None)
 
@@ -140,6 +148,9 @@ class Service:
                 yield self._streamed(*item)
         finally:
             stopped.set()
+            with suppress(queue.Empty):  # let a thread that waits for room see that it is over
+                while True:
+                    waiting.get_nowait()
 
     def _streamed(self, request: Request | LakestoreError, sequence: int) -> pb.CommitAnswer:
         try:
@@ -255,7 +266,8 @@ class Service:
         else:
             parts = reads.read(log, request.start, request.end)
         for part in parts:
-            yield _row_batch(reads.project(state.table, part, columns, request.bucket))
+            for piece in reads.bounded(reads.project(state.table, part, columns, request.bucket)):
+                yield _row_batch(piece)
 
     def renew_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
         """Prolong a lease."""

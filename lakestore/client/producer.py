@@ -65,13 +65,16 @@ def retried(transport: Transport, request: pb.CommitRequest) -> pb.CommitAnswer:
     """A commit sent until it is answered or the time is over; its sequence makes that safe."""
     deadline = time.monotonic() + RETRY_SECONDS
     pause = _PAUSE_FIRST
+    unknown = False
     while True:
         try:
             return transport.commit(request)
-        except (Unavailable, Exhausted) as error:
-            if time.monotonic() + pause > deadline:
-                raise
-            if error.applied == "no" and "shutting down" in error.message:
+        except LakestoreError as error:
+            unknown = unknown or error.applied == "unknown"
+            late = time.monotonic() + pause > deadline
+            down = error.applied == "no" and "shutting down" in error.message
+            if late or down or not isinstance(error, (Unavailable, Exhausted)):
+                error.applied = "unknown" if unknown else "no"  # one refusal says nothing of the tries before it
                 raise
         time.sleep(pause)
         pause = min(pause * 2, _PAUSE_MAX)

@@ -73,7 +73,7 @@ class Writer:
 
     def _put(self, kind: pb.ChangeKind.ValueType, batch: pa.RecordBatch, progress: str) -> None:
         with self._state:
-            self._state.wait_for(lambda: self._buffer_bytes < BUFFER_BYTES_MAX or self._failure)
+            self._state.wait_for(lambda: self._buffer_bytes < BUFFER_BYTES_MAX or self._failure or self._closing)
             if self._closing:
                 raise Invalid("the writer is closed")
             self._raise_failure()
@@ -84,8 +84,10 @@ class Writer:
     def flush(self) -> str:
         """Wait until everything is durable; the last commit's token."""
         with self._state:
-            self._state.wait_for(lambda: self._failure or not (self._buffer or self._unanswered))
+            self._state.wait_for(lambda: self._failure or self._closing or not (self._buffer or self._unanswered))
             self._raise_failure()
+            if self._buffer or self._unanswered:
+                raise Invalid("the writer was closed before everything was written")
             return self.token
 
     def close(self) -> None:
@@ -116,13 +118,14 @@ class Writer:
     # The rest runs on the writer's thread, `_requests` on the stream's.
 
     def _run(self) -> None:
-        deadline = time.monotonic() + RETRY_SECONDS
+        deadline: float | None = None  # runs from the first failure after an answer
         while not self._closing:
             try:
                 for answer in self._transport.write(self._requests()):
                     self._answered(answer)
-                    deadline = time.monotonic() + RETRY_SECONDS
+                    deadline = None
             except LakestoreError as error:
+                deadline = deadline or time.monotonic() + RETRY_SECONDS
                 if not isinstance(error, (Unavailable, Exhausted)) or time.monotonic() > deadline:
                     self._fail(error)
                     return
@@ -147,11 +150,17 @@ class Writer:
             request = self._producer.request([], batches[-1].progress)
             self._unanswered.append(request)
             self._state.notify_all()
-        request.changes.append(change(self._table.name, batches[0].kind, [pending.batch for pending in batches]))
+        encoded = change(self._table.name, batches[0].kind, [pending.batch for pending in batches])
+        with self._state:
+            request.changes.append(encoded)
+            self._state.notify_all()
         return request
 
     def _ready(self) -> bool:
-        return bool(self._resend) or (bool(self._buffer) and len(self._unanswered) < IN_FLIGHT_MAX)
+        """A request to send again may still be in the making, on the thread of the stream before."""
+        if self._resend:
+            return bool(self._resend[0].changes)
+        return bool(self._buffer) and len(self._unanswered) < IN_FLIGHT_MAX
 
     def _taken(self) -> list[_Pending]:
         """The first pending rows, with those behind them that fit into the same commit."""

@@ -108,6 +108,7 @@ def test_many_quiet_tables_keep_no_journal_and_few_files(tmp_path: Path) -> None
 def test_a_row_is_rewritten_a_logarithmic_number_of_times() -> None:
     class Run:
         index = pieces = None
+        size = 1
 
         def __init__(self, start: int, end: int) -> None:
             self.start, self.end = start, end
