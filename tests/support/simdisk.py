@@ -3,8 +3,8 @@
 The root is a real folder, so readers may map its files; it plays the page cache. Beside it stands what would
 be left after a power cut: contents as of the last `sync` of each file, names as of the last `sync_folder` of
 each folder. `crash` writes that into a new folder. Given a seed it also keeps some of what was not synced:
-per file a prefix of the writes, the last one torn at any byte or with a page of zeros; per folder a prefix of
-the changes. Files that did not come through the seam (LMDB's, which syncs them itself) are copied as they are.
+per file a prefix of the writes, the last one torn at any byte or with a page of zeros; per folder any of the
+changes. Files that did not come through the seam (LMDB's, which syncs them itself) are copied as they are.
 """
 
 from __future__ import annotations
@@ -95,9 +95,15 @@ class _Folder:
         self.pending.clear()
 
     def after_crash(self, chance: random.Random | None) -> dict[str, _Content]:
+        """Nothing orders the changes of a folder that is not synced: some survive, or the first few."""
         names = dict(self.durable)
-        for namings in self.pending[: chance.randint(0, len(self.pending)) if chance else 0]:
-            _name(names, namings)
+        if chance is None:
+            return names
+        in_order = chance.random() < 0.5
+        first = chance.randint(0, len(self.pending))
+        for i, namings in enumerate(self.pending):
+            if i < first if in_order else chance.random() < 0.5:
+                _name(names, namings)
         return names
 
 
