@@ -75,7 +75,12 @@ def compact(tools: Round, name: str, *, force: bool = False) -> Compacted | None
     started = fork(tools, name, force=force)
     if started is None:
         return None
-    rewrite(tools, started, force=force)
+    try:
+        rewrite(tools, started, force=force)
+    except LakestoreError:
+        with suppress(LakestoreError):
+            abandon(tools, started)
+        raise
     return land(tools, started)
 
 
@@ -130,6 +135,11 @@ def land(tools: Round, started: Fork) -> Compacted | None:
     try:
         with java_errors():
             return _land(tools, started)
+    except Conflict:
+        # Main moved on without it: its branch would keep the old files for good.
+        with suppress(LakestoreError):
+            abandon(tools, started)
+        raise
     finally:
         _release(tools, started.lease)
 

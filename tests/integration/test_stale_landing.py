@@ -9,7 +9,7 @@ import lakestore as ls
 from lakestore.tiering import Tierer, compact
 from lakestore.tiering.flush import flush
 from lakestore.verify import verify
-from tests.integration.tiering_tables import NAME, create, in_lake, in_table, items, keys
+from tests.integration.tiering_tables import NAME, create, in_lake, in_table, items, keys, refs
 
 pytestmark = pytest.mark.spark
 
@@ -45,9 +45,11 @@ def test_a_landing_after_a_flush_is_refused(
         compact.rewrite(tierer.tools, started, force=True)
         with pytest.raises((ls.Conflict, ls.Fenced)):
             compact.land(tierer.tools, started)
+    assert by_another or refs(spark) == {"main", "lakestore-tier"}
     assert in_lake(spark) == in_table(table)
     with Tierer(lake, spark) as third:
         third.run_once(compaction=True)
     assert in_lake(spark) == in_table(table)
+    assert refs(spark) == {"main", "lakestore-tier"}
     verified = verify(lake.transport, NAME)
     assert verified.same, verified.problems()
