@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore import limits
+from lakestore.arrow_message import has_compressed
 from lakestore.errors import Corrupt, Invalid
 from lakestore.schema import Table
 
@@ -38,6 +39,8 @@ def decode(data: bytes, *, crc: int | None = None) -> pa.RecordBatch:
     if crc is not None and crc32c(data) != crc:
         raise Invalid("the rows do not match their checksum: send them again")
     try:
+        if has_compressed(data):
+            raise Invalid("the rows are compressed: send Arrow IPC without compression")
         with pa.ipc.open_stream(data) as reader:
             schema = reader.schema
             batches = _read_bounded(reader)

@@ -67,5 +67,5 @@ def unpack_error(data: bytes | None, code: str, details: str) -> LakestoreError:
     if code in ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "UNKNOWN"):
         return Unavailable(f"the server does not answer ({details}): is it running?", applied="unknown")
     if code == "RESOURCE_EXHAUSTED":
-        return error_of("Exhausted", f"the message is too large: {details}")
+        return error_of("Invalid", f"the message is too large ({details}): send fewer rows, or ask for fewer")
     return error_of("Internal", f"{code}: {details}", "unknown")

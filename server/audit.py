@@ -80,7 +80,7 @@ def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows)
     table = state.table
     columns: list[pa.Array] = [rows.batch.column(name) for name in table.primary_key]
     encoded = keys.encode(columns, table_prefix(table.number))
-    later, offsets = engine.lookup(table.name, lambda _: (encoded, table.number))
+    later, offsets = engine.lookup(table.name, lambda _: encoded)
     log = later.by_uuid(table.uuid).logs[bucket]
     superseded = OffsetSet.of(log.prevs(state.logs[bucket].head, log.head))
     confirmed: Ints = rows.offsets[(offsets == rows.offsets) | superseded.contains(rows.offsets)]

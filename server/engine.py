@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from lakestore import limits
 from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Unavailable
+from lakestore.schema import Table
 from lakestore.server import journal, recovery
 from lakestore.server.checkpointer import Checkpointer, Frozen
 from lakestore.server.clock import Clock
@@ -135,17 +136,16 @@ class Engine:
         self.submit(operation)
         return operation.answer.result()
 
-    def lookup(
-        self, name: str, encode: Callable[[View], tuple[Sequence[bytes], int]]
-    ) -> tuple[View, npt.NDArray[np.int64]]:
+    def lookup(self, name: str, encode: Callable[[Table], Sequence[bytes]]) -> tuple[View, npt.NDArray[np.int64]]:
         """(view, live offsets) of keys at one moment."""
         moved_on = Unavailable(f"table {name} keeps changing under the look-up: look up again")
         for _ in range(_INDEX_RETRIES):
-            keys, number = encode(self._view)
+            table = self._view.named(name).table
+            keys = encode(table)
             with self.index.lock:
                 view = self._view
                 reading = self.index.begin(keys)
-            if view.named(name).table.number != number:
+            if view.named(name).table.uuid != table.uuid:
                 continue
             try:
                 return view, self.index.finish(reading)

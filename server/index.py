@@ -58,6 +58,8 @@ class IndexProcess:
                 data = worker.read_exactly(stdout, size)
             except (EOFError, OSError, ValueError) as error:
                 raise Unavailable("the index process has ended: restart the server") from error
+        if answer_lsn == worker.FAILED:
+            raise Unavailable(f"the key index cannot be read or written ({data.decode()}): free space on the disk")
         return answer_lsn, data
 
     def close(self) -> None:

@@ -24,6 +24,8 @@ REPLY = struct.Struct("<qQ")
 FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST = 1, 2, 3, 4, 5, 6
 MARK = b"\x00"
 ABSENT, DAMAGED = -1, -2
+FAILED = -9
+"""In place of an LSN: the answer is LMDB's error."""
 MAP_BYTES = 1 << 38
 _VALUE = np.dtype([("offset", "<i8"), ("check", "<u4")])
 Ints = npt.NDArray[np.int64]
@@ -152,8 +154,14 @@ def main() -> None:
     while True:
         try:
             lsn, data = _answer(store, requests)
+        except lmdb.Error as error:
+            lsn, data = FAILED, str(error).encode()
+        except (EOFError, KeyboardInterrupt):
+            store.close()
+            return
+        try:
             replies.write(REPLY.pack(lsn, len(data)) + data)
-        except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        except (BrokenPipeError, KeyboardInterrupt):
             store.close()
             return
 

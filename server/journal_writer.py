@@ -60,8 +60,9 @@ class JournalWriter:
         """Go on in a new file: a checkpoint begins here."""
         self._frozen_bytes += self.since_checkpoint_bytes
         if self._size:
-            self._file.close()
+            old = self._file
             self._open(first_lsn)
+            old.close()
         self.since_checkpoint_bytes = 0
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakestore import limits
-from lakestore.errors import Invalid, PlanExpired
+from lakestore.errors import Invalid, PlanExpired, Unavailable
 from lakestore.server.clock import Clock
 
 
@@ -32,13 +32,16 @@ class Leases:
         self._clock = clock
         self._lock = threading.Lock()
         self._leases: dict[str, Lease] = {}
+        self._retired: set[tuple[str, int]] = set()
         self._held, self._held_until = held, clock.monotonic() + grace_seconds
 
     def grant(self, snapshots: Mapping[str, int], seconds: int) -> str:
-        """A new lease; its id."""
+        """A new lease; its id. `Unavailable` if one of the snapshots is being expired: plan again."""
         name = uuid.uuid4().hex
         with self._lock:
             self._drop_expired()
+            if self._retired.intersection(snapshots.items()):
+                raise Unavailable("a snapshot expires at this moment: plan again")
             self._leases[name] = Lease(self._until(seconds), snapshots)
         return name
 
@@ -63,13 +66,28 @@ class Leases:
         with self._lock:
             self._leases.pop(name, None)
 
+    def retire(self, table_uuid: str, snapshots: frozenset[int]) -> bool:
+        """Let no read begin on these snapshots from now on; False, and nothing done, if one is held."""
+        with self._lock:
+            if snapshots & self._pinned(table_uuid):
+                return False
+            self._retired.update((table_uuid, snapshot) for snapshot in snapshots)
+        return True
+
+    def is_retired(self, table_uuid: str, snapshot: int) -> bool:
+        """Whether no read may begin on a snapshot any more."""
+        return (table_uuid, snapshot) in self._retired
+
     def pinned(self, table_uuid: str) -> frozenset[int]:
         """Snapshots of a table that some read holds."""
         with self._lock:
-            self._drop_expired()
-            held = {lease.snapshots[table_uuid] for lease in self._leases.values() if table_uuid in lease.snapshots}
-            if self._clock.monotonic() < self._held_until:
-                held |= self._held.get(table_uuid, frozenset())
+            return self._pinned(table_uuid)
+
+    def _pinned(self, table_uuid: str) -> frozenset[int]:
+        self._drop_expired()
+        held = {lease.snapshots[table_uuid] for lease in self._leases.values() if table_uuid in lease.snapshots}
+        if self._clock.monotonic() < self._held_until:
+            held |= self._held.get(table_uuid, frozenset())
         return frozenset(held)
 
     def _until(self, seconds: int) -> float:

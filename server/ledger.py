@@ -78,9 +78,9 @@ class JournalLedger:
     def _check_still_true(self, change: CatalogChange, state: State) -> None:
         """The gate judged by leases and epoch of a moment ago: a change they overtook is judged again."""
         for uuid, added, forgotten in catalog_log.tier_changes(change):
-            if forgotten & self._leases.pinned(uuid):
-                raise Conflict("a read has begun on a snapshot that was to expire")
             known = state.view.tables.get(uuid)
             points = {tier.tier_point for tier in known.tiers.values()} if known else set()
             if any(tier.tier_point not in points and tier.epoch != state.view.tierer_epoch for tier in added):
                 raise Conflict("another tierer has taken over")
+            if forgotten and not self._leases.retire(uuid, forgotten):
+                raise Conflict("a read has begun on a snapshot that was to expire")

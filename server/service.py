@@ -191,18 +191,17 @@ class Service:
             self._wait_for(request.at_least)
         batch = rows.decode(request.keys)
 
-        def encode(view: View) -> tuple[list[bytes], int]:
-            table = view.named(request.table).table
+        wanted: list[pa.RecordBatch] = []
+
+        def encode(table: Table) -> list[bytes]:
             if not table.keyed:
                 raise Invalid(f"table {table.name} has no primary key to look up")
-            return keys.encode(
-                rows.conform(batch, table, keys_only=True).columns, table_prefix(table.number)
-            ), table.number
+            wanted.append(rows.conform(batch, table, keys_only=True))
+            return keys.encode(wanted[-1].columns, table_prefix(table.number))
 
         view, offsets = self.engine.lookup(request.table, encode)
         state = view.named(request.table)
-        columns = state.table.selected(list(request.columns))
-        found = _rows_at(state, rows.conform(batch, state.table, keys_only=True), offsets, columns)
+        found = _rows_at(state, wanted[-1], offsets, state.table.selected(list(request.columns)))
         return _row_batch(found)
 
     def changes(self, request: pb.ChangesRequest, active: Callable[[], bool]) -> Iterator[pb.ChangeBatch]:
@@ -217,15 +216,24 @@ class Service:
         for state in states:
             if state.created_lsn > lsn:
                 raise Invalid(f"table {state.table.name} did not exist at this position")
-        tiers = [_newest_tier(state, lsn) for state in states]
-        snapshots = {
-            state.table.uuid: tier.snapshot_id for state, tier in zip(states, tiers, strict=True) if tier is not None
-        }
-        lease = self._leases.grant(snapshots, request.lease_seconds) if request.lease_seconds else ""
+        tiers, lease = self._held_tiers(states, lsn, request.lease_seconds)
         answer = pb.PlanAnswer(token=self._token(lsn), lsn=lsn, lease=lease)
         for state, tier in zip(states, tiers, strict=True):
             answer.tables.append(self._table_plan(view, state, tier, lsn, dead=not request.no_dead))
         return answer
+
+    def _held_tiers(self, states: list[TableState], lsn: int, seconds: int) -> tuple[list[TierRecord | None], str]:
+        """(newest usable snapshot of each table, a lease on them); an expiry that gets in between is gone around."""
+        while True:
+            tiers = [_newest_tier(state, lsn, self._leases) for state in states]
+            named = zip(states, tiers, strict=True)
+            snapshots = {state.table.uuid: tier.snapshot_id for state, tier in named if tier is not None}
+            if not seconds:
+                return tiers, ""
+            try:
+                return tiers, self._leases.grant(snapshots, seconds)
+            except Unavailable:
+                continue
 
     def _table_plan(
         self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool
@@ -351,12 +359,13 @@ def _catalog_step(state: State, frame: Frame, *steps: CatalogStep) -> None:
     frame.catalog.append(catalog_log.encode(change))
 
 
-def _newest_tier(state: TableState, lsn: int) -> TierRecord | None:
+def _newest_tier(state: TableState, lsn: int, leases: Leases) -> TierRecord | None:
     heads = [log.at_lsn(lsn).end for log in state.logs]
     usable = [
         tier
         for tier in state.tiers.values()
-        if all(point <= head for point, head in zip(tier.tier_point, heads, strict=True))
+        if not leases.is_retired(state.table.uuid, tier.snapshot_id)
+        and all(point <= head for point, head in zip(tier.tier_point, heads, strict=True))
     ]
     return usable[-1] if usable else None
 
