@@ -95,8 +95,8 @@ def test_every_step_of_a_checkpoint_fails_once(tmp_path: Path) -> None:
 
 
 def test_power_is_lost_at_every_step_of_a_commit(tmp_path: Path) -> None:
-    for step in range(3):
-        told = Story(tmp_path / str(step))
+    for step, seed in [(0, 0), *((1, seed) for seed in range(12)), (2, 0)]:
+        told = Story(tmp_path / f"{step}-{seed}")
         request = told.harness.request(LAST, told.sequence + 1)
         told.harness.disk.lose_power_after(step)
         answered = True
@@ -105,7 +105,7 @@ def test_power_is_lost_at_every_step_of_a_commit(tmp_path: Path) -> None:
         except LakestoreError as error:
             answered = False
             assert error.applied == "unknown"
-        told.harness.crash(step)
+        told.harness.crash(seed)
         assert answered == (step == 2)
         if answered:
             told.model.commit(LAST)

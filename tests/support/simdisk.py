@@ -3,7 +3,7 @@
 The root is a real folder, so readers may map its files; it plays the page cache. Beside it stands what would
 be left after a power cut: contents as of the last `sync` of each file, names as of the last `sync_folder` of
 each folder. `crash` writes that into a new folder. Given a seed it also keeps some of what was not synced:
-per file a prefix of the writes, the last one torn at any byte or with a page of zeros; per folder any of the
+per file a prefix of the writes, the last one cut at any byte or with a sector of zeros; per folder any of the
 changes. Files that did not come through the seam (LMDB's, which syncs them itself) are copied as they are.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PAGE = 4096
+SECTOR = 512
 
 
 class PowerLost(OSError):
@@ -61,12 +61,12 @@ class _Content:
 
 
 def _torn(data: bytes, chance: random.Random) -> bytes:
-    """A part of one write: cut at any byte, and now and then with a page that never reached the disk."""
-    part = bytearray(data[: chance.randint(0, len(data))])
-    if part and chance.random() < 0.3:
-        page = chance.randrange(0, len(part), PAGE) if len(part) > PAGE else 0
-        hole = len(part[page : page + PAGE])
-        part[page : page + PAGE] = bytes(hole)
+    """A part of one write: cut at any byte, or whole but for a sector that never reached the disk."""
+    if chance.random() < 0.5:
+        return data[: chance.randint(0, len(data))]
+    part = bytearray(data)
+    sector = chance.randrange(0, max(len(part), 1), SECTOR)
+    part[sector : sector + SECTOR] = bytes(len(part[sector : sector + SECTOR]))
     return bytes(part)
 
 

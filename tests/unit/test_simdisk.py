@@ -69,7 +69,7 @@ def test_a_seed_keeps_prefixes_torn_anywhere(disk: SimDisk, tmp_path: Path) -> N
     found = [left(disk, tmp_path, seed)["a/x"] for seed in range(40)]
     assert all(data.startswith(b"sync") for data in found)
     assert len({len(data) for data in found}) > 5, "torn at several places"
-    assert any(b"\0" in data for data in found), "a page that was never written"
+    assert any(b"\0" in data for data in found), "a sector that was never written"
 
 
 def test_truncation_counts_once_it_is_synced(disk: SimDisk, tmp_path: Path) -> None:
