@@ -54,8 +54,12 @@ def open_folder(folder: Path, disk: Disk) -> Opened:
     remove_unnamed(disk, folder, data["tables"])
     overlay, journal_bytes = _replay(folder, disk, state)
     index = Index(folder / "index")
-    _load_index(index, state, overlay, checkpoint_lsn)
-    writer = JournalWriter(disk, folder, state.view.lsn + 1)
+    try:
+        _load_index(index, state, overlay, checkpoint_lsn)
+        writer = JournalWriter(disk, folder, state.view.lsn + 1)
+    except BaseException:
+        index.close()
+        raise
     writer.since_checkpoint_bytes = journal_bytes
     return Opened(state, writer, index)
 

@@ -53,7 +53,7 @@ class Commit:
         self._add(table, pb.APPEND, data)
 
     def _add(self, table: str, kind: pb.ChangeKind.ValueType, data: Any) -> None:
-        batch = rows.from_user(data, self._lake.table(table).schema)
+        batch = rows.from_user(data, self._lake.schema_of(table))
         self._changes.append(change(table, kind, [batch]))
 
     def send(self) -> None:
@@ -89,6 +89,7 @@ class Lake:
         self._on_close = on_close
         self._lock = threading.Lock()
         self._last: Token | None = None
+        self._schemas: dict[str, pa.Schema] = {}
 
     @property
     def last_token(self) -> str:
@@ -122,8 +123,14 @@ class Lake:
         """A table by name."""
         return self._table(self.transport.get_table(pb.TableRequest(table=name)))
 
+    def schema_of(self, name: str) -> pa.Schema:
+        """A table's schema, as it was when this lake last saw the table."""
+        return self._schemas[name] if name in self._schemas else self.table(name).schema
+
     def _table(self, info: pb.TableInfo) -> Table:
-        return Table(self, Definition.from_json(info.definition))
+        table = Table(self, Definition.from_json(info.definition))
+        self._schemas[table.name] = table.schema
+        return table
 
     def tables(self) -> list[Table]:
         """All tables, by name."""
