@@ -1,5 +1,10 @@
 """Lakestore: one table that is a log, a key store and an Iceberg table at once."""
 
+import os
+
+# Spark's JVM is started by fork and exec beside gRPC's threads; gRPC's fork handlers can end the child before it execs.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 from lakestore.client.changes import ChangeBatch, ChangeStream
 from lakestore.client.lake import Commit, Lake, Snapshot, connect, open
 from lakestore.client.table import Table

@@ -38,6 +38,7 @@ def reference() -> str:
             info_name=f"lakestore {name}",
             max_content_width=HELP_COLUMNS,
             terminal_width=HELP_COLUMNS,
+            help_option_names=["-h", "--help"],
         )
         lines = cli.commands[name].get_help(context).splitlines()
         parts.append(f"## {name}\n\n```\n" + "\n".join(line.rstrip() for line in lines) + "\n```\n")

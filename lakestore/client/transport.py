@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 
 from lakestore import rpc
-from lakestore.errors import LakestoreError
+from lakestore.errors import LakestoreError, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ class GrpcTransport:
         coders = (method.request.SerializeToString, method.answer.FromString)
         if method.streams_in:
             streaming = self._channel.stream_stream(method.path, *coders)
-            return lambda requests: _stream(streaming(requests))
+            return lambda requests: _stream(streaming, requests)
         if method.streams_out:
             stream = self._channel.unary_stream(method.path, *coders)
-            return lambda request: _stream(stream(request))
+            return lambda request: _stream(stream, request)
         unary = self._channel.unary_unary(method.path, *coders)
 
         def call(request: Any) -> Any:
@@ -79,6 +79,8 @@ class GrpcTransport:
                 return unary(request, timeout=CALL_SECONDS)
             except grpc.RpcError as error:
                 raise _error_of(error) from error
+            except ValueError as error:  # how grpc says that the channel was closed
+                raise Unavailable("the connection is closed: connect again") from error
 
         return call
 
@@ -87,7 +89,11 @@ class GrpcTransport:
         self._channel.close()
 
 
-def _stream(answers: Any) -> Iterator[Any]:
+def _stream(call: Any, request: Any) -> Iterator[Any]:
+    try:
+        answers = call(request)
+    except ValueError as error:
+        raise Unavailable("the connection is closed: connect again") from error
     try:
         yield from answers
     except grpc.RpcError as error:
