@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import google_crc32c
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -205,8 +204,3 @@ def _first_misfit(column: pa.Array, target: pa.DataType) -> int:
         except pa.ArrowException:
             high = middle
     return low
-
-
-def lexicographic(*keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Stable order by the first array, then the second, …"""
-    return np.lexsort(tuple(reversed(keys)))

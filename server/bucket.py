@@ -234,6 +234,16 @@ class BucketLog:
             joined.lsn[part], joined.time_us[part], joined.end[part], joined.live_sum[part], joined.live_rows[part]
         )
 
+    def times_at(self, offsets: Ints) -> Ints:
+        """The commit time of each offset."""
+        if not len(offsets):
+            return _EMPTY
+        last = int(offsets.max())
+        index = self.chunks[int(np.searchsorted(self._chunk_ends, last, side="right"))].index
+        commit_end = int(index.end[np.searchsorted(index.end, last, side="right")])
+        commits = self.commits(int(offsets.min()), commit_end)
+        return np.asarray(commits.time_us[np.searchsorted(commits.end, offsets, side="right")])
+
     def rows(self, start: int, end: int, rows_max: int = 1 << 62) -> Iterator[tuple[int, pa.RecordBatch]]:
         """(first offset, batch) pairs that cover [start, end), each of at most `rows_max` rows."""
         first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)

@@ -42,23 +42,7 @@ def read(log: BucketLog, start: int, end: int, rows_max: int = limits.FETCH_BATC
     for at, batch in log.rows(start, end, rows_max):
         offsets = np.arange(at, at + batch.num_rows, dtype=np.int64)
         change = batch.column(CHANGE).to_numpy() if log.keyed else np.zeros(batch.num_rows, dtype=np.int8)
-        yield Rows(batch, offsets, times_of(log, at, at + batch.num_rows), change)
-
-
-def times_of(log: BucketLog, start: int, end: int) -> Ints:
-    """The commit time of each offset in [start, end)."""
-    commits = log.commits(start, _commit_end(log, end))
-    at = np.searchsorted(commits.end, np.arange(start, end, dtype=np.int64), side="right")
-    return np.asarray(commits.time_us[at])
-
-
-def _commit_end(log: BucketLog, end: int) -> int:
-    """The first commit end at or above `end`."""
-    for chunk in log.chunks:
-        if chunk.end >= end:
-            ends = chunk.index.end
-            return int(ends[np.searchsorted(ends, end)])
-    return log.head
+        yield Rows(batch, offsets, log.times_at(offsets), change)
 
 
 def live(log: BucketLog, start: int, end: int, dead: OffsetSet) -> Iterator[Rows]:

@@ -188,7 +188,7 @@ class Service:
     def lookup(self, request: pb.LookupRequest) -> pb.RowBatch:
         """The rows of many keys, in the order of the keys; absent keys give no row."""
         if request.at_least:
-            self._wait_for(request.at_least)
+            self._reached(feed.parse_token(request.at_least, self.engine).lsn)
         batch = rows.decode(request.keys)
 
         wanted: list[pa.RecordBatch] = []
@@ -210,8 +210,8 @@ class Service:
 
     def plan(self, request: pb.PlanRequest) -> pb.PlanAnswer:
         """A cut over tables, with a lease."""
-        view = self._wait_for(request.at) if request.at else self.engine.view
-        lsn = feed.parse_token(request.at, self.engine).lsn if request.at else view.lsn
+        lsn = feed.parse_token(request.at, self.engine).lsn if request.at else self.engine.view.lsn
+        view = self._reached(lsn)
         states = [view.named(name) for name in request.tables]
         for state in states:
             if state.created_lsn > lsn:
@@ -343,12 +343,12 @@ class Service:
     def _token(self, lsn: int) -> str:
         return str(Token(self.engine.timeline, lsn))
 
-    def _wait_for(self, text: str) -> View:
-        token = feed.parse_token(text, self.engine)
+    def _reached(self, lsn: int) -> View:
+        """A view at or beyond `lsn`, waited for if it lies ahead."""
         view = self.engine.view
-        if view.lsn < token.lsn:
-            view = self.engine.wait_beyond(token.lsn - 1, AT_WAIT_SECONDS)
-        if view.lsn < token.lsn:
+        if view.lsn < lsn:
+            view = self.engine.wait_beyond(lsn - 1, AT_WAIT_SECONDS)
+        if view.lsn < lsn:
             raise Unavailable("the server has not reached this position yet: try again")
         return view
 
@@ -389,9 +389,7 @@ def _rows_at(
         log = state.logs[int(bucket)]
         row_offsets = offsets[found[here]]
         taken = log.take(row_offsets)
-        times = np.zeros(len(here), dtype=np.int64)
-        if "__timestamp" in columns:
-            times = np.concatenate([reads.times_of(log, int(o), int(o) + 1) for o in row_offsets])
+        times = log.times_at(row_offsets) if "__timestamp" in columns else np.zeros(len(here), dtype=np.int64)
         change = taken.column(0).to_numpy()
         parts.append(reads.project(table, reads.Rows(taken, row_offsets, times, change), columns, int(bucket)))
         places.append(here)

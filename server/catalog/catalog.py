@@ -134,10 +134,6 @@ class Catalog:
         """A table's current metadata."""
         return self._current(name, self._pointer(name))
 
-    def load_metadata(self, location: str) -> Json:
-        """The metadata that a pointer names; not to be changed."""
-        return self._store.load(location).doc
-
     def create_own(self, table: Table) -> SetPointer:
         """Write the first metadata of one of our tables, durable; the step that the server journals with the table."""
         doc = own.first_metadata(table, self.warehouse, self._now_ms())

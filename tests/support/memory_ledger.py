@@ -5,21 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from lakestore.errors import Conflict
 from lakestore.schema import Table
+from lakestore.server import catalog_log
 from lakestore.server.catalog.ledger import (
     CatalogChange,
-    CatalogStep,
-    DropNamespace,
-    DropPointer,
     Pointer,
-    SetNamespace,
     SetPointer,
     TierRecord,
 )
-
-_Spaces = dict[str, dict[str, str]]
-_Pointers = dict[tuple[str, str], Pointer]
 
 
 class MemoryLedger:
@@ -27,8 +20,8 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spaces: _Spaces = {}
-        self._pointers: _Pointers = {}
+        self._spaces: catalog_log.Namespaces = {}
+        self._pointers: catalog_log.Pointers = {}
         self._tiers: dict[str, dict[int, TierRecord]] = {}
         self._keys: set[str] = set()
         self.tables: dict[str, Table] = {}
@@ -64,8 +57,8 @@ class MemoryLedger:
     def commit(self, change: CatalogChange) -> None:
         with self._lock:
             spaces, pointers = dict(self._spaces), dict(self._pointers)
-            for step in change.steps:
-                _apply(step, spaces, pointers)
+            catalog_log.check(change, spaces, pointers)
+            catalog_log.apply(change, spaces, pointers)
             self._spaces, self._pointers = spaces, pointers
             for step in change.steps:
                 if isinstance(step, SetPointer):
@@ -78,23 +71,3 @@ class MemoryLedger:
         records = dict(self._tiers.get(step.pointer.uuid, {}))
         records.update({record.snapshot_id: record for record in step.tiers})
         self._tiers[step.pointer.uuid] = {key: value for key, value in records.items() if key not in step.forget}
-
-
-def _apply(step: CatalogStep, spaces: _Spaces, pointers: _Pointers) -> None:
-    if isinstance(step, SetNamespace):
-        spaces[step.namespace] = dict(step.properties)
-        return
-    if isinstance(step, DropNamespace):
-        if any(space == step.namespace for space, _ in pointers):
-            raise Conflict(f"namespace {step.namespace} is not empty")
-        spaces.pop(step.namespace, None)
-        return
-    key = (step.namespace, step.name)
-    if isinstance(step, DropPointer):
-        if pointers.pop(key, None) is None:
-            raise Conflict(f"no table {key}")
-        return
-    current = pointers.get(key)
-    if step.namespace not in spaces or (current.location if current else None) != step.expected:
-        raise Conflict(f"the pointer of {key} moved")
-    pointers[key] = step.pointer
