@@ -30,7 +30,7 @@ ATTEMPTS = 3
 class Auditor(Transport, Protocol):
     """A server that can also add up what it holds."""
 
-    def audit(self, request: pb.TableRequest, /) -> pb.AuditAnswer:
+    def audit(self, request: pb.AuditRequest, /) -> pb.AuditAnswer:
         """Sums of log and index at one cut."""
 
 
@@ -84,7 +84,7 @@ class Verification:
 def verify(transport: Auditor, table: str, *, values: bool = True) -> Verification:
     """Compare log, index and union read of a table at one cut."""
     for attempt in range(ATTEMPTS):
-        audit = transport.audit(pb.TableRequest(table=table))
+        audit = transport.audit(pb.AuditRequest(table=table))
         try:
             with Cut(transport, [table], at=audit.token) as cut:
                 return _compared(cut, table, audit, values=values)

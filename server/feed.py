@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore import limits
-from lakestore.errors import Invalid, NotFound, PositionExpired
+from lakestore.errors import Invalid, NotFound
 from lakestore.rows import encode
 from lakestore.schema import SYSTEM_TYPES, Table
 from lakestore.server.bucket import BucketLog
 from lakestore.server.engine import Engine
+from lakestore.server.positions import parse_token
 from lakestore.server.reads import Rows, bounded, dead_of, live, project, read, with_before_images
 from lakestore.server.state import View
 from lakestore.token import Place, Token
@@ -29,14 +30,6 @@ class _Stream:
     before_images: bool
     columns: tuple[str, ...]
     until: int | None
-
-
-def parse_token(text: str, engine: Engine) -> Token:
-    """A token of this server's history."""
-    token = Token.parse(text)
-    if token.timeline != engine.timeline:
-        raise PositionExpired("the position belongs to another history of this server: read a snapshot")
-    return token
 
 
 def changes(engine: Engine, request: pb.ChangesRequest, active: Callable[[], bool]) -> Iterator[pb.ChangeBatch]:

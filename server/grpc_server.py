@@ -37,7 +37,7 @@ class GrpcServer:
     def __init__(self, service: Service, address: str) -> None:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="grpc")
         self._server = grpc.server(self._pool, options=[*rpc.OPTIONS, ("grpc.so_reuseport", 0)])
-        handlers = {method.name: _handler(service, method) for method in rpc.methods()}
+        handlers = {method.name: _handler(service, method) for method in rpc.methods() if service.has(method.attribute)}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(rpc.SERVICE, handlers),))
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -58,7 +58,7 @@ class GrpcServer:
 
 
 def _handler(service: Service, method: rpc.Method) -> Any:
-    verb = getattr(service, method.attribute)
+    verb = service.verb(method.attribute)
     coders = {"request_deserializer": method.request.FromString, "response_serializer": method.answer.SerializeToString}
     if method.streams_in:
         return grpc.stream_stream_rpc_method_handler(_streaming(verb), **coders)

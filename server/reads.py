@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from lakestore import limits
 from lakestore.offsets import OffsetSet
+from lakestore.rows import crc32c, encode
 from lakestore.schema import SYSTEM_TYPES, Table
 from lakestore.server.bucket import CHANGE, DELETE, PREV, BucketLog
+from lakestore.v1 import lakestore_pb2 as pb
 
 Ints = npt.NDArray[np.int64]
 CHANGE_NAMES = pa.array(["+I", "+U", "-D", "-U"])
@@ -105,6 +107,12 @@ def bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     half = batch.num_rows // 2
     yield from bounded(batch.slice(0, half))
     yield from bounded(batch.slice(half))
+
+
+def message(batch: pa.RecordBatch) -> pb.RowBatch:
+    """Rows as they go over the wire."""
+    data = encode(batch.schema, [batch])
+    return pb.RowBatch(rows=data, crc32c=crc32c(data))
 
 
 def _system(name: str, rows: Rows, bucket: int, count: int) -> pa.Array:

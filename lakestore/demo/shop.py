@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import yaml
 
-from lakestore import rowhash, schema
+from lakestore import rowhash
 from lakestore.errors import NotFound
+from lakestore.types import arrow_type
 
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -34,7 +35,7 @@ def definitions(path: Path = TABLES_FILE) -> list[dict[str, Any]]:
 
 
 def _arguments(entry: dict[str, Any]) -> dict[str, Any]:
-    fields = [pa.field(column["name"], schema.arrow_type(column["type"])) for column in entry.pop("columns")]
+    fields = [pa.field(column["name"], arrow_type(column["type"])) for column in entry.pop("columns")]
     return {**entry, "schema": pa.schema(fields)}
 
 

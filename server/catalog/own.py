@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, PartitionField, Table, iceberg_type, lake_schema
+from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, PartitionField, Table, lake_schema
 from lakestore.server.catalog import metadata, schemas
 from lakestore.server.catalog.schemas import Json
+from lakestore.types import iceberg_type
 
 UUID_PROPERTY = "lakestore.table-uuid"
 _METRICS = "write.metadata.metrics.column."

@@ -55,7 +55,7 @@ def nothing_is_stored(lake: ls.Lake, process: ServerProcess) -> Iterator[None]:
     assert process.alive
     assert [row["id"] for row in lake.table("t.keyed").scan().to_arrow().to_pylist()] == [1]
     assert lake.table("t.log").scan().count() == 0
-    heads = [bucket.head for bucket in lake.transport.audit(pb.TableRequest(table="t.keyed")).buckets]
+    heads = [bucket.head for bucket in lake.transport.audit(pb.AuditRequest(table="t.keyed")).buckets]
     assert sum(heads) == 1, "offsets were taken"
 
 

@@ -205,7 +205,7 @@ class Harness:
         live: dict[int, list[int]] = defaultdict(list)
         for bucket, offset, _ in folded.values():
             live[bucket].append(offset)
-        for entry in self.lake.transport.audit(pb.TableRequest(table=name)).buckets:
+        for entry in self.lake.transport.audit(pb.AuditRequest(table=name)).buckets:
             expected = live_sum(np.array(live[entry.bucket], dtype=np.int64))
             assert entry.head == len(offsets[entry.bucket])
             assert entry.live_sum == entry.log_sum == entry.index_sum == expected

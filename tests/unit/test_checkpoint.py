@@ -37,7 +37,7 @@ class FailingDisk(RealDisk):
 def engine_of(lake: Lake) -> Engine:
     """The engine behind an in-process lake."""
     plan: Any = lake.transport.plan
-    engine: Engine = plan.__self__.engine
+    engine: Engine = plan.__self__._engine
     return engine
 
 

@@ -34,7 +34,7 @@ def _lake() -> Iterator[ls.Lake]:
 def engine_of(lake: ls.Lake) -> Engine:
     """The engine behind an in-process lake."""
     plan: Any = lake.transport.plan
-    engine: Engine = plan.__self__.engine
+    engine: Engine = plan.__self__._engine
     return engine
 
 
@@ -195,7 +195,7 @@ def test_a_defect_in_a_write_stream_is_told(lake: ls.Lake, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise ValueError("boom")
 
-    monkeypatch.setattr("lakestore.server.service.change_of", broken)
+    monkeypatch.setattr("lakestore.server.writes.change_of", broken)
     opened = table.writer()
     opened.upsert([{"id": 1, "v": "a"}])
     with pytest.raises(LakestoreError, match="boom"):

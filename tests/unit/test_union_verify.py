@@ -26,7 +26,7 @@ class Audited(Log):
         self.expired = False
         self.lost_in_index = 0
 
-    def audit(self, request: pb.TableRequest, /) -> pb.AuditAnswer:
+    def audit(self, request: pb.AuditRequest, /) -> pb.AuditAnswer:
         """Sums of the log."""
         answer = pb.AuditAnswer(token="cut")
         for part in self.plan(pb.PlanRequest(tables=[request.table], no_dead=True)).tables[0].buckets:

@@ -1,0 +1,84 @@
+"""Verbs of tables: create, drop, name."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from lakestore import limits, schema
+from lakestore.errors import Conflict, Invalid
+from lakestore.schema import Table
+from lakestore.server import catalog_log
+from lakestore.server.catalog.catalog import Catalog
+from lakestore.server.catalog.ledger import CatalogChange, CatalogStep, DropPointer, SetNamespace
+from lakestore.server.engine import Engine
+from lakestore.server.journal import Frame
+from lakestore.server.positions import token_text
+from lakestore.server.state import State
+from lakestore.v1 import lakestore_pb2 as pb
+
+
+class Tables:
+    """Definitions. Thread-safe."""
+
+    def __init__(self, engine: Engine, catalog: Catalog) -> None:
+        self._engine, self._catalog = engine, catalog
+
+    def create_table(self, request: pb.CreateTableRequest) -> pb.TableInfo:
+        """Create a table and its lake table."""
+        try:
+            table = Table.from_json(request.definition)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Invalid(f"the table definition is not readable: {error}") from error
+        table = replace(table, uuid=str(uuid.uuid4()))
+        try:
+            schema.check(table)
+        except (TypeError, AttributeError) as error:
+            raise Invalid(f"the table definition has a value of a wrong type: {error}") from error
+        if table.name in self._engine.view.names:
+            raise Conflict(f"table {table.name} exists already")
+        step = self._catalog.create_own(table)
+        made: list[Table] = []
+
+        def plan(state: State, frame: Frame) -> None:
+            if table.name in state.view.names:
+                raise Conflict(f"table {table.name} exists already")
+            if len(state.view.tables) >= limits.TABLES_MAX:
+                raise Invalid(f"the server has {limits.TABLES_MAX} tables, its limit")
+            made.append(replace(table, number=state.next_number))
+            frame.create.append(made[0].as_dict())
+            steps: list[CatalogStep] = [step]
+            if table.namespace not in state.view.namespaces:
+                steps.insert(0, SetNamespace(table.namespace))
+            _catalog_step(state, frame, *steps)
+
+        self._engine.operate(plan)
+        return pb.TableInfo(definition=made[0].to_json())
+
+    def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
+        """Drop a table with its lake table."""
+
+        def plan(state: State, frame: Frame) -> None:
+            table = state.view.named(request.table).table
+            frame.drop.append(table.uuid)
+            if (table.namespace, table.short_name) in state.view.pointers:
+                _catalog_step(state, frame, DropPointer(table.namespace, table.short_name))
+
+        view = self._engine.operate(plan)
+        return pb.DropTableAnswer(token=token_text(self._engine, view.lsn))
+
+    def get_table(self, request: pb.TableRequest) -> pb.TableInfo:
+        """A table's definition."""
+        return pb.TableInfo(definition=self._engine.view.named(request.table).table.to_json())
+
+    def list_tables(self, _: pb.ListTablesRequest) -> pb.ListTablesAnswer:
+        """All tables by name."""
+        view = self._engine.view
+        infos = [pb.TableInfo(definition=view.named(name).table.to_json()) for name in sorted(view.names)]
+        return pb.ListTablesAnswer(tables=infos)
+
+
+def _catalog_step(state: State, frame: Frame, *steps: CatalogStep) -> None:
+    change = CatalogChange(steps)
+    catalog_log.check(change, state.view.namespaces, state.view.pointers)
+    frame.catalog.append(catalog_log.encode(change))

@@ -1,0 +1,109 @@
+"""Verbs of producers: open, commit, write a stream of commits."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pyarrow as pa
+
+from lakestore import limits
+from lakestore.errors import Internal, Invalid, LakestoreError, Unavailable
+from lakestore.server.engine import Engine
+from lakestore.server.journal import Frame
+from lakestore.server.positions import token_text
+from lakestore.server.prepare import Answer, Request, change_of
+from lakestore.server.state import State
+from lakestore.v1 import lakestore_pb2 as pb
+
+ANSWER_SECONDS = 60.0
+
+
+class Writes:
+    """Commits. Thread-safe."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def open_producer(self, request: pb.OpenProducerRequest) -> pb.ProducerInfo:
+        """Take a producer over: a new epoch fences whoever wrote under that name before."""
+        if not request.producer:
+            raise Invalid("a producer needs a name")
+        opened: list[tuple[int, int, str]] = []
+
+        def plan(state: State, frame: Frame) -> None:
+            known = state.producers.get(request.producer)
+            epoch = known.epoch + 1 if known else 1
+            if epoch > limits.EPOCH_MAX:
+                raise Invalid(f"producer {request.producer!r} has used up its epochs: take another name")
+            opened.append((epoch, 0, known.progress if known else ""))
+            frame.producers.append([request.producer, epoch, 0, [], ""])
+
+        self._engine.operate(plan)
+        epoch, sequence, progress = opened[0]
+        return pb.ProducerInfo(epoch=epoch, last_sequence=sequence, progress=progress)
+
+    def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
+        """One commit, durable when answered."""
+        return self._answered(self._submit(request), request.sequence)
+
+    def write(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitAnswer]:
+        """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""
+        waiting: queue.Queue[tuple[Request | LakestoreError, int] | None] = queue.Queue(limits.PRODUCER_ANSWERS_KEPT)
+        stopped = threading.Event()
+
+        def take() -> None:
+            try:
+                for request in requests:
+                    if stopped.is_set():
+                        return
+                    waiting.put((self._submit(request), request.sequence))
+            except LakestoreError as error:
+                waiting.put((error, 0))
+            except (pa.ArrowException, ValueError, TypeError, LookupError, MemoryError) as error:
+                waiting.put((Internal(f"a defect of the server: {error}", applied="unknown"), 0))
+            finally:
+                waiting.put(None)
+
+        threading.Thread(target=take, name="write-stream", daemon=True).start()
+        try:
+            while (item := waiting.get()) is not None:
+                yield self._streamed(*item)
+        finally:
+            stopped.set()
+            with suppress(queue.Empty):  # let a thread that waits for room see that it is over
+                while True:
+                    waiting.get_nowait()
+
+    def _streamed(self, request: Request | LakestoreError, sequence: int) -> pb.CommitAnswer:
+        try:
+            if isinstance(request, LakestoreError):
+                raise request
+            return self._answered(request, sequence)
+        except LakestoreError as error:
+            told = pb.Error(kind=error.kind, message=error.message, applied=error.applied)
+            return pb.CommitAnswer(sequence=sequence, error=told)
+
+    def _submit(self, request: pb.CommitRequest) -> Request:
+        if not request.changes:
+            raise Invalid("a commit needs at least one change")
+        view = self._engine.view
+        changes = tuple(
+            change_of(view.named(change.table).table, change, request.producer) for change in request.changes
+        )
+        prepared = Request(changes, request.producer, request.epoch, request.sequence, request.progress)
+        self._engine.submit(prepared)
+        return prepared
+
+    def _answered(self, request: Request, sequence: int) -> pb.CommitAnswer:
+        try:
+            answer: Answer = request.answer.result(ANSWER_SECONDS)
+        except TimeoutError as error:
+            raise Unavailable("the commit was not answered in time: try again", applied="unknown") from error
+        results = [
+            pb.ChangeResult(table=name, inserted=ins, updated=upd, deleted=dele, not_found=missing)
+            for name, ins, upd, dele, missing in answer.results
+        ]
+        return pb.CommitAnswer(sequence=sequence, token=token_text(self._engine, answer.lsn), results=results)
