@@ -44,11 +44,23 @@ class Column:
     type: str
     """Declared type, as `arrow_type` takes it."""
     required: bool = False
+    nested: tuple[int, ...] = ()
+    """Ids of the fields inside a nested type, depth first; stable for ever as `id` is."""
 
     @property
     def arrow(self) -> pa.Field:
         """The column as readers see it."""
         return pa.field(self.name, arrow_type(self.type), nullable=not self.required)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stored and sent form, before it is text."""
+        plain = {"id": self.id, "name": self.name, "type": self.type, "required": self.required}
+        return {**plain, "nested": list(self.nested)} if self.nested else plain
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Column:
+        """The column that `as_dict` gave."""
+        return Column(**{**data, "nested": tuple(data.get("nested", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +148,8 @@ class Table:
     number: int = 0
     """Given by the server, never reused: the table's prefix in the key index."""
     schema_id: int = 0
+    last_column_id: int = 0
+    """Highest id that any column or nested field ever had; none is given twice."""
 
     @property
     def keyed(self) -> bool:
@@ -201,7 +215,7 @@ class Table:
         """`to_json` before it is text."""
         return {
             "name": self.name,
-            "columns": [{"id": c.id, "name": c.name, "type": c.type, "required": c.required} for c in self.columns],
+            "columns": [column.as_dict() for column in self.columns],
             "primary_key": list(self.primary_key),
             "buckets": self.buckets,
             "bucket_key": list(self.bucket_key),
@@ -216,6 +230,7 @@ class Table:
             "uuid": self.uuid,
             "number": self.number,
             "schema_id": self.schema_id,
+            "last_column_id": self.last_column_id,
         }
 
     @staticmethod
@@ -227,9 +242,10 @@ class Table:
     def from_dict(data: dict[str, Any]) -> Table:
         """The table that `as_dict` gave."""
         lake = data["lake"]
+        columns = tuple(Column.from_dict(column) for column in data["columns"])
         return Table(
             name=data["name"],
-            columns=tuple(Column(**column) for column in data["columns"]),
+            columns=columns,
             primary_key=tuple(data["primary_key"]),
             buckets=data["buckets"],
             bucket_key=tuple(data["bucket_key"]),
@@ -244,7 +260,13 @@ class Table:
             uuid=data["uuid"],
             number=data["number"],
             schema_id=data["schema_id"],
+            last_column_id=data.get("last_column_id") or max_id(columns),
         )
+
+
+def max_id(columns: tuple[Column, ...]) -> int:
+    """The highest id of these columns and of the fields inside them."""
+    return max((number for column in columns for number in (column.id, *column.nested)), default=0)
 
 
 def define(
@@ -271,6 +293,7 @@ def define(
         bucket_key=tuple(bucket_key or keys),
         merge=merge,
         lake=lake_options(lake or {}),
+        last_column_id=max_id(columns),
     )
     check(table)
     return table
@@ -294,6 +317,7 @@ def check(table: Table) -> None:
     _check_names(table)
     for column in table.columns:
         arrow_type(column.type)
+    _check_ids(table)
     _check_keys(table)
     if type(table.buckets) is not int or not 1 <= table.buckets <= limits.BUCKETS_MAX:
         raise Invalid(f"table {table.name}: buckets must be 1 to {limits.BUCKETS_MAX}, not {table.buckets}")
@@ -324,6 +348,14 @@ def _check_names(table: Table) -> None:
             raise Invalid(f"table {table.name}: column {name!r} starts with '__', which is for system columns")
     if len({name.lower() for name in names}) != len(names):
         raise Invalid(f"table {table.name}: two columns have the same name (upper and lower case are alike)")
+
+
+def _check_ids(table: Table) -> None:
+    ids = [number for column in table.columns for number in (column.id, *column.nested)]
+    if len(set(ids)) != len(ids) or not all(type(number) is int and number > 0 for number in ids):
+        raise Invalid(f"table {table.name}: the ids of columns and nested fields are not distinct positive numbers")
+    if not max(ids) <= table.last_column_id < LAKE_FIELD_IDS[LAKE_BUCKET]:
+        raise Invalid(f"table {table.name}: last_column_id {table.last_column_id} is not the highest id ever given")
 
 
 def _check_keys(table: Table) -> None:
