@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
-from lakestore.errors import LakestoreError, Unavailable
+from lakestore.errors import Unavailable
 from lakestore.server import recovery
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.catalog.store import Store, storage_for
@@ -24,32 +20,10 @@ from lakestore.server.http import HttpServer, app
 from lakestore.server.leases import Leases
 from lakestore.server.ledger import JournalLedger
 from lakestore.server.service import Service
+from lakestore.server.settings import Settings
 
 log = logging.getLogger("lakestore.server")
 STOP_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a server is told."""
-
-    data: Path
-    """Folder of journal, segments, index and checkpoints; one server at a time."""
-    host: str = "127.0.0.1"
-    port: int = 7340
-    """gRPC; 0 picks a free one."""
-    http_port: int = 7341
-    """REST catalog, metrics and console; 0 picks a free one."""
-    warehouse: str = ""
-    """URI of the lake's files; `<data>/warehouse` by default."""
-    lease_grace_seconds: float = 3600.0
-    """How long after a start nothing that a read may hold is expired."""
-
-    @property
-    def warehouse_uri(self) -> str:
-        """`warehouse`, or its default, as a URI."""
-        place = self.warehouse or str(self.data / "warehouse")
-        return place if "://" in place else Path(place).absolute().as_uri()
 
 
 class Server:
@@ -125,29 +99,3 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         stop.wait()
     finally:
         server.close()
-
-
-def _announce(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def main() -> None:
-    """`python -m lakestore.server.main`: what `lakestore serve` runs."""
-    parser = argparse.ArgumentParser(prog="lakestore serve")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=7340)
-    parser.add_argument("--http-port", type=int, default=7341)
-    parser.add_argument("--warehouse", default="")
-    parser.add_argument("--lease-grace-seconds", type=float, default=3600.0)
-    given = parser.parse_args()
-    settings = Settings(given.data, given.host, given.port, given.http_port, given.warehouse, given.lease_grace_seconds)
-    try:
-        serve(settings, _announce)
-    except LakestoreError as error:
-        sys.exit(f"error: {error.message}")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,15 +7,14 @@ import os
 import shutil
 import signal
 import threading
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
 from lakestore.cli.output import emit
 from lakestore.cli.server import connected, json_option, server_option
+from lakestore.cli.settings import config_of, setting_flags
 from lakestore.errors import Invalid
 
 if TYPE_CHECKING:
@@ -27,37 +26,27 @@ DEMO_SECONDS = 60
 
 @click.command()
 @click.option(
-    "-c", "--config", type=click.Path(path_type=Path, dir_okay=False), help="A server.yaml; flags win over it."
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="LAKESTORE_CONFIG",
+    help="A server.yaml; variables win over it, flags over both.",
 )
-@click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Folder of journal, index and segments.")
-@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
-@click.option("--port", type=int, help="gRPC; 0 picks a free one.  [default: 7340]")
-@click.option("--http-port", type=int, help="Catalog, metrics, console; 0 picks a free one.  [default: 7341]")
-@click.option("--warehouse", help="URI of the lake's files.  [default: DATA/warehouse]")
-def serve(config: Path | None, **flags: Any) -> None:
-    """Run the server until it is told to stop."""
+@click.option("--print-config", is_flag=True, help="Print every setting with its origin, and end.")
+@setting_flags
+def serve(config: Path | None, print_config: bool, **flags: Any) -> None:
+    """Run the server until it is told to stop.
+
+    Every setting, docs/settings.md names them, may stand in the file or in a variable LAKESTORE_NAME.
+    """
+    given = config_of(config, flags)
+    if print_config:
+        click.echo("\n".join(given.lines()))
+        return
+    settings = given.settings()
     from lakestore.server import main as server
 
-    given = {**_configured(config), **{name: value for name, value in flags.items() if value is not None}}
-    known = {field.name for field in fields(server.Settings)}
-    for name in given:
-        if name not in known:
-            raise Invalid(f"{config}: setting {name!r} is not known; known are {', '.join(sorted(known))}")
-    if "data" not in given:
-        raise Invalid("say where the server keeps its data: --data DIR, or data: in the file given by -c")
-    server.serve(server.Settings(**{**given, "data": Path(given["data"])}), click.echo)
-
-
-def _configured(config: Path | None) -> dict[str, Any]:
-    if config is None:
-        return {}
-    try:
-        found = yaml.safe_load(config.read_text())
-    except yaml.YAMLError as error:
-        raise Invalid(f"{config} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(found, dict):
-        raise Invalid(f"{config} must hold 'name: value' lines, such as data: ./lake")
-    return {str(name).replace("-", "_"): value for name, value in found.items()}
+    server.serve(settings, click.echo)
 
 
 @click.command()

@@ -215,7 +215,8 @@ def open(
     folder: str | Path, *, warehouse: str | None = None, disk: Disk | None = None, clock: Clock | None = None
 ) -> Lake:
     """The whole server inside this process, without a network."""
-    from lakestore.server.main import Server, Settings
+    from lakestore.server.main import Server
+    from lakestore.server.settings import Settings
 
     server = Server(Settings(data=Path(folder), warehouse=warehouse or ""), disk=disk, clock=clock)
     transport: Any = transports.LocalTransport(server.service)

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakestore as ls
-from lakestore.server.main import Server, Settings
+from lakestore.server.main import Server
+from lakestore.server.settings import Settings
 from lakestore.spark import SparkLake, attach, session
 
 SPARK_CONF = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.log.level": "ERROR"}

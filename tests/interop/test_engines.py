@@ -19,7 +19,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
 import lakestore as ls
-from lakestore.server.main import Server, Settings
+from lakestore.server.main import Server
+from lakestore.server.settings import Settings
 from lakestore.spark import SparkLake, session
 from lakestore.tiering import Tierer
 from lakestore.verify import verify

@@ -15,7 +15,8 @@ from lakestore.client.transport import LocalTransport
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import LakestoreError
 from lakestore.livesum import live_sum
-from lakestore.server.main import Server, Settings
+from lakestore.server.main import Server
+from lakestore.server.settings import Settings
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.model.model import Change, Cut, Row, TableModel
 from tests.support.simdisk import SimDisk

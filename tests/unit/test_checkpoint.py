@@ -17,7 +17,8 @@ from lakestore.server.checkpointer import SEGMENTS, segment_runs
 from lakestore.server.clock import RealClock
 from lakestore.server.disk import RealDisk, RealFile
 from lakestore.server.engine import Engine
-from lakestore.server.main import Server, Settings
+from lakestore.server.main import Server
+from lakestore.server.settings import Settings
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -1,0 +1,48 @@
+"""The server's settings on the command line: a flag for each field that asks for one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from lakestore import config
+from lakestore.config import Given, Option
+from lakestore.errors import Invalid
+from lakestore.server.settings import Settings
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def setting_flags(command: _Command) -> _Command:
+    """The flags of the server's settings."""
+    for each in reversed(config.options(Settings)):
+        if each.flag:
+            command = click.option(each.switch, each.name.replace(".", "__"), metavar=_shown(each), help=_help(each))(
+                command
+            )
+    return command
+
+
+def _shown(each: Option) -> str:
+    if each.choices:
+        return "|".join(each.choices)
+    return {int: "INTEGER", float: "NUMBER", bool: "true|false", Path: "PATH"}.get(each.kind, "TEXT")
+
+
+def _help(each: Option) -> str:
+    default = "" if each.is_required or each.default in ("", ()) else f"  [default: {each.default}]"
+    return each.text + default
+
+
+def config_of(file: Path | None, flags: Mapping[str, Any]) -> Given[Settings]:
+    """What file, environment and flags say."""
+    given = {name.replace("__", "."): value for name, value in flags.items() if value is not None}
+    try:
+        text = file.read_text() if file else ""
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{file} is not text in UTF-8") from error
+    return config.read(Settings, file=str(file or ""), text=text, environment=os.environ, flags=given)

@@ -1,0 +1,37 @@
+"""What a server may be told. `lakestore.config` reads it from file, environment and flags.
+
+A new setting is one field here with its docstring: unit, what it does, what its default means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakestore.config import option
+
+DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting of a server. Paths are relative to where it is started."""
+
+    data: Path = option(flag=True)
+    """Folder of journal, index and segments; one server at a time."""
+    host: str = option("127.0.0.1", flag=True)
+    """Address to listen on."""
+    port: int = option(7340, low=0, high=65_535, flag=True)
+    """gRPC; 0 picks a free one."""
+    http_port: int = option(7341, low=0, high=65_535, flag=True)
+    """Catalog, metrics and console; 0 picks a free one."""
+    warehouse: str = option("", flag=True)
+    """URI of the lake's files; empty means `warehouse` in the data folder."""
+    lease_grace_seconds: float = option(3600.0, low=0, high=DAY_SECONDS)
+    """How long after a start nothing that a read may hold is expired."""
+
+    @property
+    def warehouse_uri(self) -> str:
+        """`warehouse`, or its default, as a URI."""
+        place = self.warehouse or str(self.data / "warehouse")
+        return place if "://" in place else Path(place).absolute().as_uri()
