@@ -20,7 +20,7 @@ import numpy.typing as npt
 from lakestore import limits
 from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Unavailable
 from lakestore.schema import Table
-from lakestore.server import journal, recovery
+from lakestore.server import recovery
 from lakestore.server.checkpointer import Checkpointer, Frozen
 from lakestore.server.clock import Clock
 from lakestore.server.commit import Commit, build
@@ -208,14 +208,22 @@ class Engine:
             self._queued.notify_all()
         first = work[0]
         if isinstance(first, _Task):
-            first.run()
-            first.answer.set_result(None)
+            self._do(first)
         elif isinstance(first, Operation):
             self._operate(first)
         else:
             self._commit([request for request in work if isinstance(request, Request)])
         self._maybe_checkpoint()
         return True
+
+    @staticmethod
+    def _do(task: _Task) -> None:
+        try:
+            task.run()
+        except LakestoreError as error:
+            task.answer.set_exception(error)
+        else:
+            task.answer.set_result(None)
 
     def _drain(self) -> list[_Work]:
         """One operation, or the requests up to the next one."""
@@ -299,7 +307,7 @@ class Engine:
 
     def _append(self, frame: Frame) -> None:
         began = self._clock.monotonic()
-        self.totals.bytes += self._journal.append(journal.encode(frame))
+        self.totals.bytes += self._journal.append(frame)
         self.totals.seconds += self._clock.monotonic() - began
         self.totals.frames += 1
         self.totals.rows += sum(part.batch.num_rows for part in frame.rows)
@@ -333,8 +341,8 @@ class Engine:
         frozen: list[Frozen] = []
 
         def run() -> None:
+            self._journal.roll(self._state.view.lsn + 1)
             view = self._state.freeze()
-            self._journal.roll(view.lsn + 1)
             self.index.freeze(view.lsn)
             frozen.append(Frozen(view, self._state.small()))
             with self.index.lock:

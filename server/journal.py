@@ -1,7 +1,9 @@
-"""The journal's format: frames, each a whole commit, numbered by LSN without gaps.
+"""The journal's format: a file header, then frames, each a whole commit, numbered by LSN without gaps.
 
-Frame: magic u32 · version u16 · flags u16 · lsn u64 · meta bytes u32 · body bytes u64 · crc32c u32 of all but
-itself, padding to 64, meta (JSON), padding to 64, then parts, each at a multiple of 64. Keys of the meta: t (time
+File header: magic u32 · version u16 · flags u16 · salt u64 · crc32c u32, padding to 64. Frame: magic u32 · version
+u16 · flags u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · crc32c u32 of all but itself, padding to 64,
+meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells a file's own frames from bytes of a
+user that look like one; files of version 1 have neither header nor salt. Keys of the meta: t (time
 in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows]], producers, create, drop,
 catalog, tierer.
 """
@@ -20,10 +22,14 @@ from lakestore.errors import Corrupt
 from lakestore.rows import crc32c
 
 MAGIC = 0x4C534A31
-VERSION = 1
-_HEADER = struct.Struct("<IHHQIQ")
+FILE_MAGIC = 0x4C534A46
+VERSION = 2
+_FILE = struct.Struct("<IHHQ")
+_HEADER_1 = struct.Struct("<IHHQIQ")
+_HEADER = struct.Struct("<IHHQIQQ")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = 64
+FILE_HEADER_BYTES = 64
 _PADDING = bytes(64)
 
 
@@ -57,8 +63,14 @@ class Frame:
     """[epoch, holder]"""
 
 
-def encode(frame: Frame) -> list[Any]:
-    """The frame as parts to write one after the other."""
+def file_header(salt: int) -> bytes:
+    """What a journal file begins with; synced before the first frame is written."""
+    header = _FILE.pack(FILE_MAGIC, VERSION, 0, salt)
+    return (header + _CRC.pack(crc32c(header))).ljust(FILE_HEADER_BYTES, b"\0")
+
+
+def encode(frame: Frame, salt: int) -> list[Any]:
+    """The frame as parts to write one after the other, into a file with that salt."""
     parts: list[Any] = []
     rows_meta: list[list[Any]] = []
     at = 0
@@ -70,7 +82,7 @@ def encode(frame: Frame) -> list[Any]:
         parts += [buffer, _PADDING[: -buffer.size % 64]]
         at += buffer.size + -buffer.size % 64
     meta = orjson.dumps(_meta(frame, rows_meta))
-    header = _HEADER.pack(MAGIC, VERSION, 0, frame.lsn, len(meta), at)
+    header = _HEADER.pack(MAGIC, VERSION, 0, frame.lsn, len(meta), at, salt)
     crc = crc32c(meta, crc32c(header))
     for part in parts:
         crc = crc32c(part, crc)
@@ -99,55 +111,97 @@ class RawFrame:
     body: pa.Buffer
     end: int
     """Place of the next frame in the file."""
+    version: int = VERSION
+    salt: int = 0
 
     def batch(self, row: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         """The batch of one entry of `meta["rows"]`."""
         return pa.ipc.read_record_batch(self.body.slice(row[4], row[5]), schema)
 
 
+@dataclass(frozen=True, slots=True)
+class FileHead:
+    """What the first bytes of a journal file say."""
+
+    version: int
+    salt: int
+    frames_at: int
+    """Place of the first frame."""
+
+
+def head_of(data: bytes, name: str) -> FileHead | None:
+    """The head of a journal file; None when its header is torn or damaged."""
+    if len(data) >= 4 and struct.unpack_from("<I", data)[0] == MAGIC:
+        return FileHead(1, 0, 0)
+    if len(data) < FILE_HEADER_BYTES:
+        return None
+    magic, version, _, salt = _FILE.unpack_from(data)
+    if magic != FILE_MAGIC or _CRC.unpack_from(data, _FILE.size) != (crc32c(data[: _FILE.size]),):
+        return None
+    if version != VERSION:
+        raise Corrupt(f"journal file {name} has version {version}, not known here: run the release that wrote it")
+    return FileHead(version, salt, FILE_HEADER_BYTES)
+
+
 def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
     """The frames of a journal file. A torn tail ends the last file; anything else damaged is `Corrupt`."""
+    head = head_of(data, name)
+    if head is None:
+        # The header is synced before the first frame: without a frame behind it, it was never finished.
+        if data and not (last and not _frame_follows(data, 0, None, 0)):
+            raise _damaged(name, 0)
+        return
     buffer = pa.py_buffer(data)
-    at = 0
+    at, lsn = head.frames_at, 0
     while at < len(data):
         frame = _frame_at(buffer, data, at)
-        if frame is None:
-            if last and not _frame_follows(data, at):
+        if frame is None or frame.salt != head.salt or frame.version != head.version:
+            if last and not _frame_follows(data, at, head, lsn + 1):
                 return
-            raise Corrupt(f"journal file {name} is damaged at byte {at}: restore it from a copy; nothing was changed")
+            raise _damaged(name, at)
         yield frame
-        at = frame.end
+        at, lsn = frame.end, frame.lsn
+
+
+def _damaged(name: str, at: int) -> Corrupt:
+    return Corrupt(
+        f"journal file {name} is damaged at byte {at}: restore it from a copy or a backup, "
+        f"`lakestore inspect` shows what is whole; nothing was changed"
+    )
 
 
 def _frame_at(buffer: pa.Buffer, data: bytes, at: int) -> RawFrame | None:
     if at + HEADER_BYTES > len(data):
         return None
-    magic, version, _, lsn, meta_bytes, body_bytes = _HEADER.unpack_from(data, at)
-    if magic != MAGIC:
+    magic, version, _, lsn, meta_bytes, body_bytes, salt = _HEADER.unpack_from(data, at)
+    if magic != MAGIC or version not in (1, VERSION):
         return None
-    if version != VERSION:
-        raise Corrupt(f"journal version {version} is not known to this release: run the release that wrote it")
+    covered = _HEADER.size if version == VERSION else _HEADER_1.size
     meta_at = at + HEADER_BYTES
     body_at = meta_at + meta_bytes + -meta_bytes % 64
     end = body_at + body_bytes
     if end > len(data):
         return None
-    (stored,) = _CRC.unpack_from(data, at + _HEADER.size)
-    crc = crc32c(buffer.slice(at, _HEADER.size))
+    (stored,) = _CRC.unpack_from(data, at + covered)
+    crc = crc32c(buffer.slice(at, covered))
     crc = crc32c(buffer.slice(meta_at, meta_bytes), crc)
     if crc32c(buffer.slice(body_at, body_bytes), crc) != stored:
         return None
     meta = orjson.loads(data[meta_at : meta_at + meta_bytes])
-    return RawFrame(lsn, meta, buffer.slice(body_at, body_bytes), end)
+    return RawFrame(lsn, meta, buffer.slice(body_at, body_bytes), end, version, salt if version == VERSION else 0)
 
 
-def _frame_follows(data: bytes, at: int) -> bool:
-    """Whether a whole frame lies behind a damaged one: then this is damage, not a torn tail."""
+def _frame_follows(data: bytes, at: int, head: FileHead | None, lsn: int) -> bool:
+    """Whether a later whole frame of this file lies behind a damaged one: then this is damage, not a torn tail.
+
+    Bytes of a user that look like a frame do not carry the salt, and a copy of this very file has older LSNs.
+    """
     buffer = pa.py_buffer(data)
     magic = struct.pack("<I", MAGIC)
     at = data.find(magic, at + 1)
     while at >= 0:
-        if _frame_at(buffer, data, at) is not None:
+        found = _frame_at(buffer, data, at)
+        if found is not None and found.lsn > lsn and (head is None or found.salt == head.salt):
             return True
         at = data.find(magic, at + 1)
     return False

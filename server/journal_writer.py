@@ -5,11 +5,11 @@ A failed write is cut off again; a failed sync ends the server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
 from pathlib import Path
-from typing import Any
 
 from lakestore.errors import Exhausted
+from lakestore.server import journal
 from lakestore.server.disk import Disk
 
 PREFIX = "journal-"
@@ -30,12 +30,29 @@ class JournalWriter:
         self._open(first_lsn)
 
     def _open(self, first_lsn: int) -> None:
-        self._file = self._disk.create(self._folder / name_of(first_lsn))
+        """Begin a file: its header is durable before it has its name, and its name before it has a frame."""
+        path = self._folder / name_of(first_lsn)
+        aside = path.with_name(f"{path.name}.tmp")
+        salt = secrets.randbits(64)
+        try:
+            if aside.name in self._disk.list(self._folder):
+                self._disk.remove(aside)
+            file = self._disk.create(aside)
+            try:
+                size = file.write([journal.file_header(salt)])
+            except OSError:
+                file.close()
+                raise
+        except OSError as error:
+            raise Exhausted(f"no journal file can be begun ({error.strerror}): free space on the disk") from error
+        file.sync()
+        self._disk.rename(aside, path)
         self._disk.sync_folder(self._folder)
-        self._size = 0
+        self._file, self._size, self.salt = file, size, salt
 
-    def append(self, parts: Sequence[Any]) -> int:
+    def append(self, frame: journal.Frame) -> int:
         """Write and sync one frame; its bytes. `Exhausted` if it cannot be written: the file is as before."""
+        parts = journal.encode(frame, self.salt)
         try:
             written = self._file.write(parts)
         except OSError as error:
@@ -58,11 +75,11 @@ class JournalWriter:
 
     def roll(self, first_lsn: int) -> None:
         """Go on in a new file: a checkpoint begins here."""
-        self._frozen_bytes += self.since_checkpoint_bytes
-        if self._size:
+        if self._size > journal.FILE_HEADER_BYTES:
             old = self._file
             self._open(first_lsn)
             old.close()
+        self._frozen_bytes += self.since_checkpoint_bytes
         self.since_checkpoint_bytes = 0
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class Harness:
         self.disk.lose_power_after(steps)
         try:
             self._start()
-        except OSError:
+        except (OSError, LakestoreError):
             self.disk.close()
             self._lives += 1
             self.disk = self.disk.crash(self._folder / str(self._lives), second)
