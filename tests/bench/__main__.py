@@ -1,4 +1,4 @@
-"""`python -m tests.bench [server] [lake]`: measure and write docs/benchmarks.md."""
+"""`python -m tests.bench [writes] [reads] [life] [kafka] [lake]`: measure and write docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import report, streaming
+from tests.bench import life, peer, reading, report, streaming
 from tests.bench.report import Figure
 
 
@@ -18,7 +18,13 @@ def _lake(folder: Path) -> Iterator[Figure]:
     return measure(folder)
 
 
-GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {"server": streaming.measure, "lake": _lake}
+GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
+    "writes": streaming.measure,
+    "reads": reading.measure,
+    "life": life.measure,
+    "kafka": peer.measure,
+    "lake": _lake,
+}
 
 
 def main(names: list[str]) -> None:
