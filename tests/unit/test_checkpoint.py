@@ -12,7 +12,7 @@ import pytest
 import lakestore as ls
 from lakestore.client.lake import Lake
 from lakestore.errors import Corrupt
-from lakestore.server import checkpoint
+from lakestore.server import checkpoint, journal
 from lakestore.server.checkpointer import SEGMENTS, segment_runs
 from lakestore.server.clock import RealClock
 from lakestore.server.disk import RealDisk, RealFile
