@@ -6,6 +6,8 @@ A failed write is cut off again; a failed sync ends the server.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lakestore.errors import Exhausted
@@ -18,6 +20,15 @@ PREFIX = "journal-"
 def name_of(first_lsn: int) -> str:
     """File name; sorts by LSN."""
     return f"{PREFIX}{first_lsn:020d}"
+
+
+@contextmanager
+def _full() -> Iterator[None]:
+    """A step without which no new file begins, and the old one goes on."""
+    try:
+        yield
+    except OSError as error:
+        raise Exhausted(f"no journal file can be begun ({error.strerror}): free space on the disk") from error
 
 
 class JournalWriter:
@@ -34,7 +45,7 @@ class JournalWriter:
         path = self._folder / name_of(first_lsn)
         aside = path.with_name(f"{path.name}.tmp")
         salt = secrets.randbits(64)
-        try:
+        with _full():
             if aside.name in self._disk.list(self._folder):
                 self._disk.remove(aside)
             file = self._disk.create(aside)
@@ -43,10 +54,9 @@ class JournalWriter:
             except OSError:
                 file.close()
                 raise
-        except OSError as error:
-            raise Exhausted(f"no journal file can be begun ({error.strerror}): free space on the disk") from error
         file.sync()
-        self._disk.rename(aside, path)
+        with _full():
+            self._disk.rename(aside, path)
         self._disk.sync_folder(self._folder)
         self._file, self._size, self.salt = file, size, salt
 

@@ -14,7 +14,7 @@ import pytest
 import lakestore as ls
 from lakestore import limits, rows, schema
 from lakestore.client import producer, writer
-from lakestore.errors import Invalid, LakestoreError, Unavailable
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.server import reads
 from lakestore.server.bucket import CommitIndex, MemoryChunk
 from lakestore.server.checkpointer import segment_runs
@@ -117,7 +117,7 @@ def test_a_failed_checkpoint_is_made_again_at_the_same_lsn_and_leaves_no_files(t
     with ls.open(tmp_path / "data", disk=disk) as lake:
         lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
         disk.broken = True
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(Exhausted, match="No space"):
             engine_of(lake).checkpoint()
         assert not list((tmp_path / "data" / "segments").rglob("*.seg"))
         disk.broken = False
