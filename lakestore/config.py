@@ -12,6 +12,7 @@ import difflib
 import inspect
 import itertools
 import json
+import math
 import re
 import textwrap
 import typing
@@ -50,6 +51,13 @@ def option(
         raise ValueError("a secret is no flag: every user of the machine sees the arguments of a process")
     about = {"low": low, "high": high, "choices": choices, "secret": secret, "flag": flag}
     return dataclasses.field(default=default, metadata={_OPTION: about})
+
+
+def range_of(field: dataclasses.Field[Any]) -> tuple[float, float]:
+    """The lowest and the highest value of a number's field."""
+    about = field.metadata[_OPTION]
+    low, high = about["low"], about["high"]
+    return -math.inf if low is None else low, math.inf if high is None else high
 
 
 def section(of: type[Settings]) -> Settings:

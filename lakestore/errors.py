@@ -28,10 +28,12 @@ class LakestoreError(Exception):
 
     kind = "Internal"
 
-    def __init__(self, message: str, *, applied: Applied = "no") -> None:
+    def __init__(self, message: str, *, applied: Applied = "no", retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.message = message
         self.applied: Applied = applied
+        self.retry_after = retry_after
+        """Seconds after which to try again, as far as the server can say; 0 if it does not say."""
 
 
 class Invalid(LakestoreError):
@@ -111,6 +113,7 @@ KINDS: dict[str, type[LakestoreError]] = {
 }
 
 
-def error_of(kind: str, message: str, applied: str = "no") -> LakestoreError:
+def error_of(kind: str, message: str, applied: str = "no", retry_after: float = 0.0) -> LakestoreError:
     """The error that a kind's name stands for."""
-    return KINDS.get(kind, Internal)(message, applied="unknown" if applied == "unknown" else "no")
+    outcome: Applied = "unknown" if applied == "unknown" else "no"
+    return KINDS.get(kind, Internal)(message, applied=outcome, retry_after=retry_after)

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from lakestore import limits
 from lakestore.errors import Invalid
+from lakestore.limits import WIDEST
 
 INDEX_KEY_BYTES_MAX = 511
 _HASH_BYTES = 16
 Matrix = npt.NDArray[np.uint8]
 
 
-def encode(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
+def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
     """Each row's key as the index takes it: prefix, then the encoded parts."""
     matrix = _matrix(columns)
     if matrix is not None:
@@ -33,7 +33,7 @@ def encode(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
         full[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
         full[:, len(prefix) :] = matrix
         return _rows_of(full)
-    return [_bounded(key, prefix) for key in _variable(columns)]
+    return [_bounded(key, prefix, bytes_max) for key in _variable(columns)]
 
 
 def buckets(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int32]:
@@ -56,9 +56,9 @@ def _rows_of(matrix: Matrix) -> list[bytes]:
     return keys
 
 
-def _bounded(key: bytes, prefix: bytes) -> bytes:
-    if len(key) > limits.KEY_BYTES_MAX:
-        raise Invalid(f"a key of {len(key)} bytes is longer than {limits.KEY_BYTES_MAX}")
+def _bounded(key: bytes, prefix: bytes, bytes_max: int) -> bytes:
+    if len(key) > bytes_max:
+        raise Invalid(f"a key of {len(key)} bytes is longer than {bytes_max}")
     if len(prefix) + len(key) <= INDEX_KEY_BYTES_MAX - _HASH_BYTES:
         return prefix + key
     kept = INDEX_KEY_BYTES_MAX - _HASH_BYTES - len(prefix)

@@ -1,43 +1,113 @@
-"""Every limit, with its unit in its name. A request beyond one is refused with a sentence that names it."""
+"""Every limit, as one value that is handed to those who keep it.
 
-MESSAGE_BYTES_MAX = 64 << 20
-"""A gRPC message, either way."""
-BATCH_MEMORY_BYTES_MAX = 256 << 20
-"""What the Arrow rows of one change may occupy once decoded."""
-BATCH_ROWS_MAX = 4_000_000
-COLUMNS_MAX = 2_000
-NAME_CHARS_MAX = 255
-BUCKETS_MAX = 4_096
-TABLES_MAX = 100_000
-KEY_BYTES_MAX = 64 << 10
-"""Of one encoded primary key; longer than LMDB takes is stored as prefix and hash."""
+A request beyond one is refused with a sentence that names it. `DEFAULT` holds what a server keeps without settings;
+the `limits` section of the settings changes them. Hard ends are those that a format or a library sets.
+"""
 
-PRODUCER_ANSWERS_KEPT = 64
-"""Answers a retry can still be given, and so the window of batches in flight."""
-EPOCH_MAX = (1 << 32) - 1
-PRODUCERS_MAX = 20_000
-"""The least recently used go first."""
+from __future__ import annotations
 
-QUEUE_COMMITS_MAX = 1_024
-QUEUE_BYTES_MAX = 256 << 20
-GROUP_BYTES_MAX = 32 << 20
-"""One journal frame takes no more than about this from the queue."""
+from dataclasses import dataclass, fields
 
-JOURNAL_BYTES_BEFORE_CHECKPOINT = 96 << 20
-JOURNAL_BYTES_MAX = 256 << 20
-"""Writers wait while the journal since the last checkpoint is longer."""
-OVERLAY_KEYS_BEFORE_CHECKPOINT = 1_000_000
-SEGMENT_ROWS_MAX = 1_000_000
-SEGMENT_BYTES_MAX = 512 << 20
-"""Small segments are merged up to here: a column of an Arrow batch ends at 2 GB."""
-SEGMENT_BLOCK_BYTES = 64 << 10
+from lakestore.config import option, range_of
+from lakestore.errors import Invalid
 
-CHANGES_BATCH_ROWS_MAX = 65_536
-FETCH_BATCH_ROWS_MAX = 131_072
-READ_BATCH_BYTES_MAX = 16 << 20
-"""Rows of a scan or a change stream are sent in batches of about this size, far below a message's limit."""
 LEASE_SECONDS_DEFAULT = 3_600
-LEASE_SECONDS_MAX = 86_400
+"""How long a read may go on without a sign of life."""
 TIERER_SECONDS_DEFAULT = 30
-DISK_FREE_BYTES_MIN = 2 << 30
-"""Below it new rows are refused; catalog commits, checkpoints and reads go on, so that a tiering round can heal it."""
+"""How long a silent tierer stays the tierer."""
+EPOCH_MAX = (1 << 32) - 1
+"""Of a producer: the wire has 32 bits."""
+
+_KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
+_INT32 = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a server takes, keeps and gives at most. All values are whole numbers; units are in the names."""
+
+    message_bytes: int = option(64 * _MB, low=1 * _MB, high=_INT32)
+    """A gRPC message, either way; a longer one is refused. gRPC counts in 32 bits."""
+    batch_memory_bytes: int = option(256 * _MB, low=1 * _KB, high=_INT32)
+    """What the rows of one change may take once decoded; more is refused. A column of an Arrow batch ends at 2 GB."""
+    batch_rows: int = option(4_000_000, low=1, high=_INT32)
+    """Rows of one change; more are refused."""
+    commit_changes: int = option(1_000, low=1, high=100_000)
+    """Changes of one commit; more are refused."""
+    progress_bytes: int = option(1 * _MB, low=0, high=16 * _MB)
+    """What a producer may attach to a commit as its progress; more is refused."""
+    columns: int = option(2_000, low=1, high=100_000)
+    """Columns of a table; a definition with more is refused."""
+    name_chars: int = option(255, low=1, high=255)
+    """Characters of a database's, table's, column's or producer's name; longer ones are refused."""
+    key_bytes: int = option(64 * _KB, low=8, high=16 * _MB)
+    """One encoded primary key; a longer one is refused. What the index cannot take whole is kept as prefix and hash."""
+    buckets: int = option(4_096, low=1, high=65_536)
+    """Buckets of a table; a definition with more is refused."""
+    tables: int = option(100_000, low=1, high=10_000_000)
+    """Tables of a server; one more is refused."""
+
+    producers: int = option(20_000, low=1, high=1_000_000)
+    """Producers whose sequences are remembered; the least recently used is forgotten for one more."""
+    producer_answers: int = option(64, low=16, high=1_024)
+    """Answers kept of each producer, and so the commits it may have in flight; an older retry is refused."""
+    queue_commits: int = option(1_024, low=1, high=1_000_000)
+    """Commits that wait to be written; one more waits `queue_wait_ms` for room, then it is `Exhausted`."""
+    queue_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)
+    """Rows that wait to be written; more wait `queue_wait_ms` for room, then they are `Exhausted`."""
+    queue_wait_ms: int = option(500, low=0, high=30_000)
+    """How long a commit waits for room, in the queue and in memory, before it is told to come again later."""
+    in_flight_bytes: int = option(512 * _MB, low=1 * _MB, high=64 * _GB)
+    """Requests that are being decoded and checked, each counted with what that takes; one more waits, as above."""
+    group_bytes: int = option(32 * _MB, low=1, high=_INT32)
+    """About what one journal frame takes from the queue; the rest goes into the next."""
+
+    journal_checkpoint_bytes: int = option(96 * _MB, low=1 * _KB, high=32 * _GB)
+    """Journal since the last checkpoint; a new one begins beyond it."""
+    journal_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)
+    """Journal that a recovery would read; commits are `Exhausted` beyond it until a checkpoint is done."""
+    overlay_checkpoint_keys: int = option(1_000_000, low=1, high=100_000_000)
+    """Keys in memory that LMDB does not have yet; a checkpoint begins beyond it."""
+    index_cache_keys: int = option(2_000_000, low=0, high=100_000_000)
+    """Keys kept in memory after a checkpoint, about 150 bytes each; older ones are read from LMDB."""
+    dead_cache_ranges: int = option(64, low=1, high=10_000)
+    """Ranges whose superseded offsets are remembered for union reads; the least recently used is forgotten."""
+    segment_rows: int = option(1_000_000, low=1, high=_INT32)
+    """Small segments are merged up to here."""
+    segment_bytes: int = option(512 * _MB, low=1 * _KB, high=_INT32)
+    """Small segments are merged up to here. A column of an Arrow batch ends at 2 GB."""
+    disk_free_bytes: int = option(2 * _GB, low=0, high=1 << 50)
+    """Below it new rows are `Exhausted`; catalog commits, checkpoints and reads go on, so tiering can heal it."""
+
+    changes_batch_rows: int = option(65_536, low=1, high=_INT32)
+    """About the rows of each bucket that one batch of a change stream holds; whole commits only."""
+    fetch_batch_rows: int = option(131_072, low=1, high=_INT32)
+    """Rows that a scan reads at once."""
+    read_batch_bytes: int = option(16 * _MB, low=1, high=1 * _GB)
+    """Rows of a scan or a change stream are sent in batches of about this size; a single row may be larger."""
+    threads: int = option(512, low=8, high=10_000)
+    """gRPC calls served at once, open streams among them; one more is `Exhausted`."""
+    streams: int = option(400, low=1, high=10_000)
+    """Open streams (subscribers, writers, scans) at once; one more is `Exhausted`. Keep it below `threads`."""
+    leases: int = option(10_000, low=1, high=1_000_000)
+    """Reads that hold a cut; one more is `Exhausted` until one ends."""
+    lease_seconds: int = option(86_400, low=1, high=31 * 86_400)
+    """The longest lease that may be asked for; longer ones are refused."""
+    http_body_bytes: int = option(64 * _MB, low=1 * _KB, high=_INT32)
+    """The body of an HTTP request; a larger one is refused."""
+    idempotency_keys: int = option(10_000, low=1, high=1_000_000)
+    """Catalog requests remembered by their Idempotency-Key; the oldest is forgotten for one more."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, (low, high) = getattr(self, each.name), range_of(each)
+            if type(value) is not int or not low <= value <= high:
+                raise Invalid(f"limit {each.name} is a whole number from {low} to {high}, not {value!r}")
+        if self.journal_checkpoint_bytes >= self.journal_bytes:
+            raise Invalid("limit journal_checkpoint_bytes is less than journal_bytes, or writers wait for ever")
+
+
+DEFAULT = Limits()
+"""What is kept where nobody said otherwise, and what a client checks before it sends."""
+WIDEST = Limits(**{each.name: int(range_of(each)[1]) for each in fields(Limits)})
+"""What formats and libraries can hold: stored data is read under it, whatever the settings say now."""

@@ -13,9 +13,9 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore import limits
 from lakestore.arrow_message import has_compressed
 from lakestore.errors import Corrupt, Invalid
+from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 
 
@@ -33,7 +33,7 @@ def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decode(data: bytes, *, crc: int | None = None) -> pa.RecordBatch:
+def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> pa.RecordBatch:
     """The rows of an Arrow IPC stream as one validated batch, or `Invalid`."""
     if crc is not None and crc32c(data) != crc:
         raise Invalid("the rows do not match their checksum: send them again")
@@ -42,7 +42,7 @@ def decode(data: bytes, *, crc: int | None = None) -> pa.RecordBatch:
             raise Invalid("the rows are compressed: send Arrow IPC without compression")
         with pa.ipc.open_stream(data) as reader:
             schema = reader.schema
-            batches = _read_bounded(reader)
+            batches = _read_bounded(reader, limits)
         for batch in batches:
             batch.validate(full=True)
         return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)
@@ -50,16 +50,16 @@ def decode(data: bytes, *, crc: int | None = None) -> pa.RecordBatch:
         raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error
 
 
-def _read_bounded(reader: pa.RecordBatchStreamReader) -> list[pa.RecordBatch]:
+def _read_bounded(reader: pa.RecordBatchStreamReader, limits: Limits) -> list[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = []
     total_bytes = total_rows = 0
     for batch in reader:
         total_bytes += batch.nbytes
         total_rows += batch.num_rows
-        if total_bytes > limits.BATCH_MEMORY_BYTES_MAX:
-            raise Invalid(f"the rows take more than {limits.BATCH_MEMORY_BYTES_MAX} bytes: send smaller batches")
-        if total_rows > limits.BATCH_ROWS_MAX:
-            raise Invalid(f"more than {limits.BATCH_ROWS_MAX} rows in one change: send smaller batches")
+        if total_bytes > limits.batch_memory_bytes:
+            raise Invalid(f"the rows take more than {limits.batch_memory_bytes} bytes: send smaller batches")
+        if total_rows > limits.batch_rows:
+            raise Invalid(f"more than {limits.batch_rows} rows in one change: send smaller batches")
         batches.append(batch)
     return batches
 
@@ -159,10 +159,10 @@ def _unfolded(column: pa.DictionaryArray, field: pa.Field, table: Table) -> pa.A
     """A dictionary's values row by row: a few long ones may be named often."""
     if pa.types.is_string(field.type) or pa.types.is_binary(field.type):
         size = pc.sum(pc.binary_length(column.dictionary).cast(pa.int64()).take(column.indices)).as_py() or 0
-        if size > limits.BATCH_MEMORY_BYTES_MAX:
+        if size > DEFAULT.batch_memory_bytes:
             raise Invalid(
                 f"table {table.name}: column {field.name!r} takes {size} bytes without its dictionary,"
-                f" more than {limits.BATCH_MEMORY_BYTES_MAX}: send smaller batches"
+                f" more than {DEFAULT.batch_memory_bytes}: send smaller batches"
             )
     return column.dictionary_decode()
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import message_factory
 
-from lakestore import limits
 from lakestore.errors import LakestoreError, Unavailable, error_of
 from lakestore.v1 import lakestore_pb2
 
 ERROR_KEY = "lakestore-error-bin"
+BUSY_SECONDS = 0.5
+"""When to come again to a server that serves as many calls as it can."""
 SERVICE = "lakestore.v1.Lakestore"
-OPTIONS = [
-    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
-]
+RETRY_KEY = "lakestore-retry-after"
+"""Seconds, as text; an entry of its own, for older clients take the first one to have three parts."""
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def options(message_bytes: int) -> list[tuple[str, int]]:
+    """Of a channel or a server: the longest message either way."""
+    return [("grpc.max_receive_message_length", message_bytes), ("grpc.max_send_message_length", message_bytes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +59,21 @@ def methods() -> Iterator[Method]:
         )
 
 
-def pack_error(error: LakestoreError) -> bytes:
+def pack_error(error: LakestoreError) -> Metadata:
     """An error as metadata."""
-    return json.dumps([error.kind, error.message, error.applied]).encode()
+    told = (ERROR_KEY, json.dumps([error.kind, error.message, error.applied]).encode())
+    return (told, (RETRY_KEY, f"{error.retry_after:.3f}")) if error.retry_after else (told,)
 
 
-def unpack_error(data: bytes | None, code: str, details: str) -> LakestoreError:
+def unpack_error(metadata: Mapping[str, Any], code: str, details: str) -> LakestoreError:
     """The error that metadata or, failing that, a bare status tells of."""
-    if data:
-        kind, message, applied = json.loads(data)
-        return error_of(kind, message, applied)
+    if ERROR_KEY in metadata:
+        kind, message, applied = json.loads(metadata[ERROR_KEY])[:3]
+        return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)))
     if code in ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "UNKNOWN"):
         return Unavailable(f"the server does not answer ({details}): is it running?", applied="unknown")
+    if code == "RESOURCE_EXHAUSTED" and "oncurrent" in details:  # gRPC's own words for its limit of calls
+        return error_of("Exhausted", "the server serves as many calls as it can: try again later", "no", BUSY_SECONDS)
     if code == "RESOURCE_EXHAUSTED":
         return error_of("Invalid", f"the message is too large ({details}): send fewer rows, or ask for fewer")
     return error_of("Internal", f"{code}: {details}", "unknown")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore import limits
 from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT, Limits
 from lakestore.types import arrow_type, type_name
 
 SYSTEM_PREFIX = "__"
@@ -278,6 +278,7 @@ def define(
     bucket_key: list[str] | tuple[str, ...] | None = None,
     merge: str = "upsert",
     lake: dict[str, Any] | None = None,
+    limits: Limits = DEFAULT,
 ) -> Table:
     """A table from what a user writes, checked by `check`."""
     keys = tuple(primary_key or ())
@@ -295,7 +296,7 @@ def define(
         lake=lake_options(lake or {}),
         last_column_id=max_id(columns),
     )
-    check(table)
+    check(table, limits)
     return table
 
 
@@ -312,15 +313,15 @@ def lake_options(options: dict[str, Any]) -> Lake:
     return replace(Lake(), **checked)
 
 
-def check(table: Table) -> None:
+def check(table: Table, limits: Limits = DEFAULT) -> None:
     """Refuse a definition that cannot be kept, naming the column and the rule."""
-    _check_names(table)
+    _check_names(table, limits)
     for column in table.columns:
         arrow_type(column.type)
     _check_ids(table)
     _check_keys(table)
-    if type(table.buckets) is not int or not 1 <= table.buckets <= limits.BUCKETS_MAX:
-        raise Invalid(f"table {table.name}: buckets must be 1 to {limits.BUCKETS_MAX}, not {table.buckets}")
+    if type(table.buckets) is not int or not 1 <= table.buckets <= limits.buckets:
+        raise Invalid(f"table {table.name}: buckets must be 1 to {limits.buckets}, not {table.buckets}")
     if table.merge != "upsert":
         raise Invalid(f"table {table.name}: merge engine {table.merge!r} is not known; known is 'upsert'")
     if table.lake.format_version not in (2, 3):
@@ -333,16 +334,16 @@ def check(table: Table) -> None:
             table.column(name)
 
 
-def _check_names(table: Table) -> None:
+def _check_names(table: Table, limits: Limits) -> None:
     parts = table.name.split(".")
     if len(parts) != 2 or not all(_NAME.fullmatch(part) for part in parts):
         raise Invalid(f"table name {table.name!r} is not 'database.table' of letters, digits and _")
     names = [column.name for column in table.columns]
-    if not 1 <= len(names) <= limits.COLUMNS_MAX:
-        raise Invalid(f"table {table.name}: a table has 1 to {limits.COLUMNS_MAX} columns, not {len(names)}")
+    if not 1 <= len(names) <= limits.columns:
+        raise Invalid(f"table {table.name}: a table has 1 to {limits.columns} columns, not {len(names)}")
     for name in (*parts, *names):
-        if not name or len(name) > limits.NAME_CHARS_MAX:
-            raise Invalid(f"table {table.name}: name {name!r} has not 1 to {limits.NAME_CHARS_MAX} characters")
+        if not name or len(name) > limits.name_chars:
+            raise Invalid(f"table {table.name}: name {name!r} has not 1 to {limits.name_chars} characters")
     for name in names:
         if name.startswith(SYSTEM_PREFIX):
             raise Invalid(f"table {table.name}: column {name!r} starts with '__', which is for system columns")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore import limits
 from lakestore.errors import LakestoreError
+from lakestore.limits import DEFAULT, Limits
 from lakestore.server import catalog_log, checkpoint, journal_writer, segment
 from lakestore.server.bucket import BucketLog, Chunk
 from lakestore.server.disk import Disk
@@ -47,7 +47,9 @@ class Checkpointer:
         index: Index,
         freeze: Callable[[], Frozen],
         install: Callable[[Callable[[State], View]], None],
+        limits: Limits = DEFAULT,
     ) -> None:
+        self._limits = limits
         self._folder, self._disk, self._index = folder, disk, index
         self._freeze, self._install = freeze, install
         self._running = threading.Lock()
@@ -126,7 +128,7 @@ class Checkpointer:
 
     def _cut_bucket(self, folder: Path, state: TableState, bucket: int, lsn: int) -> list[Chunk]:
         held = state.logs[bucket]
-        kept, runs = segment_runs(held.chunks)
+        kept, runs = segment_runs(held.chunks, self._limits)
         segments = list(kept)
         for run in runs:
             again = f"-{self._attempt}" if self._attempt else ""
@@ -151,7 +153,7 @@ def _all_segments(held: BucketLog) -> bool:
     return all(isinstance(chunk, segment.Segment) for chunk in held.chunks)
 
 
-def segment_runs(chunks: Sequence[Chunk]) -> tuple[list[Chunk], list[list[Chunk]]]:
+def segment_runs(chunks: Sequence[Chunk], limits: Limits = DEFAULT) -> tuple[list[Chunk], list[list[Chunk]]]:
     """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
     it, so that a row is rewritten a logarithmic number of times."""
     at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, segment.Segment)), len(chunks))
@@ -160,15 +162,15 @@ def segment_runs(chunks: Sequence[Chunk]) -> tuple[list[Chunk], list[list[Chunk]
     while at and chunks[at - 1].end - chunks[at - 1].start <= rows:
         merged = rows + chunks[at - 1].end - chunks[at - 1].start
         size += chunks[at - 1].size
-        if merged > limits.SEGMENT_ROWS_MAX or size > limits.SEGMENT_BYTES_MAX:
+        if merged > limits.segment_rows or size > limits.segment_bytes:
             break
         at, rows = at - 1, merged
     runs: list[list[Chunk]] = []
     size = 0
     for chunk in chunks[at:]:
         size += chunk.size
-        rows_fit = runs and chunk.end - runs[-1][0].start <= limits.SEGMENT_ROWS_MAX
-        if rows_fit and size <= limits.SEGMENT_BYTES_MAX:
+        rows_fit = runs and chunk.end - runs[-1][0].start <= limits.segment_rows
+        if rows_fit and size <= limits.segment_bytes:
             runs[-1].append(chunk)
         else:
             runs.append([chunk])

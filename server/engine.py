@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lakestore import limits
 from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Unavailable
+from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 from lakestore.server import recovery
 from lakestore.server.checkpointer import Checkpointer, Frozen
@@ -30,7 +30,9 @@ from lakestore.server.prepare import Answer, Request
 from lakestore.server.state import ProducerState, State, View
 
 log = logging.getLogger("lakestore.engine")
-SUBMIT_WAIT_SECONDS = 30.0
+OPERATION_WAIT_SECONDS = 30.0
+"""Operations are few and small, and some of them make room: they wait where rows are refused."""
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 5.0
 DISK_CHECK_SECONDS = 1.0
 _INDEX_RETRIES = 20
 
@@ -69,9 +71,18 @@ _Work = Request | Operation | _Task
 class Engine:
     """State, journal, index and the thread that owns them."""
 
-    def __init__(self, folder: Path, disk: Disk, clock: Clock, *, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk,
+        clock: Clock,
+        *,
+        on_fatal: Callable[[BaseException], None],
+        limits: Limits = DEFAULT,
+    ) -> None:
+        self.limits = limits
         self._disk, self._clock, self._on_fatal = disk, clock, on_fatal
-        opened = recovery.open_folder(folder, disk)
+        opened = recovery.open_folder(folder, disk, limits)
         self._state, self._journal, self.index = opened.state, opened.journal, opened.index
         self.timeline = self._state.timeline
         self._view = self._state.view
@@ -86,7 +97,7 @@ class Engine:
         self._disk_full = False
         self._failure: BaseException | None = None
         self._closing = False
-        self._checkpointer = Checkpointer(folder, disk, self.index, self._freeze, self._install)
+        self._checkpointer = Checkpointer(folder, disk, self.index, self._freeze, self._install, limits)
         self._thread = threading.Thread(target=self._run, name="commit-loop", daemon=True)
         self._thread.start()
 
@@ -103,30 +114,47 @@ class Engine:
         return self._view
 
     def submit(self, request: Request | Operation) -> None:
-        """Queue work; its answer comes by its future. Waits while the queue is full."""
-        if isinstance(request, Request) and self._is_disk_full():
-            raise Exhausted(f"less than {limits.DISK_FREE_BYTES_MIN >> 30} GB are free for {self._folder}: free space")
+        """Queue work; its answer comes by its future. `Exhausted`, with a hint, when there is no room soon."""
+        self.await_room(OPERATION_WAIT_SECONDS if isinstance(request, Operation) else None)
         with self._queued:
-            room = self._queued.wait_for(self._has_room, SUBMIT_WAIT_SECONDS)
             self._refuse_when_down()
-            if not room:
-                raise Exhausted("the commit queue is full: send more slowly")
             self._queue.append(request)
             self._queue_bytes += request.nbytes
             self._queued.notify_all()
 
+    def await_room(self, seconds: float | None = None) -> None:
+        """Wait until the queue has room, for rows no longer than `queue_wait_ms`: before their memory is taken."""
+        if seconds is None and self._is_disk_full():
+            raise Exhausted(
+                f"less than {self.limits.disk_free_bytes >> 20} MB are free for {self._folder}: free space",
+                retry_after=RETRY_SECONDS_MAX,
+            )
+        with self._queued:
+            wait = self.limits.queue_wait_ms / 1000 if seconds is None else seconds
+            room = self._queued.wait_for(self._has_room, wait)
+            self._refuse_when_down()
+            if not room:
+                raise Exhausted("the commit queue is full: send more slowly", retry_after=self._drain_seconds())
+
+    def _drain_seconds(self) -> float:
+        """About how long the loop takes for what waits, at the pace of the journal so far."""
+        if self._journal.untrimmed_bytes >= self.limits.journal_bytes:
+            return 1.0
+        pace = self.totals.bytes / self.totals.seconds if self.totals.seconds else 1.0
+        return min(max(self._queue_bytes / max(pace, 1.0), RETRY_SECONDS_MIN), RETRY_SECONDS_MAX)
+
     def _is_disk_full(self) -> bool:
         now = self._clock.monotonic()
         if now - self._disk_checked > DISK_CHECK_SECONDS:
-            self._disk_full = self._disk.free_bytes(self._folder) < limits.DISK_FREE_BYTES_MIN
+            self._disk_full = self._disk.free_bytes(self._folder) < self.limits.disk_free_bytes
             self._disk_checked = now
         return self._disk_full
 
     def _has_room(self) -> bool:
         full = (
-            len(self._queue) >= limits.QUEUE_COMMITS_MAX
-            or self._queue_bytes >= limits.QUEUE_BYTES_MAX
-            or self._journal.untrimmed_bytes >= limits.JOURNAL_BYTES_MAX
+            len(self._queue) >= self.limits.queue_commits
+            or self._queue_bytes >= self.limits.queue_bytes
+            or self._journal.untrimmed_bytes >= self.limits.journal_bytes
         )
         return not full or self._closing or self._failure is not None
 
@@ -229,7 +257,7 @@ class Engine:
         """One operation, or the requests up to the next one."""
         work = [self._queue.popleft()]
         weight = work[0].nbytes
-        while self._queue and isinstance(work[0], Request) and weight < limits.GROUP_BYTES_MAX:
+        while self._queue and isinstance(work[0], Request) and weight < self.limits.group_bytes:
             following = self._queue[0]
             if not isinstance(following, Request) or _same_commit(work, following):
                 break
@@ -324,8 +352,8 @@ class Engine:
 
     def _maybe_checkpoint(self) -> None:
         if (
-            self._journal.since_checkpoint_bytes >= limits.JOURNAL_BYTES_BEFORE_CHECKPOINT
-            or self.index.overlay_keys >= limits.OVERLAY_KEYS_BEFORE_CHECKPOINT
+            self._journal.since_checkpoint_bytes >= self.limits.journal_checkpoint_bytes
+            or self.index.overlay_keys >= self.limits.overlay_checkpoint_keys
         ):
             self._checkpointer.wake()
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from lakestore import limits
 from lakestore.errors import Invalid, NotFound
 from lakestore.rows import encode
 from lakestore.schema import SYSTEM_TYPES, Table
@@ -81,7 +80,9 @@ def _snapshot(engine: Engine, stream: _Stream, position: Token) -> Iterator[pb.C
             for rows in live(log, here.offset if bucket == here.bucket else 0, head, dead):
                 inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
                 at = 0
-                for batch in bounded(project(state.table, inserts, _columns(state.table, stream), bucket)):
+                for batch in bounded(
+                    project(state.table, inserts, _columns(state.table, stream), bucket), engine.limits.read_batch_bytes
+                ):
                     at += batch.num_rows
                     after = Place(uuid, bucket, int(rows.offsets[at - 1]) + 1)
                     yield _message(state.table, batch, replace(position, place=after), snapshot=True)
@@ -95,31 +96,31 @@ def _follow(engine: Engine, stream: _Stream, position: Token, active: Callable[[
             return
         limit = view.lsn if stream.until is None else min(view.lsn, stream.until)
         while lsn < limit:
-            upto = _upto(view, stream.tables, lsn, limit)
-            yield from _between(view, stream, lsn, replace(position, lsn=upto))
+            upto = _upto(view, stream.tables, lsn, limit, engine.limits.changes_batch_rows)
+            yield from _between(engine, view, stream, lsn, replace(position, lsn=upto))
             lsn = upto
 
 
-def _upto(view: View, tables: Sequence[str], lsn: int, limit: int) -> int:
+def _upto(view: View, tables: Sequence[str], lsn: int, limit: int, rows: int) -> int:
     """How far one batch reaches: whole commits, about a batch of rows from each bucket."""
     upto = limit
     for uuid in tables:
         for log in view.by_uuid(uuid).logs:
             start = log.at_lsn(lsn).end
-            reach = start + limits.CHANGES_BATCH_ROWS_MAX
+            reach = start + rows
             if log.head > reach:
                 upto = min(upto, log.lsn_reaching(start, reach))
     return upto
 
 
-def _between(view: View, stream: _Stream, lsn: int, after: Token) -> Iterator[pb.ChangeBatch]:
+def _between(engine: Engine, view: View, stream: _Stream, lsn: int, after: Token) -> Iterator[pb.ChangeBatch]:
     """Per table the commits in (lsn, after], in batches that fit into a message; the last one carries the token."""
     batches = []
     for uuid in stream.tables:
         state = view.by_uuid(uuid)
         batch = _table_batch(state.table, state.logs, stream, lsn, after.lsn)
         if batch is not None:
-            batches += [(state.table, piece) for piece in bounded(batch)]
+            batches += [(state.table, piece) for piece in bounded(batch, engine.limits.read_batch_bytes)]
     for i, (table, batch) in enumerate(batches):
         token = after if i == len(batches) - 1 else replace(after, lsn=lsn)
         yield _message(table, batch, token, snapshot=False)

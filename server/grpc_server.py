@@ -13,10 +13,11 @@ from grpc_reflection.v1alpha import reflection
 
 from lakestore import rpc
 from lakestore.errors import Internal, LakestoreError
+from lakestore.limits import DEFAULT, Limits
+from lakestore.server.permits import Permits
 from lakestore.server.service import Service
 
 log = logging.getLogger("lakestore.grpc")
-THREADS = 256
 _CODES = {
     "Invalid": grpc.StatusCode.INVALID_ARGUMENT,
     "NotFound": grpc.StatusCode.NOT_FOUND,
@@ -34,10 +35,14 @@ _CODES = {
 class GrpcServer:
     """Serves a `Service` on one address."""
 
-    def __init__(self, service: Service, address: str) -> None:
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="grpc")
-        self._server = grpc.server(self._pool, options=[*rpc.OPTIONS, ("grpc.so_reuseport", 0)])
-        handlers = {method.name: _handler(service, method) for method in rpc.methods() if service.has(method.attribute)}
+    def __init__(self, service: Service, address: str, limits: Limits = DEFAULT) -> None:
+        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="grpc")
+        options = [*rpc.options(limits.message_bytes), ("grpc.so_reuseport", 0)]
+        self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=limits.threads)
+        streams = Permits(limits.streams, 0.0, f"{limits.streams} streams are open, the limit: try again later")
+        handlers = {
+            method.name: _handler(service, method, streams) for method in rpc.methods() if service.has(method.attribute)
+        }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(rpc.SERVICE, handlers),))
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -57,17 +62,17 @@ class GrpcServer:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _handler(service: Service, method: rpc.Method) -> Any:
+def _handler(service: Service, method: rpc.Method, streams: Permits) -> Any:
     verb = service.verb(method.attribute)
     coders = {"request_deserializer": method.request.FromString, "response_serializer": method.answer.SerializeToString}
     if method.streams_in:
-        return grpc.stream_stream_rpc_method_handler(_streaming(verb), **coders)
+        return grpc.stream_stream_rpc_method_handler(_streaming(verb, streams), **coders)
     if method.name == "Changes":
         return grpc.unary_stream_rpc_method_handler(
-            lambda request, context: _guarded(verb(request, context.is_active), context), **coders
+            lambda request, context: _guarded(lambda: verb(request, context.is_active), context, streams), **coders
         )
     if method.streams_out:
-        return grpc.unary_stream_rpc_method_handler(_streaming(verb), **coders)
+        return grpc.unary_stream_rpc_method_handler(_streaming(verb, streams), **coders)
     return grpc.unary_unary_rpc_method_handler(_unary(verb), **coders)
 
 
@@ -84,13 +89,16 @@ def _unary(verb: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], 
     return call
 
 
-def _streaming(verb: Callable[[Any], Iterator[Any]]) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
-    return lambda request, context: _guarded(verb(request), context)
+def _streaming(
+    verb: Callable[[Any], Iterator[Any]], streams: Permits
+) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    return lambda request, context: _guarded(lambda: verb(request), context, streams)
 
 
-def _guarded(answers: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+def _guarded(begin: Callable[[], Iterator[Any]], context: grpc.ServicerContext, streams: Permits) -> Iterator[Any]:
     try:
-        yield from answers
+        with streams.taken(1):
+            yield from begin()
     except LakestoreError as error:
         _abort(context, error)
     except Exception as error:  # the edge, as for single calls
@@ -99,5 +107,5 @@ def _guarded(answers: Iterator[Any], context: grpc.ServicerContext) -> Iterator[
 
 
 def _abort(context: grpc.ServicerContext, error: LakestoreError) -> None:
-    context.set_trailing_metadata(((rpc.ERROR_KEY, rpc.pack_error(error)),))
+    context.set_trailing_metadata(rpc.pack_error(error))
     context.abort(_CODES.get(error.kind, grpc.StatusCode.INTERNAL), error.message)

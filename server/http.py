@@ -31,7 +31,11 @@ def app(engine: Engine, catalog: Catalog) -> Starlette:
     def show_console(_: Request) -> Response:
         return HTMLResponse(_console(engine))
 
-    routes = [Route("/", show_console), Route("/metrics", show_metrics), Mount("/iceberg", routes=rest.routes(catalog))]
+    routes = [
+        Route("/", show_console),
+        Route("/metrics", show_metrics),
+        Mount("/iceberg", routes=rest.routes(catalog, engine.limits.http_body_bytes)),
+    ]
     return Starlette(routes=routes)
 
 

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore.errors import Corrupt, Unavailable
+from lakestore.limits import DEFAULT
 from lakestore.server import index_worker as worker
 
 Ints = npt.NDArray[np.int64]
 ABSENT = worker.ABSENT
 _MISS = -3
-CACHE_KEYS_MAX = 2_000_000
 _STAGE_KEYS = 20_000
 PREFIX_BYTES = 4
 
@@ -86,7 +86,8 @@ class Reading:
 class Index:
     """Owned by the commit loop; `begin` and `finish` serve readers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache_keys_max: int = DEFAULT.index_cache_keys) -> None:
+        self._cache_keys_max = cache_keys_max
         self._finder = IndexProcess(folder)
         self._merger = IndexProcess(folder)
         self.lock = threading.Lock()
@@ -186,7 +187,7 @@ class Index:
             kept, total = [], 0
             for overlay in self._older:
                 total += len(overlay)
-                if total <= CACHE_KEYS_MAX:
+                if total <= self._cache_keys_max:
                     kept.append(overlay)
             self._older = tuple(kept)
 

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakestore import limits
-from lakestore.errors import Invalid, PlanExpired, Unavailable
+from lakestore.errors import Exhausted, Invalid, PlanExpired, Unavailable
+from lakestore.limits import DEFAULT, Limits
 from lakestore.server.clock import Clock
 
 
@@ -28,8 +28,14 @@ class Lease:
 class Leases:
     """All leases of a server. Thread-safe."""
 
-    def __init__(self, clock: Clock, held: Mapping[str, frozenset[int]], grace_seconds: float) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Clock,
+        held: Mapping[str, frozenset[int]],
+        grace_seconds: float,
+        limits: Limits = DEFAULT,
+    ) -> None:
+        self._clock, self._limits = clock, limits
         self._lock = threading.Lock()
         self._leases: dict[str, Lease] = {}
         self._retired: set[tuple[str, int]] = set()
@@ -42,6 +48,10 @@ class Leases:
             self._drop_expired()
             if self._retired.intersection(snapshots.items()):
                 raise Unavailable("a snapshot expires at this moment: plan again")
+            if len(self._leases) >= self._limits.leases:
+                raise Exhausted(
+                    f"{self._limits.leases} reads run, the limit: try again when one has ended", retry_after=1.0
+                )
             self._leases[name] = Lease(self._until(seconds), snapshots)
         return name
 
@@ -91,8 +101,8 @@ class Leases:
         return frozenset(held)
 
     def _until(self, seconds: int) -> float:
-        if not 1 <= seconds <= limits.LEASE_SECONDS_MAX:
-            raise Invalid(f"a lease is 1 to {limits.LEASE_SECONDS_MAX} seconds, not {seconds}")
+        if not 1 <= seconds <= self._limits.lease_seconds:
+            raise Invalid(f"a lease is 1 to {self._limits.lease_seconds} seconds, not {seconds}")
         return self._clock.monotonic() + seconds
 
     def _drop_expired(self) -> None:

@@ -26,7 +26,7 @@ class Lookups:
         """The rows of many keys, in the order of the keys; absent keys give no row."""
         if request.at_least:
             reached(self._engine, parse_token(request.at_least, self._engine).lsn)
-        batch = rows.decode(request.keys)
+        batch = rows.decode(request.keys, limits=self._engine.limits)
 
         wanted: list[pa.RecordBatch] = []
 
@@ -34,7 +34,7 @@ class Lookups:
             if not table.keyed:
                 raise Invalid(f"table {table.name} has no primary key to look up")
             wanted.append(rows.conform(batch, table, keys_only=True))
-            return keys.encode(wanted[-1].columns, table_prefix(table.number))
+            return keys.encode(wanted[-1].columns, table_prefix(table.number), self._engine.limits.key_bytes)
 
         view, offsets = self._engine.lookup(request.table, encode)
         state = view.named(request.table)

@@ -42,12 +42,14 @@ class Server:
         clock = clock or RealClock()
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": ""}
         try:
-            self.engine = Engine(settings.data, disk or RealDisk(), clock, on_fatal=on_fatal or _no_op)
+            self.engine = Engine(
+                settings.data, disk or RealDisk(), clock, on_fatal=on_fatal or _no_op, limits=settings.limits
+            )
         except BaseException:
             self._lock.close()
             raise
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
-        leases = Leases(clock, held, settings.lease_grace_seconds)
+        leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
         store = Store(storage_for(settings.warehouse_uri))
         self.catalog = Catalog(JournalLedger(self.engine, leases), store, settings.warehouse_uri)
         self.service = Service(self.engine, self.catalog, leases, clock, self.about)
@@ -60,7 +62,7 @@ class Server:
         self._http = HttpServer(app(self.engine, self.catalog), host, self.settings.http_port)
         self._http.start()
         try:
-            self._grpc = GrpcServer(self.service, f"{host}:{self.settings.port}")
+            self._grpc = GrpcServer(self.service, f"{host}:{self.settings.port}", self.settings.limits)
         except RuntimeError as error:
             raise Unavailable(f"the gRPC port {self.settings.port} cannot be opened: is it in use?") from error
         self.about.update(http=f"{host}:{self._http.port}", grpc=f"{host}:{self._grpc.port}")

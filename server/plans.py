@@ -14,15 +14,13 @@ from lakestore.server.positions import parse_token, reached, token_text
 from lakestore.server.state import TableState, View
 from lakestore.v1 import lakestore_pb2 as pb
 
-_DEAD_CACHE = 64
-
 
 class Plans:
     """Cuts. Thread-safe."""
 
     def __init__(self, engine: Engine, leases: Leases) -> None:
         self._engine, self._leases = engine, leases
-        self._dead = reads.DeadCache(_DEAD_CACHE)
+        self._dead = reads.DeadCache(engine.limits.dead_cache_ranges)
 
     def plan(self, request: pb.PlanRequest) -> pb.PlanAnswer:
         """A cut over tables, with a lease."""
@@ -74,6 +72,7 @@ class Plans:
 
     def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
         """The rows of one split."""
+        limits = self._engine.limits
         self._leases.check(request.lease)
         state = self._engine.view.by_uuid(request.table_uuid)
         if request.bucket >= len(state.logs):
@@ -86,11 +85,13 @@ class Plans:
         state.table.selected(names)
         if request.live_only:
             dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
-            parts = reads.live(log, request.start, request.end, dead)
+            parts = reads.live(log, request.start, request.end, dead, limits.fetch_batch_rows)
         else:
-            parts = reads.read(log, request.start, request.end)
+            parts = reads.read(log, request.start, request.end, limits.fetch_batch_rows)
         for part in parts:
-            for piece in reads.bounded(reads.project(state.table, part, columns, request.bucket)):
+            for piece in reads.bounded(
+                reads.project(state.table, part, columns, request.bucket), limits.read_batch_bytes
+            ):
                 yield reads.message(piece)
 
     def renew_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:

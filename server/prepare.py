@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakestore import keys, rows
 from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 from lakestore.server.index import table_prefix
 from lakestore.v1 import lakestore_pb2 as pb
@@ -62,7 +63,7 @@ class Answer:
     """Per change: table name, inserted, updated, deleted, not found."""
 
 
-def change_of(table: Table, message: pb.Change, producer: str) -> Change:
+def change_of(table: Table, message: pb.Change, producer: str, limits: Limits = DEFAULT) -> Change:
     """A change as it came off the wire."""
     kind = pb.ChangeKind.Name(message.kind)
     if kind not in ("APPEND", "UPSERT", "DELETE"):
@@ -71,11 +72,11 @@ def change_of(table: Table, message: pb.Change, producer: str) -> Change:
         wanted = "upsert and delete" if table.keyed else "append"
         raise Invalid(f"table {table.name} takes {wanted}, not {kind.lower()}")
     delete = kind == "DELETE"
-    batch = rows.conform(rows.decode(message.rows, crc=message.crc32c), table, keys_only=delete)
-    return route(table, batch, delete=delete, producer=producer)
+    batch = rows.conform(rows.decode(message.rows, crc=message.crc32c, limits=limits), table, keys_only=delete)
+    return route(table, batch, delete=delete, producer=producer, limits=limits)
 
 
-def route(table: Table, batch: pa.RecordBatch, *, delete: bool, producer: str) -> Change:
+def route(table: Table, batch: pa.RecordBatch, *, delete: bool, producer: str, limits: Limits = DEFAULT) -> Change:
     """Key the rows of a conforming batch and sort them by bucket."""
     buckets = _buckets(table, batch, producer)
     if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
@@ -84,7 +85,7 @@ def route(table: Table, batch: pa.RecordBatch, *, delete: bool, producer: str) -
     index_keys: list[bytes] = []
     if table.keyed:
         columns = [batch.column(name) for name in table.primary_key]
-        index_keys = keys.encode(columns, table_prefix(table.number))
+        index_keys = keys.encode(columns, table_prefix(table.number), limits.key_bytes)
     return Change(table, _stored(table, batch), buckets, index_keys, delete)
 
 

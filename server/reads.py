@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore import limits
+from lakestore.limits import DEFAULT
 from lakestore.offsets import OffsetSet
 from lakestore.rows import crc32c, encode
 from lakestore.schema import SYSTEM_TYPES, Table
@@ -39,7 +39,7 @@ class Rows:
         return Rows(self.batch.filter(pa.array(mask)), self.offsets[mask], self.times_us[mask], self.change[mask])
 
 
-def read(log: BucketLog, start: int, end: int, rows_max: int = limits.FETCH_BATCH_ROWS_MAX) -> Iterator[Rows]:
+def read(log: BucketLog, start: int, end: int, rows_max: int = DEFAULT.fetch_batch_rows) -> Iterator[Rows]:
     """The rows of [start, end) in pieces."""
     for at, batch in log.rows(start, end, rows_max):
         offsets = np.arange(at, at + batch.num_rows, dtype=np.int64)
@@ -47,9 +47,11 @@ def read(log: BucketLog, start: int, end: int, rows_max: int = limits.FETCH_BATC
         yield Rows(batch, offsets, log.times_at(offsets), change)
 
 
-def live(log: BucketLog, start: int, end: int, dead: OffsetSet) -> Iterator[Rows]:
+def live(
+    log: BucketLog, start: int, end: int, dead: OffsetSet, rows_max: int = DEFAULT.fetch_batch_rows
+) -> Iterator[Rows]:
     """The rows of [start, end) that are no deletes and not in `dead`."""
-    for rows in read(log, start, end):
+    for rows in read(log, start, end, rows_max):
         if not log.keyed:
             yield rows
             continue
@@ -99,14 +101,14 @@ def project(table: Table, rows: Rows, columns: Sequence[str], bucket: int) -> pa
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) -> Iterator[pa.RecordBatch]:
     """The batch in pieces that fit into a message; a single row may be larger."""
-    if batch.nbytes <= limits.READ_BATCH_BYTES_MAX or batch.num_rows <= 1:
+    if batch.nbytes <= bytes_max or batch.num_rows <= 1:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from bounded(batch.slice(0, half))
-    yield from bounded(batch.slice(half))
+    yield from bounded(batch.slice(0, half), bytes_max)
+    yield from bounded(batch.slice(half), bytes_max)
 
 
 def message(batch: pa.RecordBatch) -> pb.RowBatch:

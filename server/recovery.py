@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lakestore import keys
 from lakestore.errors import Conflict, Corrupt
+from lakestore.limits import DEFAULT, Limits
 from lakestore.offsets import OffsetSet
 from lakestore.schema import Table
 from lakestore.server import catalog_log, checkpoint, journal, journal_writer, segment
@@ -42,18 +43,18 @@ class Opened:
     index: Index
 
 
-def open_folder(folder: Path, disk: Disk) -> Opened:
+def open_folder(folder: Path, disk: Disk, limits: Limits = DEFAULT) -> Opened:
     """Recover, or begin an empty folder."""
     disk.make_folder(folder)
     disk.make_folder(folder / SEGMENTS)
     disk.make_folder(folder / "index")
     data = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
-    state = _from_checkpoint(folder, data)
+    state = _from_checkpoint(folder, data, limits)
     checkpoint_lsn = state.view.lsn
     _remove_temporary(disk, folder)
     remove_unnamed(disk, folder, data["tables"])
     overlay, journal_bytes = _replay(folder, disk, state)
-    index = Index(folder / "index")
+    index = Index(folder / "index", limits.index_cache_keys)
     try:
         _load_index(index, state, overlay, checkpoint_lsn)
         writer = JournalWriter(disk, folder, state.view.lsn + 1)
@@ -94,7 +95,7 @@ def _remove_temporary(disk: Disk, folder: Path) -> None:
             disk.remove(folder / name)
 
 
-def _from_checkpoint(folder: Path, data: dict[str, Any]) -> State:
+def _from_checkpoint(folder: Path, data: dict[str, Any], limits: Limits) -> State:
     tables: dict[str, TableState] = {}
     for entry in data["tables"]:
         table = Table.from_dict(entry["table"])
@@ -110,7 +111,7 @@ def _from_checkpoint(folder: Path, data: dict[str, Any]) -> State:
             logs.append(log_of(table, [segment.Segment(path, schema, keyed=table.keyed) for path in paths]))
         tiers = {record.snapshot_id: record for record in map(catalog_log.tier_of, entry["tiers"])}
         tables[table.uuid] = TableState(table, tuple(logs), tiers, entry["created_lsn"])
-    return State.from_small(data, tables)
+    return State.from_small(data, tables, limits)
 
 
 def _replay(folder: Path, disk: Disk, state: State) -> tuple[dict[bytes, int], int]:

@@ -20,7 +20,6 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from lakestore import limits
 from lakestore.errors import Corrupt
 from lakestore.rows import crc32c
 from lakestore.server.bucket import Chunk, CommitIndex, Piece
@@ -32,7 +31,7 @@ LOG_BATCH_ROWS = 65_536
 _HEADER = struct.Struct("<IHHIQQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = 64
-_BLOCK = limits.SEGMENT_BLOCK_BYTES
+_BLOCK = 64 << 10
 
 
 def _padded(data: Any) -> list[Any]:

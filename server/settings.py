@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakestore.config import option
+from lakestore.config import option, section
+from lakestore.limits import Limits
 
 DAY_SECONDS = 86_400.0
 
@@ -29,6 +30,8 @@ class Settings:
     """URI of the lake's files; empty means `warehouse` in the data folder."""
     lease_grace_seconds: float = option(3600.0, low=0, high=DAY_SECONDS)
     """How long after a start nothing that a read may hold is expired."""
+    limits: Limits = section(Limits)
+    """What is refused, and how much is kept."""
 
     @property
     def warehouse_uri(self) -> str:

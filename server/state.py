@@ -11,15 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore import limits
 from lakestore.errors import NotFound
+from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 from lakestore.server import catalog_log
 from lakestore.server.bucket import CHANGE, PREV, BucketLog, Chunk, CommitIndex, MemoryChunk, Position
 from lakestore.server.catalog.ledger import CatalogChange, Pointer, TierRecord
 from lakestore.server.journal import Frame
-
-IDEMPOTENCY_KEYS_KEPT = 10_000
 
 
 def stored_schema(table: Table) -> pa.Schema:
@@ -96,8 +94,8 @@ class ProducerState:
 class State:
     """The commit loop's own state."""
 
-    def __init__(self, timeline: str) -> None:
-        self.timeline = timeline
+    def __init__(self, timeline: str, limits: Limits = DEFAULT) -> None:
+        self.timeline, self._limits = timeline, limits
         self.view = View()
         self.next_number = 1
         self.producers: dict[str, ProducerState] = {}
@@ -147,7 +145,7 @@ class State:
             self._tiers(change, changed)
             if change.idempotency_key:
                 self.idempotency[change.idempotency_key] = None
-        while len(self.idempotency) > IDEMPOTENCY_KEYS_KEPT:
+        while len(self.idempotency) > self._limits.idempotency_keys:
             del self.idempotency[next(iter(self.idempotency))]
         return changed, namespaces, pointers
 
@@ -167,10 +165,10 @@ class State:
         if sequence:
             state.last_sequence = sequence
             state.answers[sequence] = [lsn, results]
-            state.answers.pop(sequence - limits.PRODUCER_ANSWERS_KEPT, None)
+            state.answers.pop(sequence - self._limits.producer_answers, None)
         if progress:
             state.progress = progress
-        if len(self.producers) > limits.PRODUCERS_MAX:
+        if len(self.producers) > self._limits.producers:
             del self.producers[next(iter(self.producers))]
 
     def install(self, segments: Mapping[tuple[str, int], list[Chunk]]) -> View:
@@ -210,9 +208,9 @@ class State:
         }
 
     @staticmethod
-    def from_small(data: dict[str, Any], tables: dict[str, TableState]) -> State:
+    def from_small(data: dict[str, Any], tables: dict[str, TableState], limits: Limits = DEFAULT) -> State:
         """The state that `small` wrote, with tables read back."""
-        state = State(data["timeline"])
+        state = State(data["timeline"], limits)
         state.next_number = data["next_number"]
         for name, epoch, last, progress, answers in data["producers"]:
             state.producers[name] = ProducerState(epoch, last, progress, {s: a for s, a in answers})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from lakestore import limits, schema
+from lakestore import schema
 from lakestore.errors import Conflict, Invalid
 from lakestore.schema import Table
 from lakestore.server import catalog_log
@@ -32,7 +32,7 @@ class Tables:
             raise Invalid(f"the table definition is not readable: {error}") from error
         table = replace(table, uuid=str(uuid.uuid4()))
         try:
-            schema.check(table)
+            schema.check(table, self._engine.limits)
         except (TypeError, AttributeError) as error:
             raise Invalid(f"the table definition has a value of a wrong type: {error}") from error
         if table.name in self._engine.view.names:
@@ -43,8 +43,8 @@ class Tables:
         def plan(state: State, frame: Frame) -> None:
             if table.name in state.view.names:
                 raise Conflict(f"table {table.name} exists already")
-            if len(state.view.tables) >= limits.TABLES_MAX:
-                raise Invalid(f"the server has {limits.TABLES_MAX} tables, its limit")
+            if len(state.view.tables) >= self._engine.limits.tables:
+                raise Invalid(f"the server has {self._engine.limits.tables} tables, its limit")
             made.append(replace(table, number=state.next_number))
             frame.create.append(made[0].as_dict())
             steps: list[CatalogStep] = [step]

@@ -11,14 +11,18 @@ import pyarrow as pa
 
 from lakestore import limits
 from lakestore.errors import Internal, Invalid, LakestoreError, Unavailable
+from lakestore.limits import Limits
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
+from lakestore.server.permits import Permits
 from lakestore.server.positions import token_text
 from lakestore.server.prepare import Answer, Request, change_of
 from lakestore.server.state import State
 from lakestore.v1 import lakestore_pb2 as pb
 
 ANSWER_SECONDS = 60.0
+DECODING_COPIES = 3
+"""What decoding takes of a request's bytes: the rows, cast, and in the order of their buckets."""
 
 
 class Writes:
@@ -26,11 +30,18 @@ class Writes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        limits = engine.limits
+        self._decoding = Permits(
+            limits.in_flight_bytes,
+            limits.queue_wait_ms / 1000,
+            "the server decodes as many rows as its memory allows: send more slowly",
+        )
 
     def open_producer(self, request: pb.OpenProducerRequest) -> pb.ProducerInfo:
         """Take a producer over: a new epoch fences whoever wrote under that name before."""
         if not request.producer:
             raise Invalid("a producer needs a name")
+        check_name(request.producer, self._engine.limits)
         opened: list[tuple[int, int, str]] = []
 
         def plan(state: State, frame: Frame) -> None:
@@ -51,7 +62,9 @@ class Writes:
 
     def write(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitAnswer]:
         """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""
-        waiting: queue.Queue[tuple[Request | LakestoreError, int] | None] = queue.Queue(limits.PRODUCER_ANSWERS_KEPT)
+        waiting: queue.Queue[tuple[Request | LakestoreError, int] | None] = queue.Queue(
+            self._engine.limits.producer_answers
+        )
         stopped = threading.Event()
 
         def take() -> None:
@@ -83,19 +96,31 @@ class Writes:
                 raise request
             return self._answered(request, sequence)
         except LakestoreError as error:
-            told = pb.Error(kind=error.kind, message=error.message, applied=error.applied)
+            told = pb.Error(
+                kind=error.kind, message=error.message, applied=error.applied, retry_after_seconds=error.retry_after
+            )
             return pb.CommitAnswer(sequence=sequence, error=told)
 
     def _submit(self, request: pb.CommitRequest) -> Request:
-        if not request.changes:
-            raise Invalid("a commit needs at least one change")
-        view = self._engine.view
-        changes = tuple(
-            change_of(view.named(change.table).table, change, request.producer) for change in request.changes
-        )
-        prepared = Request(changes, request.producer, request.epoch, request.sequence, request.progress)
-        self._engine.submit(prepared)
+        self._check(request)
+        self._engine.await_room()
+        with self._decoding.taken(DECODING_COPIES * sum(len(change.rows) for change in request.changes)):
+            view = self._engine.view
+            changes = tuple(
+                change_of(view.named(change.table).table, change, request.producer, self._engine.limits)
+                for change in request.changes
+            )
+            prepared = Request(changes, request.producer, request.epoch, request.sequence, request.progress)
+            self._engine.submit(prepared)
         return prepared
+
+    def _check(self, request: pb.CommitRequest) -> None:
+        limits = self._engine.limits
+        if not 1 <= len(request.changes) <= limits.commit_changes:
+            raise Invalid(f"a commit has 1 to {limits.commit_changes} changes, not {len(request.changes)}")
+        if len(request.progress.encode()) > limits.progress_bytes:
+            raise Invalid(f"the progress of a producer is longer than {limits.progress_bytes} bytes: keep it elsewhere")
+        check_name(request.producer, limits)
 
     def _answered(self, request: Request, sequence: int) -> pb.CommitAnswer:
         try:
@@ -107,3 +132,9 @@ class Writes:
             for name, ins, upd, dele, missing in answer.results
         ]
         return pb.CommitAnswer(sequence=sequence, token=token_text(self._engine, answer.lsn), results=results)
+
+
+def check_name(producer: str, limits: Limits) -> None:
+    """Refuse a name that is too long to be kept with every commit."""
+    if len(producer) > limits.name_chars:
+        raise Invalid(f"the producer's name has {len(producer)} characters, more than {limits.name_chars}")

@@ -19,6 +19,7 @@ from lakestore.client.table import Table
 from lakestore.client.transport import Transport
 from lakestore.client.writer import change
 from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.schema import Table as Definition
 from lakestore.token import Token
 from lakestore.union import sql as union_sql
@@ -202,7 +203,14 @@ def _define(
     if not isinstance(columns, pa.Schema):
         raise Invalid("schema= is a pyarrow schema")
     return schema.define(
-        name, columns, primary_key=primary_key, buckets=buckets, bucket_key=bucket_key, merge=merge, lake=lake
+        name,
+        columns,
+        primary_key=primary_key,
+        buckets=buckets,
+        bucket_key=bucket_key,
+        merge=merge,
+        lake=lake,
+        limits=WIDEST,
     )
 
 
@@ -212,12 +220,17 @@ def connect(address: str = "localhost:7340") -> Lake:
 
 
 def open(
-    folder: str | Path, *, warehouse: str | None = None, disk: Disk | None = None, clock: Clock | None = None
+    folder: str | Path,
+    *,
+    warehouse: str | None = None,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    limits: Limits = DEFAULT,
 ) -> Lake:
     """The whole server inside this process, without a network."""
     from lakestore.server.main import Server
     from lakestore.server.settings import Settings
 
-    server = Server(Settings(data=Path(folder), warehouse=warehouse or ""), disk=disk, clock=clock)
+    server = Server(Settings(data=Path(folder), warehouse=warehouse or "", limits=limits), disk=disk, clock=clock)
     transport: Any = transports.LocalTransport(server.service)
     return Lake(transport, str(folder), server.close)

@@ -12,6 +12,7 @@ import grpc
 
 from lakestore import rpc
 from lakestore.errors import LakestoreError, Unavailable
+from lakestore.limits import WIDEST
 from lakestore.v1 import lakestore_pb2 as pb
 
 if TYPE_CHECKING:
@@ -58,15 +59,14 @@ class Transport(Protocol):
 
 def _error_of(error: grpc.RpcError) -> LakestoreError:
     call: Any = error  # every error of a channel is a call too; the stubs do not say so
-    data = dict(call.trailing_metadata() or ()).get(rpc.ERROR_KEY)
-    return rpc.unpack_error(data, call.code().name, call.details() or "")
+    return rpc.unpack_error(dict(call.trailing_metadata() or ()), call.code().name, call.details() or "")
 
 
 class GrpcTransport:
     """Over gRPC."""
 
     def __init__(self, address: str) -> None:
-        self._channel = grpc.insecure_channel(address, options=[*rpc.OPTIONS, *_RECONNECT])
+        self._channel = grpc.insecure_channel(address, options=[*rpc.options(WIDEST.message_bytes), *_RECONNECT])
         for method in rpc.methods():
             setattr(self, method.attribute, self._callable(method))
 

@@ -19,12 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lakestore.errors import Internal, Invalid, LakestoreError
+from lakestore.limits import DEFAULT
 from lakestore.server.catalog.catalog import Catalog, Name, TableChange
 from lakestore.server.catalog.problems import NoSuchNamespace, NoSuchTable, NoSuchView, status_of
 from lakestore.server.catalog.schemas import Json
 from lakestore.server.catalog.store import Stored
 
-BODY_BYTES_MAX = 64 << 20
 IDEMPOTENCY_KEY_CHARS_MAX = 128
 _LEVELS = "\x1f"
 """What parts the levels of a namespace in a path."""
@@ -275,12 +275,12 @@ def _run(verb: Verb, call: Call) -> Response:
         return _problem(Internal(f"defect in the catalog: {error!r}", applied="unknown"))
 
 
-async def _body(request: Request) -> Json:
+async def _body(request: Request, bytes_max: int) -> Json:
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
-        if len(data) > BODY_BYTES_MAX:
-            raise Invalid(f"the request body is larger than {BODY_BYTES_MAX} bytes")
+        if len(data) > bytes_max:
+            raise Invalid(f"the request body is larger than {bytes_max} bytes")
     try:
         body = orjson.loads(data) if data else {}
     except orjson.JSONDecodeError as error:
@@ -297,10 +297,10 @@ def _key(request: Request) -> str:
     return key
 
 
-def _endpoint(catalog: Catalog, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(catalog: Catalog, verb: Verb, bytes_max: int) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            body = await _body(request)
+            body = await _body(request, bytes_max)
             call = Call(catalog, request.path_params, request.query_params, body, _key(request))
         except LakestoreError as error:
             return _problem(error)
@@ -309,14 +309,14 @@ def _endpoint(catalog: Catalog, verb: Verb) -> Callable[[Request], Awaitable[Res
     return endpoint
 
 
-def routes(catalog: Catalog) -> list[Route]:
+def routes(catalog: Catalog, body_bytes_max: int = DEFAULT.http_body_bytes) -> list[Route]:
     """The catalog's routes, for a `Mount` under `/iceberg`."""
     by_path: dict[str, list[tuple[str, Verb]]] = {}
     for method, path, verb in VERBS:
         by_path.setdefault(path, []).append((method, verb))
     # A route for GET answers HEAD too, so the HEAD routes come first.
     return [
-        Route(path, _endpoint(catalog, verb), methods=[method])
+        Route(path, _endpoint(catalog, verb, body_bytes_max), methods=[method])
         for path, verbs in by_path.items()
         for method, verb in sorted(verbs, key=lambda each: each[0] != "HEAD")
     ]

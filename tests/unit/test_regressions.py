@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore import limits, rows, schema
+from lakestore import rows, schema
 from lakestore.client import producer, writer
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
+from lakestore.limits import Limits
 from lakestore.server import reads
 from lakestore.server.bucket import CommitIndex, MemoryChunk
 from lakestore.server.checkpointer import segment_runs
@@ -158,8 +159,12 @@ def test_the_checkpoint_thread_tries_again_by_itself(tmp_path: Path, monkeypatch
         assert len(runs) > 1
 
 
-def test_wide_rows_are_sent_in_pieces(lake: ls.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "READ_BATCH_BYTES_MAX", 1000)
+def test_wide_rows_are_sent_in_pieces(tmp_path: Path) -> None:
+    with ls.open(tmp_path / "data", limits=Limits(read_batch_bytes=1000)) as lake:
+        _wide_rows_come_in_pieces(lake)
+
+
+def _wide_rows_come_in_pieces(lake: ls.Lake) -> None:
     table = lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=1)
     table.upsert([{"id": i, "v": "x" * 100} for i in range(100)])
     for start in ("earliest", "snapshot"):
@@ -172,11 +177,10 @@ def test_wide_rows_are_sent_in_pieces(lake: ls.Lake, monkeypatch: pytest.MonkeyP
     assert [p.num_rows for p in reads.bounded(pa.record_batch({"v": ["x" * 5000]}))] == [1]
 
 
-def test_segments_end_at_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_BYTES_MAX", 3000)
+def test_segments_end_at_a_size() -> None:
     batch = pa.record_batch({"v": ["x" * 100] * 10})
     chunks = [MemoryChunk(i * 10, batch, CommitIndex.one(i + 1, 0, i * 10 + 10, 0, 0)) for i in range(8)]
-    _, runs = segment_runs(chunks)
+    _, runs = segment_runs(chunks, Limits(segment_bytes=3000))
     assert [len(run) for run in runs] == [2, 2, 2, 2]
 
 

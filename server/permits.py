@@ -1,0 +1,43 @@
+"""Something of which there is only so much: memory for requests that are being decoded, open streams.
+
+Who finds none left waits a little, then is told to come again later. Whoever asks for more than there is gets all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakestore.errors import Exhausted
+
+RETRY_AFTER_SECONDS = 0.5
+
+
+class Permits:
+    """Counted; thread-safe."""
+
+    def __init__(self, most: int, wait_seconds: float, refusal: str) -> None:
+        self._most, self._wait_seconds, self._refusal = most, wait_seconds, refusal
+        self._held = 0
+        self._changed = threading.Condition()
+
+    @property
+    def held(self) -> int:
+        """What is taken now."""
+        return self._held
+
+    @contextmanager
+    def taken(self, amount: int) -> Iterator[None]:
+        """Hold that much while the block runs, or `Exhausted`."""
+        amount = min(amount, self._most)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._held + amount <= self._most, self._wait_seconds):
+                raise Exhausted(self._refusal, retry_after=RETRY_AFTER_SECONDS)
+            self._held += amount
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= amount
+                self._changed.notify_all()
