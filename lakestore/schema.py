@@ -17,6 +17,8 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.types import arrow_type, type_name
 
 SYSTEM_PREFIX = "__"
+PREV = "__prev"
+"""Of a primary-key table's stored rows: the offset that a row supersedes."""
 LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP = "__bucket", "__offset", "__timestamp"
 LAKE_COLUMNS = (LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP)
 SYSTEM_TYPES: dict[str, pa.DataType] = {

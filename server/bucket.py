@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakestore import schema
 from lakestore.errors import Internal
 
 Ints = npt.NDArray[np.int64]
-CHANGE, PREV = "__change", "__prev"
+CHANGE, PREV = "__change", schema.PREV
 INSERT, UPDATE, DELETE = 0, 1, 2
 JOIN_COUNT = 16
 JOIN_ROWS_MAX = 65_536

@@ -24,12 +24,13 @@ Pointers = dict[tuple[str, str], Pointer]
 def tier_list(record: TierRecord) -> list[Any]:
     """The stored form of a tier record; sums as text, for JSON numbers end at 2^53."""
     sums = [str(value) for value in record.live_sums]
-    return [record.snapshot_id, list(record.tier_point), sums, record.lsn, record.epoch]
+    known = [record.live_rows, record.schema_id]
+    return [record.snapshot_id, list(record.tier_point), sums, record.lsn, record.epoch, *known]
 
 
 def tier_of(data: list[Any]) -> TierRecord:
     """The record that `tier_list` wrote."""
-    return TierRecord(data[0], tuple(data[1]), tuple(int(value) for value in data[2]), data[3], data[4])
+    return TierRecord(data[0], tuple(data[1]), tuple(int(value) for value in data[2]), *data[3:])
 
 
 def encode(change: CatalogChange) -> dict[str, Any]:

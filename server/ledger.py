@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from lakestore.errors import Conflict
 from lakestore.schema import Table
 from lakestore.server import catalog_log
+from lakestore.server.bucket import Position
 from lakestore.server.catalog.ledger import CatalogChange, Pointer, TierRecord
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
@@ -41,6 +42,15 @@ class JournalLedger:
 
     def live_sums_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> tuple[int, ...] | None:
         """The live sums at a tier point that is a cut of the table; None when it is none."""
+        found = self._positions(table_uuid, tier_point)
+        return None if found is None else tuple(position.live_sum for position in found)
+
+    def live_rows_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> int | None:
+        """The live rows at a tier point that is a cut of the table; None when it is none."""
+        found = self._positions(table_uuid, tier_point)
+        return None if found is None else sum(position.live_rows for position in found)
+
+    def _positions(self, table_uuid: str, tier_point: tuple[int, ...]) -> list[Position] | None:
         state = self._engine.view.tables.get(table_uuid)
         if state is None or len(tier_point) != len(state.logs):
             return None
@@ -51,7 +61,12 @@ class JournalLedger:
         lsn = max((lsn for lsn, _ in known), default=0)
         if any(log.at_lsn(lsn).end != end for log, end in zip(state.logs, tier_point, strict=True)):
             return None
-        return tuple(position.live_sum for _, position in known)
+        return [position for _, position in known]
+
+    def versions(self, table_uuid: str) -> tuple[Table, ...]:
+        """Every version of the table's definition."""
+        state = self._engine.view.tables.get(table_uuid)
+        return (state.table,) if state else ()
 
     def tierer_epoch(self) -> int:
         """The current tierer's epoch."""

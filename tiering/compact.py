@@ -18,6 +18,7 @@ import numpy as np
 from lakestore.errors import Conflict, Corrupt, LakestoreError
 from lakestore.offsets import Offsets, OffsetSet
 from lakestore.rows import decode_trusted
+from lakestore.schema import PREV
 from lakestore.spark.union import CATALOG, lake_name
 from lakestore.tiering.deletes import Deletes, write_deletes
 from lakestore.tiering.files import covered
@@ -31,7 +32,6 @@ SMALL_FILES_MIN = 8
 """So many files below three quarters of the target size are worth a rewrite."""
 DELETED_SHARE_MIN = 0.3
 """A file with so much of it deleted is rewritten."""
-_PREV = "__prev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +208,13 @@ def _superseded(tools: Round, started: Fork, bucket: int, span: tuple[int, int])
         bucket=bucket,
         start=span[0],
         end=span[1],
-        columns=[_PREV],
+        columns=[PREV],
         lease=started.lease,
     )
     parts = []
     for answer in tools.transport.fetch(request):
         for batch in decode_trusted(answer.rows, crc=answer.crc32c):
-            prevs = batch.column(_PREV).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            prevs = batch.column(PREV).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
             parts.append(prevs[prevs >= 0])
     return parts
 

@@ -131,8 +131,9 @@ class Catalog:
         return sorted(self._ledger.pointers(namespace))
 
     def load(self, name: Name) -> Stored:
-        """A table's current metadata."""
-        return self._current(name, self._pointer(name))
+        """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3."""
+        base, version = self._resolved(name)
+        return self._seen_as(self._current(base, self._pointer(base)), version)
 
     def create_own(self, table: Table) -> SetPointer:
         """Write the first metadata of one of our tables, durable; the step that the server journals with the table."""
@@ -219,11 +220,12 @@ class Catalog:
 
     def commit(self, changes: Sequence[TableChange], key: str = "") -> list[Stored]:
         """Commit to one or more tables, all or nothing; the metadata they then have."""
-        if not changes or len({change.name for change in changes}) != len(changes):
+        if not changes or len({self._resolved(change.name)[0] for change in changes}) != len(changes):
             raise Invalid("a commit names one or more tables, each of them once")
         if self._seen(key):
             return [self.load(change.name) for change in changes]
-        return self._attempts(changes, key, trusted=False)
+        done = self._attempts(changes, key, trusted=False)
+        return [self._seen_as(made, self._resolved(change.name)[1]) for made, change in zip(done, changes, strict=True)]
 
     # How a commit is made.
 
@@ -242,23 +244,44 @@ class Catalog:
         raise Conflict(f"{changes[0].name} changes faster than this commit can follow: try again")
 
     def _planned(self, change: TableChange, *, trusted: bool) -> _Plan:
-        name = change.name
+        name, version = self._resolved(change.name)
         pointer = self._ledger.pointers(name.namespace).get(name.table)
         if pointer is None:
             return self._planned_create(change)
         base = self._current(name, pointer)
         if _is_applied(base.doc, change.updates):
             return _Plan(base)
-        requirements.check(change.requirements, base.doc)
-        doc = metadata.updated(base.doc, change.updates, now_ms=self._now_ms(), base_location=base.location)
+        requirements.check(change.requirements, self._seen_as(base, version).doc)
+        table = self._ledger.own_table(name.namespace, name.table)
+        known = self._knowledge(table) if table is not None and not trusted else None
+        updates = _versioned(base.doc, change.updates, version, known) if known else change.updates
+        doc = metadata.updated(base.doc, updates, now_ms=self._now_ms(), base_location=base.location)
         if doc is base.doc:
             return _Plan(base)
-        table = self._ledger.own_table(name.namespace, name.table)
-        if table is not None and not trusted:
-            return self._written(name, base, doc, gate.judge(table, base.doc, doc, self._knowledge(table)))
+        if table is not None and known is not None:
+            return self._written(name, base, doc, gate.judge(table, base.doc, doc, known))
         if table is None:
             self._check_free(name, base.doc, doc)
         return self._written(name, base, doc)
+
+    def _resolved(self, name: Name) -> tuple[Name, Table | None]:
+        """The table that a name stands for, and the version if it is one of ours with a version in its name."""
+        parted = own.parted(name.table)
+        table = self._ledger.own_table(name.namespace, parted[0]) if parted else None
+        if parted is None or table is None:
+            return name, None
+        found = [version for version in self._ledger.versions(table.uuid) if version.schema_id == parted[1]]
+        if not found:
+            raise NoSuchTable(f"Table does not exist: {name}")
+        return Name(name.namespace, parted[0]), found[0]
+
+    def _seen_as(self, stored: Stored, version: Table | None) -> Stored:
+        """Metadata as if main had that version of the schema already; nothing of it is stored."""
+        if version is None:
+            return stored
+        updates, now = own.version_updates(version), stored.doc["last-updated-ms"]
+        doc = metadata.updated(stored.doc, updates, now_ms=now, base_location=None)
+        return stored if doc is stored.doc else Stored(stored.location, doc, b"")
 
     def _planned_create(self, change: TableChange) -> _Plan:
         """The commit that ends a staged create."""
@@ -332,6 +355,8 @@ class Catalog:
             epoch=self._ledger.tierer_epoch(),
             pinned=self._ledger.pinned_snapshots(table.uuid),
             live_sums_at=lambda point: self._ledger.live_sums_at(table.uuid, point),
+            live_rows_at=lambda point: self._ledger.live_rows_at(table.uuid, point),
+            versions={version.schema_id: version for version in self._ledger.versions(table.uuid)},
         )
 
     def _place(self, doc: Json, base: Stored | None) -> str:
@@ -350,7 +375,7 @@ class Catalog:
 
     def _check_absent(self, name: Name) -> None:
         self.namespace(name.namespace)
-        taken = name.table in self._ledger.pointers(name.namespace)
+        taken = name.table in self._ledger.pointers(name.namespace) or self._resolved(name)[1] is not None
         if taken or self._ledger.own_table(name.namespace, name.table) is not None:
             raise AlreadyExists(f"Table already exists: {name}")
 
@@ -365,6 +390,18 @@ class Catalog:
             for table, pointer in self._ledger.pointers(namespace).items():
                 if Name(namespace, table) != name:
                     yield pointer.location
+
+
+def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known: gate.Knowledge) -> Sequence[Json]:
+    """The updates with what the client leaves to the catalog: the schema that they were made with, and its landing.
+
+    So the schema moves in the very commit of the first rows that need it, with the field ids of the definition.
+    """
+    used = own.version_updates(version)[:1] if version else []
+    landing = gate.landing(updates, known.versions)
+    if landing is None or landing.schema_id == gate.schema_id_of(base, known.records):
+        return [*used, *updates]
+    return [*used, *updates, *own.version_updates(landing)]
 
 
 def _is_applied(base: Json, updates: Sequence[Json]) -> bool:

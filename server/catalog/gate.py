@@ -9,7 +9,7 @@ are free; schema, layout and place are changed by `lakestore` commands. A refusa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lakestore.errors import Fenced
@@ -23,6 +23,7 @@ TIER_TAG = "lakestore-tier"
 PIN_PREFIX = "lakestore-pin-"
 TIER_POINT, TIER_FROM = "lakestore.tier-point", "lakestore.tier-from"
 EPOCH, LSN, LIVE_SUM = "lakestore.epoch", "lakestore.lsn", "lakestore.live-sum"
+SCHEMA_ID = "lakestore.schema-id"
 _TIER_OPERATIONS = ("append", "overwrite", "delete")
 _FIXED = {
     "table-uuid": "lake.drop_table",
@@ -44,6 +45,10 @@ class Knowledge:
     """Snapshots held by leases."""
     live_sums_at: Callable[[tuple[int, ...]], tuple[int, ...] | None]
     """Live sums at a tier point, None unless it is a commit end."""
+    live_rows_at: Callable[[tuple[int, ...]], int | None]
+    """As `live_sums_at`, how many rows live there."""
+    versions: Mapping[int, Table]
+    """Schema id to version of the table's definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +60,25 @@ class Verdict:
     moves_main: bool = False
 
 
+def landing(updates: Iterable[Json], versions: Mapping[int, Table]) -> Table | None:
+    """The version that a commit with a tier snapshot brings into the lake; None of one that brings none."""
+    for update in updates:
+        if update.get("action") == "add-snapshot":
+            snapshot = update.get("snapshot")
+            summary = snapshot.get("summary") if isinstance(snapshot, dict) else None
+            text = str(summary.get(SCHEMA_ID, "")) if isinstance(summary, dict) and TIER_POINT in summary else ""
+            if text.isascii() and text.isdecimal():
+                return versions.get(int(text))
+    return None
+
+
 def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
     """The verdict on a commit that turns `old` into `new`, or `Forbidden` or `Fenced`."""
     tiers = _main_moves(table, old, new, known)
     tiered = any(_is_tier(snapshot) for snapshot in _landed(old, new))
     _check_fixed(table, old, new)
-    _check_layout(table, old, new, tiered)
+    _check_layout(table, old, new, known)
+    _check_version(table, old, new, tiers, known)
     _check_properties(table, old, new, tiered)
     _check_refs(table, old, new, tiered)
     forget = _check_expiry(table, old, new, known)
@@ -142,7 +160,8 @@ def _record(
     if _is_tier(snapshot) and operation in _TIER_OPERATIONS:
         return _tier_record(table, snapshot, current, known)
     if operation == "replace" and below is not None and current is not None:
-        _check_kept(table, new, below, snapshot)
+        live = current.live_rows if current.live_rows is not None else known.live_rows_at(current.tier_point)
+        _check_kept(table, new, (below, snapshot), live)
         if _is_tier(snapshot):
             _check_stands(table, _tier_record(table, snapshot, current, known), current)
         return replace(current, snapshot_id=snapshot["snapshot-id"])
@@ -165,9 +184,10 @@ def _numbers(table: Table, summary: Json, key: str) -> tuple[int, ...]:
 def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known: Knowledge) -> TierRecord:
     summary = snapshot["summary"]
     try:
-        epoch, lsn = int(summary[EPOCH]), int(summary[LSN])
+        epoch, lsn, schema_id = int(summary[EPOCH]), int(summary[LSN]), int(summary[SCHEMA_ID])
     except (KeyError, ValueError) as error:
-        raise Forbidden(f"the tier commit to {table.name} has no readable {EPOCH} and {LSN} in its summary") from error
+        wanted = f"{EPOCH}, {LSN} and {SCHEMA_ID}"
+        raise Forbidden(f"the tier commit to {table.name} has no readable {wanted} in its summary") from error
     if epoch != known.epoch:
         raise Fenced(f"the tierer of epoch {epoch} was replaced by epoch {known.epoch}: stop it")
     start, point = _numbers(table, summary, TIER_FROM), _numbers(table, summary, TIER_POINT)
@@ -182,7 +202,9 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
             f"the live rows of a tier commit to {table.name} at {list(point)} are not those of the log; "
             f"run `lakestore verify {table.name}`"
         )
-    return TierRecord(snapshot["snapshot-id"], point, sums, lsn, epoch)
+    if schema_id not in known.versions or (current is not None and schema_id < current.schema_id):
+        raise Forbidden(f"a tier commit to {table.name} is of version {schema_id} of its schema, which is not known")
+    return TierRecord(snapshot["snapshot-id"], point, sums, lsn, epoch, known.live_rows_at(point), schema_id)
 
 
 def _check_stands(table: Table, record: TierRecord, current: TierRecord) -> None:
@@ -205,20 +227,22 @@ def _deletes(table: Table, snapshot: Json) -> int:
     return _count(table, snapshot, "total-position-deletes")
 
 
-def _check_kept(table: Table, new: Json, below: Json, snapshot: Json) -> None:
+def _check_kept(table: Table, new: Json, step: tuple[Json, Json], live: int | None) -> None:
     """Refuse a rewrite that can be seen to lose rows or to bring dead ones back.
 
     Iceberg's v2 compaction drops the dead rows but leaves their delete file behind, to be cleaned later: then rows go
-    without deletes (never more rows than there were deletes), and later deletes without rows (never more than were
-    left behind so).
+    without deletes (never more rows than were dead), and later deletes without rows (never so many that dead rows
+    live again). How many of the rows are dead is known from how many live, and else from the history that is kept.
     """
-    rows = _count(table, below, "total-records") - _count(table, snapshot, "total-records")
-    before = _deletes(table, below)
-    deletes = before - _deletes(table, snapshot)
-    equality = [_count(table, each, "total-equality-deletes", default="0") for each in (below, snapshot)]
-    left_behind = 0 <= deletes <= rows <= before
-    cleaned = 0 <= rows <= deletes <= rows + _dangling(table, new, below)
-    if equality[0] != equality[1] or not (rows == deletes or left_behind or cleaned):
+    below, snapshot = step
+    had, before = _count(table, below, "total-records"), _deletes(table, below)
+    rows, deletes = had - _count(table, snapshot, "total-records"), before - _deletes(table, snapshot)
+    equality = [_count(table, each, "total-equality-deletes", default="0") for each in step]
+    dead, dangling = (had - live, before - (had - live)) if live is not None else (before, _dangling(table, new, below))
+    kept = 0 <= rows <= dead and deletes <= rows + dangling
+    if live is None:
+        kept = rows == deletes or 0 <= deletes <= rows <= dead or 0 <= rows <= deletes <= rows + dangling
+    if equality[0] != equality[1] or not kept:
         raise Forbidden(
             f"a rewrite of {table.name} must keep the live rows, but it takes {rows} rows "
             f"and {deletes} position deletes away; "
@@ -249,14 +273,12 @@ def _check_fixed(table: Table, old: Json, new: Json) -> None:
             raise Forbidden(f"the {key} of {table.name} is fixed; use `{command}` instead")
 
 
-def _check_layout(table: Table, old: Json, new: Json, tiered: bool) -> None:
-    known = {schema["schema-id"] for schema in old["schemas"]}
-    added = [schema for schema in new["schemas"] if schema["schema-id"] not in known]
-    moved = old["current-schema-id"] != new["current-schema-id"]
-    wanted = own.schema_of(table)
-    ours = tiered and all(schemas.same_schema(schema, wanted) for schema in (*added, _current(new)))
-    if (added or moved) and not ours:
-        raise Forbidden(f"columns of {table.name} are changed with `lakestore apply -f tables.yaml`")
+def _check_layout(table: Table, old: Json, new: Json, known: Knowledge) -> None:
+    had = {schema["schema-id"] for schema in old["schemas"]}
+    ours = [own.schema_of(version) for version in known.versions.values()]
+    for schema in new["schemas"]:
+        if schema["schema-id"] not in had and not any(schemas.same_schema(schema, one) for one in ours):
+            raise Forbidden(f"columns of {table.name} are changed with `lakestore apply -f tables.yaml`")
     for key, items, number, what in (
         ("default-spec-id", "partition-specs", "spec-id", "partitioning"),
         ("default-sort-order-id", "sort-orders", "order-id", "sort order"),
@@ -266,8 +288,24 @@ def _check_layout(table: Table, old: Json, new: Json, tiered: bool) -> None:
             raise Forbidden(f"the lake {what} of {table.name} is changed with `lakestore apply -f tables.yaml`")
 
 
-def _current(doc: Json) -> Json:
-    return next(schema for schema in doc["schemas"] if schema["schema-id"] == doc["current-schema-id"])
+def _check_version(table: Table, old: Json, new: Json, tiers: Sequence[TierRecord], known: Knowledge) -> None:
+    """The current schema is that of the version main has, and moves with the first rows that need it."""
+    current, had = new["current-schema-id"], schema_id_of(old, known.records)
+    stands = tiers[-1].schema_id if tiers else had
+    landed = [snapshot for snapshot in _landed(old, new) if _is_tier(snapshot)]
+    if any(snapshot.get("schema-id") != current for snapshot in landed):
+        raise Forbidden(f"a tier commit to {table.name} was made with another schema than it lands with: plan anew")
+    if current == old["current-schema-id"] and stands == had:
+        return
+    schema = next(schema for schema in new["schemas"] if schema["schema-id"] == current)
+    if stands not in known.versions or not schemas.same_schema(schema, own.schema_of(known.versions[stands])):
+        raise Forbidden(f"columns of {table.name} are changed with `lakestore apply -f tables.yaml`")
+
+
+def schema_id_of(doc: Json, records: Mapping[int, TierRecord]) -> int:
+    """The version of the definition that the lake table has: its first until a tier commit brings another."""
+    record = records.get(metadata.main_of(doc) or 0)
+    return record.schema_id if record else 0
 
 
 def _check_properties(table: Table, old: Json, new: Json, tiered: bool) -> None:

@@ -35,6 +35,10 @@ class TierRecord:
     lsn: int
     """The commit at whose end the tier point lies."""
     epoch: int
+    live_rows: int | None = None
+    """Rows that live at the tier point; None in a record written before this was kept."""
+    schema_id: int = 0
+    """The version of the table's definition that the snapshot has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,12 @@ class Ledger(Protocol):
 
     def live_sums_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> tuple[int, ...] | None:
         """The table's live sums at a tier point; None unless the point is a commit end of that table."""
+
+    def live_rows_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> int | None:
+        """How many rows live at a tier point; None as of `live_sums_at`."""
+
+    def versions(self, table_uuid: str) -> tuple[Table, ...]:
+        """Every version of the table's definition, the oldest first."""
 
     def tierer_epoch(self) -> int:
         """The epoch of the current tierer; commits with a lower one are fenced."""

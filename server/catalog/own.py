@@ -8,6 +8,9 @@ from lakestore.server.catalog.schemas import Json
 from lakestore.types import iceberg_type
 
 UUID_PROPERTY = "lakestore.table-uuid"
+VERSION_MARK = "$"
+"""`orders$3` names the lake table of `orders` with the schema of version 3, before main has it."""
+_TARGET_BYTES = "write.target-file-size-bytes"
 _METRICS = "write.metadata.metrics.column."
 _PREVIOUS_VERSIONS = 20
 
@@ -38,7 +41,7 @@ def properties_of(table: Table) -> dict[str, str]:
         UUID_PROPERTY: table.uuid,
         _METRICS + LAKE_OFFSET: "full",
         _METRICS + LAKE_BUCKET: "full",
-        "write.target-file-size-bytes": str(table.lake.target_file_bytes),
+        _TARGET_BYTES: str(table.lake.target_file_bytes),
         "write.parquet.compression-codec": "zstd",
         "write.delete.mode": "merge-on-read",
         "write.update.mode": "merge-on-read",
@@ -65,6 +68,21 @@ def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
     ]
     base = metadata.empty(table.uuid, now_ms, table.lake.format_version)
     return metadata.updated(base, updates, now_ms=now_ms, base_location=None)
+
+
+def version_updates(version: Table) -> list[Json]:
+    """What makes a version of the table's definition the lake table's own: its schema, and what it says of files."""
+    return [
+        {"action": "add-schema", "schema": schema_of(version)},
+        {"action": "set-current-schema", "schema-id": metadata.LAST_ADDED},
+        {"action": "set-properties", "updates": {_TARGET_BYTES: str(version.lake.target_file_bytes)}},
+    ]
+
+
+def parted(name: str) -> tuple[str, int] | None:
+    """The table's name and the version's number of a name such as `orders$3`."""
+    base, mark, number = name.rpartition(VERSION_MARK)
+    return (base, int(number)) if mark and number.isascii() and number.isdecimal() else None
 
 
 def _field_id(table: Table, name: str) -> int:

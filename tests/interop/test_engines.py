@@ -224,7 +224,6 @@ def test_stock_maintenance_between_rounds(shop: Shop) -> None:
     shop.check(shop.by_spark, shop.by_duckdb, shop.by_pyiceberg, shop.by_union)
 
 
-@pytest.mark.xfail(reason="the gate counts dangling deletes over kept snapshots, and expiry took them", strict=True)
 @pytest.mark.parametrize("shop", [2], indirect=True)
 def test_dangling_deletes_go_after_expiry(shop: Shop) -> None:
     """A compaction leaves delete files without rows behind, its snapshot expires, and then they are cleaned."""

@@ -103,6 +103,7 @@ def tier(
     records: int = 10,
     deletes: int = 0,
     operation: str = "append",
+    schema_id: int = 0,
 ) -> tuple[Json, Json, Json]:
     """The updates of a tier commit: snapshot, main, tag."""
     update = snapshot(number, parent, number, operation, total_records=records, total_position_deletes=deletes)
@@ -113,6 +114,7 @@ def tier(
             "lakestore.tier-point": json.dumps(list(point)),
             "lakestore.live-sum": json.dumps([str(part) for part in sums]),
             "lakestore.lsn": "3",
+            "lakestore.schema-id": str(schema_id),
         }
     )
     return update, set_ref("main", number), set_ref("lakestore-tier", number, "tag")

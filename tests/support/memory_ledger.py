@@ -25,7 +25,9 @@ class MemoryLedger:
         self._tiers: dict[str, dict[int, TierRecord]] = {}
         self._keys: set[str] = set()
         self.tables: dict[str, Table] = {}
+        self.older: dict[str, tuple[Table, ...]] = {}
         self.sums: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
+        self.rows: dict[tuple[str, tuple[int, ...]], int] = {}
         self.epoch = 1
         self.pinned: dict[str, frozenset[int]] = {}
         self.changes: list[CatalogChange] = []
@@ -44,6 +46,13 @@ class MemoryLedger:
 
     def live_sums_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> tuple[int, ...] | None:
         return self.sums.get((table_uuid, tier_point))
+
+    def live_rows_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> int | None:
+        return self.rows.get((table_uuid, tier_point))
+
+    def versions(self, table_uuid: str) -> tuple[Table, ...]:
+        current = tuple(table for table in self.tables.values() if table.uuid == table_uuid)
+        return (*self.older.get(table_uuid, ()), *current)
 
     def tierer_epoch(self) -> int:
         return self.epoch
