@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakestore import defaults
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.types import arrow_type, type_name
@@ -48,6 +49,10 @@ class Column:
     required: bool = False
     nested: tuple[int, ...] = ()
     """Ids of the fields inside a nested type, depth first; stable for ever as `id` is."""
+    default: Any = None
+    """For rows that do not name the column; JSON as `lakestore.defaults` has it."""
+    initial: Any = None
+    """What rows show that are older than the column. Fixed when the column is added."""
 
     @property
     def arrow(self) -> pa.Field:
@@ -57,7 +62,8 @@ class Column:
     def as_dict(self) -> dict[str, Any]:
         """The stored and sent form, before it is text."""
         plain = {"id": self.id, "name": self.name, "type": self.type, "required": self.required}
-        return {**plain, "nested": list(self.nested)} if self.nested else plain
+        said = {"nested": list(self.nested) or None, "default": self.default, "initial": self.initial}
+        return plain | {name: value for name, value in said.items() if value is not None}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Column:
@@ -320,6 +326,8 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
     _check_names(table, limits)
     for column in table.columns:
         arrow_type(column.type)
+        for value in (column.default, column.initial):
+            defaults.scalar(value, column.type, column.name)
     _check_ids(table)
     _check_keys(table)
     if type(table.buckets) is not int or not 1 <= table.buckets <= limits.buckets:

@@ -78,7 +78,8 @@ def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAu
 def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows) -> Ints:
     """The live offsets that the index names, or that a later commit superseded."""
     table = state.table
-    columns: list[pa.Array] = [rows.batch.column(name) for name in table.primary_key]
+    named = state.versions.numbered(rows.schema_id).primary_key
+    columns: list[pa.Array] = [rows.batch.column(name) for name in named]
     encoded = keys.encode(columns, table_prefix(table.number))
     later, offsets = engine.lookup(table.name, lambda _: encoded)
     log = later.by_uuid(table.uuid).logs[bucket]

@@ -6,7 +6,7 @@ holds an old one goes on reading it. Small chunks in memory are joined, sixteen 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -79,6 +79,10 @@ class Chunk(Protocol):
     def size(self) -> int:
         """About how many bytes."""
 
+    @property
+    def schema_id(self) -> int:
+        """The table's version that the rows were stored in."""
+
     def pieces(self) -> Sequence[Piece]:
         """The chunk's record batches, in offset order."""
 
@@ -90,6 +94,7 @@ class Piece:
     start: int
     end: int
     load: BatchLoader
+    schema_id: int = 0
 
 
 class BatchLoader(Protocol):
@@ -105,6 +110,7 @@ class MemoryChunk:
     start: int
     batch: pa.RecordBatch
     index: CommitIndex
+    schema_id: int = 0
 
     @property
     def end(self) -> int:
@@ -118,7 +124,15 @@ class MemoryChunk:
 
     def pieces(self) -> Sequence[Piece]:
         """The one batch."""
-        return (Piece(self.start, self.end, lambda: self.batch),)
+        return (Piece(self.start, self.end, lambda: self.batch, self.schema_id),)
+
+
+Shown = Callable[[pa.RecordBatch, int], pa.RecordBatch]
+"""A stored batch and its schema version, as the reader wants it."""
+
+
+def _as_stored(batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
+    return batch
 
 
 def _level(chunk: Chunk) -> int:
@@ -245,8 +259,8 @@ class BucketLog:
         commits = self.commits(int(offsets.min()), commit_end)
         return np.asarray(commits.time_us[np.searchsorted(commits.end, offsets, side="right")])
 
-    def rows(self, start: int, end: int, rows_max: int = 1 << 62) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """(first offset, batch) pairs that cover [start, end), each of at most `rows_max` rows."""
+    def rows(self, start: int, end: int, rows_max: int = 1 << 62) -> Iterator[tuple[int, pa.RecordBatch, int]]:
+        """(first offset, batch, schema version) triples that cover [start, end), each of at most `rows_max` rows."""
         first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
         for piece in self._pieces[first:]:
             if piece.start >= end:
@@ -256,11 +270,11 @@ class BucketLog:
                 continue
             batch = piece.load()
             for at in range(low, high, rows_max):
-                yield at, batch.slice(at - piece.start, min(rows_max, high - at))
+                yield at, batch.slice(at - piece.start, min(rows_max, high - at)), piece.schema_id
 
     def column(self, name: str, start: int, end: int) -> list[pa.Array]:
-        """One column of [start, end)."""
-        return [batch.column(name) for _, batch in self.rows(start, end)]
+        """One system column of [start, end)."""
+        return [batch.column(name) for _, batch, _ in self.rows(start, end)]
 
     def prevs(self, start: int, end: int) -> list[Ints]:
         """Every superseded offset named in [start, end)."""
@@ -269,8 +283,8 @@ class BucketLog:
         arrays = [column.to_numpy() for column in self.column(PREV, start, end)]
         return [array[array >= 0] for array in arrays]
 
-    def take(self, offsets: Ints) -> pa.RecordBatch:
-        """The rows at these offsets, in their order."""
+    def take(self, offsets: Ints, shown: Shown = _as_stored) -> pa.RecordBatch:
+        """The rows at these offsets, in their order; `shown` brings them to one schema version."""
         if not len(offsets):
             return pa.RecordBatch.from_pylist([], schema=self.schema)
         order = np.argsort(offsets, kind="stable")
@@ -280,7 +294,7 @@ class BucketLog:
         parts = []
         for group in np.split(np.arange(len(wanted)), cuts):
             piece = self._pieces[int(piece_of[group[0]])]
-            parts.append(piece.load().take(pa.array(wanted[group] - piece.start)))
+            parts.append(shown(piece.load().take(pa.array(wanted[group] - piece.start)), piece.schema_id))
         found = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
         if len(offsets) > 1 and not np.array_equal(order, np.arange(len(order))):
             back = np.empty(len(order), dtype=np.int64)
@@ -294,9 +308,9 @@ def _joined(chunks: tuple[Chunk, ...], sealed: int) -> tuple[Chunk, ...]:
     while len(chunks) - sealed >= JOIN_COUNT:
         tail = chunks[-JOIN_COUNT:]
         level = _level(tail[-1])
-        if level == 3 or any(_level(chunk) != level for chunk in tail):
+        if level == 3 or any((_level(c), c.schema_id) != (level, tail[-1].schema_id) for c in tail):
             return chunks
         batch = pa.concat_batches([piece.load() for chunk in tail for piece in chunk.pieces()])
-        joined = MemoryChunk(tail[0].start, batch, CommitIndex.joined([chunk.index for chunk in tail]))
+        joined = MemoryChunk(tail[0].start, batch, CommitIndex.joined([c.index for c in tail]), tail[0].schema_id)
         chunks = (*chunks[:-JOIN_COUNT], joined)
     return chunks

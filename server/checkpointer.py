@@ -135,7 +135,7 @@ class Checkpointer:
             path = folder / f"{bucket}-{run[0].start}-{run[-1].end}-{lsn}{again}{SUFFIX}"
             self._made.append(path)
             segment.write(self._disk, path, run, keyed=held.keyed)
-            segments.append(segment.Segment(path, held.schema, keyed=held.keyed))
+            segments.append(segment.Segment(path, state.versions.stored, keyed=held.keyed))
         return segments
 
     def _trim(self, lsn: int, data: dict[str, Any]) -> None:
@@ -155,11 +155,11 @@ def _all_segments(held: BucketLog) -> bool:
 
 def segment_runs(chunks: Sequence[Chunk], limits: Limits = DEFAULT) -> tuple[list[Chunk], list[list[Chunk]]]:
     """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
-    it, so that a row is rewritten a logarithmic number of times."""
+    it, so that a row is rewritten a logarithmic number of times. A segment holds rows of one schema version."""
     at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, segment.Segment)), len(chunks))
     rows = chunks[-1].end - chunks[at].start
     size = sum(chunk.size for chunk in chunks[at:])
-    while at and chunks[at - 1].end - chunks[at - 1].start <= rows:
+    while at and chunks[at - 1].end - chunks[at - 1].start <= rows and chunks[at - 1].schema_id == chunks[at].schema_id:
         merged = rows + chunks[at - 1].end - chunks[at - 1].start
         size += chunks[at - 1].size
         if merged > limits.segment_rows or size > limits.segment_bytes:
@@ -170,7 +170,7 @@ def segment_runs(chunks: Sequence[Chunk], limits: Limits = DEFAULT) -> tuple[lis
     for chunk in chunks[at:]:
         size += chunk.size
         rows_fit = runs and chunk.end - runs[-1][0].start <= limits.segment_rows
-        if rows_fit and size <= limits.segment_bytes:
+        if rows_fit and size <= limits.segment_bytes and chunk.schema_id == runs[-1][0].schema_id:
             runs[-1].append(chunk)
         else:
             runs.append([chunk])
@@ -189,6 +189,7 @@ def table_entries(view: View, cut: Mapping[tuple[str, int], list[Chunk]]) -> lis
         entries.append(
             {
                 "table": state.table.as_dict(),
+                "versions": state.versions.to_list(),
                 "created_lsn": state.created_lsn,
                 "tiers": [catalog_log.tier_list(record) for record in state.tiers.values()],
                 "buckets": buckets,

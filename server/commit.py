@@ -19,7 +19,8 @@ from lakestore.server.bucket import DELETE, INSERT, UPDATE
 from lakestore.server.index import Index
 from lakestore.server.journal import Frame, RowsPart
 from lakestore.server.prepare import Answer, Change, Request
-from lakestore.server.state import TableState, View, stored_schema
+from lakestore.server.state import TableState, View
+from lakestore.server.versions import stored_schema
 
 Ints = npt.NDArray[np.int64]
 
@@ -107,7 +108,8 @@ def _add(
     heads.rows[bucket] += len(born) - len(died)
     start = heads.next[bucket]
     heads.next[bucket] += batch.num_rows
-    builder.frame.rows.append(RowsPart(change.table.uuid, bucket, start, batch, heads.sums[bucket], heads.rows[bucket]))
+    at_end = heads.sums[bucket], heads.rows[bucket]
+    builder.frame.rows.append(RowsPart(change.table.uuid, bucket, start, batch, *at_end, change.table.schema_id))
 
 
 def _keyed(builder: _Builder, changes: list[Change], heads: _Heads, index: Index) -> None:

@@ -11,11 +11,10 @@ import pyarrow as pa
 from lakestore.errors import Invalid, NotFound
 from lakestore.rows import encode
 from lakestore.schema import SYSTEM_TYPES, Table
-from lakestore.server.bucket import BucketLog
 from lakestore.server.engine import Engine
 from lakestore.server.positions import parse_token
-from lakestore.server.reads import Rows, bounded, dead_of, live, project, read, with_before_images
-from lakestore.server.state import View
+from lakestore.server.reads import bounded, dead_of, live, project, read, with_before_images
+from lakestore.server.state import TableState, View
 from lakestore.token import Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -72,6 +71,7 @@ def _snapshot(engine: Engine, stream: _Stream, position: Token) -> Iterator[pb.C
     first = stream.tables.index(place.table) if place else 0
     for uuid in stream.tables[first:]:
         state = view.by_uuid(uuid)
+        table = state.versions.at(position.lsn)
         here = place if place and place.table == uuid else Place(uuid, 0, 0)
         for bucket in range(here.bucket, state.table.buckets):
             log = state.logs[bucket]
@@ -80,12 +80,12 @@ def _snapshot(engine: Engine, stream: _Stream, position: Token) -> Iterator[pb.C
             for rows in live(log, here.offset if bucket == here.bucket else 0, head, dead):
                 inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
                 at = 0
-                for batch in bounded(
-                    project(state.table, inserts, _columns(state.table, stream), bucket), engine.limits.read_batch_bytes
-                ):
+                shape = state.versions.projection(rows.schema_id, table)
+                shown = project(shape, inserts, _columns(table, stream), bucket)
+                for batch in bounded(shown, engine.limits.read_batch_bytes):
                     at += batch.num_rows
                     after = Place(uuid, bucket, int(rows.offsets[at - 1]) + 1)
-                    yield _message(state.table, batch, replace(position, place=after), snapshot=True)
+                    yield _message(table, batch, replace(position, place=after), snapshot=True)
 
 
 def _follow(engine: Engine, stream: _Stream, position: Token, active: Callable[[], bool]) -> Iterator[pb.ChangeBatch]:
@@ -102,9 +102,10 @@ def _follow(engine: Engine, stream: _Stream, position: Token, active: Callable[[
 
 
 def _upto(view: View, tables: Sequence[str], lsn: int, limit: int, rows: int) -> int:
-    """How far one batch reaches: whole commits, about a batch of rows from each bucket."""
+    """How far one batch reaches: whole commits of one schema version, about a batch of rows from each bucket."""
     upto = limit
     for uuid in tables:
+        upto = view.by_uuid(uuid).versions.until(lsn, upto)
         for log in view.by_uuid(uuid).logs:
             start = log.at_lsn(lsn).end
             reach = start + rows
@@ -118,27 +119,27 @@ def _between(engine: Engine, view: View, stream: _Stream, lsn: int, after: Token
     batches = []
     for uuid in stream.tables:
         state = view.by_uuid(uuid)
-        batch = _table_batch(state.table, state.logs, stream, lsn, after.lsn)
+        table = state.versions.at(lsn + 1)
+        batch = _table_batch(state, table, stream, lsn, after.lsn)
         if batch is not None:
-            batches += [(state.table, piece) for piece in bounded(batch, engine.limits.read_batch_bytes)]
+            batches += [(table, piece) for piece in bounded(batch, engine.limits.read_batch_bytes)]
     for i, (table, batch) in enumerate(batches):
         token = after if i == len(batches) - 1 else replace(after, lsn=lsn)
         yield _message(table, batch, token, snapshot=False)
 
 
-def _table_batch(
-    table: Table, logs: Sequence[BucketLog], stream: _Stream, lsn: int, upto: int
-) -> pa.RecordBatch | None:
+def _table_batch(state: TableState, table: Table, stream: _Stream, lsn: int, upto: int) -> pa.RecordBatch | None:
     parts: list[pa.RecordBatch] = []
     lsns: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    for bucket, log in enumerate(logs):
+    for bucket, log in enumerate(state.logs):
         start, end = log.at_lsn(lsn).end, log.at_lsn(upto).end
         if start == end:
             continue
         commits = log.commits(start, end)
         for rows in read(log, start, end):
-            shown = _shown(log, rows, stream)
-            parts.append(project(table, shown, _columns(table, stream), bucket))
+            shown = with_before_images(log, rows, state.versions) if stream.before_images and log.keyed else rows
+            shape = state.versions.projection(rows.schema_id, table)
+            parts.append(project(shape, shown, _columns(table, stream), bucket))
             lsns.append(commits.lsn[np.searchsorted(commits.end, shown.offsets, side="right")])
     if not parts:
         return None
@@ -148,10 +149,6 @@ def _table_batch(
     return pa.concat_batches(parts).take(pa.array(order))
 
 
-def _shown(log: BucketLog, rows: Rows, stream: _Stream) -> Rows:
-    return with_before_images(log, rows) if stream.before_images and log.keyed else rows
-
-
 def _columns(table: Table, stream: _Stream) -> list[str]:
     names = stream.columns or tuple(column.name for column in table.columns)
     return [*_STREAM_COLUMNS, *[name for name in names if name not in _STREAM_COLUMNS]]
@@ -159,4 +156,4 @@ def _columns(table: Table, stream: _Stream) -> list[str]:
 
 def _message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool) -> pb.ChangeBatch:
     data = encode(batch.schema, [batch])
-    return pb.ChangeBatch(table=table.name, rows=data, token=str(token), snapshot=snapshot)
+    return pb.ChangeBatch(table=table.name, rows=data, token=str(token), snapshot=snapshot, schema_id=table.schema_id)

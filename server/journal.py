@@ -4,8 +4,8 @@ File header: magic u32 · version u16 · flags u16 · salt u64 · crc32c u32, pa
 u16 · flags u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · crc32c u32 of all but itself, padding to 64,
 meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells a file's own frames from bytes of a
 user that look like one; files of version 1 have neither header nor salt. Keys of the meta: t (time
-in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows]], producers, create, drop,
-catalog, tierer.
+in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
+schema version]], producers, create, alter, drop, catalog, tierer.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class RowsPart:
     live_sum: int
     """Of the bucket after these rows."""
     live_rows: int
+    schema_id: int = 0
+    """The table's version that the batch is in."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class Frame:
     producers: list[list[Any]] = field(default_factory=list)
     """[id, epoch, sequence, answer results, progress]"""
     create: list[dict[str, Any]] = field(default_factory=list)
+    alter: list[dict[str, Any]] = field(default_factory=list)
+    """Definitions that replace those of the same uuid."""
     drop: list[str] = field(default_factory=list)
     catalog: list[dict[str, Any]] = field(default_factory=list)
     """Changes as `server.catalog_log` writes them."""
@@ -76,9 +80,8 @@ def encode(frame: Frame, salt: int) -> list[Any]:
     at = 0
     for rows in frame.rows:
         buffer = rows.batch.serialize()
-        rows_meta.append(
-            [rows.table, rows.bucket, rows.start, rows.batch.num_rows, at, buffer.size, rows.live_sum, rows.live_rows]
-        )
+        about = [rows.table, rows.bucket, rows.start, rows.batch.num_rows, at, buffer.size]
+        rows_meta.append([*about, rows.live_sum, rows.live_rows, rows.schema_id])
         parts += [buffer, _PADDING[: -buffer.size % 64]]
         at += buffer.size + -buffer.size % 64
     meta = orjson.dumps(_meta(frame, rows_meta))
@@ -95,6 +98,7 @@ def _meta(frame: Frame, rows: list[list[Any]]) -> dict[str, Any]:
         "rows": rows,
         "producers": frame.producers,
         "create": frame.create,
+        "alter": frame.alter,
         "drop": frame.drop,
         "catalog": frame.catalog,
         "tierer": frame.tierer,

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from lakestore import keys, rows
 from lakestore.errors import Invalid
+from lakestore.projection import Projection
 from lakestore.schema import Table
 from lakestore.server import reads
 from lakestore.server.engine import Engine
@@ -55,10 +56,11 @@ def _rows_at(
         here = np.flatnonzero(buckets == bucket)
         log = state.logs[int(bucket)]
         row_offsets = offsets[found[here]]
-        taken = log.take(row_offsets)
+        taken = log.take(row_offsets, state.versions.shown_as(table))
         times = log.times_at(row_offsets) if "__timestamp" in columns else np.zeros(len(here), dtype=np.int64)
         change = taken.column(0).to_numpy()
-        parts.append(reads.project(table, reads.Rows(taken, row_offsets, times, change), columns, int(bucket)))
+        found_rows = reads.Rows(taken, row_offsets, times, change, table.schema_id)
+        parts.append(reads.project(Projection(table, table), found_rows, columns, int(bucket)))
         places.append(here)
     if not parts:
         return pa.RecordBatch.from_pylist([], schema=table.read_schema(columns))

@@ -52,10 +52,11 @@ class Plans:
     def _table_plan(
         self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool
     ) -> pb.TablePlan:
-        table = state.table
+        table = state.versions.at(lsn)
         pointer = view.pointers.get((table.namespace, table.short_name))
         plan = pb.TablePlan(
             definition=table.to_json(),
+            lake_definition=state.versions.at(tier.lsn).to_json() if tier else "",
             metadata_location=pointer.location if pointer else "",
             snapshot_id=tier.snapshot_id if tier else 0,
         )
@@ -81,17 +82,18 @@ class Plans:
         if request.end > log.head or request.start > request.end:
             raise Invalid(f"bucket {request.bucket} has no rows [{request.start}, {request.end})")
         names = [name for name in request.columns if name != PREV]
-        columns = list(request.columns) if request.columns else state.table.selected(None)
-        state.table.selected(names)
+        wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
+        columns = list(request.columns) if request.columns else wanted.selected(None)
+        wanted.selected(names)
         if request.live_only:
             dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
             parts = reads.live(log, request.start, request.end, dead, limits.fetch_batch_rows)
         else:
             parts = reads.read(log, request.start, request.end, limits.fetch_batch_rows)
         for part in parts:
-            for piece in reads.bounded(
-                reads.project(state.table, part, columns, request.bucket), limits.read_batch_bytes
-            ):
+            shape = state.versions.projection(part.schema_id, wanted)
+            shown = reads.project(shape, part, columns, request.bucket)
+            for piece in reads.bounded(shown, limits.read_batch_bytes):
                 yield reads.message(piece)
 
     def renew_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:

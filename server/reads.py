@@ -13,9 +13,11 @@ import pyarrow as pa
 
 from lakestore.limits import DEFAULT
 from lakestore.offsets import OffsetSet
+from lakestore.projection import Projection
 from lakestore.rows import crc32c, encode
-from lakestore.schema import SYSTEM_TYPES, Table
+from lakestore.schema import SYSTEM_TYPES
 from lakestore.server.bucket import CHANGE, DELETE, PREV, BucketLog
+from lakestore.server.versions import Versions
 from lakestore.v1 import lakestore_pb2 as pb
 
 Ints = npt.NDArray[np.int64]
@@ -31,20 +33,23 @@ class Rows:
     offsets: Ints
     times_us: Ints
     change: npt.NDArray[np.int8]
+    schema_id: int = 0
+    """The table's version that the batch is in."""
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> Rows:
         """The rows where the mask is true."""
         if mask.all():
             return self
-        return Rows(self.batch.filter(pa.array(mask)), self.offsets[mask], self.times_us[mask], self.change[mask])
+        batch = self.batch.filter(pa.array(mask))
+        return Rows(batch, self.offsets[mask], self.times_us[mask], self.change[mask], self.schema_id)
 
 
 def read(log: BucketLog, start: int, end: int, rows_max: int = DEFAULT.fetch_batch_rows) -> Iterator[Rows]:
     """The rows of [start, end) in pieces."""
-    for at, batch in log.rows(start, end, rows_max):
+    for at, batch, schema_id in log.rows(start, end, rows_max):
         offsets = np.arange(at, at + batch.num_rows, dtype=np.int64)
         change = batch.column(CHANGE).to_numpy() if log.keyed else np.zeros(batch.num_rows, dtype=np.int8)
-        yield Rows(batch, offsets, log.times_at(offsets), change)
+        yield Rows(batch, offsets, log.times_at(offsets), change, schema_id)
 
 
 def live(
@@ -65,13 +70,16 @@ def dead_of(log: BucketLog, start: int, end: int) -> OffsetSet:
     return OffsetSet.of(log.prevs(start, end))
 
 
-def with_before_images(log: BucketLog, rows: Rows) -> Rows:
-    """Changes with the row before each update in front of it, and deletes carrying the row they removed."""
+def with_before_images(log: BucketLog, rows: Rows, versions: Versions) -> Rows:
+    """Changes with the row before each update in front of it, and deletes carrying the row they removed.
+
+    What was is shown in the version of its change.
+    """
     prev = rows.batch.column(PREV).to_numpy()
     has_prev = np.flatnonzero(prev >= 0)
     if not len(has_prev):
         return rows
-    old = log.take(prev[has_prev])
+    old = log.take(prev[has_prev], versions.shown_as(versions.numbered(rows.schema_id)))
     updates = rows.change[has_prev] != DELETE
     both = pa.concat_batches([rows.batch, old])
     count = len(rows.offsets)
@@ -82,11 +90,11 @@ def with_before_images(log: BucketLog, rows: Rows) -> Rows:
     source = np.concatenate([place, count + np.flatnonzero(updates)])[order]
     row = np.concatenate([np.arange(count), has_prev[updates]])[order]
     change = np.concatenate([rows.change, np.full(int(updates.sum()), BEFORE, dtype=np.int8)])[order]
-    return Rows(both.take(pa.array(source)), rows.offsets[row], rows.times_us[row], change)
+    return Rows(both.take(pa.array(source)), rows.offsets[row], rows.times_us[row], change, rows.schema_id)
 
 
-def project(table: Table, rows: Rows, columns: Sequence[str], bucket: int) -> pa.RecordBatch:
-    """The named user and system columns of rows."""
+def project(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int) -> pa.RecordBatch:
+    """The user and system columns of rows that the target's definition names so."""
     count = len(rows.offsets)
     arrays: list[pa.Array] = []
     fields: list[pa.Field] = []
@@ -95,7 +103,7 @@ def project(table: Table, rows: Rows, columns: Sequence[str], bucket: int) -> pa
             array = _system(name, rows, bucket, count)
             fields.append(pa.field(name, array.type))
         else:
-            array = rows.batch.column(rows.batch.schema.get_field_index(name))
+            [array] = shape.columns(rows.batch, [shape.target.column(name)])
             fields.append(pa.field(name, array.type))
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

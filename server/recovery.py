@@ -29,7 +29,8 @@ from lakestore.server.disk import Disk
 from lakestore.server.index import ABSENT, Index, table_prefix
 from lakestore.server.journal import Frame, RawFrame, RowsPart
 from lakestore.server.journal_writer import JournalWriter
-from lakestore.server.state import State, TableState, log_of, stored_schema
+from lakestore.server.state import State, TableState, log_of
+from lakestore.server.versions import Versions, stored_schema
 
 log = logging.getLogger("lakestore.recovery")
 
@@ -99,7 +100,7 @@ def _from_checkpoint(folder: Path, data: dict[str, Any], limits: Limits) -> Stat
     tables: dict[str, TableState] = {}
     for entry in data["tables"]:
         table = Table.from_dict(entry["table"])
-        schema = stored_schema(table)
+        versions = Versions.from_list(entry.get("versions") or [[entry["created_lsn"], entry["table"]]])
         logs = []
         for names in entry["buckets"]:
             paths = [folder / SEGMENTS / table.uuid / name for name, _ in names]
@@ -108,9 +109,9 @@ def _from_checkpoint(folder: Path, data: dict[str, Any], limits: Limits) -> Stat
                     raise Corrupt(
                         f"segment file {path.name} is missing or cut short: restore it from a copy or a backup"
                     )
-            logs.append(log_of(table, [segment.Segment(path, schema, keyed=table.keyed) for path in paths]))
+            logs.append(log_of(table, [segment.Segment(path, versions.stored, keyed=table.keyed) for path in paths]))
         tiers = {record.snapshot_id: record for record in map(catalog_log.tier_of, entry["tiers"])}
-        tables[table.uuid] = TableState(table, tuple(logs), tiers, entry["created_lsn"])
+        tables[table.uuid] = TableState(versions, tuple(logs), tiers, entry["created_lsn"])
     return State.from_small(data, tables, limits)
 
 
@@ -160,14 +161,16 @@ def _apply(raw: RawFrame, state: State, overlay: dict[bytes, int]) -> None:
         meta["t"],
         producers=meta.get("producers", []),
         create=meta.get("create", []),
+        alter=meta.get("alter", []),
         drop=meta.get("drop", []),
         catalog=meta.get("catalog", []),
         tierer=meta.get("tierer"),
     )
     for row in meta.get("rows", []):
-        table = state.view.tables[row[0]].table
+        schema_id = row[8] if len(row) > 8 else 0
+        table = state.view.tables[row[0]].versions.numbered(schema_id)
         batch = raw.batch(row, stored_schema(table))
-        frame.rows.append(RowsPart(row[0], row[1], row[2], batch, row[6], row[7]))
+        frame.rows.append(RowsPart(row[0], row[1], row[2], batch, row[6], row[7], schema_id))
         if table.keyed:
             overlay.update(_entries(table, batch, row[2]))
     state.apply(frame)
@@ -201,10 +204,10 @@ def rebuild(index: Index, state: State) -> None:
             continue
         for bucket_log in held.logs:
             dead = OffsetSet.of(bucket_log.prevs(0, bucket_log.head))
-            for start, batch in bucket_log.rows(0, bucket_log.head, 262_144):
+            for start, batch, schema_id in bucket_log.rows(0, bucket_log.head, 262_144):
                 offsets = np.arange(start, start + batch.num_rows, dtype=np.int64)
                 live = ~dead.contains(offsets) & (batch.column(CHANGE).to_numpy() != DELETE)
                 rows = batch.filter(pa.array(live))
-                columns = [rows.column(name) for name in held.table.primary_key]
+                columns = [rows.column(name) for name in held.versions.numbered(schema_id).primary_key]
                 index.stage(keys.encode(columns, table_prefix(held.table.number)), offsets[live])
     index.finish_rebuild(state.view.lsn)

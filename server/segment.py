@@ -9,7 +9,7 @@ Primary-key tables: one uncompressed batch, for random reads in the mapped file.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,10 @@ def _padded(data: Any) -> list[Any]:
 
 
 def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> int:
-    """Write neighbouring chunks as one synced segment file; its size. The folder is the caller's to sync."""
+    """Write neighbouring chunks of one schema version as one synced segment file; its size.
+
+    The folder is the caller's to sync.
+    """
     batches = [piece.load() for chunk in chunks for piece in chunk.pieces()]
     parts, entries = (_plain if keyed else _packed)(batches)
     body = pa.py_buffer(b"".join(parts))
@@ -48,9 +51,8 @@ def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> in
     crcs = _block_crcs(body)
     arrays = (index.lsn, index.time_us, index.end, index.live_sum.view(np.int64), index.live_rows)
     tail = crcs.tobytes() + bytes(-crcs.nbytes % 8) + b"".join(array.tobytes() for array in arrays)
-    meta = orjson.dumps(
-        {"start": chunks[0].start, "end": chunks[-1].end, "batches": entries, "commits": len(index.lsn)}
-    )
+    about = {"start": chunks[0].start, "end": chunks[-1].end, "batches": entries, "commits": len(index.lsn)}
+    meta = orjson.dumps(about | {"schema": chunks[0].schema_id})
     header = _HEADER.pack(MAGIC, VERSION, 0, len(meta), len(body), len(tail))
     crc = crc32c(tail, crc32c(meta, crc32c(header)))
     file = disk.create(path)
@@ -97,19 +99,20 @@ class _Layout:
     body: pa.Buffer
     crcs: npt.NDArray[np.uint32]
     index: CommitIndex
+    schema_id: int
 
 
 class Segment:
     """A mapped segment file; a `Chunk`."""
 
-    def __init__(self, path: Path, schema: pa.Schema, *, keyed: bool) -> None:
+    def __init__(self, path: Path, stored: Callable[[int], pa.Schema], *, keyed: bool) -> None:
         self.path = path
-        self._schema = schema
         self._keyed = keyed
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()
         self._size = int(data.size)
         self._layout = _parsed(data, path)
+        self._schema = stored(self._layout.schema_id)
         self._checked = np.zeros(len(self._layout.crcs), dtype=np.bool_)
         self._pieces = self._all_pieces()
 
@@ -133,6 +136,11 @@ class Segment:
         """Bytes of the file."""
         return self._size
 
+    @property
+    def schema_id(self) -> int:
+        """The table's version that the rows were stored in."""
+        return self._layout.schema_id
+
     def pieces(self) -> Sequence[Piece]:
         """Its record batches."""
         return self._pieces
@@ -140,7 +148,7 @@ class Segment:
     def _all_pieces(self) -> list[Piece]:
         pieces, at = [], self.start
         for offset, size, rows in self._layout.batches:
-            pieces.append(Piece(at, at + rows, partial(self._load, offset, size)))
+            pieces.append(Piece(at, at + rows, partial(self._load, offset, size), self.schema_id))
             at += rows
         return pieces
 
@@ -186,4 +194,5 @@ def _parsed(data: pa.Buffer, path: Path) -> _Layout:
     numbers = np.frombuffer(tail, dtype=np.int64, offset=blocks * 4 + -(blocks * 4) % 8)
     lsn, time_us, end, sums, rows = numbers.reshape(5, about["commits"])
     index = CommitIndex(lsn, time_us, end, sums.view(np.uint64), rows)
-    return _Layout(about["start"], about["end"], about["batches"], data.slice(body_at, body_bytes), crcs, index)
+    body = data.slice(body_at, body_bytes)
+    return _Layout(about["start"], about["end"], about["batches"], body, crcs, index, about.get("schema", 0))

@@ -9,29 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from lakestore.errors import NotFound
 from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 from lakestore.server import catalog_log
-from lakestore.server.bucket import CHANGE, PREV, BucketLog, Chunk, CommitIndex, MemoryChunk, Position
+from lakestore.server.bucket import BucketLog, Chunk, CommitIndex, MemoryChunk, Position
 from lakestore.server.catalog.ledger import CatalogChange, Pointer, TierRecord
 from lakestore.server.journal import Frame
-
-
-def stored_schema(table: Table) -> pa.Schema:
-    """The schema of a table's batches in journal and segments."""
-    if not table.keyed:
-        return table.storage_schema
-    return pa.schema([pa.field(CHANGE, pa.int8()), pa.field(PREV, pa.int64()), *table.storage_schema])
+from lakestore.server.versions import Versions, stored_schema
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
     """A table as of one LSN."""
 
-    table: Table
+    versions: Versions
     logs: tuple[BucketLog, ...]
     tiers: Mapping[int, TierRecord] = field(default_factory=dict)
     created_lsn: int = 0
@@ -40,7 +32,16 @@ class TableState:
     def new(table: Table, lsn: int) -> TableState:
         """A table without rows."""
         log = BucketLog(stored_schema(table))
-        return TableState(table, (log,) * table.buckets, created_lsn=lsn)
+        return TableState(Versions.first(table, lsn), (log,) * table.buckets, created_lsn=lsn)
+
+    @property
+    def table(self) -> Table:
+        """The newest definition."""
+        return self.versions.current
+
+    def altered(self, table: Table, lsn: int) -> TableState:
+        """The table with another definition; rows stay as they were stored."""
+        return replace(self, versions=self.versions.altered(table, lsn))
 
     def with_log(self, bucket: int, log: BucketLog) -> TableState:
         """The table with one bucket's log replaced."""
@@ -108,7 +109,7 @@ class State:
         view = self.view
         tables, names = view.tables, view.names
         namespaces, pointers, epoch = view.namespaces, view.pointers, view.tierer_epoch
-        if frame.create or frame.drop:
+        if frame.create or frame.alter or frame.drop:
             tables, names = self._tables(frame)
         if frame.rows:
             tables = dict(tables)
@@ -130,6 +131,9 @@ class State:
             tables[table.uuid] = TableState.new(table, frame.lsn)
             names[table.name] = table.uuid
             self.next_number = max(self.next_number, table.number + 1)
+        for data in frame.alter:
+            table = Table.from_dict(data)
+            tables[table.uuid] = tables[table.uuid].altered(table, frame.lsn)
         for uuid in frame.drop:
             del names[tables.pop(uuid).table.name]
         return tables, names
@@ -233,7 +237,8 @@ def _add_rows(tables: dict[str, TableState], part: Any, frame: Frame) -> None:
     log = state.logs[part.bucket]
     end = part.start + part.batch.num_rows
     index = CommitIndex.one(frame.lsn, frame.time_us, end, part.live_sum, part.live_rows)
-    tables[part.table] = state.with_log(part.bucket, log.append(MemoryChunk(part.start, part.batch, index)))
+    chunk = MemoryChunk(part.start, part.batch, index, part.schema_id)
+    tables[part.table] = state.with_log(part.bucket, log.append(chunk))
 
 
 def log_of(table: Table, chunks: list[Chunk]) -> BucketLog:

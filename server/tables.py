@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from lakestore import schema
+from lakestore import evolution, schema
 from lakestore.errors import Conflict, Invalid
 from lakestore.schema import Table
 from lakestore.server import catalog_log
@@ -51,6 +51,25 @@ class Tables:
             if table.namespace not in state.view.namespaces:
                 steps.insert(0, SetNamespace(table.namespace))
             _catalog_step(state, frame, *steps)
+
+        self._engine.operate(plan)
+        return pb.TableInfo(definition=made[0].to_json())
+
+    def alter_table(self, request: pb.AlterTableRequest) -> pb.TableInfo:
+        """Another definition of a table, from the next commit on."""
+        steps = evolution.from_json(request.alteration)
+        made: list[Table] = []
+
+        def plan(state: State, frame: Frame) -> None:
+            table = state.view.named(request.table).table
+            if table.schema_id != request.schema_id:
+                raise Conflict(
+                    f"table {table.name} has schema version {table.schema_id}, the change was made for"
+                    f" {request.schema_id}: load the table again"
+                )
+            made.append(evolution.altered(table, steps, self._engine.limits))
+            if made[0] != table:
+                frame.alter.append(made[0].as_dict())
 
         self._engine.operate(plan)
         return pb.TableInfo(definition=made[0].to_json())

@@ -29,7 +29,7 @@ def log_of(counts: list[int]) -> BucketLog:
 
 
 def values(log: BucketLog, start: int, end: int) -> list[int]:
-    return [value for _, batch in log.rows(start, end) for value in batch.column(0).to_pylist()]
+    return [value for _, batch, _ in log.rows(start, end) for value in batch.column(0).to_pylist()]
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=60), st.data())
@@ -65,7 +65,7 @@ def test_segments_hold_what_memory_held(
     log = log_of(counts).freeze()
     path = folder / "a.seg"
     segment.write(RealDisk(), path, log.chunks, keyed=keyed)
-    read = log.install([segment.Segment(path, SCHEMA, keyed=keyed)])
+    read = log.install([segment.Segment(path, lambda _: SCHEMA, keyed=keyed)])
     assert values(read, 0, read.head) == list(range(log.head))
     assert [read.at_lsn(10 * i) for i in range(len(counts) + 1)] == [log.at_lsn(10 * i) for i in range(len(counts) + 1)]
 
@@ -77,7 +77,7 @@ def test_appends_go_on_while_a_checkpoint_cuts(tmp_path: Path) -> None:
         batch = pa.record_batch([np.arange(log.head, log.head + 5)], schema=SCHEMA)
         log = log.append(MemoryChunk(log.head, batch, CommitIndex.one(10 * i, 0, log.head + 5, 0, 0)))
     segment.write(RealDisk(), tmp_path / "a.seg", frozen, keyed=True)
-    log = log.install([segment.Segment(tmp_path / "a.seg", SCHEMA, keyed=True)])
+    log = log.install([segment.Segment(tmp_path / "a.seg", lambda _: SCHEMA, keyed=True)])
     assert values(log, 0, log.head) == list(range(59 * 5))
 
 
@@ -93,7 +93,7 @@ def test_a_flipped_bit_in_a_segment_is_never_served(tmp_path: Path, keyed: bool)
         other = tmp_path / f"{at}.seg"
         other.write_bytes(damaged)
         try:
-            read = BucketLog(SCHEMA).install([segment.Segment(other, SCHEMA, keyed=keyed)])
+            read = BucketLog(SCHEMA).install([segment.Segment(other, lambda _: SCHEMA, keyed=keyed)])
             assert values(read, 0, 500) == list(range(500))
         except Corrupt as error:
             assert other.name in error.message

@@ -110,6 +110,7 @@ def test_a_row_is_rewritten_a_logarithmic_number_of_times() -> None:
     class Run:
         index = pieces = None
         size = 1
+        schema_id = 0
 
         def __init__(self, start: int, end: int) -> None:
             self.start, self.end = start, end

@@ -1,0 +1,316 @@
+"""How a table's definition changes: steps as values, and the definition that they lead to.
+
+Columns are told apart by id, never by name, and ids are never used again: a name that is dropped and added anew is
+another column. A new set of columns is a new schema version; options alone are not.
+A default for rows that are there already is Iceberg's `initial-default`, which needs a lake of format version 3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
+from typing import Any
+
+from lakestore import schema
+from lakestore.defaults import canonical
+from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT, Limits
+from lakestore.schema import Column, Table
+from lakestore.types import arrow_type
+
+LAKE_SETTABLE = ("freshness", "target_file_bytes")
+_PROMOTIONS = {
+    "int8": ("int16", "int32", "int64"),
+    "int16": ("int32", "int64"),
+    "int32": ("int64",),
+    "uint8": ("uint16", "uint32", "int16", "int32", "int64"),
+    "uint16": ("uint32", "int32", "int64"),
+    "uint32": ("int64",),
+    "float32": ("float64",),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_SORTED_COLUMN = re.compile(r"\s*(\w+)")
+_PARTITIONED_COLUMN = re.compile(r"(\w+)\s*\)?\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """A new column, last unless told otherwise."""
+
+    name: str
+    type: str
+    required: bool = False
+    default: Any = None
+    """For rows that do not name the column, and for those there already."""
+    new_rows_only: bool = False
+    """The default is for new rows alone: older ones show null."""
+    first: bool = False
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    """A column goes, with what it held."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """Another name for the same column."""
+
+    name: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class WidenColumn:
+    """A type that holds every value of the old one."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveColumn:
+    """Another place among the columns."""
+
+    name: str
+    first: bool = False
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeOptional:
+    """The column may be null from now on."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """Another default for new rows; None for none."""
+
+    name: str
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptions:
+    """Options of the table; they make no new schema version."""
+
+    lake: dict[str, Any] = field(default_factory=dict)
+    """Of `LAKE_SETTABLE`."""
+
+
+Step = AddColumn | DropColumn | RenameColumn | WidenColumn | MoveColumn | MakeOptional | SetDefault | SetOptions
+_KINDS: dict[str, type[Step]] = {
+    "add": AddColumn,
+    "drop": DropColumn,
+    "rename": RenameColumn,
+    "widen": WidenColumn,
+    "move": MoveColumn,
+    "optional": MakeOptional,
+    "default": SetDefault,
+    "options": SetOptions,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def to_json(steps: Iterable[Step]) -> str:
+    """Steps as they are sent."""
+    return json.dumps([{"step": _NAMES[type(step)], **_said(step)} for step in steps], separators=(",", ":"))
+
+
+def _said(step: Step) -> dict[str, Any]:
+    """What differs from a step's defaults."""
+    said = dataclasses.asdict(step)
+    for part in dataclasses.fields(step):
+        if part.default is not dataclasses.MISSING and said[part.name] == part.default:
+            del said[part.name]
+    return said
+
+
+def from_json(text: str) -> list[Step]:
+    """The steps that `to_json` wrote, or `Invalid`."""
+    try:
+        return [_step(data) for data in json.loads(text)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Invalid(f"the alteration is not readable: {error}") from error
+
+
+def _step(data: dict[str, Any]) -> Step:
+    kind = _KINDS[data.pop("step")]
+    step = kind(**data)
+    for part in dataclasses.fields(kind):
+        value = getattr(step, part.name)
+        wanted = {"str": str, "bool": bool, "Any": object}.get(str(part.type), dict)
+        if not isinstance(value, wanted):
+            raise TypeError(f"{part.name} is {value!r}")
+    return step
+
+
+def altered(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -> Table:
+    """The definition after the steps, or `Invalid` naming the column and the rule. Equal when nothing changes."""
+    changed = table
+    for step in steps:
+        changed = _applied(step, changed)
+    if changed.columns != table.columns:
+        changed = replace(changed, schema_id=table.schema_id + 1)
+    schema.check(changed, limits)
+    return changed
+
+
+@singledispatch
+def _applied(step: Any, table: Table) -> Table:
+    raise Invalid(f"{step!r} is no step of an alteration")
+
+
+@_applied.register
+def _(step: AddColumn, table: Table) -> Table:
+    default = canonical(step.default, step.type, step.name)
+    v3 = table.lake.format_version >= 3
+    if step.required and (default is None or step.new_rows_only):
+        raise _refused(table, step.name, "is required and needs a default for the rows that are there: give one")
+    if step.required and not v3:
+        raise _refused(table, step.name, "is required, which needs lake format_version 3: add it as optional")
+    if default is not None and not step.new_rows_only and not v3:
+        raise _refused(
+            table,
+            step.name,
+            "has a default for the rows that are there, which needs lake format_version 3: add it without a default,"
+            " or with one for new rows only",
+        )
+    arrow_type(step.type)
+    initial = None if step.new_rows_only else default
+    column = Column(table.last_column_id + 1, step.name, step.type, step.required, default=default, initial=initial)
+    changed = replace(table, columns=(*table.columns, column), last_column_id=column.id)
+    return _moved(changed, step.name, step.first, step.after) if step.first or step.after else changed
+
+
+@_applied.register
+def _(step: DropColumn, table: Table) -> Table:
+    gone = table.column(step.name)
+    use = _use(table, step.name)
+    if use:
+        raise _refused(table, step.name, f"is in the {use} and cannot be dropped")
+    if len(table.columns) == 1:
+        raise _refused(table, step.name, "is the only one and cannot be dropped: drop the table")
+    return replace(table, columns=tuple(column for column in table.columns if column != gone))
+
+
+@_applied.register
+def _(step: RenameColumn, table: Table) -> Table:
+    column = table.column(step.name)
+    if step.to != step.name and step.to.lower() in [c.name.lower() for c in table.columns if c != column]:
+        raise _refused(table, step.name, f"cannot be called {step.to!r}: another column is")
+
+    def name(old: str) -> str:
+        return step.to if old == step.name else old
+
+    lake = replace(
+        table.lake,
+        partition_by=tuple(_with_column(_PARTITIONED_COLUMN, text, name) for text in table.lake.partition_by),
+        sort_by=tuple(_with_column(_SORTED_COLUMN, text, name) for text in table.lake.sort_by),
+    )
+    return replace(
+        _with(table, replace(column, name=step.to), column),
+        primary_key=tuple(map(name, table.primary_key)),
+        bucket_key=tuple(map(name, table.bucket_key)),
+        lake=lake,
+    )
+
+
+@_applied.register
+def _(step: WidenColumn, table: Table) -> Table:
+    column = table.column(step.name)
+    if arrow_type(column.type) == arrow_type(step.type):
+        return table
+    if not widens(column.type, step.type):
+        raise _refused(table, step.name, f"is {column.type}, which cannot be widened to {step.type}")
+    if step.name in table.primary_key or step.name in table.bucket_key:
+        raise _refused(table, step.name, "is in the key, whose bytes and buckets stay: its type cannot change")
+    values = {"default": column.default, "initial": column.initial}
+    wide = {name: canonical(value, step.type, step.name) for name, value in values.items()}
+    return _with(table, replace(column, type=step.type, **wide), column)
+
+
+@_applied.register
+def _(step: MoveColumn, table: Table) -> Table:
+    table.column(step.name)
+    if step.first == bool(step.after):
+        raise _refused(table, step.name, "is to move: say first, or after which column")
+    return _moved(table, step.name, step.first, step.after)
+
+
+@_applied.register
+def _(step: MakeOptional, table: Table) -> Table:
+    column = table.column(step.name)
+    if step.name in table.primary_key:
+        raise _refused(table, step.name, "is in the primary key and stays required")
+    return _with(table, replace(column, required=False), column)
+
+
+@_applied.register
+def _(step: SetDefault, table: Table) -> Table:
+    column = table.column(step.name)
+    return _with(table, replace(column, default=canonical(step.default, column.type, column.name)), column)
+
+
+@_applied.register
+def _(step: SetOptions, table: Table) -> Table:
+    for name in step.lake:
+        if name not in LAKE_SETTABLE:
+            raise Invalid(
+                f"table {table.name}: lake option {name!r} cannot be changed, only {' and '.join(LAKE_SETTABLE)}:"
+                " make a new table"
+            )
+        if type(step.lake[name]) is not type(getattr(table.lake, name)):
+            raise Invalid(f"table {table.name}: lake option {name!r} cannot be {step.lake[name]!r}")
+    return replace(table, lake=replace(table.lake, **step.lake))
+
+
+def widens(old: str, new: str) -> bool:
+    """Whether every value of type `old` is one of type `new`, in files too: Iceberg's promotions."""
+    narrow, wide = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    if narrow and wide:
+        return int(narrow[2]) == int(wide[2]) and int(narrow[1]) < int(wide[1])
+    return new in _PROMOTIONS.get(old, ())
+
+
+def _refused(table: Table, column: str, rule: str) -> Invalid:
+    return Invalid(f"table {table.name}: column {column!r} {rule}")
+
+
+def _use(table: Table, name: str) -> str:
+    """What a column is needed for, if it is."""
+    uses = {
+        "primary key": table.primary_key,
+        "bucket key": table.bucket_key,
+        "lake's partitioning": [part.column for part in table.lake.partition_fields()],
+        "lake's sort order": [part.column for part in table.lake.sort_fields()],
+    }
+    return next((use for use, names in uses.items() if name in names), "")
+
+
+def _with(table: Table, column: Column, old: Column) -> Table:
+    return replace(table, columns=tuple(column if c is old else c for c in table.columns))
+
+
+def _moved(table: Table, name: str, first: bool, after: str) -> Table:
+    column = table.column(name)
+    others = [c for c in table.columns if c is not column]
+    if after and (first or after == name):
+        raise _refused(table, name, "has two places: say first, or after which other column")
+    at = 0 if first else others.index(table.column(after)) + 1
+    return replace(table, columns=(*others[:at], column, *others[at:]))
+
+
+def _with_column(pattern: re.Pattern[str], text: str, name: Callable[[str], str]) -> str:
+    """A partition or sort text with its column's name mapped."""
+    match = pattern.search(text)
+    return text[: match.start(1)] + name(match[1]) + text[match.end(1) :] if match else text
