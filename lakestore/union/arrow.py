@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lakestore import rows
 from lakestore.errors import Invalid
 from lakestore.schema import LAKE_OFFSET, Table
-from lakestore.union import lake, plan
+from lakestore.union import plan
 from lakestore.union.cut import Cut
 from lakestore.union.plan import TableScan
 from lakestore.union.where import RowFilter
@@ -48,7 +48,10 @@ def execute(
 
 
 def _alive(cut: Cut, scan: TableScan, needed: list[str], condition: RowFilter | None) -> Iterator[pa.RecordBatch]:
-    yield from lake.read(scan, needed, condition)
+    if scan.in_lake:
+        from lakestore.union import lake  # PyIceberg takes half a second to import, and a server never needs it
+
+        yield from lake.read(scan, needed, condition)
     yield from hot(cut, scan, needed)
 
 

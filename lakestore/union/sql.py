@@ -7,13 +7,11 @@ for the columns and rows its plan needs. DuckDB is an extra and imported when it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -21,16 +19,15 @@ from sqlglot.errors import SqlglotError
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.schema import SYSTEM_PREFIX, SYSTEM_TYPES
 from lakestore.token import Token
-from lakestore.union import arrow
-from lakestore.union.cut import Cut, Source, opened
-from lakestore.union.plan import TableScan
+from lakestore.union.cut import Source, opened
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
-from lakestore.union.where import RowFilter, row_filter
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import polars as pl
+
+    from lakestore.union.dataset import Rows
 
 TEXT_CHARS_MAX = 1 << 20
 _OWN_SCHEMAS = {"information_schema", "pg_catalog", "main", "temp", "system"}
@@ -89,6 +86,8 @@ class SqlResult:
 
 def run(source: Source, text: str, *, at: str | Token | None = None) -> SqlResult:
     """The answer of one query over the tables at one cut."""
+    from lakestore.union.dataset import Rows  # pyarrow.dataset imports pandas, if there is one: only for queries
+
     engine = _duckdb()
     tree = parsed(text)
     names = table_names(tree)
@@ -97,7 +96,7 @@ def run(source: Source, text: str, *, at: str | Token | None = None) -> SqlResul
     with opened(source, names, at) as cut:
         system = {word for word in _WORD.findall(text.lower()) if word in SYSTEM_TYPES}
         failures: list[LakestoreError] = []
-        tables = {name: _Rows(cut, cut.plan.scan(name), system, failures) for name in names}
+        tables = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in names}
         return SqlResult(_answer(engine, text, tables, failures), cut.token)
 
 
@@ -128,7 +127,7 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _answer(engine: Any, text: str, tables: Mapping[str, _Rows], failures: list[LakestoreError]) -> pa.Table:
+def _answer(engine: Any, text: str, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> pa.Table:
     connection = engine.connect()
     try:
         connection.execute("SET TimeZone = 'UTC'")
@@ -144,7 +143,7 @@ def _answer(engine: Any, text: str, tables: Mapping[str, _Rows], failures: list[
         connection.close()
 
 
-def _register(connection: duckdb.DuckDBPyConnection, name: str, alias: str, rows: _Rows) -> None:
+def _register(connection: duckdb.DuckDBPyConnection, name: str, alias: str, rows: Rows) -> None:
     database, short = name.split(".")
     connection.register(alias, rows)
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{database}"')
@@ -169,32 +168,3 @@ def _plain(error: BaseException) -> str:
 
 def _hint(error: BaseException) -> str:
     return "; tables are named database.table" if "Table with name" in str(error) else ""
-
-
-class _Rows(ds.Dataset):  # type: ignore[misc]
-    """One table at the cut, with the two things DuckDB asks of a pyarrow dataset: its schema and a scanner."""
-
-    def __init__(self, cut: Cut, scan: TableScan, system: Iterable[str], failures: list[LakestoreError]) -> None:
-        self._cut, self._scan, self._failures = cut, scan, failures
-        self._schema = arrow.schema(scan.table, [*scan.table.selected(None), *sorted(set(system) - {"__change"})])
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> ds.Scanner:
-        """A scanner over what DuckDB asks for; it does not apply the filter again."""
-        names = self._schema.names if columns is None else columns
-        condition = None
-        if filter is not None:
-            text = str(filter)
-            condition = row_filter(filter, [name for name in self._schema.names if name in text], self._schema)
-        schema = pa.schema([self._schema.field(name) for name in names])
-        return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, self._batches(names, condition)))
-
-    def _batches(self, names: list[str], condition: RowFilter | None) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from arrow.execute(self._cut, self._scan, names, condition)
-        except LakestoreError as error:
-            self._failures.append(error)
-            raise
