@@ -9,6 +9,7 @@
     ├── Unavailable       try again later
     ├── Exhausted         a limit is reached: slow down, then try again
     ├── Corrupt           stored bytes are damaged: the message names the file
+    │   └── NewerFormat   a newer release wrote them: the message names it
     ├── PositionExpired   the position lies below the log start: read a snapshot
     └── Internal          a defect of Lakestore
 
@@ -82,6 +83,10 @@ class Corrupt(LakestoreError):
     """Stored bytes do not match their checksum."""
 
     kind = "Corrupt"
+
+
+class NewerFormat(Corrupt):
+    """A file has a version that this release does not read."""
 
 
 class PositionExpired(LakestoreError):

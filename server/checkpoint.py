@@ -12,8 +12,9 @@ from typing import Any
 
 import orjson
 
-from lakestore.errors import Corrupt
+from lakestore.errors import Corrupt, NewerFormat
 from lakestore.rows import crc32c
+from lakestore.server import formats
 from lakestore.server.disk import Disk
 
 MAGIC = 0x4C534350
@@ -40,7 +41,10 @@ def decode(raw: bytes, name: str) -> dict[str, Any]:
         raise damaged
     magic, version, _, size, crc = _HEADER.unpack_from(raw)
     body = raw[_HEADER.size :]
-    if magic != MAGIC or version != VERSION or len(body) != size or crc32c(body) != crc:
+    if magic != MAGIC:
+        raise damaged
+    formats.check(version, VERSION, f"checkpoint file {name}")
+    if len(body) != size or crc32c(body) != crc:
         raise damaged
     data: dict[str, Any] = orjson.loads(body)
     return data
@@ -68,6 +72,8 @@ def newest(disk: Disk, folder: Path) -> dict[str, Any] | None:
     for name in reversed(names):
         try:
             return decode(disk.read(folder / name), name)
+        except NewerFormat:
+            raise  # an older checkpoint is not what the newer release would go on from
         except Corrupt as error:
             damage = error
     if damage:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore.rows import crc32c
+from lakestore.server import formats
 
 MAGIC = 0x4C534A31
 FILE_MAGIC = 0x4C534A46
@@ -142,8 +143,7 @@ def head_of(data: bytes, name: str) -> FileHead | None:
     magic, version, _, salt = _FILE.unpack_from(data)
     if magic != FILE_MAGIC or _CRC.unpack_from(data, _FILE.size) != (crc32c(data[: _FILE.size]),):
         return None
-    if version != VERSION:
-        raise Corrupt(f"journal file {name} has version {version}, not known here: run the release that wrote it")
+    formats.check(version, VERSION, f"journal file {name}")
     return FileHead(version, salt, FILE_HEADER_BYTES)
 
 

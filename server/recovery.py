@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore import keys
-from lakestore.errors import Conflict, Corrupt
+from lakestore.errors import Conflict, Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.offsets import OffsetSet
 from lakestore.schema import Table
-from lakestore.server import catalog_log, checkpoint, journal, journal_writer, segment
+from lakestore.server import catalog_log, checkpoint, formats, journal, journal_writer, segment
 from lakestore.server.bucket import CHANGE, DELETE
 from lakestore.server.checkpointer import SEGMENTS, remove_unnamed
 from lakestore.server.disk import Disk
@@ -46,6 +46,13 @@ class Opened:
 
 def open_folder(folder: Path, disk: Disk, limits: Limits = DEFAULT) -> Opened:
     """Recover, or begin an empty folder."""
+    try:
+        return _open(folder, disk, limits)
+    except NewerFormat as error:
+        raise formats.with_release(error, disk, folder) from error
+
+
+def _open(folder: Path, disk: Disk, limits: Limits) -> Opened:
     disk.make_folder(folder)
     disk.make_folder(folder / SEGMENTS)
     disk.make_folder(folder / "index")
@@ -55,6 +62,7 @@ def open_folder(folder: Path, disk: Disk, limits: Limits = DEFAULT) -> Opened:
     _remove_temporary(disk, folder)
     remove_unnamed(disk, folder, data["tables"])
     overlay, journal_bytes = _replay(folder, disk, state)
+    formats.sign(disk, folder)
     index = Index(folder / "index", limits.index_cache_keys)
     try:
         _load_index(index, state, overlay, checkpoint_lsn)

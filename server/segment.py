@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore.rows import crc32c
+from lakestore.server import formats
 from lakestore.server.bucket import Chunk, CommitIndex, Piece
 from lakestore.server.disk import Disk
 
@@ -179,8 +180,9 @@ def _parsed(data: pa.Buffer, path: Path) -> _Layout:
     if data.size < _HEADER_BYTES:
         raise damaged
     magic, version, _, meta_bytes, body_bytes, tail_bytes = _HEADER.unpack_from(data)
-    if magic != MAGIC or version != VERSION:
+    if magic != MAGIC:
         raise damaged
+    formats.check(version, VERSION, f"segment file {path.name}")
     body_at = _HEADER_BYTES + meta_bytes + -meta_bytes % 64
     if body_at + body_bytes + tail_bytes != data.size:
         raise damaged

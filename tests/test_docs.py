@@ -1,6 +1,6 @@
 """What the documents say is true: snippets run, commands and options exist, links and named tests lead somewhere.
 
-docs/cli.md is written from the commands' help by `make docs`.
+`make docs` writes docs/cli.md from the commands' help and docs/settings.md from the fields of the settings.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from pathlib import Path
 import click
 import pytest
 
+from lakestore import config
 from lakestore.cli.main import cli
+from lakestore.server.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "cli.md"
+SETTINGS = ROOT / "docs" / "settings.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 HELP_COLUMNS = 100
 
@@ -43,6 +46,28 @@ def reference() -> str:
         lines = cli.commands[name].get_help(context).splitlines()
         parts.append(f"## {name}\n\n```\n" + "\n".join(line.rstrip() for line in lines) + "\n```\n")
     return "\n".join(parts)
+
+
+SETTINGS_HEAD = """# Settings of the server
+
+Written by `make docs` from the fields of the settings. A variable wins over the file given by `-c`, a flag over both; an empty variable says nothing. Unknown names are errors. `lakestore serve --print-config` prints every value with
+its origin; values marked secret are never shown, and are best kept in a variable or a file that only the server reads.
+Settings of a section stand below its name in the file, indented. Lists: `[a, b]` in the file, `a, b` in a variable.
+
+| name in the file | variable | flag | must be | default | what it is |
+|---|---|---|---|---|---|
+"""
+
+
+def settings_page() -> str:
+    """Every setting, as docs/settings.md has it."""
+    lines = []
+    for each in config.options(Settings):
+        default = "" if each.is_required or each.default in ("", ()) else f"`{each.default}`"
+        rule = each.rule + (", secret" if each.secret else "")
+        flag = f"`{each.switch}`" if each.flag else ""
+        lines.append(f"| `{each.name}` | `{each.variable}` | {flag} | {rule} | {default} | {each.text} |\n")
+    return SETTINGS_HEAD + "".join(lines)
 
 
 def typed_commands() -> Iterator[tuple[str, list[str]]]:
@@ -91,6 +116,10 @@ def test_the_reference_is_up_to_date() -> None:
     assert REFERENCE.read_text() == reference(), "run `make docs`"
 
 
+def test_the_settings_page_is_up_to_date() -> None:
+    assert SETTINGS.read_text() == settings_page(), "run `make docs`"
+
+
 def test_every_make_target_is_explained_and_those_named_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = set(" ".join(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)).split())
@@ -124,3 +153,4 @@ def test_links_and_named_files_lead_somewhere(page: Path) -> None:
 
 if __name__ == "__main__":
     REFERENCE.write_text(reference())
+    SETTINGS.write_text(settings_page())

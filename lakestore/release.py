@@ -1,0 +1,6 @@
+"""Which release of Lakestore this is."""
+
+from importlib.metadata import version
+
+RELEASE = version("lakestore")
+"""As pip names it."""
