@@ -50,8 +50,9 @@ def reference() -> str:
 
 SETTINGS_HEAD = """# Settings of the server
 
-Written by `make docs` from the fields of the settings. A variable wins over the file given by `-c`, a flag over both; an empty variable says nothing. Unknown names are errors. `lakestore serve --print-config` prints every value with
-its origin; values marked secret are never shown, and are best kept in a variable or a file that only the server reads.
+Written by `make docs` from the fields of the settings. A variable wins over the file given by `-c`, a flag over both.
+An empty variable says nothing; an unknown name is an error. `lakestore serve --print-config` prints values with their
+origins. What is marked secret is never shown; keep it in a variable, or in a file that only the server reads.
 Settings of a section stand below its name in the file, indented. Lists: `[a, b]` in the file, `a, b` in a variable.
 
 | name in the file | variable | flag | must be | default | what it is |
