@@ -98,9 +98,9 @@ class Piece:
 
 
 class BatchLoader(Protocol):
-    """Gives a record batch; checks its bytes the first time."""
+    """Gives a record batch; checks its bytes the first time. Named columns are enough for who asks for them."""
 
-    def __call__(self) -> pa.RecordBatch: ...
+    def __call__(self, names: Sequence[str] | None = None) -> pa.RecordBatch: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,12 @@ class MemoryChunk:
 
     def pieces(self) -> Sequence[Piece]:
         """The one batch."""
-        return (Piece(self.start, self.end, lambda: self.batch, self.schema_id),)
+        return (Piece(self.start, self.end, lambda names=None: self.batch, self.schema_id),)
 
 
 Shown = Callable[[pa.RecordBatch, int], pa.RecordBatch]
+Needed = Callable[[int], Sequence[str]]
+"""Schema version to the stored columns that a reader needs."""
 """A stored batch and its schema version, as the reader wants it."""
 
 
@@ -259,8 +261,13 @@ class BucketLog:
         commits = self.commits(int(offsets.min()), commit_end)
         return np.asarray(commits.time_us[np.searchsorted(commits.end, offsets, side="right")])
 
-    def rows(self, start: int, end: int, rows_max: int = 1 << 62) -> Iterator[tuple[int, pa.RecordBatch, int]]:
-        """(first offset, batch, schema version) triples that cover [start, end), each of at most `rows_max` rows."""
+    def rows(
+        self, start: int, end: int, rows_max: int = 1 << 62, needed: Needed | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch, int]]:
+        """(first offset, batch, schema version) triples that cover [start, end), each of at most `rows_max` rows.
+
+        With `needed`, the batches of compressed segments have those columns only.
+        """
         first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
         for piece in self._pieces[first:]:
             if piece.start >= end:
@@ -268,7 +275,7 @@ class BucketLog:
             low, high = max(start, piece.start), min(end, piece.end)
             if low >= high:
                 continue
-            batch = piece.load()
+            batch = piece.load(needed(piece.schema_id) if needed else None)
             for at in range(low, high, rows_max):
                 yield at, batch.slice(at - piece.start, min(rows_max, high - at)), piece.schema_id
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lakestore.errors import Invalid, Unavailable
+from lakestore.schema import LAKE_TIMESTAMP
 from lakestore.server import reads
 from lakestore.server.bucket import PREV
 from lakestore.server.catalog.ledger import TierRecord
@@ -85,16 +86,19 @@ class Plans:
         wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
         columns = list(request.columns) if request.columns else wanted.selected(None)
         wanted.selected(names)
+        wish = reads.Wish(
+            limits.fetch_batch_rows, LAKE_TIMESTAMP in columns, state.versions.stored_names(wanted, names)
+        )
         if request.live_only:
             dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
-            parts = reads.live(log, request.start, request.end, dead, limits.fetch_batch_rows)
+            parts = reads.live(log, request.start, request.end, dead, wish)
         else:
-            parts = reads.read(log, request.start, request.end, limits.fetch_batch_rows)
-        for part in parts:
-            shape = state.versions.projection(part.schema_id, wanted)
-            shown = reads.project(shape, part, columns, request.bucket)
-            for piece in reads.bounded(shown, limits.read_batch_bytes):
-                yield reads.message(piece)
+            parts = reads.read(log, request.start, request.end, wish)
+        shown = (
+            reads.project(state.versions.projection(part.schema_id, wanted), part, columns, request.bucket)
+            for part in parts
+        )
+        yield from reads.messages(shown, limits.read_batch_bytes)
 
     def renew_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
         """Prolong a lease."""

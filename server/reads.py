@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +16,15 @@ from lakestore.offsets import OffsetSet
 from lakestore.projection import Projection
 from lakestore.rows import crc32c, encode
 from lakestore.schema import SYSTEM_TYPES
-from lakestore.server.bucket import CHANGE, DELETE, PREV, BucketLog
+from lakestore.server.bucket import CHANGE, DELETE, PREV, BucketLog, Needed
 from lakestore.server.versions import Versions
 from lakestore.v1 import lakestore_pb2 as pb
 
 Ints = npt.NDArray[np.int64]
 CHANGE_NAMES = pa.array(["+I", "+U", "-D", "-U"])
 BEFORE = 3
+MESSAGE_BYTES = 4 << 20
+"""About what a message of a stream of rows holds: large enough to cost little, small enough to overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +46,30 @@ class Rows:
         return Rows(batch, self.offsets[mask], self.times_us[mask], self.change[mask], self.schema_id)
 
 
-def read(log: BucketLog, start: int, end: int, rows_max: int = DEFAULT.fetch_batch_rows) -> Iterator[Rows]:
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a reader needs of rows; the rest costs nothing."""
+
+    rows_max: int = DEFAULT.fetch_batch_rows
+    """In one piece."""
+    timed: bool = True
+    """Without it all times are zero."""
+    needed: Needed | None = None
+    """Stored columns that are enough; all by default."""
+
+
+def read(log: BucketLog, start: int, end: int, wish: Wish = Wish()) -> Iterator[Rows]:
     """The rows of [start, end) in pieces."""
-    for at, batch, schema_id in log.rows(start, end, rows_max):
+    for at, batch, schema_id in log.rows(start, end, wish.rows_max, wish.needed):
         offsets = np.arange(at, at + batch.num_rows, dtype=np.int64)
         change = batch.column(CHANGE).to_numpy() if log.keyed else np.zeros(batch.num_rows, dtype=np.int8)
-        yield Rows(batch, offsets, log.times_at(offsets), change, schema_id)
+        times = log.times_at(offsets) if wish.timed else np.zeros(batch.num_rows, dtype=np.int64)
+        yield Rows(batch, offsets, times, change, schema_id)
 
 
-def live(
-    log: BucketLog, start: int, end: int, dead: OffsetSet, rows_max: int = DEFAULT.fetch_batch_rows
-) -> Iterator[Rows]:
+def live(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: Wish = Wish()) -> Iterator[Rows]:
     """The rows of [start, end) that are no deletes and not in `dead`."""
-    for rows in read(log, start, end, rows_max):
+    for rows in read(log, start, end, wish):
         if not log.keyed:
             yield rows
             continue
@@ -119,10 +132,25 @@ def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) ->
     yield from bounded(batch.slice(half), bytes_max)
 
 
-def message(batch: pa.RecordBatch) -> pb.RowBatch:
+def message(*batches: pa.RecordBatch) -> pb.RowBatch:
     """Rows as they go over the wire."""
-    data = encode(batch.schema, [batch])
+    data = encode(batches[0].schema, batches)
     return pb.RowBatch(rows=data, crc32c=crc32c(data))
+
+
+def messages(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pb.RowBatch]:
+    """Rows as a stream: large batches are cut to fit into a message, small ones travel together."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        for piece in bounded(batch, bytes_max):
+            size += int(piece.nbytes)
+            if waiting and size > MESSAGE_BYTES:
+                yield message(*waiting)
+                waiting, size = [], int(piece.nbytes)
+            waiting.append(piece)
+    if waiting:
+        yield message(*waiting)
 
 
 def _system(name: str, rows: Rows, bucket: int, count: int) -> pa.Array:

@@ -153,12 +153,14 @@ class Segment:
             at += rows
         return pieces
 
-    def _load(self, offset: int, size: int) -> pa.RecordBatch:
+    def _load(self, offset: int, size: int, names: Sequence[str] | None = None) -> pa.RecordBatch:
         self._check(offset, size)
         data = self._layout.body.slice(offset, size)
         if self._keyed:
             return pa.ipc.read_record_batch(data, self._schema)
-        with pa.ipc.open_stream(data) as reader:
+        places = None if names is None else [self._schema.get_field_index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+        with pa.ipc.open_stream(data, options=options) as reader:
             return reader.read_next_batch()
 
     def _check(self, offset: int, size: int) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.projection import Projection
-from lakestore.schema import Table
+from lakestore.schema import SYSTEM_TYPES, Table
 from lakestore.server.bucket import CHANGE, PREV
 
 
@@ -72,6 +72,16 @@ class Versions:
     def shown_as(self, target: Table) -> Callable[[pa.RecordBatch, int], pa.RecordBatch]:
         """How stored batches become ones of that version."""
         return lambda batch, schema_id: self.projection(schema_id, target).batch(batch)
+
+    def stored_names(self, target: Table, columns: Sequence[str]) -> Callable[[int], list[str]]:
+        """What the named columns of a version, all by default, are called in a stored one; system columns have none."""
+        names = [name for name in columns if name not in SYSTEM_TYPES] if columns else target.selected(None)
+        ids = {target.column(name).id for name in names}
+
+        def of(schema_id: int) -> list[str]:
+            return [column.name for column in self.numbered(schema_id).columns if column.id in ids]
+
+        return of
 
     def to_list(self) -> list[list[Any]]:
         """As a checkpoint keeps it."""
