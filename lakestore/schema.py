@@ -18,6 +18,8 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.types import arrow_type, type_name
 
 SYSTEM_PREFIX = "__"
+VERSION_MARK = "$"
+"""`orders$3` in the catalog is the lake table of `orders` with the schema of version 3, before main has it."""
 PREV = "__prev"
 """Of a primary-key table's stored rows: the offset that a row supersedes."""
 LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP = "__bucket", "__offset", "__timestamp"

@@ -127,7 +127,7 @@ def _log_values(cut: Cut, scan: TableScan, columns: list[str], names: list[str])
 
 def _whole_log(cut: Cut, scan: TableScan, columns: list[str]) -> Iterable[pa.RecordBatch]:
     whole = tuple(plan.BucketPlan(b.bucket, 0, b.head, b.dead, b.live_sum, b.live_rows) for b in scan.buckets)
-    return arrow.hot(cut, plan.TableScan(scan.table, "", 0, whole), columns)
+    return arrow.hot(cut, plan.TableScan(scan.table, "", 0, whole, scan.table), columns)
 
 
 def _summed(batches: Iterable[pa.RecordBatch], scan: TableScan, names: list[str]) -> list[Sums]:

@@ -66,7 +66,7 @@ class JournalLedger:
     def versions(self, table_uuid: str) -> tuple[Table, ...]:
         """Every version of the table's definition."""
         state = self._engine.view.tables.get(table_uuid)
-        return (state.table,) if state else ()
+        return state.versions.tables if state else ()
 
     def tierer_epoch(self) -> int:
         """The current tierer's epoch."""

@@ -57,7 +57,7 @@ class Plans:
         pointer = view.pointers.get((table.namespace, table.short_name))
         plan = pb.TablePlan(
             definition=table.to_json(),
-            lake_definition=state.versions.at(tier.lsn).to_json() if tier else "",
+            lake_definition=state.versions.numbered(tier.schema_id).to_json() if tier else "",
             metadata_location=pointer.location if pointer else "",
             snapshot_id=tier.snapshot_id if tier else 0,
         )
@@ -112,11 +112,14 @@ class Plans:
 
 
 def _newest_tier(state: TableState, lsn: int, leases: Leases) -> TierRecord | None:
+    """The newest usable snapshot: one of a later version of the schema may lack what the version at the cut has."""
+    version = state.versions.at(lsn).schema_id
     heads = [log.at_lsn(lsn).end for log in state.logs]
     usable = [
         tier
         for tier in state.tiers.values()
         if not leases.is_retired(state.table.uuid, tier.snapshot_id)
+        and tier.schema_id <= version
         and all(point <= head for point, head in zip(tier.tier_point, heads, strict=True))
     ]
     return usable[-1] if usable else None

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from lakestore.schema import SYSTEM_TYPES, Table
+from lakestore.schema import SYSTEM_TYPES, VERSION_MARK, Table
+from lakestore.schema import Column as Declared
 from lakestore.spark.dead import alive
 from lakestore.spark.hot import Hot, spark_type
 from lakestore.union.plan import TableScan
@@ -33,7 +34,7 @@ def cold_frame(spark: SparkSession, scan: TableScan, columns: Sequence[str]) -> 
     if dead:
         ends = [part.tier_point for part in scan.buckets]
         rows = rows.where(alive(spark, dead, ends))
-    return rows.select(*(_declared(scan.table, name) for name in columns))
+    return rows.select(*(_shown(scan, rows, name) for name in columns))
 
 
 def lake_name(table: Table) -> str:
@@ -41,9 +42,28 @@ def lake_name(table: Table) -> str:
     return f"{CATALOG}.`{table.namespace}`.`{table.short_name}`"
 
 
-def _declared(table: Table, name: str) -> Column:
-    """The lake keeps the narrow integers as int."""
-    column = sf.col(f"`{name}`")
-    if name not in SYSTEM_TYPES and table.column(name).type in ("int8", "int16"):
-        return column.cast(spark_type(table.column(name).type)).alias(name)
-    return column
+def version_name(table: Table) -> str:
+    """The lake table's name with the schema of this very version, before main has it: the catalog knows it."""
+    return f"{CATALOG}.`{table.namespace}`.`{table.short_name}{VERSION_MARK}{table.schema_id}`"
+
+
+def _shown(scan: TableScan, rows: DataFrame, name: str) -> Column:
+    """A column of the cut's version, from that of the snapshot's: they are told apart by id, not by name."""
+    if name in SYSTEM_TYPES:
+        return sf.col(f"`{name}`")
+    column = scan.table.column(name)
+    kind = spark_type(column.type)
+    held = next((old for old in scan.lake_table.columns if old.id == column.id), None)
+    if held is None:
+        return _initial(column).cast(kind).alias(name)
+    found = sf.col(f"`{held.name}`")
+    same = rows.schema[held.name].dataType.simpleString() == kind
+    return (found if same else found.cast(kind)).alias(name)
+
+
+def _initial(column: Declared) -> Column:
+    """What rows show that are older than the column."""
+    value = column.initial
+    if isinstance(value, str) and column.type.startswith(("binary", "fixed")):
+        return sf.unhex(sf.lit(value))
+    return sf.lit(value)

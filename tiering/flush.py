@@ -18,7 +18,7 @@ from lakestore.errors import Corrupt, LakestoreError
 from lakestore.livesum import moved
 from lakestore.offsets import Offsets
 from lakestore.schema import LAKE_COLUMNS
-from lakestore.spark.union import lake_name
+from lakestore.spark.union import version_name
 from lakestore.tiering.deaths import Found, OffsetIndexes, by_bucket
 from lakestore.tiering.deletes import Deletes, write_deletes
 from lakestore.tiering.iceberg import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
@@ -70,6 +70,9 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     epoch = tools.epoch()
     lake, record = tools.open(scan)
     sweep(lake, STAGE)
+    if record.schema_id != scan.table.schema_id:
+        # Staged with the version's schema; the catalog moves main's in the very commit of these rows.
+        lake = Iceberg(tools.spark, version_name(scan.table))
     known = tools.of(scan)
     staged = _stage(tools, lake, cut, scan, epoch)
     tools.crash("staged")
@@ -111,7 +114,7 @@ def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: i
     frame = tools.hot.frame(scan, columns, cut.lease)
     lake.fork(branch)
     before = int(lake.branch_snapshot(branch).snapshotId())
-    frame.writeTo(f"{lake_name(scan.table)}.branch_{branch}").append()
+    frame.writeTo(f"{lake.name}.branch_{branch}").append()
     lake.refresh()
     snapshot = lake.branch_snapshot(branch)
     if int(snapshot.snapshotId()) == before:

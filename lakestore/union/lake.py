@@ -29,7 +29,8 @@ from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt, Invalid, PlanExpired
 from lakestore.offsets import OffsetSet
-from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, Table
+from lakestore.projection import filled
+from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES, Table
 from lakestore.union.plan import TableScan
 from lakestore.union.where import AllOf, RowFilter, Skip, Test
 
@@ -249,6 +250,8 @@ class _FileReader:
         """Our column to the file's, by field id, or by name in files that carry none."""
         by_id = {int(f.metadata[_FIELD_ID]): f.name for f in schema if f.metadata and _FIELD_ID in f.metadata}
         wanted = {*self._columns, LAKE_OFFSET, *([LAKE_BUCKET] if self._dead else [])}
+        if not by_id and self._table.schema_id:
+            raise Corrupt(f"data file {self._file.file_path} has no field ids, and columns of its table were changed")
         if not by_id:
             return {name: name for name in wanted if name in schema.names}
         ids = {name: LAKE_FIELD_IDS.get(name) or self._table.column(name).id for name in wanted}
@@ -287,14 +290,20 @@ class _FileReader:
         return ~gone if alive is None else alive & ~gone
 
     def _projected(self, batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
-        arrays = [self._column(batch, names.get(field.name), field.type) for field in self._schema]
+        arrays = [self._column(batch, names.get(field.name), field) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _column(self, batch: pa.RecordBatch, name: str | None, kind: pa.DataType) -> pa.Array:
+    def _column(self, batch: pa.RecordBatch, name: str | None, field: pa.Field) -> pa.Array:
         if name is None:
-            return pa.nulls(batch.num_rows, kind)
+            return self._initial(field, batch.num_rows)
         array = batch.column(name)
-        return array if array.type == kind else pc.cast(array, kind)
+        return array if array.type == field.type else pc.cast(array, field.type)
+
+    def _initial(self, field: pa.Field, rows: int) -> pa.Array:
+        """What rows show that are older than the column."""
+        if field.name in SYSTEM_TYPES:
+            return pa.nulls(rows, field.type)
+        return filled(self._table.column(field.name), rows, "initial")
 
 
 def dead_mask(

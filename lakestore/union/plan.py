@@ -67,6 +67,8 @@ class TableScan:
     snapshot_id: int
     """Lake snapshot to read; 0 when nothing is tiered."""
     buckets: tuple[BucketPlan, ...]
+    lake_table: Table
+    """The definition in the version that the lake snapshot has: `table` is the one at the cut."""
 
     @property
     def in_lake(self) -> bool:
@@ -139,15 +141,18 @@ def fetch_request(scan: TableScan, split: Split, columns: Iterable[str], lease: 
         live_start=split.tier_point,
         live_end=split.head,
         lease=lease,
+        schema_id=scan.table.schema_id,
     )
 
 
 def _table(part: pb.TablePlan) -> TableScan:
+    table = Table.from_json(part.definition)
     scan = TableScan(
-        table=Table.from_json(part.definition),
+        table=table,
         metadata_location=part.metadata_location,
         snapshot_id=part.snapshot_id,
         buckets=tuple(_bucket(bucket) for bucket in sorted(part.buckets, key=lambda bucket: bucket.bucket)),
+        lake_table=Table.from_json(part.lake_definition) if part.lake_definition else table,
     )
     _check(scan)
     return scan

@@ -400,7 +400,7 @@ def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known
     used = own.version_updates(version)[:1] if version else []
     landing = gate.landing(updates, known.versions)
     if landing is None or landing.schema_id == gate.schema_id_of(base, known.records):
-        return [*used, *updates]
+        return [*used, *updates, *([own.option_updates(landing)] if landing else [])]
     return [*used, *updates, *own.version_updates(landing)]
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, PartitionField, Table, lake_schema
+from lakestore.schema import (
+    LAKE_BUCKET,
+    LAKE_FIELD_IDS,
+    LAKE_OFFSET,
+    VERSION_MARK,
+    Column,
+    PartitionField,
+    Table,
+    lake_schema,
+)
 from lakestore.server.catalog import metadata, schemas
 from lakestore.server.catalog.schemas import Json
 from lakestore.types import iceberg_type
 
 UUID_PROPERTY = "lakestore.table-uuid"
-VERSION_MARK = "$"
-"""`orders$3` names the lake table of `orders` with the schema of version 3, before main has it."""
 _TARGET_BYTES = "write.target-file-size-bytes"
 _METRICS = "write.metadata.metrics.column."
 _PREVIOUS_VERSIONS = 20
@@ -25,14 +32,22 @@ def schema_of(table: Table) -> Json:
     schema: Json = {
         "type": "struct",
         "schema-id": 0,
-        "fields": [
-            {"id": column.id, "name": column.name, "required": column.required, "type": iceberg_type(column.type)}
-            for column in lake_schema(table)
-        ],
+        "fields": [_field(column, table.lake.format_version) for column in lake_schema(table)],
     }
     if table.keyed:
         schema["identifier-field-ids"] = [table.column(name).id for name in table.primary_key]
     return schema
+
+
+def _field(column: Column, format_version: int) -> Json:
+    plain: Json = {
+        "id": column.id,
+        "name": column.name,
+        "required": column.required,
+        "type": iceberg_type(column.type),
+    }
+    values = {"initial-default": column.initial, "write-default": column.default} if format_version >= 3 else {}
+    return plain | {key: value for key, value in values.items() if value is not None}
 
 
 def properties_of(table: Table) -> dict[str, str]:
@@ -75,8 +90,13 @@ def version_updates(version: Table) -> list[Json]:
     return [
         {"action": "add-schema", "schema": schema_of(version)},
         {"action": "set-current-schema", "schema-id": metadata.LAST_ADDED},
-        {"action": "set-properties", "updates": {_TARGET_BYTES: str(version.lake.target_file_bytes)}},
+        option_updates(version),
     ]
+
+
+def option_updates(version: Table) -> Json:
+    """What brings the lake table the options that can be changed."""
+    return {"action": "set-properties", "updates": {_TARGET_BYTES: str(version.lake.target_file_bytes)}}
 
 
 def parted(name: str) -> tuple[str, int] | None:
