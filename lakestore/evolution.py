@@ -123,7 +123,15 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def to_json(steps: Iterable[Step]) -> str:
     """Steps as they are sent."""
-    return json.dumps([{"step": _NAMES[type(step)], **_said(step)} for step in steps], separators=(",", ":"))
+    said = [{"step": _NAMES[type(step)], **_said(step)} for step in steps]
+    return json.dumps(said, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> str:
+    """A default as a user writes it in Python."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _said(step: Step) -> dict[str, Any]:

@@ -3,23 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
 from lakestore import defaults
-from lakestore.schema import Column, Table
+from lakestore.errors import Invalid
+from lakestore.schema import SYSTEM_TYPES, Column, Table
 
-Fill = Literal["initial", "default"]
+Fill = Literal["initial", "default", "null"]
 
 
 def filled(column: Column, rows: int, fill: Fill) -> pa.Array:
-    """A column that rows do not have: its default for new rows, its initial value for rows older than it."""
-    value = column.initial if fill == "initial" else column.default
+    """A column that rows do not have: its default for new rows, its initial value for rows older than it, or null."""
+    value = {"initial": column.initial, "default": column.default, "null": None}[fill]
     if value is None:
         return pa.nulls(rows, column.arrow.type)
     return pa.repeat(defaults.scalar(value, column.type, column.name), rows)
+
+
+def renamed(batch: pa.RecordBatch, source: Table, target: Table) -> pa.RecordBatch:
+    """A producer's rows, which use one version's names, under another's; columns that neither has keep theirs.
+
+    A column that is gone is refused: what it holds would be lost.
+    """
+    if source.schema_id == target.schema_id:
+        return batch
+    ids = {column.name: column.id for column in source.columns}
+    names = {column.id: column.name for column in target.columns}
+    for name in batch.schema.names:
+        if name not in ids:
+            raise Invalid(f"table {target.name} has no column {name!r} in schema version {source.schema_id}")
+    check_present(set(map(ids.__getitem__, batch.schema.names)), source, target)
+    return batch.rename_columns([names[ids[name]] for name in batch.schema.names])
+
+
+def now_named(columns: Sequence[str], source: Table, target: Table) -> list[str]:
+    """Names of columns in one version as another has them; system columns keep theirs."""
+    if source.schema_id == target.schema_id:
+        return list(columns)
+    check_present({source.column(name).id for name in columns if name not in SYSTEM_TYPES}, source, target)
+    names = {column.id: column.name for column in target.columns}
+    return [name if name in SYSTEM_TYPES else names[source.column(name).id] for name in columns]
+
+
+def check_present(ids: AbstractSet[int], source: Table, target: Table) -> None:
+    """Refuse rows that name columns, by id, which the newer version does not have."""
+    kept = {column.id for column in target.columns}
+    gone = [column.name for column in source.columns if column.id in ids - kept]
+    if gone:
+        raise Invalid(
+            f"table {target.name}: column {gone[0]!r} of schema version {source.schema_id} was dropped,"
+            f" the table is at version {target.schema_id}: load the table again and leave the column out"
+        )
 
 
 @dataclass(frozen=True, slots=True)

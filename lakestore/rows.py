@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from lakestore.arrow_message import has_compressed
 from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import DEFAULT, Limits
-from lakestore.schema import Table
+from lakestore.projection import filled
+from lakestore.schema import Column, Table
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -109,27 +110,29 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 def conform(batch: pa.RecordBatch, table: Table, *, keys_only: bool = False) -> pa.RecordBatch:
     """The batch with exactly the table's columns and types (its key's columns for a delete), or `Invalid`."""
-    wanted = table.key_schema if keys_only else table.schema
+    wanted = [table.column(name) for name in table.primary_key] if keys_only else table.columns
     if not keys_only:
+        known = {column.name for column in wanted}
         for name in batch.schema.names:
-            if name not in wanted.names:
+            if name not in known:
                 raise Invalid(f"table {table.name} has no column {name!r}")
     if len(set(batch.schema.names)) != len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
-    arrays = [_conform_column(batch, field, table) for field in wanted]
-    return pa.RecordBatch.from_arrays(arrays, schema=_nullable(wanted))
+    arrays = [_conform_column(batch, column, table) for column in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=_nullable(pa.schema([column.arrow for column in wanted])))
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def _conform_column(batch: pa.RecordBatch, field: pa.Field, table: Table) -> pa.Array:
+def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table) -> pa.Array:
+    field = wanted.arrow
     at = batch.schema.get_field_index(field.name)
     if at < 0:
-        if not field.nullable:
+        if not field.nullable and wanted.default is None:
             raise Invalid(f"table {table.name}: required column {field.name!r} is missing")
-        return pa.nulls(batch.num_rows, field.type)
+        return filled(wanted, batch.num_rows, "default")
     column = batch.column(at)
     if column.type != field.type:
         column = _cast(column, field, table)

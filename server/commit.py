@@ -98,7 +98,7 @@ def _appended(builder: _Builder, change: Change, heads: _Heads) -> None:
         born = np.arange(start, start + count, dtype=np.int64)
         batch = change.batch.slice(first, count)
         _add(builder, change, heads, bucket, batch, born, born[:0])
-    builder.results[id(change)] = [change.table.name, change.batch.num_rows, 0, 0, 0]
+    builder.results[id(change)] = [change.table.name, change.batch.num_rows, 0, 0, 0, change.table.schema_id]
 
 
 def _add(
@@ -151,6 +151,7 @@ def _keyed_change(builder: _Builder, change: Change, rows: Assigned, heads: _Hea
         int(counts[UPDATE]),
         int(counts[DELETE]),
         missing,
+        change.table.schema_id,
     ]
     if keys:
         builder.keys.append((keys, np.where(rows.change == DELETE, ABSENT, rows.offset).tolist()))

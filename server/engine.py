@@ -19,15 +19,14 @@ import numpy.typing as npt
 
 from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Unavailable
 from lakestore.limits import DEFAULT, Limits
-from lakestore.schema import Table
 from lakestore.server import recovery
 from lakestore.server.checkpointer import Checkpointer, Frozen
 from lakestore.server.clock import Clock
 from lakestore.server.commit import Commit, build
 from lakestore.server.disk import Disk
 from lakestore.server.journal import Frame
-from lakestore.server.prepare import Answer, Request
-from lakestore.server.state import ProducerState, State, View
+from lakestore.server.prepare import Answer, Request, renewed
+from lakestore.server.state import ProducerState, State, TableState, View
 
 log = logging.getLogger("lakestore.engine")
 OPERATION_WAIT_SECONDS = 30.0
@@ -164,16 +163,16 @@ class Engine:
         self.submit(operation)
         return operation.answer.result()
 
-    def lookup(self, name: str, encode: Callable[[Table], Sequence[bytes]]) -> tuple[View, npt.NDArray[np.int64]]:
+    def lookup(self, name: str, encode: Callable[[TableState], Sequence[bytes]]) -> tuple[View, npt.NDArray[np.int64]]:
         """(view, live offsets) of keys at one moment."""
         moved_on = Unavailable(f"table {name} keeps changing under the look-up: look up again")
         for _ in range(_INDEX_RETRIES):
-            table = self._view.named(name).table
-            keys = encode(table)
+            state = self._view.named(name)
+            keys = encode(state)
             with self.index.lock:
                 view = self._view
                 reading = self.index.begin(keys)
-            if view.named(name).table.uuid != table.uuid:
+            if view.named(name).table.uuid != state.table.uuid:
                 continue
             try:
                 return view, self.index.finish(reading)
@@ -292,6 +291,7 @@ class Engine:
         for request in requests:
             try:
                 known = self._known_answer(request, last)
+                ready = request if known else renewed(request, self._state.view)
             except LakestoreError as error:
                 request.answer.set_exception(error)
                 continue
@@ -300,7 +300,7 @@ class Engine:
                 continue
             if request.producer:
                 last[request.producer] = request.sequence
-            group.append(request)
+            group.append(ready)
         return group
 
     def _known_answer(self, request: Request, last: dict[str, int]) -> Answer | None:

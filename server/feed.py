@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,8 @@ _STREAM_COLUMNS = tuple(SYSTEM_TYPES)
 class _Stream:
     tables: tuple[str, ...]
     before_images: bool
-    columns: tuple[str, ...]
+    columns: Mapping[str, tuple[int, ...]]
+    """Table uuid to the ids of the columns to show; all columns of a version where none are named."""
     until: int | None
 
 
@@ -36,12 +37,12 @@ def changes(engine: Engine, request: pb.ChangesRequest, active: Callable[[], boo
     if not request.tables:
         raise Invalid("a change stream needs a table")
     tables = tuple(view.named(name).table.uuid for name in request.tables)
-    for uuid in tables:
-        view.tables[uuid].table.selected([name for name in request.columns if name not in _STREAM_COLUMNS])
+    named = [name for name in request.columns if name not in _STREAM_COLUMNS]
+    columns = {uuid: tuple(view.tables[uuid].table.column(name).id for name in named) for uuid in tables}
     until = None
     if request.until:
         until = view.lsn if request.until == "now" else parse_token(request.until, engine).lsn
-    stream = _Stream(tables, request.before_images, tuple(request.columns), until)
+    stream = _Stream(tables, request.before_images, columns if request.columns else {}, until)
     position = _start(engine, view, request.start or "earliest", tables)
     if position.place:
         yield from _snapshot(engine, stream, position)
@@ -150,8 +151,10 @@ def _table_batch(state: TableState, table: Table, stream: _Stream, lsn: int, upt
 
 
 def _columns(table: Table, stream: _Stream) -> list[str]:
-    names = stream.columns or tuple(column.name for column in table.columns)
-    return [*_STREAM_COLUMNS, *[name for name in names if name not in _STREAM_COLUMNS]]
+    """What a batch of that version shows: chosen columns go by id, and are left out where there are none."""
+    names = {column.id: column.name for column in table.columns}
+    chosen = stream.columns.get(table.uuid, names)
+    return [*_STREAM_COLUMNS, *[names[number] for number in chosen if number in names]]
 
 
 def _message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool) -> pb.ChangeBatch:

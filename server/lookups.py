@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lakestore import keys, rows
 from lakestore.errors import Invalid
-from lakestore.projection import Projection
+from lakestore.projection import Projection, now_named, renamed
 from lakestore.schema import Table
 from lakestore.server import reads
 from lakestore.server.engine import Engine
@@ -31,16 +31,26 @@ class Lookups:
 
         wanted: list[pa.RecordBatch] = []
 
-        def encode(table: Table) -> list[bytes]:
+        def encode(state: TableState) -> list[bytes]:
+            table, source = state.table, _asked(state, request)
             if not table.keyed:
                 raise Invalid(f"table {table.name} has no primary key to look up")
-            wanted.append(rows.conform(batch, table, keys_only=True))
+            named = batch.select([name for name in source.primary_key if name in batch.schema.names])
+            wanted.append(rows.conform(renamed(named, source, table), table, keys_only=True))
             return keys.encode(wanted[-1].columns, table_prefix(table.number), self._engine.limits.key_bytes)
 
         view, offsets = self._engine.lookup(request.table, encode)
         state = view.named(request.table)
-        found = _rows_at(state, wanted[-1], offsets, state.table.selected(list(request.columns)))
-        return reads.message(found)
+        columns = now_named(list(request.columns), _asked(state, request), state.table)
+        found = _rows_at(state, wanted[-1], offsets, state.table.selected(columns))
+        answer = reads.message(found)
+        answer.schema_id = state.table.schema_id
+        return answer
+
+
+def _asked(state: TableState, request: pb.LookupRequest) -> Table:
+    """The version whose names the request uses."""
+    return state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
 
 
 def _rows_at(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,11 @@ import pyarrow as pa
 from lakestore import keys, rows
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
+from lakestore.projection import Projection, check_present, renamed
 from lakestore.schema import Table
 from lakestore.server.index import table_prefix
+from lakestore.server.state import View
+from lakestore.server.versions import Versions
 from lakestore.v1 import lakestore_pb2 as pb
 
 
@@ -35,6 +38,8 @@ class Change:
     keys: list[bytes]
     """Index keys; empty for log tables."""
     delete: bool
+    given: frozenset[int]
+    """Ids of the columns that the rows name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class Request:
     epoch: int = 0
     sequence: int = 0
     progress: str = ""
+    refusal: Invalid | None = None
+    """Why the rows cannot be taken; the commit loop says so, unless the request was answered before."""
     answer: Future[Answer] = field(default_factory=Future)
 
     @property
@@ -60,11 +67,12 @@ class Answer:
 
     lsn: int
     results: list[list[Any]]
-    """Per change: table name, inserted, updated, deleted, not found."""
+    """Per change: table name, inserted, updated, deleted, not found, schema version."""
 
 
-def change_of(table: Table, message: pb.Change, producer: str, limits: Limits = DEFAULT) -> Change:
-    """A change as it came off the wire."""
+def change_of(versions: Versions, message: pb.Change, producer: str, limits: Limits = DEFAULT) -> Change:
+    """A change as it came off the wire, in the current version; names are those of the version that it says."""
+    table = versions.current
     kind = pb.ChangeKind.Name(message.kind)
     if kind not in ("APPEND", "UPSERT", "DELETE"):
         raise Invalid("a change has no kind")
@@ -72,11 +80,44 @@ def change_of(table: Table, message: pb.Change, producer: str, limits: Limits = 
         wanted = "upsert and delete" if table.keyed else "append"
         raise Invalid(f"table {table.name} takes {wanted}, not {kind.lower()}")
     delete = kind == "DELETE"
-    batch = rows.conform(rows.decode(message.rows, crc=message.crc32c, limits=limits), table, keys_only=delete)
-    return route(table, batch, delete=delete, producer=producer, limits=limits)
+    source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
+    batch = rows.decode(message.rows, crc=message.crc32c, limits=limits)
+    if delete:
+        batch = batch.select([name for name in source.primary_key if name in batch.schema.names])
+    named = renamed(batch, source, table)
+    given = frozenset(column.id for column in table.columns if column.name in set(named.schema.names))
+    batch = rows.conform(named, table, keys_only=delete)
+    return _routed(table, batch, given, delete=delete, producer=producer, limits=limits)
 
 
-def route(table: Table, batch: pa.RecordBatch, *, delete: bool, producer: str, limits: Limits = DEFAULT) -> Change:
+def renewed(request: Request, view: View) -> Request:
+    """The request in the versions that hold now: its tables may have been altered while it waited."""
+    if request.refusal is not None:
+        raise request.refusal
+    currents = [view.tables[change.table.uuid].table for change in request.changes]
+    if all(change.table is current for change, current in zip(request.changes, currents, strict=True)):
+        return request
+    return replace(request, changes=tuple(map(_renewed, request.changes, currents)))
+
+
+def _renewed(change: Change, table: Table) -> Change:
+    if change.table.schema_id == table.schema_id:
+        return change
+    check_present(change.given, change.table, table)
+    known = {column.id for column in change.table.columns}
+    for column in table.columns:
+        if column.required and column.default is None and column.id not in known and not change.delete:
+            raise Invalid(
+                f"table {table.name}: required column {column.name!r} of schema version {table.schema_id} is missing"
+                f" in rows of version {change.table.schema_id}: load the table again"
+            )
+    shape = Projection(change.table, table, "null" if change.delete else "default")
+    return replace(change, table=table, batch=shape.batch(change.batch))
+
+
+def _routed(
+    table: Table, batch: pa.RecordBatch, given: frozenset[int], *, delete: bool, producer: str, limits: Limits
+) -> Change:
     """Key the rows of a conforming batch and sort them by bucket."""
     buckets = _buckets(table, batch, producer)
     if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
@@ -86,7 +127,7 @@ def route(table: Table, batch: pa.RecordBatch, *, delete: bool, producer: str, l
     if table.keyed:
         columns = [batch.column(name) for name in table.primary_key]
         index_keys = keys.encode(columns, table_prefix(table.number), limits.key_bytes)
-    return Change(table, _stored(table, batch), buckets, index_keys, delete)
+    return Change(table, _stored(table, batch), buckets, index_keys, delete, given)
 
 
 def _buckets(table: Table, batch: pa.RecordBatch, producer: str) -> npt.NDArray[np.int32]:
@@ -98,7 +139,7 @@ def _buckets(table: Table, batch: pa.RecordBatch, producer: str) -> npt.NDArray[
 
 def _stored(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
     columns: Sequence[pa.Array] = batch.columns
-    if batch.num_columns != len(table.columns):
+    if batch.schema.names != table.storage_schema.names:
         at = {name: i for i, name in enumerate(batch.schema.names)}
         columns = [
             batch.column(at[field.name]) if field.name in at else pa.nulls(batch.num_rows, field.type)

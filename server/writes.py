@@ -106,11 +106,18 @@ class Writes:
         self._engine.await_room()
         with self._decoding.taken(DECODING_COPIES * sum(len(change.rows) for change in request.changes)):
             view = self._engine.view
-            changes = tuple(
-                change_of(view.named(change.table).table, change, request.producer, self._engine.limits)
-                for change in request.changes
-            )
-            prepared = Request(changes, request.producer, request.epoch, request.sequence, request.progress)
+            states = [view.named(change.table) for change in request.changes]
+            refusal: Invalid | None = None
+            try:
+                changes = tuple(
+                    change_of(state.versions, change, request.producer, self._engine.limits)
+                    for state, change in zip(states, request.changes, strict=True)
+                )
+            except Invalid as error:
+                if not request.producer:
+                    raise
+                changes, refusal = (), error  # it may be the retry of a commit from before the table was altered
+            prepared = Request(changes, request.producer, request.epoch, request.sequence, request.progress, refusal)
             self._engine.submit(prepared)
         return prepared
 
@@ -128,8 +135,10 @@ class Writes:
         except TimeoutError as error:
             raise Unavailable("the commit was not answered in time: try again", applied="unknown") from error
         results = [
-            pb.ChangeResult(table=name, inserted=ins, updated=upd, deleted=dele, not_found=missing)
-            for name, ins, upd, dele, missing in answer.results
+            pb.ChangeResult(
+                table=name, inserted=ins, updated=upd, deleted=dele, not_found=missing, schema_id=sum(version)
+            )
+            for name, ins, upd, dele, missing, *version in answer.results
         ]
         return pb.CommitAnswer(sequence=sequence, token=token_text(self._engine, answer.lsn), results=results)
 

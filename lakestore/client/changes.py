@@ -19,6 +19,8 @@ class ChangeBatch:
         """`database.table`."""
         self.token = message.token
         """Go on from here: `changes(start=batch.token)`."""
+        self.schema_id = message.schema_id
+        """The version of the table that these rows are in; all of a batch are in one."""
         self.snapshot = message.snapshot
         """Whether this is part of the snapshot that comes first."""
         with pa.ipc.open_stream(message.rows) as reader:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from lakestore import rows, schema
+from lakestore import schema
 from lakestore.client import transport as transports
+from lakestore.client.alter import fitting
 from lakestore.client.producer import ProducerPool
 from lakestore.client.table import Table
 from lakestore.client.transport import Transport
@@ -54,8 +55,8 @@ class Commit:
         self._add(table, pb.APPEND, data)
 
     def _add(self, table: str, kind: pb.ChangeKind.ValueType, data: Any) -> None:
-        batch = rows.from_user(data, self._lake.schema_of(table))
-        self._changes.append(change(table, kind, [batch]))
+        version, batch = fitting(self._lake, self._lake.definition_of(table), data)
+        self._changes.append(change(table, kind, [batch], version.schema_id))
 
     def send(self) -> None:
         """Commit what was added."""
@@ -90,7 +91,7 @@ class Lake:
         self._on_close = on_close
         self._lock = threading.Lock()
         self._last: Token | None = None
-        self._schemas: dict[str, pa.Schema] = {}
+        self._definitions: dict[str, Definition] = {}
 
     @property
     def last_token(self) -> str:
@@ -124,13 +125,17 @@ class Lake:
         """A table by name."""
         return self._table(self.transport.get_table(pb.TableRequest(table=name)))
 
-    def schema_of(self, name: str) -> pa.Schema:
-        """A table's schema, as it was when this lake last saw the table."""
-        return self._schemas[name] if name in self._schemas else self.table(name).schema
+    def definition_of(self, name: str) -> Definition:
+        """A table's definition, as it was when this lake last saw the table."""
+        return self._definitions[name] if name in self._definitions else self.table(name).definition
+
+    def altered(self, definition: Definition) -> None:
+        """Remember a table's new definition."""
+        self._definitions[definition.name] = definition
 
     def _table(self, info: pb.TableInfo) -> Table:
         table = Table(self, Definition.from_json(info.definition))
-        self._schemas[table.name] = table.schema
+        self._definitions[table.name] = table.definition
         return table
 
     def tables(self) -> list[Table]:

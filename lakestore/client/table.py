@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from lakestore import rows
+from lakestore import evolution, rows
+from lakestore.client.alter import fitting, steps_of
 from lakestore.client.changes import ChangeStream
 from lakestore.client.producer import Producer
 from lakestore.client.writer import Writer, change
 from lakestore.errors import Invalid
+from lakestore.evolution import Step
 from lakestore.schema import Table as Definition
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -44,6 +46,23 @@ class Table:
         kind = f"key {', '.join(self.definition.primary_key)}" if self.definition.keyed else "log"
         return f"<lakestore table {self.name}, {kind}, {self.definition.buckets} buckets>"
 
+    def alter(self, *steps: Step, **changes: Any) -> Self:
+        """Change the table's definition, in one commit: all of it or nothing. Rows that are there are not rewritten.
+
+        `drop=["a"]`, `rename={"a": "b"}`, `add={"c": pa.string()}` (a `pa.field` with `nullable=False` is required),
+        `widen={"n": pa.int64()}`, `optional=["d"]`, `default={"c": "x"}` (with `new_rows_only=True` older rows stay
+        null), `order=["id", "c"]` (these first), `lake={"freshness": "10s"}`; or steps of `lakestore.evolution`.
+        This handle then has the new definition. `Conflict` if the table was altered since it was loaded.
+        """
+        request = pb.AlterTableRequest(
+            table=self.name,
+            alteration=evolution.to_json([*steps, *steps_of(**changes)]),
+            schema_id=self.definition.schema_id,
+        )
+        self.definition = Definition.from_json(self._lake.transport.alter_table(request).definition)
+        self._lake.altered(self.definition)
+        return self
+
     def append(self, data: Any) -> str:
         """Add rows to a log table; the commit's token."""
         return self._write(pb.APPEND, data)
@@ -57,8 +76,8 @@ class Table:
         return self._write(pb.DELETE, data)
 
     def _write(self, kind: pb.ChangeKind.ValueType, data: Any) -> str:
-        batch = rows.from_user(data, self.schema)
-        answer = self._lake.producers.commit([change(self.name, kind, [batch])])
+        version, batch = fitting(self._lake, self.definition, data)
+        answer = self._lake.producers.commit([change(self.name, kind, [batch], version.schema_id)])
         self.last_result = answer.results[0]
         return self._lake.seen(answer.token)
 
@@ -78,10 +97,12 @@ class Table:
             keys=rows.encode(batch.schema, [batch]),
             columns=list(columns or ()),
             at_least=self._lake.last_token,
+            schema_id=self.definition.schema_id,
         )
         answer = self._lake.transport.lookup(request)
-        schema = self.definition.read_schema(list(columns or ()))
-        return pa.Table.from_batches(rows.decode_trusted(answer.rows, crc=answer.crc32c)).cast(schema)
+        found = pa.Table.from_batches(rows.decode_trusted(answer.rows, crc=answer.crc32c))
+        same = answer.schema_id == self.definition.schema_id
+        return found.cast(self.definition.read_schema(list(columns or ()))) if same else found
 
     def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: str | None = None) -> Scan:
         """A union read of the newest state, or exactly at a token."""

@@ -150,7 +150,8 @@ class Writer:
             request = self._producer.request([], batches[-1].progress)
             self._unanswered.append(request)
             self._state.notify_all()
-        encoded = change(self._table.name, batches[0].kind, [pending.batch for pending in batches])
+        taken = [pending.batch for pending in batches]
+        encoded = change(self._table.name, batches[0].kind, taken, self._table.schema_id)
         with self._state:
             request.changes.append(encoded)
             self._state.notify_all()
@@ -191,7 +192,9 @@ class Writer:
             self._state.notify_all()
 
 
-def change(table: str, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch]) -> pb.Change:
-    """Rows as a change on the wire."""
+def change(
+    table: str, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch], schema_id: int | None = None
+) -> pb.Change:
+    """Rows as a change on the wire, with the names of a schema version: the server's newest when none is said."""
     data = rows.encode(batches[0].schema, batches)
-    return pb.Change(table=table, kind=kind, rows=data, crc32c=rows.crc32c(data))
+    return pb.Change(table=table, kind=kind, rows=data, crc32c=rows.crc32c(data), schema_id=schema_id)
