@@ -6,6 +6,8 @@
     │   └── PlanExpired   the read took longer than its lease: plan again
     ├── Conflict          exists already, or another writer came first
     ├── Fenced            a newer epoch took over: stop
+    ├── Denied            you may not: ask who runs the server for the right
+    │   └── NotAuthenticated   who are you? Send a valid token or certificate
     ├── Unavailable       try again later
     ├── Exhausted         a limit is reached: slow down, then try again
     ├── Corrupt           stored bytes are damaged: the message names the file
@@ -67,6 +69,18 @@ class Fenced(LakestoreError):
     kind = "Fenced"
 
 
+class Denied(LakestoreError):
+    """The caller has no right to this; no retry mends it."""
+
+    kind = "Denied"
+
+
+class NotAuthenticated(Denied):
+    """The caller did not show who it is: no token, or one that is not known or no longer valid."""
+
+    kind = "NotAuthenticated"
+
+
 class Unavailable(LakestoreError):
     """Not now; the same request may succeed later."""
 
@@ -109,6 +123,8 @@ KINDS: dict[str, type[LakestoreError]] = {
         PlanExpired,
         Conflict,
         Fenced,
+        Denied,
+        NotAuthenticated,
         Unavailable,
         Exhausted,
         Corrupt,

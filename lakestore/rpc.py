@@ -74,6 +74,8 @@ def unpack_error(metadata: Mapping[str, Any], code: str, details: str) -> Lakest
         return Unavailable(f"the server does not answer ({details}): is it running?", applied="unknown")
     if code == "RESOURCE_EXHAUSTED" and "oncurrent" in details:  # gRPC's own words for its limit of calls
         return error_of("Exhausted", "the server serves as many calls as it can: try again later", "no", BUSY_SECONDS)
+    if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        return error_of("NotAuthenticated" if code == "UNAUTHENTICATED" else "Denied", details)
     if code == "RESOURCE_EXHAUSTED":
         return error_of("Invalid", f"the message is too large ({details}): send fewer rows, or ask for fewer")
     return error_of("Internal", f"{code}: {details}", "unknown")

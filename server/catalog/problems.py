@@ -45,6 +45,8 @@ _KINDS = {
     "NotFound": (404, "NotFoundException"),
     "Conflict": (409, "CommitFailedException"),
     "Fenced": (403, "ForbiddenException"),
+    "Denied": (403, "ForbiddenException"),
+    "NotAuthenticated": (401, "NotAuthorizedException"),
     "Unavailable": (503, "ServiceUnavailableException"),
     "Exhausted": (503, "SlowDownException"),
 }

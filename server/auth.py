@@ -1,0 +1,236 @@
+"""Who there is and what they may: principals, the hashes of their tokens, and rights on tables. Pure values.
+
+Rights are only ever granted; what no grant names is denied. A pattern is a table's name, or a beginning of names
+followed by `*`. A token is 256 random bits, so one SHA-256 of it is all that need be kept; it is compared in
+constant time. Names are compared as they are: case counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from lakestore.errors import Invalid
+
+RIGHTS = ("read", "write", "tier", "admin")
+EVERYTHING = "*"
+TOKEN_PREFIX = "lakestore_"  # noqa: S105 (what every token begins with, so that scanners for leaked secrets find it)
+_IMPLIED = {"admin": frozenset(RIGHTS), "tier": frozenset({"tier", "read"})}
+"""What a right brings with it: a tierer reads what it moves, an administrator may everything on its tables."""
+_PRINCIPAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
+_PATTERN = re.compile(r"[^*]*\*?")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_FIELDS = {"tokens", "certificates", "grants", "shared_names"}
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Rights on the tables of some patterns."""
+
+    rights: frozenset[str]
+    """With what they imply."""
+    tables: tuple[str, ...]
+
+    def covers(self, target: str) -> bool:
+        """Whether the patterns cover a table, or every table of a target that ends in `*`."""
+        return any(_covers(pattern, target) for pattern in self.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody who calls: a person, a job, an engine."""
+
+    name: str
+    grants: tuple[Grant, ...] = ()
+    shared_names: bool = False
+    """Its producers and subscriptions are kept under their plain names, not under `<principal>/`."""
+
+    def may(self, right: str, target: str) -> bool:
+        """Whether it has a right on a table, on all of `namespace.*`, or on everything, `*`."""
+        return any(right in grant.rights and grant.covers(target) for grant in self.grants)
+
+    def may_somewhere(self, right: str) -> bool:
+        """Whether it has a right on any table at all."""
+        return any(right in grant.rights and grant.tables for grant in self.grants)
+
+    def sees(self, target: str) -> bool:
+        """Whether it has any right on a table, so may know that it exists."""
+        return any(grant.covers(target) for grant in self.grants)
+
+    def sees_namespace(self, namespace: str) -> bool:
+        """Whether some table of the namespace may be one that it sees."""
+        inside = f"{namespace}."
+        for grant in self.grants:
+            for pattern in grant.tables:
+                literal = pattern.removesuffix("*")
+                if literal.startswith(inside) or (pattern != literal and inside.startswith(literal)):
+                    return True
+        return False
+
+    @property
+    def administers(self) -> bool:
+        """Whether it may everything."""
+        return self.may("admin", EVERYTHING)
+
+
+ANYONE = Principal("anyone", (Grant(frozenset(RIGHTS), (EVERYTHING,)),), shared_names=True)
+"""Every caller of a server without `auth`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHash:
+    """What is kept of a token."""
+
+    sha256: str
+    until_us: int | None = None
+    """Valid before this moment; None: until it is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A principal with how it shows who it is."""
+
+    principal: Principal
+    tokens: tuple[TokenHash, ...]
+    certificates: tuple[str, ...]
+    """Names in a client certificate, any one of its common name and alternative names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Who called, and by what: enough to ask later whether it still holds."""
+
+    principal: Principal
+    token: str = ""
+    """Hash of the token; empty for a certificate."""
+    certificate: str = ""
+
+
+class Book:
+    """All principals, as one file says them."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._entries = {entry.principal.name: entry for entry in entries}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def by_token(self, token: str, now_us: int) -> Proof | None:
+        """Who has this token; every hash is compared, so that the time taken says nothing."""
+        digest = hash_of(token)
+        found = None
+        for entry in self._entries.values():
+            for known in entry.tokens:
+                if hmac.compare_digest(known.sha256, digest) and _is_valid(known, now_us):
+                    found = Proof(entry.principal, token=digest)
+        return found
+
+    def by_certificate(self, names: Sequence[str]) -> Proof | None:
+        """Whose certificate carries one of these names; two principals that claim them are nobody."""
+        found = [
+            Proof(entry.principal, certificate=name)
+            for entry in self._entries.values()
+            for name in entry.certificates
+            if name in names
+        ]
+        return found[0] if len({proof.principal.name for proof in found}) == 1 else None
+
+    def by_id(self, name: str, token_id: str, now_us: int) -> Proof | None:
+        """The principal of that name, if a token whose hash begins so is still one of its valid ones."""
+        entry = self._entries.get(name)
+        for known in entry.tokens if entry else ():
+            if token_id and known.sha256.startswith(token_id) and _is_valid(known, now_us):
+                return Proof(entry.principal, token=known.sha256) if entry else None
+        return None
+
+    def renewed(self, proof: Proof, now_us: int) -> Proof | None:
+        """The same caller by this book; None if what it showed is valid no more."""
+        if proof.certificate:
+            return self.by_certificate([proof.certificate])
+        return self.by_id(proof.principal.name, proof.token, now_us)
+
+
+def hash_of(token: str) -> str:
+    """What is kept of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def book_of(data: Any) -> Book:
+    """The principals of a file's content, or `Invalid`: what is wrong, with no part of any secret."""
+    if not isinstance(data, dict) or set(data) != {"principals"} or not isinstance(data["principals"], dict):
+        raise Invalid("it must hold one field, principals:, with an entry for each name")
+    entries = [_entry(name, said) for name, said in data["principals"].items()]
+    owners: dict[str, str] = {}
+    for entry in entries:
+        for known in entry.tokens:
+            if owners.setdefault(known.sha256, entry.principal.name) != entry.principal.name:
+                raise Invalid(f"principals {owners[known.sha256]} and {entry.principal.name} have the same token")
+    return Book(entries)
+
+
+def _entry(name: Any, said: Any) -> Entry:
+    if not isinstance(name, str) or not _PRINCIPAL.fullmatch(name):
+        raise Invalid("a principal's name is 1 to 128 letters, digits and _ . @ -")
+    if not isinstance(said, dict) or not set(said) <= _FIELDS:
+        raise Invalid(f"principal {name} has fields other than {', '.join(sorted(_FIELDS))}")
+    shared = said.get("shared_names", False)
+    if not isinstance(shared, bool):
+        raise Invalid(f"shared_names of principal {name} is true or false")
+    grants = tuple(_grant(name, each) for each in _list(name, said, "grants"))
+    certificates = _list(name, said, "certificates") if "certificates" in said else [name]
+    if not all(isinstance(each, str) and each for each in certificates):
+        raise Invalid(f"certificates of principal {name} are names")
+    tokens = tuple(_token(name, each) for each in _list(name, said, "tokens"))
+    return Entry(Principal(name, grants, shared), tokens, tuple(certificates))
+
+
+def _list(name: str, said: Mapping[str, Any], field: str) -> list[Any]:
+    found = said.get(field, [])
+    if not isinstance(found, list):
+        raise Invalid(f"{field} of principal {name} is a list")
+    return found
+
+
+def _grant(name: str, said: Any) -> Grant:
+    if not isinstance(said, dict) or set(said) != {"rights", "tables"}:
+        raise Invalid(f"a grant of principal {name} has rights: and tables:, and nothing else")
+    rights, tables = said["rights"], said["tables"]
+    if not isinstance(rights, list) or not rights or not all(right in RIGHTS for right in rights):
+        raise Invalid(f"rights of principal {name} are some of {', '.join(RIGHTS)}")
+    if not isinstance(tables, list) or not all(isinstance(each, str) and _PATTERN.fullmatch(each) for each in tables):
+        raise Invalid(f"tables of principal {name} are names such as shop.orders, shop.* or *")
+    if not all(tables):
+        raise Invalid(f"a table of principal {name} has an empty name: write * for every table")
+    held = frozenset(implied for right in rights for implied in _IMPLIED.get(right, {right}))
+    return Grant(held, tuple(tables))
+
+
+def _token(name: str, said: Any) -> TokenHash:
+    if not isinstance(said, dict) or not {"sha256"} <= set(said) <= {"sha256", "until"}:
+        raise Invalid(f"a token of principal {name} has sha256: and perhaps until:, as `lakestore token` prints it")
+    if not isinstance(said["sha256"], str) or not _HASH.fullmatch(said["sha256"]):
+        raise Invalid(f"a token of principal {name} is not the 64 hex digits that `lakestore token` prints")
+    return TokenHash(said["sha256"], _moment(name, said["until"]) if "until" in said else None)
+
+
+def _moment(name: str, said: Any) -> int:
+    """YAML reads a date as one, or as text if it has a zone that it does not know."""
+    try:
+        found = datetime.fromisoformat(said.isoformat() if isinstance(said, date) else said)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"until of a token of principal {name} is a day or a time, as in 2030-12-31") from error
+    moment = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _is_valid(known: TokenHash, now_us: int) -> bool:
+    return known.until_us is None or now_us < known.until_us
+
+
+def _covers(pattern: str, target: str) -> bool:
+    return target.startswith(pattern[:-1]) if pattern.endswith("*") else pattern == target
