@@ -95,6 +95,20 @@ class Limits:
     """The longest lease that may be asked for; longer ones are refused."""
     http_body_bytes: int = option(64 * _MB, low=1 * _KB, high=_INT32)
     """The body of an HTTP request; a larger one is refused."""
+    http_bodies_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)
+    """The bodies of all HTTP requests that are being taken or answered; one more is `Exhausted`."""
+    http_connections: int = option(512, low=8, high=100_000)
+    """HTTP connections; for one more, the one that has waited longest without a request is closed."""
+    http_header_ms: int = option(10_000, low=10, high=600_000)
+    """How long a client may take over the head of a request, or stay without one; then its connection is closed."""
+    http_stall_ms: int = option(30_000, low=10, high=600_000)
+    """How long a client may pause within a request's body or not read its answer; then its connection is closed."""
+    header_bytes: int = option(32 * _KB, low=1 * _KB, high=1 * _MB)
+    """HTTP headers or gRPC metadata of one request; more are refused."""
+    connection_streams: int = option(1_024, low=8, high=100_000)
+    """RPCs at once on one gRPC connection; more wait in the client."""
+    access_token_seconds: int = option(3_600, low=1, high=31 * 86_400)
+    """How long a token that a catalog client got for its credentials is valid."""
     idempotency_keys: int = option(10_000, low=1, high=1_000_000)
     """Catalog requests remembered by their Idempotency-Key; the oldest is forgotten for one more."""
 

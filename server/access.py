@@ -17,7 +17,6 @@ from pathlib import Path
 
 import yaml
 
-from lakestore import limits
 from lakestore.errors import Invalid, NotAuthenticated
 from lakestore.server import access_token, auth
 from lakestore.server.auth import ANYONE, Book, Principal, Proof
@@ -32,8 +31,8 @@ _Stamp = tuple[int, int, int]
 class Access:
     """Tells callers apart. Without a file everyone is `auth.ANYONE`. Thread-safe."""
 
-    def __init__(self, file: Path | None, clock: Clock, key: bytes) -> None:
-        self._file, self._clock, self._key = file, clock, key
+    def __init__(self, file: Path | None, clock: Clock, key: bytes, token_seconds: int = 3_600) -> None:
+        self._file, self._clock, self._key, self._token_seconds = file, clock, key, token_seconds
         self._lock = threading.Lock()
         self._book = Book()
         self._stamp: _Stamp | None = None
@@ -81,9 +80,9 @@ class Access:
 
     def exchanged(self, caller: Caller) -> tuple[str, int]:
         """(access token, seconds it is valid) for a caller who showed a token."""
-        if not caller.proof.token:
+        if not caller.proof.token and not self.is_open:
             raise NotAuthenticated("an access token is given for a token: send one")
-        seconds = limits.ACCESS_TOKEN_SECONDS
+        seconds = self._token_seconds
         now_s = self._clock.now_us() // 1_000_000
         token_id = caller.proof.token[: access_token.ID_CHARS]
         claim = access_token.Claim(caller.principal.name, token_id, now_s + seconds)

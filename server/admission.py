@@ -56,6 +56,11 @@ class Admission:
         row = policy.RPCS.get(path)
         return RpcCall(self, path, row, self._caller(row, token, certificate, path))
 
+    def is_open(self, path: str) -> bool:
+        """Whether everybody may call an RPC, unasked."""
+        row = policy.RPCS.get(path)
+        return row is not None and row.right == "open"
+
     def route(self, method: str, path: str) -> Row | None:
         """The rule of an HTTP route."""
         return self._routes.get((method, path))

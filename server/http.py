@@ -1,48 +1,78 @@
-"""The HTTP edge: the Iceberg REST catalog, metrics, and a page that says what runs here."""
+"""The HTTP edge: the Iceberg REST catalog, metrics, and a page that says what runs here, all behind a `Gate`."""
 
 from __future__ import annotations
 
 import html
+import logging
+import ssl
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 
-from lakestore.errors import Unavailable
-from lakestore.server import metrics
+from lakestore.errors import Invalid, Unavailable
+from lakestore.limits import DEFAULT, Limits
+from lakestore.server import metrics, oauth
+from lakestore.server.admission import Admission
 from lakestore.server.audit import table_status
 from lakestore.server.catalog import rest
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.engine import Engine
+from lakestore.server.http_gate import Gate
+from lakestore.server.http_protocol import GuardedProtocol
+from lakestore.server.tls import Keys
 
+log = logging.getLogger("lakestore.http")
 START_SECONDS = 20.0
+_TOKENS_PATH = "/v1/oauth/tokens"
 
 
-def app(engine: Engine, catalog: Catalog) -> Starlette:
-    """All routes of the HTTP port."""
+def app(engine: Engine, catalog: Catalog, admission: Admission) -> Gate:
+    """All routes of the HTTP port, behind their gate."""
+    found = routes(engine, catalog, admission)
+    return Gate(Starlette(routes=found), found, admission, engine.limits)
+
+
+def routes(engine: Engine, catalog: Catalog, admission: Admission) -> list[BaseRoute]:
+    """Every route of the HTTP port; `policy.ROUTES` has a row for each."""
 
     def show_metrics(_: Request) -> Response:
         return PlainTextResponse(metrics.text(engine), media_type="text/plain; version=0.0.4")
 
-    def show_console(_: Request) -> Response:
-        return HTMLResponse(_console(engine))
+    def show_console(request: Request) -> Response:
+        principal = request.scope[rest.CALLER].principal
+        return HTMLResponse(_console(engine, principal.sees))
 
-    routes = [
+    def show_alive(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def give_token(request: Request) -> Response:
+        body, authorization = await request.body(), request.headers.get("authorization", "")
+        status, answer = await run_in_threadpool(oauth.answer, admission.access, body, authorization)
+        return JSONResponse(answer, status, headers={"cache-control": "no-store"})
+
+    tokens = Route(_TOKENS_PATH, give_token, methods=["POST"])
+    return [
         Route("/", show_console),
+        Route("/healthz", show_alive),
         Route("/metrics", show_metrics),
-        Mount("/iceberg", routes=rest.routes(catalog, engine.limits.http_body_bytes)),
+        Mount("/iceberg", routes=[tokens, *rest.routes(catalog, engine.limits.http_body_bytes)]),
     ]
-    return Starlette(routes=routes)
 
 
-def _console(engine: Engine) -> str:
+def _console(engine: Engine, sees: Callable[[str], bool]) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(s['name'])}<td>{s['rows']:,}<td>{s['hot']:,}<td>{s['buckets']}<td>{s['freshness']}"
         for s in map(table_status, engine.view.tables.values())
+        if sees(s["name"])
     )
     head = "<tr><th>table<th>live rows<th>offsets not yet tiered<th>buckets<th>freshness"
     return f"<!doctype html><title>Lakestore</title><h1>Lakestore</h1><table border=1>{head}{rows}</table>"
@@ -51,8 +81,24 @@ def _console(engine: Engine) -> str:
 class HttpServer:
     """uvicorn in a thread."""
 
-    def __init__(self, application: Starlette, host: str, port: int) -> None:
-        config = uvicorn.Config(application, host=host, port=port, log_level="warning", lifespan="off")
+    def __init__(
+        self, application: Gate, host: str, port: int, keys: Keys | None = None, limits: Limits = DEFAULT
+    ) -> None:
+        own: Any = application
+        protocol: Any = partial(GuardedProtocol, limits=limits)
+        config = uvicorn.Config(
+            own,
+            host=host,
+            port=port,
+            log_level="warning",
+            lifespan="off",
+            ws="none",
+            http=protocol,
+            h11_max_incomplete_event_size=limits.header_bytes,
+            server_header=False,
+            proxy_headers=False,
+            ssl_context_factory=_renewing(keys) if keys else None,
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
         self.port = 0
@@ -71,3 +117,26 @@ class HttpServer:
         """Stop and wait."""
         self._server.should_exit = True
         self._thread.join(10)
+
+
+def _renewing(keys: Keys) -> Callable[[Any, Any], ssl.SSLContext]:
+    """TLS whose files are read again when they have changed, for the connections after that."""
+
+    def made(_: Any, __: Any) -> ssl.SSLContext:
+        context = keys.context()
+        stamp = [keys.stamp()]
+
+        def renew(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+            if keys.stamp() == stamp[0]:
+                return
+            stamp[0] = keys.stamp()
+            try:
+                connection.context = keys.context()
+                keys.load(context)
+            except Invalid as error:
+                log.error("the certificate stays as it was: %s", error.message)
+
+        context.sni_callback = renew
+        return context
+
+    return made

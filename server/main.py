@@ -7,9 +7,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from lakestore.errors import Unavailable
-from lakestore.server import recovery
+from lakestore.server import exposure, recovery
+from lakestore.server.access import Access
+from lakestore.server.admission import Admission, Tables
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.catalog.store import Store, storage_for
 from lakestore.server.clock import Clock, RealClock
@@ -38,10 +41,16 @@ class Server:
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
         self.settings = settings
+        exposure.check(settings)
+        self._keys = exposure.keys(settings.tls)
         self._lock = recovery.lock_folder(settings.data)
         clock = clock or RealClock()
-        self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": ""}
+        scheme = "https" if self._keys else "http"
+        self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         try:
+            key = exposure.token_key(settings.data) if settings.auth else b""
+            file = Path(settings.auth) if settings.auth else None
+            self.access = Access(file, clock, key, settings.limits.access_token_seconds)
             self.engine = Engine(
                 settings.data, disk or RealDisk(), clock, on_fatal=on_fatal or _no_op, limits=settings.limits
             )
@@ -58,11 +67,13 @@ class Server:
 
     def start(self) -> None:
         """Open both ports."""
-        host = self.settings.host
-        self._http = HttpServer(app(self.engine, self.catalog), host, self.settings.http_port)
+        host, limits = self.settings.host, self.settings.limits
+        admission = Admission(self.access, Tables(self.engine), metrics_open=self.settings.metrics_open)
+        gate = app(self.engine, self.catalog, admission)
+        self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits)
         self._http.start()
         try:
-            self._grpc = GrpcServer(self.service, f"{host}:{self.settings.port}", self.settings.limits)
+            self._grpc = GrpcServer(self.service, f"{host}:{self.settings.port}", admission, self._keys, limits)
         except RuntimeError as error:
             raise Unavailable(f"the gRPC port {self.settings.port} cannot be opened: is it in use?") from error
         self.about.update(http=f"{host}:{self._http.port}", grpc=f"{host}:{self._grpc.port}")
@@ -94,10 +105,13 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
+    signal.signal(signal.SIGHUP, lambda *_: server.access.refresh())
     try:
         server.start()
         about = server.about
-        announce(f"lakestore serves gRPC on {about['grpc']}, catalog and metrics on http://{about['http']}")
+        announce(
+            f"lakestore serves gRPC on {about['grpc']}, catalog and metrics on {about['scheme']}://{about['http']}"
+        )
         stop.wait()
     finally:
         server.close()

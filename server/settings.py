@@ -15,6 +15,18 @@ DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """The certificates of both ports, as PEM files; they are read again when they change."""
+
+    cert: str = option("", flag=True)
+    """Certificate of the server with those that lead to its authority; empty means no TLS."""
+    key: str = option("", flag=True)
+    """Its private key, without a password."""
+    client_ca: str = option("", flag=True)
+    """Authority of client certificates: gRPC clients must then show one, HTTP clients may."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting of a server. Paths are relative to where it is started."""
 
@@ -30,6 +42,14 @@ class Settings:
     """URI of the lake's files; empty means `warehouse` in the data folder."""
     lease_grace_seconds: float = option(3600.0, low=0, high=DAY_SECONDS)
     """How long after a start nothing that a read may hold is expired."""
+    tls: Tls = section(Tls)
+    """How connections are encrypted."""
+    auth: str = option("", flag=True)
+    """File of principals, tokens and rights, read again when it changes; empty means everyone may everything."""
+    insecure: bool = option(default=False, flag=True)
+    """Listen beyond this machine even without TLS and auth."""
+    metrics_open: bool = option(default=False)
+    """Show /metrics to everyone; else it takes the right to read every table."""
     limits: Limits = section(Limits)
     """What is refused, and how much is kept."""
 

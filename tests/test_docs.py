@@ -1,6 +1,7 @@
 """What the documents say is true: snippets run, commands and options exist, links and named tests lead somewhere.
 
-`make docs` writes docs/cli.md from the commands' help and docs/settings.md from the fields of the settings.
+`make docs` writes docs/cli.md from the commands' help, docs/settings.md from the fields of the settings, and
+docs/rights.md from the server's table of rights.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import pytest
 
 from lakestore import config
 from lakestore.cli.main import cli
+from lakestore.server import policy
 from lakestore.server.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "cli.md"
 SETTINGS = ROOT / "docs" / "settings.md"
+RIGHTS = ROOT / "docs" / "rights.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 HELP_COLUMNS = 100
 
@@ -121,6 +124,10 @@ def test_the_settings_page_is_up_to_date() -> None:
     assert SETTINGS.read_text() == settings_page(), "run `make docs`"
 
 
+def test_the_page_of_rights_is_up_to_date() -> None:
+    assert RIGHTS.read_text() == policy.reference(), "run `make docs`"
+
+
 def test_every_make_target_is_explained_and_those_named_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = set(" ".join(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)).split())
@@ -155,3 +162,4 @@ def test_links_and_named_files_lead_somewhere(page: Path) -> None:
 if __name__ == "__main__":
     REFERENCE.write_text(reference())
     SETTINGS.write_text(settings_page())
+    RIGHTS.write_text(policy.reference())

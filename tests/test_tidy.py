@@ -55,8 +55,8 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "py4j": ("tiering/", "spark_reader/"),
     "duckdb": ("lakestore/union/sql.py",),
     "click": ("lakestore/cli/",),
-    "starlette": ("server/http.py", "server/catalog/rest.py"),
-    "uvicorn": ("server/http.py",),
+    "starlette": ("server/http.py", "server/http_gate.py", "server/catalog/rest.py"),
+    "uvicorn": ("server/http.py", "server/http_protocol.py"),
 }
 """Technology lives in the module named after it (docs/architecture.md §1)."""
 

@@ -21,9 +21,9 @@ def setting_flags(command: _Command) -> _Command:
     """The flags of the server's settings."""
     for each in reversed(config.options(Settings)):
         if each.flag:
-            command = click.option(each.switch, each.name.replace(".", "__"), metavar=_shown(each), help=_help(each))(
-                command
-            )
+            lone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if each.kind is bool else {}
+            name = each.name.replace(".", "__")
+            command = click.option(each.switch, name, metavar=_shown(each), help=_help(each), **lone)(command)
     return command
 
 

@@ -20,11 +20,15 @@ from starlette.routing import Route
 
 from lakestore.errors import Internal, Invalid, LakestoreError
 from lakestore.limits import DEFAULT
+from lakestore.server.auth import ANYONE, Principal
 from lakestore.server.catalog.catalog import Catalog, Name, TableChange
 from lakestore.server.catalog.problems import NoSuchNamespace, NoSuchTable, NoSuchView, status_of
 from lakestore.server.catalog.schemas import Json
 from lakestore.server.catalog.store import Stored
+from lakestore.server.policy import catalog_target
 
+CALLER = "lakestore.caller"
+"""Where the way into the port puts its `Caller` in the scope; without one, as in a test, everyone may everything."""
 IDEMPOTENCY_KEY_CHARS_MAX = 128
 _LEVELS = "\x1f"
 """What parts the levels of a namespace in a path."""
@@ -41,14 +45,20 @@ class Call:
     body: Json
     key: str
     """Idempotency-Key, empty if none was sent."""
+    principal: Principal
+    """Who calls; the way in has checked the call itself, lists hold what the principal may know of."""
 
     @property
     def namespace(self) -> str:
         """The namespace in the path; only one level exists."""
         name = self.path["namespace"]
-        if _LEVELS in name:
+        if _LEVELS in name or not self.sees_namespace(name):
             raise NoSuchNamespace(f"Namespace does not exist: {name.replace(_LEVELS, '.')}")
         return name
+
+    def sees_namespace(self, name: str) -> bool:
+        """Whether the caller may know of a namespace."""
+        return self.principal.sees_namespace(name.replace(".", _LEVELS))
 
     @property
     def name(self) -> Name:
@@ -123,9 +133,11 @@ def _config(call: Call) -> Response:
 def _list_namespaces(call: Call) -> Response:
     parent = call.query.get("parent")
     if parent:
+        if not call.sees_namespace(parent):
+            raise NoSuchNamespace(f"Namespace does not exist: {parent}")
         call.catalog.namespace(parent)
         return _json({"namespaces": []})
-    return _json({"namespaces": [[name] for name in call.catalog.namespaces()]})
+    return _json({"namespaces": [[name] for name in call.catalog.namespaces() if call.sees_namespace(name)]})
 
 
 def _create_namespace(call: Call) -> Response:
@@ -157,7 +169,8 @@ def _update_namespace(call: Call) -> Response:
 
 def _list_tables(call: Call) -> Response:
     space = call.namespace
-    return _json({"identifiers": [{"namespace": [space], "name": name} for name in call.catalog.tables(space)]})
+    names = [name for name in call.catalog.tables(space) if call.principal.sees(catalog_target(space, name))]
+    return _json({"identifiers": [{"namespace": [space], "name": name} for name in names]})
 
 
 def _create_table(call: Call) -> Response:
@@ -270,6 +283,8 @@ def _run(verb: Verb, call: Call) -> Response:
         return verb(call)
     except LakestoreError as error:
         return _problem(error)
+    except RecursionError:
+        return _problem(Invalid("the request is nested too deeply: nothing was changed"))
     except Exception as error:
         _LOG.exception("a catalog request failed")
         return _problem(Internal(f"defect in the catalog: {error!r}", applied="unknown"))
@@ -301,7 +316,9 @@ def _endpoint(catalog: Catalog, verb: Verb, bytes_max: int) -> Callable[[Request
     async def endpoint(request: Request) -> Response:
         try:
             body = await _body(request, bytes_max)
-            call = Call(catalog, request.path_params, request.query_params, body, _key(request))
+            caller = request.scope.get(CALLER)
+            principal = caller.principal if caller else ANYONE
+            call = Call(catalog, request.path_params, request.query_params, body, _key(request), principal)
         except LakestoreError as error:
             return _problem(error)
         return await run_in_threadpool(_run, verb, call)

@@ -1,0 +1,88 @@
+"""The server's certificate, its key, and whose client certificates it believes: files in PEM, read when they change."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakestore.errors import Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Files. Only their names are ever shown."""
+
+    cert: Path
+    """The server's certificate, and those that lead to its authority."""
+    key: Path
+    client_ca: Path | None = None
+    """Authority of client certificates; None: none are asked for."""
+
+    def read(self) -> tuple[bytes, bytes, bytes | None]:
+        """(certificate, key, client CA), or `Invalid` that names the file."""
+        self.context()
+        return _bytes(self.cert), _bytes(self.key), _bytes(self.client_ca) if self.client_ca else None
+
+    def stamp(self) -> tuple[int, ...]:
+        """Another value when a file has changed; zeros for files that are not there at this moment."""
+        files = [self.cert, self.key, *([self.client_ca] if self.client_ca else [])]
+        return tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
+
+    def context(self) -> ssl.SSLContext:
+        """For HTTP: a client may show a certificate, and one that it shows must be good."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.load(context)
+        return context
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """Put the files, as they are now, into a context; new connections use them."""
+        try:
+            context.load_cert_chain(self.cert, self.key, password=_no_password)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise Invalid(
+                f"certificate {self.cert} and key {self.key} cannot be used ({_reason(error)}):"
+                " they must be PEM files that belong together, the key without a password"
+            ) from None
+        if self.client_ca is None:
+            return
+        try:
+            context.load_verify_locations(self.client_ca)
+        except (ssl.SSLError, OSError) as error:
+            raise Invalid(f"client CA {self.client_ca} cannot be used: {_reason(error)}") from None
+        context.verify_mode = ssl.CERT_OPTIONAL
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address to listen on."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def names_of(certificate: object) -> list[str]:
+    """Common name and alternative names of a peer's certificate, as `ssl` tells it."""
+    if not isinstance(certificate, dict):
+        return []
+    common = [value for part in certificate.get("subject", ()) for field, value in part if field == "commonName"]
+    return [*common, *(value for _, value in certificate.get("subjectAltName", ()) if isinstance(value, str))]
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
