@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +83,7 @@ class Gate:
 
     async def _admitted(self, scope: Scope, receive: Receive) -> tuple[bytes, Caller | None]:
         """(body, caller) of a request that may go on."""
+        _check_head(scope, self._limits.header_bytes)
         matched = _matched(self._routes, scope)
         method = scope["method"]
         row = self._admission.route(method, matched.template) if matched else None
@@ -168,11 +168,19 @@ def basic(said: str) -> tuple[str, str]:
     """(name, secret) of a Basic authorization."""
     try:
         name, colon, secret = base64.b64decode(said.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # of base64, and of text that is not UTF-8
         name = colon = secret = ""
     if not colon or not secret:
         raise NotAuthenticated("the Authorization header is no `Basic` name and token")
     return name, secret
+
+
+def _check_head(scope: Scope, bytes_max: int) -> None:
+    """The parser limits a head only while it is incomplete."""
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > bytes_max:
+        raise Invalid(f"the head of the request is larger than {bytes_max} bytes")
 
 
 def _check_encoding(scope: Scope) -> None:
