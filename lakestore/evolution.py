@@ -195,8 +195,9 @@ def _(step: AddColumn, table: Table) -> Table:
         )
     arrow_type(step.type)
     initial = None if step.new_rows_only else default
-    column = Column(table.last_column_id + 1, step.name, step.type, step.required, default=default, initial=initial)
-    changed = replace(table, columns=(*table.columns, column), last_column_id=column.id)
+    plain = Column(0, step.name, step.type, step.required, default=default, initial=initial)
+    new = schema.numbered([plain], table.last_column_id)
+    changed = replace(table, columns=(*table.columns, *new), last_column_id=schema.max_id(new))
     return _moved(changed, step.name, step.first, step.after) if step.first or step.after else changed
 
 

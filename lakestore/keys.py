@@ -1,7 +1,7 @@
 """Primary keys as bytes, and the bucket a row goes to.
 
-The encoding keeps order: fixed-width parts are big-endian with the sign flipped; a variable-width part that
-is not the last is escaped and closed by two zero bytes. The bucket is Iceberg's murmur3 of the encoded bucket
+The encoding keeps order: fixed-width parts are big-endian, signed ones with the sign flipped; a variable-width part
+that is not the last is escaped and closed by two zero bytes. The bucket is Iceberg's murmur3 of the encoded bucket
 key, without its sign bit, modulo the number of buckets. Both are for ever: golden tests hold them.
 """
 
@@ -28,7 +28,7 @@ Matrix = npt.NDArray[np.uint8]
 def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
     """Each row's key as the index takes it: prefix, then the encoded parts."""
     matrix = _matrix(columns)
-    if matrix is not None:
+    if matrix is not None and len(prefix) + matrix.shape[1] <= INDEX_KEY_BYTES_MAX - _HASH_BYTES:
         full = np.empty((len(matrix), len(prefix) + matrix.shape[1]), dtype=np.uint8)
         full[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
         full[:, len(prefix) :] = matrix
@@ -79,18 +79,27 @@ def _fixed(column: pa.Array) -> Matrix | None:
     if pa.types.is_boolean(kind):
         matrix = column.cast(pa.uint8()).to_numpy().reshape(-1, 1).copy()
         return matrix
+    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        return _raw(column, kind.byte_width).copy()
     if pa.types.is_decimal(kind):
-        raw = np.frombuffer(column.buffers()[1], dtype=np.uint8)
-        matrix = raw[column.offset * 16 : (column.offset + len(column)) * 16].reshape(-1, 16)[:, ::-1].copy()
+        matrix = _raw(column, 16)[:, ::-1].copy()
     else:
-        number = pa.int32() if pa.types.is_date32(kind) else pa.int64() if pa.types.is_timestamp(kind) else kind
+        of_time = pa.types.is_timestamp(kind) or pa.types.is_time64(kind)
+        number = pa.int32() if pa.types.is_date32(kind) else pa.int64() if of_time else kind
         if not pa.types.is_integer(number):
             return None
         values: npt.NDArray[Any] = column.cast(number).to_numpy()
         width = values.dtype.itemsize
         matrix = values.astype(values.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, width)
-    matrix[:, 0] ^= 0x80
+    if not pa.types.is_unsigned_integer(kind):
+        matrix[:, 0] ^= 0x80
     return matrix
+
+
+def _raw(column: pa.Array, width: int) -> Matrix:
+    """The values of a column of fixed width as they lie in memory."""
+    raw = np.frombuffer(column.buffers()[1] or b"", dtype=np.uint8)
+    return raw[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
 
 
 def _variable(columns: Sequence[pa.Array]) -> list[bytes]:

@@ -17,6 +17,12 @@ TIERER_SECONDS_DEFAULT = 30
 """How long a silent tierer stays the tierer."""
 EPOCH_MAX = (1 << 32) - 1
 """Of a producer: the wire has 32 bits."""
+FIXED_BYTES_MAX = 64 << 10
+"""Of the type `fixed(n)`."""
+TYPE_CHARS_MAX = 1 << 20
+"""Of the text of a declared type."""
+TYPES_KEPT = 4_096
+"""Declared types that are kept parsed."""
 
 _KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
 _INT32 = (1 << 31) - 1
@@ -38,6 +44,12 @@ class Limits:
     """What a producer may attach to a commit as its progress; more is refused."""
     columns: int = option(2_000, low=1, high=100_000)
     """Columns of a table; a definition with more is refused."""
+    nesting_depth: int = option(16, low=0, high=32)
+    """How deep lists, structs and maps nest in one another; a definition that goes deeper is refused."""
+    nested_fields: int = option(2_000, low=0, high=100_000)
+    """Fields inside one column, at every depth; a definition with more is refused."""
+    nested_values: int = option(64 * _MB, low=1, high=_INT32)
+    """Elements of all lists of a column, or entries of its maps, in one change; more are refused."""
     name_chars: int = option(255, low=1, high=255)
     """Characters of a database's, table's, column's or producer's name; longer ones are refused."""
     key_bytes: int = option(64 * _KB, low=8, high=16 * _MB)

@@ -1,4 +1,8 @@
-"""A 64-bit hash of every row over all its columns, vectorised. Equal values of one type have equal hashes."""
+"""A 64-bit hash of every row over all its columns, vectorised. Equal values of one type have equal hashes.
+
+What lies under a null, the place in a slice and the offsets of lists do not count; the order of a map's entries does
+not either, for engines keep it as they like.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,39 @@ def hashes(columns: Sequence[Hashes]) -> Hashes:
 
 def column(array: pa.Array) -> Hashes:
     """One hash per value."""
-    values = _bytes(array) if _sized(array.type) else _words(array)
-    mixed = _mixed(values)
+    mixed = _mixed(_values(array))
     if array.null_count:
         mixed[pc.is_null(array).to_numpy(zero_copy_only=False)] = _NULL
     return mixed
+
+
+def _values(array: pa.Array) -> Hashes:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return hashes([column(child) for child in array.flatten()])
+    if pa.types.is_map(kind):
+        pair = pa.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")])
+        return _lists(array.cast(pa.list_(pair)), ordered=False)
+    if pa.types.is_list(kind):
+        return _lists(array, ordered=True)
+    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        return _bytes(array.cast(pa.binary()))
+    return _bytes(array) if _sized(kind) else _words(array)
+
+
+def _lists(array: pa.Array, *, ordered: bool) -> Hashes:
+    """Sums of the hashes of the elements, each mixed with its place, and the lengths."""
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.cumsum(lengths)
+    own = column(array.flatten())
+    if ordered:
+        place = np.arange(len(own)) - np.repeat(ends - lengths, lengths)
+        own = _mixed(own + place.astype(np.uint64) * _PRIME)
+    total = np.zeros(len(array), dtype=np.uint64)
+    filled = np.flatnonzero(lengths)
+    if len(filled):
+        total[filled] = np.add.reduceat(own, (ends - lengths)[filled])
+    return np.asarray(total * _PRIME + lengths.astype(np.uint64))
 
 
 def _sized(kind: pa.DataType) -> bool:

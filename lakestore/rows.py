@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.arrow_message import has_compressed
+from lakestore.casting import Cast
 from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.projection import filled
@@ -108,7 +109,9 @@ def _from_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def conform(batch: pa.RecordBatch, table: Table, *, keys_only: bool = False) -> pa.RecordBatch:
+def conform(
+    batch: pa.RecordBatch, table: Table, *, keys_only: bool = False, limits: Limits = DEFAULT
+) -> pa.RecordBatch:
     """The batch with exactly the table's columns and types (its key's columns for a delete), or `Invalid`."""
     wanted = [table.column(name) for name in table.primary_key] if keys_only else table.columns
     if not keys_only:
@@ -118,7 +121,8 @@ def conform(batch: pa.RecordBatch, table: Table, *, keys_only: bool = False) -> 
                 raise Invalid(f"table {table.name} has no column {name!r}")
     if len(set(batch.schema.names)) != len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
-    arrays = [_conform_column(batch, column, table) for column in wanted]
+    cast = Cast(table.name, limits)
+    arrays = [_conform_column(batch, column, table, cast) for column in wanted]
     return pa.RecordBatch.from_arrays(arrays, schema=_nullable(pa.schema([column.arrow for column in wanted])))
 
 
@@ -126,84 +130,16 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table) -> pa.Array:
+def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, cast: Cast) -> pa.Array:
     field = wanted.arrow
     at = batch.schema.get_field_index(field.name)
     if at < 0:
         if not field.nullable and wanted.default is None:
             raise Invalid(f"table {table.name}: required column {field.name!r} is missing")
+        cast.pay(batch.num_rows, field.type, field.name)
         return filled(wanted, batch.num_rows, "default")
-    column = batch.column(at)
-    if column.type != field.type:
-        column = _cast(column, field, table)
+    column = cast.column(batch.column(at), field)
     if not field.nullable and column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise Invalid(f"table {table.name}: required column {field.name!r} is null in row {row}")
     return column
-
-
-def _cast(column: pa.Array, field: pa.Field, table: Table) -> pa.Array:
-    source = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not _castable(source, field.type):
-        raise Invalid(f"table {table.name}: column {field.name!r} is {field.type}, not {column.type}")
-    try:
-        if pa.types.is_dictionary(column.type):
-            column = _unfolded(column, field, table)
-        cast = column.cast(field.type)
-    except pa.ArrowException as error:
-        row = _first_misfit(column, field.type)
-        raise Invalid(f"table {table.name}: column {field.name!r}, row {row}: {error}") from error
-    if pa.types.is_floating(column.type) and column.type.bit_width > field.type.bit_width:
-        _check_exact(column, cast, field, table)
-    return cast
-
-
-def _unfolded(column: pa.DictionaryArray, field: pa.Field, table: Table) -> pa.Array:
-    """A dictionary's values row by row: a few long ones may be named often."""
-    if pa.types.is_string(field.type) or pa.types.is_binary(field.type):
-        size = pc.sum(pc.binary_length(column.dictionary).cast(pa.int64()).take(column.indices)).as_py() or 0
-        if size > DEFAULT.batch_memory_bytes:
-            raise Invalid(
-                f"table {table.name}: column {field.name!r} takes {size} bytes without its dictionary,"
-                f" more than {DEFAULT.batch_memory_bytes}: send smaller batches"
-            )
-    return column.dictionary_decode()
-
-
-def _check_exact(column: pa.Array, cast: pa.Array, field: pa.Field, table: Table) -> None:
-    """Arrow narrows floats without a word."""
-    wrong = pc.and_(pc.not_equal(cast.cast(column.type), column), pc.invert(pc.is_nan(column)))
-    row = pc.index(wrong, True).as_py()
-    if row >= 0:
-        value = column[row].as_py()
-        raise Invalid(f"table {table.name}: column {field.name!r}, row {row}: {value} is no exact {field.type}")
-
-
-def _castable(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a cast keeps the meaning; whether it keeps each value, the cast itself checks."""
-    t = pa.types
-    if t.is_null(source) or source == target:
-        return True
-    if t.is_timestamp(target):
-        return bool(t.is_timestamp(source) and (source.tz is None) == (target.tz is None))
-    for same in (t.is_integer, t.is_floating, t.is_decimal, t.is_date):
-        if same(target):
-            return bool(same(source) or (t.is_integer(source) and t.is_decimal(target)))
-    if t.is_string(target):
-        return bool(t.is_large_string(source) or t.is_string_view(source))
-    if t.is_binary(target):
-        return bool(t.is_large_binary(source) or t.is_binary_view(source) or t.is_fixed_size_binary(source))
-    return False
-
-
-def _first_misfit(column: pa.Array, target: pa.DataType) -> int:
-    """The first row that does not fit, by bisection."""
-    low, high = 0, len(column)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            column.slice(low, middle - low).cast(target)
-            low = middle
-        except pa.ArrowException:
-            high = middle
-    return low

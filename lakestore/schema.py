@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from lakestore import defaults
+from lakestore import defaults, types
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.types import arrow_type, type_name
@@ -274,6 +275,18 @@ class Table:
         )
 
 
+def numbered(columns: Iterable[Column], last: int = 0) -> tuple[Column, ...]:
+    """The columns with ids above `last`: first one for each column, then those of the fields inside them."""
+    named = [replace(column, id=number) for number, column in enumerate(columns, start=last + 1)]
+    last += len(named)
+    done: list[Column] = []
+    for column in named:
+        count = types.nested_count(column.type)
+        done.append(replace(column, nested=tuple(range(last + 1, last + count + 1))))
+        last += count
+    return tuple(done)
+
+
 def max_id(columns: tuple[Column, ...]) -> int:
     """The highest id of these columns and of the fields inside them."""
     return max((number for column in columns for number in (column.id, *column.nested)), default=0)
@@ -292,9 +305,8 @@ def define(
 ) -> Table:
     """A table from what a user writes, checked by `check`."""
     keys = tuple(primary_key or ())
-    columns = tuple(
-        Column(i, f.name, type_name(f.type, f.name), required=not f.nullable or f.name in keys)
-        for i, f in enumerate(schema, start=1)
+    columns = numbered(
+        [Column(0, f.name, type_name(f.type, f.name), required=not f.nullable or f.name in keys) for f in schema]
     )
     table = Table(
         name=name,
@@ -327,7 +339,7 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
     """Refuse a definition that cannot be kept, naming the column and the rule."""
     _check_names(table, limits)
     for column in table.columns:
-        arrow_type(column.type)
+        types.check(column.name, column.type, limits)
         for value in (column.default, column.initial):
             defaults.scalar(value, column.type, column.name)
     _check_ids(table)
@@ -342,8 +354,11 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
         raise Invalid(f"table {table.name}: freshness must be at least 1s")
     partitioned = [part.column for part in table.lake.partition_fields()]
     for name in (*partitioned, *[part.column for part in table.lake.sort_fields()]):
-        if name not in LAKE_COLUMNS:
-            table.column(name)
+        if name not in LAKE_COLUMNS and types.is_nested(table.column(name).type):
+            raise Invalid(
+                f"table {table.name}: column {name!r} is nested, and lake tables are neither "
+                "partitioned nor sorted by those"
+            )
 
 
 def _check_names(table: Table, limits: Limits) -> None:
@@ -367,6 +382,9 @@ def _check_ids(table: Table) -> None:
     ids = [number for column in table.columns for number in (column.id, *column.nested)]
     if len(set(ids)) != len(ids) or not all(type(number) is int and number > 0 for number in ids):
         raise Invalid(f"table {table.name}: the ids of columns and nested fields are not distinct positive numbers")
+    for column in table.columns:
+        if len(column.nested) != types.nested_count(column.type):
+            raise Invalid(f"table {table.name}: column {column.name!r} has not one id for each of its nested fields")
     if not max(ids) <= table.last_column_id < LAKE_FIELD_IDS[LAKE_BUCKET]:
         raise Invalid(f"table {table.name}: last_column_id {table.last_column_id} is not the highest id ever given")
 
@@ -378,6 +396,8 @@ def _check_keys(table: Table) -> None:
         for name in names:
             if table.column(name).type in ("float32", "float64"):
                 raise Invalid(f"table {table.name}: column {name!r} is a float and cannot be in the {what}")
+            if types.is_nested(table.column(name).type):
+                raise Invalid(f"table {table.name}: column {name!r} is nested and cannot be in the {what}")
     for name in table.primary_key:
         if not table.column(name).required:
             raise Invalid(f"table {table.name}: key column {name!r} must be required")

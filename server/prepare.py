@@ -86,7 +86,7 @@ def change_of(versions: Versions, message: pb.Change, producer: str, limits: Lim
         batch = batch.select([name for name in source.primary_key if name in batch.schema.names])
     named = renamed(batch, source, table)
     given = frozenset(column.id for column in table.columns if column.name in set(named.schema.names))
-    batch = rows.conform(named, table, keys_only=delete)
+    batch = rows.conform(named, table, keys_only=delete, limits=limits)
     return _routed(table, batch, given, delete=delete, producer=producer, limits=limits)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg import expressions as ice
@@ -32,11 +31,11 @@ from lakestore.offsets import OffsetSet
 from lakestore.projection import filled
 from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES, Table
 from lakestore.union.plan import TableScan
+from lakestore.union.stored import declared, id_of
 from lakestore.union.where import AllOf, RowFilter, Skip, Test
 
 BATCH_ROWS = 131_072
 METADATA_KEPT = 32
-_FIELD_ID = b"PARQUET:field_id"
 _REFERENCED = "referenced-data-file"
 
 Positions = npt.NDArray[np.int64]
@@ -121,7 +120,7 @@ _COMPARISONS: dict[str, Any] = {
 def _iceberg_test(test: Test, table: Table, schema: Schema) -> ice.BooleanExpression | None:
     column = table.column(test.column)
     name = schema.find_column_name(column.id)
-    if name is None or column.type in ("binary", "bool"):
+    if name is None or column.type in ("binary", "bool", "time") or column.type.startswith("fixed"):
         return None
     values = [_iceberg_value(value) for value in test.values]
     made: ice.BooleanExpression = _COMPARISONS[test.sign](name, *([values] if test.sign == "in" else values))
@@ -248,7 +247,7 @@ class _FileReader:
 
     def _names(self, schema: pa.Schema) -> dict[str, str]:
         """Our column to the file's, by field id, or by name in files that carry none."""
-        by_id = {int(f.metadata[_FIELD_ID]): f.name for f in schema if f.metadata and _FIELD_ID in f.metadata}
+        by_id = {number: field.name for field in schema if (number := id_of(field)) is not None}
         wanted = {*self._columns, LAKE_OFFSET, *([LAKE_BUCKET] if self._dead else [])}
         if not by_id and self._table.schema_id:
             raise Corrupt(f"data file {self._file.file_path} has no field ids, and columns of its table were changed")
@@ -264,6 +263,8 @@ class _FileReader:
         every = list(range(parquet.num_row_groups))
         if condition is None or condition.floats or any(names.get(name) != name for name in condition.columns):
             return every
+        if any(pa.types.is_nested(parquet.schema_arrow.field(name).type) for name in condition.columns):
+            return every  # Fields inside are found by id, statistics by name.
         fragment = ds.ParquetFileFormat().make_fragment(stream)
         try:
             return [group.id for group in fragment.subset(condition.expression, parquet.schema_arrow).row_groups]
@@ -296,8 +297,7 @@ class _FileReader:
     def _column(self, batch: pa.RecordBatch, name: str | None, field: pa.Field) -> pa.Array:
         if name is None:
             return self._initial(field, batch.num_rows)
-        array = batch.column(name)
-        return array if array.type == field.type else pc.cast(array, field.type)
+        return declared(batch.column(name), field, self._table)
 
     def _initial(self, field: pa.Field, rows: int) -> pa.Array:
         """What rows show that are older than the column."""

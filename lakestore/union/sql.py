@@ -152,13 +152,20 @@ def _register(connection: duckdb.DuckDBPyConnection, name: str, alias: str, rows
 
 def _utc(table: pa.Table) -> pa.Table:
     """DuckDB calls the zone Etc/UTC; here it is UTC everywhere."""
-    fields = [
-        field.with_type(pa.timestamp(field.type.unit, tz="UTC"))
-        if pa.types.is_timestamp(field.type) and field.type.tz
-        else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(fields))
+    return table.cast(pa.schema([field.with_type(_utc_type(field.type)) for field in table.schema]))
+
+
+def _utc_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, tz="UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_utc_type(part.type)) for part in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_utc_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        key = kind.key_field.with_type(_utc_type(kind.key_type))
+        return pa.map_(key, kind.item_field.with_type(_utc_type(kind.item_type)))
+    return kind
 
 
 def _plain(error: BaseException) -> str:

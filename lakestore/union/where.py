@@ -7,8 +7,10 @@ and Spark. Negations are pushed into the comparisons while parsing, so nothing i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import time
 from decimal import Decimal
 from typing import Any
 
@@ -23,6 +25,8 @@ from lakestore.errors import Invalid
 from lakestore.schema import SYSTEM_TYPES, Table
 
 CHARS_MAX = 1 << 20
+_ESCAPED = re.compile(rb"\\x([0-9A-Fa-f]{2})")
+"""How DuckDB writes a byte in a text that is cast to BLOB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +81,29 @@ class RowFilter:
 
     def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns read, with NaN replaced by infinity, which compares as NaN should."""
-        arrays = [
-            pc.if_else(pc.is_nan(batch.column(name)), pa.scalar(np.inf, batch.column(name).type), batch.column(name))
-            if name in self.floats
-            else batch.column(name)
-            for name in self.columns
-        ]
+        columns = ((name, batch.column(name)) for name in self.columns)
+        arrays = [_without_nan(column) if name in self.floats else column for name, column in columns]
         return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
 
 
 def row_filter(expression: pc.Expression, columns: Sequence[str], schema: pa.Schema) -> RowFilter:
     """A filter from an Arrow expression that reads no more than these columns."""
-    floats = tuple(name for name in columns if pa.types.is_floating(schema.field(name).type))
+    floats = tuple(name for name in columns if _has_floats(schema.field(name).type))
     return RowFilter(expression, tuple(columns), floats)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    """Whether a column or a field of a struct is a float: those are what a condition can compare."""
+    return any(_has_floats(part.type) for part in kind) if pa.types.is_struct(kind) else pa.types.is_floating(kind)
+
+
+def _without_nan(array: pa.Array) -> pa.Array:
+    if pa.types.is_struct(array.type):
+        made = [_without_nan(child) for child in array.flatten()]
+        return pa.StructArray.from_arrays(made, fields=list(array.type), mask=pc.is_null(array))
+    if not pa.types.is_floating(array.type):
+        return array
+    return pc.if_else(pc.is_nan(array), pa.scalar(np.inf, array.type), array)
 
 
 def parse(text: str, table: Table) -> RowFilter:
@@ -149,11 +163,15 @@ _CASTS: dict[str, pa.DataType] = {
     "SMALLINT": pa.int16(),
     "INT": pa.int32(),
     "BIGINT": pa.int64(),
+    "UTINYINT": pa.uint8(),
+    "USMALLINT": pa.uint16(),
+    "UINT": pa.uint32(),
     "FLOAT": pa.float32(),
     "DOUBLE": pa.float64(),
     "TEXT": pa.string(),
     "VARCHAR": pa.string(),
     "DATE": pa.date32(),
+    "TIME": pa.time64("us"),
     "TIMESTAMP": pa.timestamp("us"),
     "TIMESTAMPNTZ": pa.timestamp("us"),
     "DATETIME": pa.timestamp("us"),
@@ -318,6 +336,8 @@ class _Reader:
             raise Invalid(f"table {self.table.name} has no column {node.name!r}")
         self.columns.add(name)
         kind = self.table.read_schema([name]).field(0).type
+        if pa.types.is_nested(kind):
+            raise Invalid(f"column {name!r} is nested and cannot stand in a condition: use lake.sql for that")
         return _Operand(name, pc.field(name), kind, plain=name not in SYSTEM_TYPES)
 
     def _literal(self, node: exp.Expr) -> pa.Scalar:
@@ -399,9 +419,26 @@ def _cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
         return value.cast(target) if zoned else value.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
     if pa.types.is_date(target) and pa.types.is_timestamp(value.type):
         raise pa.ArrowInvalid("a timestamp is no date")
+    if pa.types.is_time(target):
+        return _time(value, target)
+    if pa.types.is_binary(target) and pa.types.is_string(value.type):
+        return pa.scalar(_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), value.as_py().encode()), target)
     if pa.types.is_decimal(target) and pa.types.is_integer(value.type):
         return pa.scalar(Decimal(value.as_py())).cast(target)
     return value.cast(target)
+
+
+def _time(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
+    """A time of the day from a text, which Arrow does not read."""
+    if not pa.types.is_string(value.type):
+        raise pa.ArrowInvalid(f"a {value.type} is no time")
+    try:
+        read = time.fromisoformat(value.as_py().strip())
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"{value.as_py()!r} is no time such as 12:34:56.789") from error
+    if read.tzinfo is not None:
+        raise pa.ArrowInvalid("a time has no zone")
+    return pa.scalar(read, target)
 
 
 def _cast(value: pa.Scalar, target: pa.DataType, node: exp.Expr) -> pa.Scalar:

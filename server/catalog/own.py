@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore import defaults
 from lakestore.schema import (
     LAKE_BUCKET,
     LAKE_FIELD_IDS,
@@ -44,10 +49,17 @@ def _field(column: Column, format_version: int) -> Json:
         "id": column.id,
         "name": column.name,
         "required": column.required,
-        "type": iceberg_type(column.type),
+        "type": iceberg_type(column.type, column.nested),
     }
     values = {"initial-default": column.initial, "write-default": column.default} if format_version >= 3 else {}
-    return plain | {key: value for key, value in values.items() if value is not None}
+    return plain | {key: _single(value, column) for key, value in values.items() if value is not None}
+
+
+def _single(value: Any, column: Column) -> Any:
+    """A default as the lake's type writes it: times are numbers there."""
+    if column.type != "time":
+        return value
+    return defaults.scalar(value, column.type, column.name).cast(pa.int64()).as_py()
 
 
 def properties_of(table: Table) -> dict[str, str]:
