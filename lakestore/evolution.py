@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Any
@@ -33,6 +33,7 @@ _PROMOTIONS = {
     "float32": ("float64",),
 }
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_ASIDE = "lakestore_renaming_"
 _SORTED_COLUMN = re.compile(r"\s*(\w+)")
 _PARTITIONED_COLUMN = re.compile(r"(\w+)\s*\)?\s*$")
 
@@ -160,6 +161,14 @@ def _step(data: dict[str, Any]) -> Step:
         if not isinstance(value, wanted):
             raise TypeError(f"{part.name} is {value!r}")
     return step
+
+
+def renames(mapping: Mapping[str, str]) -> list[Step]:
+    """All renames at once: names may be swapped."""
+    if not set(mapping) & set(mapping.values()):
+        return [RenameColumn(old, new) for old, new in mapping.items()]
+    aside = [RenameColumn(old, f"{_ASIDE}{i}") for i, old in enumerate(mapping)]
+    return [*aside, *(RenameColumn(f"{_ASIDE}{i}", new) for i, new in enumerate(mapping.values()))]
 
 
 def altered(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -> Table:

@@ -56,6 +56,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
         "lake": f"freshness {found.lake.freshness}, format version {found.lake.format_version}",
         "partitioned by": ", ".join(found.lake.partition_by) or "-",
         "sorted by": ", ".join(found.lake.sort_by) or "-",
+        "schema version": str(found.schema_id),
         "uuid": found.uuid,
     }
     click.echo("\n".join(f"{name:15}{value}" for name, value in lines.items()) + "\n")

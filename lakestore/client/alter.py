@@ -14,19 +14,17 @@ from lakestore.evolution import (
     DropColumn,
     MakeOptional,
     MoveColumn,
-    RenameColumn,
     SetDefault,
     SetOptions,
     Step,
     WidenColumn,
+    renames,
 )
 from lakestore.schema import Table
 from lakestore.types import type_name
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
-
-_ASIDE = "lakestore_renaming_"
 
 
 def steps_of(
@@ -65,14 +63,6 @@ def _added(name: str, kind: pa.DataType | pa.Field, default: Any, new_rows_only:
     if not isinstance(kind, pa.DataType):
         raise Invalid(f"column {name!r} is to be added as {kind!r}, which is no pyarrow type")
     return AddColumn(name, type_name(kind, name), default=default, new_rows_only=new_rows_only)
-
-
-def renames(mapping: Mapping[str, str]) -> list[Step]:
-    """All renames at once: names may be swapped."""
-    if not set(mapping) & set(mapping.values()):
-        return [RenameColumn(old, new) for old, new in mapping.items()]
-    aside = [RenameColumn(old, f"{_ASIDE}{i}") for i, old in enumerate(mapping)]
-    return [*aside, *(RenameColumn(f"{_ASIDE}{i}", new) for i, new in enumerate(mapping.values()))]
 
 
 def fitting(lake: Lake, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from lakestore import schema
+from lakestore import evolution, schema
 from lakestore.client import transport as transports
 from lakestore.client.alter import fitting
 from lakestore.client.producer import ProducerPool
@@ -20,6 +20,7 @@ from lakestore.client.table import Table
 from lakestore.client.transport import Transport
 from lakestore.client.writer import change
 from lakestore.errors import Invalid
+from lakestore.evolution import Step
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.schema import Table as Definition
 from lakestore.token import Token
@@ -119,6 +120,10 @@ class Lake:
     ) -> Table:
         """Create a table; without a primary key it is a log table."""
         definition = _define(name, schema, primary_key, buckets, bucket_key, merge, lake)
+        return self.create(definition)
+
+    def create(self, definition: Definition) -> Table:
+        """Create a table as its definition says, which `lakestore.schema.define` makes."""
         return self._table(self.transport.create_table(pb.CreateTableRequest(definition=definition.to_json())))
 
     def table(self, name: str) -> Table:
@@ -129,9 +134,12 @@ class Lake:
         """A table's definition, as it was when this lake last saw the table."""
         return self._definitions[name] if name in self._definitions else self.table(name).definition
 
-    def altered(self, definition: Definition) -> None:
-        """Remember a table's new definition."""
-        self._definitions[definition.name] = definition
+    def alter(self, definition: Definition, steps: Sequence[Step]) -> Definition:
+        """The definition after the steps, which are one commit; `Conflict` if it is no longer the current one."""
+        request = pb.AlterTableRequest(
+            table=definition.name, alteration=evolution.to_json(steps), schema_id=definition.schema_id
+        )
+        return self._table(self.transport.alter_table(request)).definition
 
     def _table(self, info: pb.TableInfo) -> Table:
         table = Table(self, Definition.from_json(info.definition))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from lakestore import evolution, rows
+from lakestore import rows
 from lakestore.client.alter import fitting, steps_of
 from lakestore.client.changes import ChangeStream
 from lakestore.client.producer import Producer
@@ -54,13 +54,7 @@ class Table:
         null), `order=["id", "c"]` (these first), `lake={"freshness": "10s"}`; or steps of `lakestore.evolution`.
         This handle then has the new definition. `Conflict` if the table was altered since it was loaded.
         """
-        request = pb.AlterTableRequest(
-            table=self.name,
-            alteration=evolution.to_json([*steps, *steps_of(**changes)]),
-            schema_id=self.definition.schema_id,
-        )
-        self.definition = Definition.from_json(self._lake.transport.alter_table(request).definition)
-        self._lake.altered(self.definition)
+        self.definition = self._lake.alter(self.definition, [*steps, *steps_of(**changes)])
         return self
 
     def append(self, data: Any) -> str:

@@ -1,0 +1,189 @@
+"""`lakestore apply`: tables become what a file says; `--plan` shows the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lakestore import tablefile
+from lakestore.cli.output import emit_json
+from lakestore.cli.server import connected, json_option, server_option
+from lakestore.errors import Invalid
+from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, altered, to_json
+from lakestore.schema import Column, Table
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+
+PENDING = 3
+"""Exit code of `--plan` when there is something to do."""
+Line = tuple[str, str]
+"""A sign (+ ~ -) and what it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What is to be done to one table."""
+
+    before: Table | None
+    after: Table
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def action(self) -> str:
+        """create, alter or nothing."""
+        return "create" if self.before is None else "alter" if self.steps else "nothing"
+
+    def drops(self) -> list[str]:
+        """Columns that go with what they hold, as `--allow-drop` names them."""
+        return [f"{self.after.name}.{step.name}" for step in self.steps if isinstance(step, DropColumn)]
+
+
+@click.command()
+@click.option(
+    "-f", "--file", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="A tables.yaml."
+)
+@click.option("--plan", is_flag=True, help=f"Only show the difference; exit code {PENDING} when there is any.")
+@click.option(
+    "--allow-drop", "allowed", multiple=True, metavar="DB.TABLE.COLUMN", help="Drop this column; may be repeated."
+)
+@server_option
+@json_option
+def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json: bool) -> int:
+    """Create or evolve tables to what a file says.
+
+    The whole file is checked before the first change. Tables that it does not name are left alone. A column is
+    renamed with `renamed_from:` in the file, and dropped only if --allow-drop names it.
+    """
+    wanted = tablefile.parse(path.read_text(), path.name)
+    with connected(server) as lake:
+        there = {table.name: table.definition for table in lake.tables()}
+        moves = _moves(wanted, there)
+        refused = [name for move in moves for name in move.drops() if name not in allowed]
+        if not as_json:
+            _show(moves, refused if plan else ())
+        if refused and not plan:
+            options = " ".join(f"--allow-drop {name}" for name in refused)
+            raise Invalid(f"nothing was changed: columns would be dropped with what they hold; to do so add {options}")
+        if not plan:
+            for move in moves:
+                _make(lake, move)
+    if as_json:
+        emit_json([_as_data(move) for move in moves])
+    pending = sum(move.action != "nothing" for move in moves)
+    if not as_json:
+        click.echo(_summary(moves, plan=plan))
+    return PENDING if plan and pending else 0
+
+
+def _moves(wanted: Sequence[tablefile.WantedTable], there: dict[str, Table]) -> list[Move]:
+    """All that is to be done, or `Invalid` with everything that cannot be."""
+    moves: list[Move] = []
+    problems: list[str] = []
+    for table in wanted:
+        before = there.get(table.name)
+        try:
+            if before is None:
+                moves.append(Move(None, table.definition()))
+            else:
+                steps = tablefile.steps_between(before, table)
+                moves.append(Move(before, altered(before, steps), tuple(steps)))
+        except Invalid as error:
+            problems.append(error.message)
+    if problems:
+        raise Invalid(f"nothing was changed: {'; '.join(problems)}")
+    return moves
+
+
+def _make(lake: Lake, move: Move) -> None:
+    if move.before is None:
+        lake.create(move.after)
+    elif move.steps:
+        lake.alter(move.before, move.steps)
+
+
+def _show(moves: Sequence[Move], refused: Sequence[str]) -> None:
+    for move in moves:
+        click.echo(f"{move.after.name}: {_headline(move)}")
+        for sign, text in lines(move.before, move.after):
+            click.echo(f"  {sign} {text}")
+        for name in move.drops():
+            if name in refused:
+                click.echo(f"    needs --allow-drop {name}")
+
+
+def _headline(move: Move) -> str:
+    table = move.after
+    if move.before is None:
+        kind = f"primary key {', '.join(table.primary_key)}" if table.keyed else "log"
+        return f"new table, {kind}, {table.buckets} buckets"
+    if not move.steps:
+        return "nothing to do"
+    renewed = table.schema_id != move.before.schema_id
+    return f"schema version {move.before.schema_id} → {table.schema_id}" if renewed else "options"
+
+
+def _summary(moves: Sequence[Move], *, plan: bool) -> str:
+    actions = [move.action for move in moves]
+    said = [("create", "to create" if plan else "created"), ("alter", "to alter" if plan else "altered")]
+    counts = [f"{actions.count(action)} {text}" for action, text in said if action in actions]
+    return ", ".join(counts) if counts else "nothing to do"
+
+
+def _as_data(move: Move) -> dict[str, Any]:
+    differences = [f"{sign} {text}" for sign, text in lines(move.before, move.after)]
+    return {"table": move.after.name, "action": move.action, "differences": differences, "steps": to_json(move.steps)}
+
+
+def lines(before: Table | None, after: Table) -> Iterator[Line]:
+    """The difference between two definitions as a person reads it."""
+    old = {column.id: column for column in before.columns} if before else {}
+    new = {column.id for column in after.columns}
+    for i, column in enumerate(after.columns):
+        if before is None or column.id not in old:
+            last = before is None or all(other.id not in old for other in after.columns[i:])
+            place = "" if last else f", after {after.columns[i - 1].name}" if i else ", first"
+            yield "+", f"{column.name} {_described(column, fresh=before is not None)}{place}"
+        else:
+            yield from _changed(old[column.id], column)
+    for column in old.values():
+        if column.id not in new:
+            yield "-", f"{column.name} {column.type}, with what it holds"
+    if before:
+        yield from _order(before, after)
+        for name in LAKE_SETTABLE:
+            was, becomes = getattr(before.lake, name), getattr(after.lake, name)
+            if was != becomes:
+                yield "~", f"{name}: {was} → {becomes}"
+
+
+def _described(column: Column, *, fresh: bool) -> str:
+    required = ", required" if column.required else ""
+    default = f", default {column.default!r}" if column.default is not None else ""
+    part = " for new rows" if fresh and default and column.initial is None else ""
+    return f"{column.type}{required}{default}{part}"
+
+
+def _changed(old: Column, new: Column) -> Iterator[Line]:
+    if old.name != new.name:
+        yield "~", f"{old.name}: called {new.name} from now on"
+    if old.type != new.type:
+        yield "~", f"{new.name}: {old.type} → {new.type}"
+    if old.required != new.required:
+        yield "~", f"{new.name}: may be null from now on"
+    if old.default != new.default:
+        yield "~", f"{new.name}: {'no default' if new.default is None else f'default {new.default!r}'} for new rows"
+
+
+def _order(before: Table, after: Table) -> Iterator[Line]:
+    kept = {column.id for column in before.columns} & {column.id for column in after.columns}
+    orders = [[column.id for column in table.columns if column.id in kept] for table in (before, after)]
+    if orders[0] != orders[1]:
+        yield "~", f"order: {', '.join(column.name for column in after.columns)}"
+
+
+COMMANDS = (apply,)
