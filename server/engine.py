@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +21,7 @@ from lakestore.server import recovery
 from lakestore.server.checkpointer import Checkpointer, Frozen
 from lakestore.server.clock import Clock
 from lakestore.server.commit import Commit, build
+from lakestore.server.commit_queue import CommitQueue, Operation, Task, Work
 from lakestore.server.disk import Disk
 from lakestore.server.journal import Frame
 from lakestore.server.prepare import Answer, Request, renewed
@@ -37,15 +36,6 @@ _INDEX_RETRIES = 20
 
 
 @dataclass(slots=True)
-class Operation:
-    """A change other than rows: `plan` fills a frame from the state, or raises."""
-
-    plan: Callable[[State, Frame], None]
-    answer: Future[View] = field(default_factory=Future)
-    nbytes: int = 1024
-
-
-@dataclass(slots=True)
 class Totals:
     """What was written since the start."""
 
@@ -53,18 +43,6 @@ class Totals:
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class _Task:
-    """Work that must run on the commit loop and writes no frame."""
-
-    run: Callable[[], None]
-    answer: Future[None] = field(default_factory=Future)
-    nbytes: int = 0
-
-
-_Work = Request | Operation | _Task
 
 
 class Engine:
@@ -87,10 +65,8 @@ class Engine:
         self._view = self._state.view
         self.totals = Totals()
         self._changed = threading.Condition()
-        self._queue: deque[_Work] = deque()
-        self._current: Sequence[_Work] = ()
-        self._queued = threading.Condition()
-        self._queue_bytes = 0
+        self._current: Sequence[Work] = ()
+        self._queue = CommitQueue(limits, self._is_journal_full, self._refuse_when_down)
         self._folder = folder
         self._disk_checked = float("-inf")
         self._disk_full = False
@@ -115,11 +91,7 @@ class Engine:
     def submit(self, request: Request | Operation) -> None:
         """Queue work; its answer comes by its future. `Exhausted`, with a hint, when there is no room soon."""
         self.await_room(OPERATION_WAIT_SECONDS if isinstance(request, Operation) else None)
-        with self._queued:
-            self._refuse_when_down()
-            self._queue.append(request)
-            self._queue_bytes += request.nbytes
-            self._queued.notify_all()
+        self._queue.put(request)
 
     def await_room(self, seconds: float | None = None) -> None:
         """Wait until the queue has room, for rows no longer than `queue_wait_ms`: before their memory is taken."""
@@ -128,19 +100,15 @@ class Engine:
                 f"less than {self.limits.disk_free_bytes >> 20} MB are free for {self._folder}: free space",
                 retry_after=RETRY_SECONDS_MAX,
             )
-        with self._queued:
-            wait = self.limits.queue_wait_ms / 1000 if seconds is None else seconds
-            room = self._queued.wait_for(self._has_room, wait)
-            self._refuse_when_down()
-            if not room:
-                raise Exhausted("the commit queue is full: send more slowly", retry_after=self._drain_seconds())
+        wait = self.limits.queue_wait_ms / 1000 if seconds is None else seconds
+        self._queue.await_room(wait, self._drain_seconds)
 
     def _drain_seconds(self) -> float:
         """About how long the loop takes for what waits, at the pace of the journal so far."""
-        if self._journal.untrimmed_bytes >= self.limits.journal_bytes:
+        if self._is_journal_full():
             return 1.0
         pace = self.totals.bytes / self.totals.seconds if self.totals.seconds else 1.0
-        return min(max(self._queue_bytes / max(pace, 1.0), RETRY_SECONDS_MIN), RETRY_SECONDS_MAX)
+        return min(max(self._queue.nbytes / max(pace, 1.0), RETRY_SECONDS_MIN), RETRY_SECONDS_MAX)
 
     def _is_disk_full(self) -> bool:
         now = self._clock.monotonic()
@@ -149,13 +117,8 @@ class Engine:
             self._disk_checked = now
         return self._disk_full
 
-    def _has_room(self) -> bool:
-        full = (
-            len(self._queue) >= self.limits.queue_commits
-            or self._queue_bytes >= self.limits.queue_bytes
-            or self._journal.untrimmed_bytes >= self.limits.journal_bytes
-        )
-        return not full or self._closing or self._failure is not None
+    def _is_journal_full(self) -> bool:
+        return self._journal.untrimmed_bytes >= self.limits.journal_bytes
 
     def operate(self, plan: Callable[[State, Frame], None]) -> View:
         """Run an operation to its end."""
@@ -201,9 +164,8 @@ class Engine:
                 self.checkpoint()
             except (LakestoreError, OSError) as error:
                 log.error("the last checkpoint failed, the next start reads the journal: %s", error)
-        with self._queued:
-            self._closing = True
-            self._queued.notify_all()
+        self._closing = True
+        self._queue.close()
         self._thread.join()
         self._checkpointer.close()
         with self._changed:
@@ -227,14 +189,11 @@ class Engine:
             self._fail(error)
 
     def _turn(self) -> bool:
-        with self._queued:
-            self._queued.wait_for(lambda: self._queue or self._closing)
-            if not self._queue:
-                return False
-            work = self._current = self._drain()
-            self._queued.notify_all()
+        work = self._current = self._queue.take()
+        if not work:
+            return False
         first = work[0]
-        if isinstance(first, _Task):
+        if isinstance(first, Task):
             self._do(first)
         elif isinstance(first, Operation):
             self._operate(first)
@@ -244,26 +203,13 @@ class Engine:
         return True
 
     @staticmethod
-    def _do(task: _Task) -> None:
+    def _do(task: Task) -> None:
         try:
             task.run()
         except LakestoreError as error:
             task.answer.set_exception(error)
         else:
             task.answer.set_result(None)
-
-    def _drain(self) -> list[_Work]:
-        """One operation, or the requests up to the next one."""
-        work = [self._queue.popleft()]
-        weight = work[0].nbytes
-        while self._queue and isinstance(work[0], Request) and weight < self.limits.group_bytes:
-            following = self._queue[0]
-            if not isinstance(following, Request) or _same_commit(work, following):
-                break
-            work.append(self._queue.popleft())
-            weight += following.nbytes
-        self._queue_bytes -= weight
-        return work
 
     def _time_us(self) -> int:
         return max(self._clock.now_us(), self._state.view.time_us)
@@ -358,11 +304,8 @@ class Engine:
             self._checkpointer.wake()
 
     def _on_loop(self, run: Callable[[], None]) -> None:
-        task = _Task(run)
-        with self._queued:
-            self._refuse_when_down()
-            self._queue.append(task)
-            self._queued.notify_all()
+        task = Task(run)
+        self._queue.put(task)
         task.answer.result()
 
     def _freeze(self) -> Frozen:
@@ -388,28 +331,15 @@ class Engine:
                 self._view = view
 
         self._on_loop(run)
-        with self._queued:
-            self._queued.notify_all()
+        self._queue.wake()
 
     def _fail(self, error: BaseException) -> None:
         log.critical("the commit loop failed: %s", error)
         self._failure = error
         lost = Unavailable("the server failed before it could answer: try again", applied="unknown")
-        with self._queued:
-            for work in (*self._current, *self._queue):
-                if not work.answer.done():
-                    work.answer.set_exception(lost)
-            self._queue.clear()
-            self._queued.notify_all()
+        for work in (*self._current, *self._queue.abandon()):
+            if not work.answer.done():
+                work.answer.set_exception(lost)
         with self._changed:
             self._changed.notify_all()
         self._on_fatal(error)
-
-
-def _same_commit(work: Sequence[_Work], following: Request) -> bool:
-    """Whether `following` repeats a request of this group: it is then answered after it."""
-    return bool(following.producer) and any(
-        isinstance(request, Request)
-        and (request.producer, request.sequence) == (following.producer, following.sequence)
-        for request in work
-    )

@@ -201,7 +201,7 @@ def test_a_full_queue_is_exhausted_at_once_with_a_hint(
         assert begun.wait(30)
         second = threading.Thread(target=table.append, args=(rows(2),))
         second.start()
-        while not engine._queue:
+        while not len(engine._queue):
             begun.wait(0.001)
         with pytest.raises(Exhausted, match="queue is full") as refused:
             engine.await_room()

@@ -1,0 +1,150 @@
+"""What waits for the commit loop: bounded, in two lanes, so that small work need not wait behind a bulk load.
+
+Work of one producer stays in order: what follows a large request of its producer waits in the same lane.
+Who puts work in waits for room for a while, and is then told when to come again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from lakestore.errors import Exhausted
+from lakestore.limits import Limits
+from lakestore.server.journal import Frame
+from lakestore.server.prepare import Request
+from lakestore.server.state import State, View
+
+SMALL_BYTES_MAX = 64 << 10
+"""A request up to here goes before larger ones of others."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """A change other than rows: `plan` fills a frame from the state, or raises."""
+
+    plan: Callable[[State, Frame], None]
+    answer: Future[View] = field(default_factory=Future)
+    nbytes: int = 1024
+
+
+@dataclass(slots=True)
+class Task:
+    """Work that must run on the commit loop and writes no frame."""
+
+    run: Callable[[], None]
+    answer: Future[None] = field(default_factory=Future)
+    nbytes: int = 0
+
+
+Work = Request | Operation | Task
+
+
+class CommitQueue:
+    """Thread-safe. `is_full` says whether something else than the queue leaves no room; `refuse` raises when down."""
+
+    def __init__(self, limits: Limits, is_full: Callable[[], bool], refuse: Callable[[], None]) -> None:
+        self._limits, self._is_full, self._refuse = limits, is_full, refuse
+        self._changed = threading.Condition()
+        self._small: deque[Work] = deque()
+        self._large: deque[Request] = deque()
+        self._in_large: Counter[str] = Counter()
+        """Producer to its requests in the large lane."""
+        self._nbytes = 0
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._small) + len(self._large)
+
+    @property
+    def nbytes(self) -> int:
+        """Rows that wait."""
+        return self._nbytes
+
+    def await_room(self, seconds: float, retry_after: Callable[[], float]) -> None:
+        """Wait until there is room; `Exhausted` when the time is over."""
+        with self._changed:
+            room = self._changed.wait_for(lambda: self._closed or self._has_room(), seconds)
+            self._refuse()
+            if not room:
+                raise Exhausted("the commit queue is full: send more slowly", retry_after=retry_after())
+
+    def _has_room(self) -> bool:
+        limits = self._limits
+        return len(self) < limits.queue_commits and self._nbytes < limits.queue_bytes and not self._is_full()
+
+    def put(self, work: Work) -> None:
+        """Add work; it is refused when the server is down."""
+        with self._changed:
+            self._refuse()
+            if isinstance(work, Request) and self._is_large(work):
+                self._large.append(work)
+                self._in_large[work.producer] += 1
+            else:
+                self._small.append(work)
+            self._nbytes += work.nbytes
+            self._changed.notify_all()
+
+    def _is_large(self, request: Request) -> bool:
+        return request.nbytes > SMALL_BYTES_MAX or bool(request.producer and self._in_large[request.producer])
+
+    def take(self) -> list[Work]:
+        """Wait for work: one operation or task, or the requests of one group; empty once the queue is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._small or self._large or self._closed)
+            if self._small and not isinstance(self._small[0], Request):
+                work: list[Work] = [self._small.popleft()]
+            else:
+                work = list(self._group())
+            self._nbytes -= sum(each.nbytes for each in work)
+            self._changed.notify_all()
+            return work
+
+    def _group(self) -> Sequence[Request]:
+        """Small requests up to the next operation, then large ones while the group has room."""
+        group: list[Request] = []
+        named: set[tuple[str, int]] = set()
+        weight = 0
+        while weight < self._limits.group_bytes:
+            following = self._small[0] if self._small else self._large[0] if self._large else None
+            if not isinstance(following, Request) or (following.producer, following.sequence) in named:
+                break  # an operation has its own turn; what repeats a request of this group is answered after it
+            if self._small:
+                self._small.popleft()
+            else:
+                self._large.popleft()
+                self._leave(following.producer)
+            group.append(following)
+            weight += following.nbytes
+            if following.producer:
+                named.add((following.producer, following.sequence))
+        return group
+
+    def _leave(self, producer: str) -> None:
+        self._in_large[producer] -= 1
+        if not self._in_large[producer]:
+            del self._in_large[producer]
+
+    def wake(self) -> None:
+        """Something that made no room has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing more comes in; what waits is still given out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def abandon(self) -> list[Work]:
+        """Everything that waits, which nobody will do any more."""
+        with self._changed:
+            left: list[Work] = [*self._small, *self._large]
+            self._small.clear()
+            self._large.clear()
+            self._closed = True
+            self._changed.notify_all()
+        return left
