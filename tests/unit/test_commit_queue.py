@@ -26,7 +26,7 @@ def queue_of(**limits: int) -> CommitQueue:
 
 def request(producer: str, sequence: int, nbytes: int = 1) -> Request:
     batch = pa.record_batch([pa.array([b"x" * nbytes])], names=["v"])
-    return Request((Change(TABLE, batch, np.zeros(1, dtype=np.int32), [], False),), producer, 1, sequence)
+    return Request((Change(TABLE, batch, np.zeros(1, dtype=np.int32), [], False, frozenset()),), producer, 1, sequence)
 
 
 def names(work: object) -> list[tuple[str, int]]:
