@@ -15,6 +15,7 @@ import orjson
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore.rows import crc32c
 from lakestore.server import formats
+from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 
 MAGIC = 0x4C534350
@@ -58,11 +59,15 @@ def write(disk: Disk, folder: Path, lsn: int, data: dict[str, Any]) -> None:
     file = disk.create(temporary)
     try:
         file.write([encode(data)])
+        disk.reach(CrashPoint.CHECKPOINT_WRITTEN)
         file.sync()
+        disk.reach(CrashPoint.CHECKPOINT_SYNCED)
     finally:
         file.close()
     disk.rename(temporary, folder / name_of(lsn))
+    disk.reach(CrashPoint.CHECKPOINT_RENAMED)
     disk.sync_folder(folder)
+    disk.reach(CrashPoint.CHECKPOINT_DURABLE)
 
 
 def newest(disk: Disk, folder: Path) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from lakestore.errors import LakestoreError
 from lakestore.limits import DEFAULT, Limits
 from lakestore.server import catalog_log, checkpoint, journal_writer, segment
 from lakestore.server.bucket import BucketLog, Chunk
+from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.index import Index
 from lakestore.server.state import State, TableState, View
@@ -87,6 +88,7 @@ class Checkpointer:
         """One checkpoint, from freeze to trimmed journal."""
         with self._running:
             frozen = self._freeze()
+            self._disk.reach(CrashPoint.CHECKPOINT_FROZEN)
             self._wanted.clear()
             if self._closing.is_set():
                 self._wanted.set()
@@ -100,6 +102,7 @@ class Checkpointer:
                 raise
             self._made.clear()
             self._install(lambda state: state.install(cut))
+            self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
             self._trim(frozen.view.lsn, data)
 
     def _undo(self, lsn: int) -> None:
@@ -111,6 +114,7 @@ class Checkpointer:
                 for path in made:
                     if path.name in self._disk.list(path.parent):
                         self._disk.remove(path)
+                self._disk.reach(CrashPoint.CHECKPOINT_UNDONE)
 
     def _cut(self, view: View) -> dict[tuple[str, int], list[Chunk]]:
         """Segments for every bucket that has rows in memory, synced with their folders."""
@@ -124,6 +128,7 @@ class Checkpointer:
             for bucket in changed:
                 cut[uuid, bucket] = self._cut_bucket(folder, state, bucket, view.lsn)
             self._disk.sync_folder(folder)
+            self._disk.reach(CrashPoint.SEGMENTS_DURABLE)
         return cut
 
     def _cut_bucket(self, folder: Path, state: TableState, bucket: int, lsn: int) -> list[Chunk]:
@@ -145,8 +150,11 @@ class Checkpointer:
             old_checkpoint = name.startswith(checkpoint.PREFIX) and name < checkpoint.name_of(lsn)
             if old_journal or old_checkpoint:
                 self._disk.remove(self._folder / name)
+                self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
         remove_unnamed(self._disk, self._folder, data["tables"])
+        self._disk.reach(CrashPoint.TRIM_SEGMENTS_REMOVED)
         self._disk.sync_folder(self._folder)
+        self._disk.reach(CrashPoint.TRIM_DURABLE)
 
 
 def _all_segments(held: BucketLog) -> bool:

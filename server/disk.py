@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from lakestore.server.crash_points import CrashPoint
+
 
 class AppendFile(Protocol):
     """A file being written from its end."""
@@ -36,7 +38,7 @@ class Disk(Protocol):
         """A new empty file; `FileExistsError` if there is one."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Replace `target` by `source`; not durable before `sync_folder`."""
+        """Replace `target` by `source`, a file or a folder; not durable before `sync_folder`."""
 
     def remove(self, path: Path) -> None:
         """Unlink; not durable before `sync_folder`."""
@@ -58,6 +60,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: Path) -> int:
         """What is left for this user."""
+
+    def reach(self, point: CrashPoint) -> None:
+        """A crash point is passed: what a crash leaves is something else from here on."""
 
 
 class RealFile:
@@ -140,3 +145,6 @@ class RealDisk:
     def free_bytes(self, path: Path) -> int:
         """Free bytes for this user."""
         return shutil.disk_usage(path).free
+
+    def reach(self, point: CrashPoint) -> None:
+        """Nothing: only tests crash here."""

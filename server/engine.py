@@ -22,7 +22,10 @@ from lakestore.server.checkpointer import Checkpointer, Frozen
 from lakestore.server.clock import Clock
 from lakestore.server.commit import Commit, build
 from lakestore.server.commit_queue import CommitQueue, Operation, Task, Work
+from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
+from lakestore.server.index import table_prefix
+from lakestore.server.index_rebuild import Rebuilder
 from lakestore.server.journal import Frame
 from lakestore.server.prepare import Answer, Request, renewed
 from lakestore.server.state import ProducerState, State, TableState, View
@@ -75,6 +78,7 @@ class Engine:
         self._checkpointer = Checkpointer(folder, disk, self.index, self._freeze, self._install, limits)
         self._thread = threading.Thread(target=self._run, name="commit-loop", daemon=True)
         self._thread.start()
+        self._rebuilder = Rebuilder(self.index, lambda run: self._on_loop(lambda: run(self._state.view)))
 
     @property
     def view(self) -> View:
@@ -151,6 +155,10 @@ class Engine:
         """What is known of a producer."""
         return self._state.producers.get(name)
 
+    def reach(self, point: CrashPoint) -> None:
+        """Pass a crash point."""
+        self._disk.reach(point)
+
     def checkpoint(self) -> None:
         """Write a checkpoint now and wait for it."""
         self._checkpointer.run_once()
@@ -159,6 +167,7 @@ class Engine:
         """Stop; what is acknowledged is durable with or without a last checkpoint."""
         if self._closing:
             return
+        self._rebuilder.close()
         if checkpoint and self._failure is None:
             try:
                 self.checkpoint()
@@ -227,6 +236,7 @@ class Engine:
                 request.answer.set_exception(error)
             return
         self._publish(commit)
+        self.reach(CrashPoint.COMMIT_PUBLISHED)
         for request, answer in zip(group, commit.answers, strict=True):
             request.answer.set_result(answer)
 
@@ -238,6 +248,8 @@ class Engine:
             try:
                 known = self._known_answer(request, last)
                 ready = request if known else renewed(request, self._state.view)
+                if known is None:
+                    self._refuse_unindexed(request)
             except LakestoreError as error:
                 request.answer.set_exception(error)
                 continue
@@ -248,6 +260,11 @@ class Engine:
                 last[request.producer] = request.sequence
             group.append(ready)
         return group
+
+    def _refuse_unindexed(self, request: Request) -> None:
+        for change in request.changes:
+            if change.table.keyed:
+                self.index.check(table_prefix(change.table.number))
 
     def _known_answer(self, request: Request, last: dict[str, int]) -> Answer | None:
         for change in request.changes:

@@ -7,12 +7,11 @@ rebuilt from the logs. The overlay lock is held for dictionary look-ups only, ne
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import count, islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -21,55 +20,17 @@ import numpy.typing as npt
 from lakestore.errors import Corrupt, Unavailable
 from lakestore.limits import DEFAULT
 from lakestore.server import index_worker as worker
+from lakestore.server.crash_points import CrashPoint
+from lakestore.server.disk import Disk
+from lakestore.server.index_process import DamagedIndex, IndexProcess
 
+log = logging.getLogger("lakestore.index")
 Ints = npt.NDArray[np.int64]
 ABSENT = worker.ABSENT
 _MISS = -3
 _STAGE_KEYS = 20_000
 PREFIX_BYTES = 4
-
-
-class IndexProcess:
-    """A worker process and the pipe to it; one request at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-E", worker.__file__, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-
-    def ask(self, op: int, keys: Sequence[bytes] = (), values: Ints | None = None, lsn: int = 0) -> tuple[int, bytes]:
-        """(index LSN, answer) of one request."""
-        blob = b"".join(keys)
-        width = len(keys[0]) if keys and len(blob) == len(keys) * len(keys[0]) else 0
-        lengths = b""
-        if keys and (not width or any(len(key) != width for key in keys)):
-            width = 0
-            lengths = np.fromiter(map(len, keys), dtype=np.uint32, count=len(keys)).tobytes()
-        head = worker.REQUEST.pack(op, len(keys), width, len(blob), lsn)
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise Unavailable("the index process is closed")
-        with self._lock:
-            try:
-                stdin.write(b"".join((head, lengths, blob, values.tobytes() if values is not None else b"")))
-                stdin.flush()
-                answer_lsn, size = worker.REPLY.unpack(worker.read_exactly(stdout, worker.REPLY.size))
-                data = worker.read_exactly(stdout, size)
-            except (EOFError, OSError, ValueError) as error:
-                raise Unavailable("the index process has ended: restart the server") from error
-        if answer_lsn == worker.FAILED:
-            raise Unavailable(f"the key index cannot be read or written ({data.decode()}): free space on the disk")
-        return answer_lsn, data
-
-    def close(self) -> None:
-        """End the process."""
-        with self._lock:
-            if self._process.stdin:
-                self._process.stdin.close()
-            self._process.wait()
-            if self._process.stdout:
-                self._process.stdout.close()
+DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +42,76 @@ class Reading:
     older: tuple[dict[bytes, int], ...]
     lsn_max: int
     """LMDB may have moved on to here and still answer as of the moment of the reading."""
+    generation: int
+    """Of LMDB's files: what was asked of others is no answer."""
 
 
 class Index:
-    """Owned by the commit loop; `begin` and `finish` serve readers."""
+    """Owned by the commit loop; `begin` and `finish` serve readers.
 
-    def __init__(self, folder: Path, cache_keys_max: int = DEFAULT.index_cache_keys) -> None:
+    While it is not whole (lost, behind, damaged), `begin` refuses, and a rebuild makes it anew beside serving:
+    nothing with a primary key is committed meanwhile, so that what it is made from stays true.
+    """
+
+    def __init__(self, folder: Path, disk: Disk, cache_keys_max: int = DEFAULT.index_cache_keys) -> None:
+        self._folder, self._disk = folder, disk
         self._cache_keys_max = cache_keys_max
-        self._finder = IndexProcess(folder)
-        self._merger = IndexProcess(folder)
         self.lock = threading.Lock()
         self._overlay: dict[bytes, int] = {}
         self._older: tuple[dict[bytes, int], ...] = ()
         self._frozen: dict[bytes, int] | None = None
         self._highest: dict[bytes, tuple[int, bytes]] = {}
         self._highest_lock = threading.Lock()
-        self._frozen_lsn = self._merged_lsn = self._finder.ask(worker.LSN)[0]
+        self._writing = threading.Lock()
+        self._generation = 0
+        self._broken: dict[bytes, str] = {}
+        self._problem = ""
+        self.progress = 0.0
+        self.on_problem: Callable[[], None] = lambda: None
+        self._damaged = False
+        self._finder, self._merger = IndexProcess(folder), IndexProcess(folder)
+        try:
+            self._frozen_lsn = self._merged_lsn = self._finder.ask(worker.LSN, again=True)[0]
+        except DamagedIndex as error:
+            self._frozen_lsn = self._merged_lsn = -1
+            self.found_problem(f"it is damaged: {error}", damaged=True)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def state(self) -> str:
+        """`ready`, or how far its rebuild is and why."""
+        if self._problem:
+            return f"rebuilding, {self.progress:.0%} done, for {self._problem}"
+        return "; ".join(self._broken.values()) or "ready"
+
+    @property
+    def ready(self) -> bool:
+        """Whether it answers, for every table."""
+        return not self._problem and not self._broken
+
+    def check(self, prefix: bytes) -> None:
+        """`Unavailable` while the index is being rebuilt, `Corrupt` for a table whose rows are damaged."""
+        if self._problem:
+            raise Unavailable(
+                f"the key index is being rebuilt, {self.progress:.0%} done: upserts, deletes and look-ups wait for it; "
+                "log tables and scans are served"
+            )
+        if prefix in self._broken:
+            raise Corrupt(self._broken[prefix])
+
+    def found_problem(self, problem: str, *, damaged: bool) -> None:
+        """Answer nothing any more from what is there; damaged files are set aside, not used again."""
+        with self._highest_lock:
+            first = not self._problem
+            self._problem = self._problem or problem
+            self._damaged = self._damaged or damaged
+            self._generation += first
+            self.progress = 0.0 if first else self.progress
+        if first:
+            log.error("the key index is rebuilt: %s", problem)
+            self.on_problem()
 
     @property
     def lsn(self) -> int:
@@ -113,9 +128,11 @@ class Index:
         return self.finish(self.begin(keys))
 
     def begin(self, keys: Sequence[bytes]) -> Reading:
-        """The part of a look-up that must be atomic; readers call it under `lock`."""
+        """The part of a look-up that must be atomic, for keys of one table; readers call it under `lock`."""
+        if keys and (self._problem or self._broken):
+            self.check(keys[0][:PREFIX_BYTES])
         values = np.fromiter(map(self._overlay.get, keys, repeat(_MISS)), dtype=np.int64, count=len(keys))
-        return Reading(keys, values, self._older, self._frozen_lsn)
+        return Reading(keys, values, self._older, self._frozen_lsn, self._generation)
 
     def finish(self, reading: Reading) -> Ints:
         """The rest of a look-up: frozen overlays, then LMDB."""
@@ -128,19 +145,26 @@ class Index:
             values[missing] = np.fromiter(map(overlay.get, keys, repeat(_MISS)), dtype=np.int64, count=len(keys))
         missing = np.flatnonzero(values == _MISS)
         if len(missing):
-            values[missing] = self._from_lmdb([reading.keys[i] for i in missing.tolist()], reading.lsn_max)
+            keys = [reading.keys[i] for i in missing.tolist()]
+            try:
+                values[missing] = self._from_lmdb(keys, reading.lsn_max)
+            except DamagedIndex as error:
+                if reading.generation == self._generation:
+                    self.found_problem(f"it is damaged: {error}", damaged=True)
+            if reading.generation != self._generation:
+                raise Unavailable("the key index changed during the look-up: look up again")
         return values
 
     def _from_lmdb(self, keys: list[bytes], lsn_max: int) -> Ints:
         highest_lsn, highest = self._highest_of(keys[0][:PREFIX_BYTES])
         if highest_lsn <= lsn_max and min(keys) > highest:
             return np.full(len(keys), ABSENT, dtype=np.int64)
-        lsn, data = self._finder.ask(worker.FIND, keys)
+        lsn, data = self._finder.ask(worker.FIND, keys, again=True)
         offsets = np.frombuffer(data, dtype=np.int64)
         if lsn > lsn_max:
             raise Unavailable("the index moved on during the look-up: look up again")
         if (offsets == worker.DAMAGED).any():
-            raise Corrupt("the key index is damaged: stop the server and remove its index folder; it is rebuilt")
+            raise DamagedIndex(f"{int((offsets == worker.DAMAGED).sum())} entries do not match their checks")
         return offsets
 
     def _highest_of(self, prefix: bytes) -> tuple[int, bytes]:
@@ -148,7 +172,7 @@ class Index:
         with self._highest_lock:
             generation = self._highest
             if prefix not in generation:
-                generation[prefix] = self._finder.ask(worker.HIGHEST, [prefix])
+                generation[prefix] = self._finder.ask(worker.HIGHEST, [prefix], again=True)
             return generation[prefix]
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int]) -> None:
@@ -167,17 +191,24 @@ class Index:
             self._frozen_lsn = lsn
 
     def merge(self, lsn: int) -> None:
-        """Put the frozen overlay into LMDB; runs beside the commit loop."""
+        """Put the frozen overlay into LMDB; runs beside the commit loop. A rebuild under way makes it needless."""
         frozen = self._frozen if self._frozen is not None else {}
-        self.write(frozen, lsn)
+        with self._writing:
+            if not self._problem:
+                self._write(frozen, lsn)
 
-    def write(self, entries: dict[bytes, int], lsn: int) -> None:
+    def _write(self, entries: dict[bytes, int], lsn: int) -> None:
         """Put entries into LMDB in one synced transaction that stands at `lsn`."""
         keys, values = iter(entries), iter(entries.values())
-        while part := list(islice(keys, _STAGE_KEYS)):
-            offsets = np.fromiter(islice(values, _STAGE_KEYS), dtype=np.int64, count=len(part))
-            self._merger.ask(worker.STAGE, part, offsets)
-        self._merged_lsn = self._merger.ask(worker.MERGE, lsn=lsn)[0]
+        try:
+            while part := list(islice(keys, _STAGE_KEYS)):
+                offsets = np.fromiter(islice(values, _STAGE_KEYS), dtype=np.int64, count=len(part))
+                self._merger.ask(worker.STAGE, part, offsets)
+            self._disk.reach(CrashPoint.INDEX_STAGED)
+            self._merged_lsn = self._merger.ask(worker.MERGE, lsn=-1 if self._broken else lsn)[0]
+            self._disk.reach(CrashPoint.INDEX_MERGED)
+        except DamagedIndex as error:
+            self.found_problem(f"it is damaged: {error}", damaged=True)
         self._highest = {}
 
     def merged(self) -> None:
@@ -191,19 +222,54 @@ class Index:
                     kept.append(overlay)
             self._older = tuple(kept)
 
-    def clear(self) -> None:
-        """Begin a rebuild: LMDB stands at nothing until `finish_rebuild`."""
-        self._merger.ask(worker.CLEAR)
+    def begin_rebuild(self) -> None:
+        """LMDB stands at nothing until `finish_rebuild`; damaged files are kept beside, under another name."""
+        with self._writing:
+            if self._damaged:
+                self._finder.close()
+                self._merger.close()
+                self._set_aside()
+                self._finder, self._merger = IndexProcess(self._folder), IndexProcess(self._folder)
+                self._damaged = False
+            self._merger.ask(worker.CLEAR)
+            self._disk.reach(CrashPoint.REBUILD_CLEARED)
+            self._broken = {}
+
+    def _set_aside(self) -> None:
+        above = self._folder.parent
+        if not self._disk.list(self._folder):
+            return
+        taken = set(self._disk.list(above))
+        name = next(name for n in count(1) if (name := f"{self._folder.name}-{DAMAGED}-{n}") not in taken)
+        self._disk.rename(self._folder, above / name)
+        self._disk.make_folder(self._folder)
+        self._disk.sync_folder(above)
+        self._disk.reach(CrashPoint.REBUILD_QUARANTINED)
+        log.error("the damaged index is kept in %s: look at its disk, then remove it", above / name)
 
     def stage(self, keys: Sequence[bytes], offsets: Ints) -> None:
         """A part of a rebuild."""
         if keys:
-            self._merger.ask(worker.STAGE, keys, offsets)
-            self._merger.ask(worker.MERGE, lsn=-1)
+            with self._writing:
+                self._merger.ask(worker.STAGE, keys, offsets)
+                self._merger.ask(worker.MERGE, lsn=-1)
+            self._disk.reach(CrashPoint.REBUILD_STAGED)
 
-    def finish_rebuild(self, lsn: int) -> None:
-        """The rebuilt index stands at `lsn`."""
-        self._merged_lsn = self._frozen_lsn = self._merger.ask(worker.MERGE, lsn=lsn)[0]
+    def finish_rebuild(self, lsn: int, broken: dict[bytes, str]) -> None:
+        """The rebuilt index stands at `lsn`, but for tables whose rows are damaged. On the commit loop."""
+        with self._writing:
+            merged_lsn = self._merger.ask(worker.MERGE, lsn=-1 if broken else lsn)[0]
+            self._disk.reach(CrashPoint.REBUILD_FINISHED)
+            with self.lock, self._highest_lock:
+                self._broken = broken
+                self._merged_lsn = self._frozen_lsn = merged_lsn
+                self._highest = {}
+                self._generation += 1
+                self._problem = ""
+
+    def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, bytes]:
+        """(LSN, `worker.WALKED` and the key to go on from) of some entries of a table, at one snapshot of LMDB."""
+        return self._merger.ask(worker.WALK, [prefix, start] if start else [prefix], lsn=entries_max)
 
     def close(self) -> None:
         """End the worker processes."""

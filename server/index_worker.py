@@ -8,11 +8,14 @@ lengths u32[], keys, and with STAGE values i64[].
 
 from __future__ import annotations
 
+import itertools
+import mmap
 import os
 import struct
 import sys
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import IO
 
 import lmdb
@@ -21,12 +24,18 @@ import numpy.typing as npt
 
 REQUEST = struct.Struct("<BIIQq")
 REPLY = struct.Struct("<qQ")
-FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST = 1, 2, 3, 4, 5, 6
+FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST, WALK = 1, 2, 3, 4, 5, 6, 7
 MARK = b"\x00"
 ABSENT, DAMAGED = -1, -2
-FAILED = -9
-"""In place of an LSN: the answer is LMDB's error."""
-MAP_BYTES = 1 << 38
+FAILED, DAMAGED_FILES = -9, -10
+"""In place of an LSN: the answer is LMDB's error. After FAILED the same request may succeed; after DAMAGED_FILES,
+which is also a sync that failed, the files must not be used any more."""
+MAP_BYTES = 1 << 30
+"""To begin with; doubled whenever it is full."""
+MAP_BYTES_MAX = 1 << 46
+WALKED = struct.Struct("<QQQ")
+"""Answer to WALK: entries, sum of mixed offsets, damaged entries; then the key to go on from, none at the end."""
+_TEMPORARY = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError, lmdb.LockError)
 _VALUE = np.dtype([("offset", "<i8"), ("check", "<u4")])
 Ints = npt.NDArray[np.int64]
 
@@ -41,11 +50,37 @@ def check_of(keys: Iterable[bytes], offsets: Ints) -> npt.NDArray[np.uint32]:
 class Store:
     """The LMDB environment."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, map_bytes: int = 0, *, read_only: bool = False) -> None:
+        data = os.path.join(path, "data.mdb")
+        size = max(map_bytes or MAP_BYTES, os.path.getsize(data) if os.path.exists(data) else 0)
         self._env = lmdb.open(
-            path, map_size=MAP_BYTES, subdir=True, sync=True, metasync=True, writemap=False, readahead=False
+            path,
+            map_size=size + -size % mmap.PAGESIZE,
+            subdir=True,
+            sync=True,
+            metasync=True,
+            writemap=False,
+            readahead=False,
+            readonly=read_only,
+            lock=not read_only,
+            create=not read_only,
         )
+        if not read_only:
+            self._env.reader_check()
         self._staged: dict[bytes, int] = {}
+        self._walk: lmdb.Transaction | None = None
+
+    def adopt_map(self) -> None:
+        """Take over the size that the other process gave the map."""
+        self._end_walk()
+        self._env.set_mapsize(0)
+
+    def _grow(self) -> None:
+        size = 2 * int(self._env.info()["map_size"])
+        if size > MAP_BYTES_MAX:
+            raise lmdb.MapFullError(f"the key index has reached {MAP_BYTES_MAX >> 40} TB")
+        self._end_walk()
+        self._env.set_mapsize(size)
 
     def lsn(self) -> int:
         """The LSN that the index stands at; -1 when it is empty."""
@@ -77,12 +112,52 @@ class Store:
         values = np.empty(len(keys), dtype=_VALUE)
         values["offset"], values["check"] = offsets, check_of(keys, offsets)
         packed = values.view("V12").tolist()
+        gone = [key for key, offset in staged.items() if offset == ABSENT]
+        while True:
+            try:
+                self._put(keys, packed, gone, lsn)
+                return
+            except lmdb.MapFullError:
+                self._grow()
+
+    def _put(self, keys: list[bytes], packed: list[bytes], gone: list[bytes], lsn: int) -> None:
         with self._env.begin(write=True) as txn:
             txn.cursor().putmulti(zip(keys, packed, strict=True))
-            for key, offset in staged.items():
-                if offset == ABSENT:
-                    txn.delete(key)
+            for key in gone:
+                txn.delete(key)
             txn.put(MARK, struct.pack("<q", lsn))
+
+    def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, bytes]:
+        """(LSN, figures) of the next entries of a table, all slices of one walk in one snapshot."""
+        if self._walk is None or not start:
+            self._end_walk()
+            self._walk = self._env.begin()
+        count = total = damaged = 0
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        cursor = self._walk.cursor()
+        found = cursor.set_range(start or prefix)
+        while found and len(keys) < entries_max and bytes(cursor.key()).startswith(prefix):
+            keys.append(bytes(cursor.key()))
+            values.append(bytes(cursor.value()).ljust(12, b"\0")[:12])
+            found = cursor.next()
+        following = bytes(cursor.key()) if found else b""
+        following = following if following.startswith(prefix) else b""
+        if keys:
+            stored = np.frombuffer(b"".join(values), dtype=_VALUE)
+            offsets = stored["offset"].astype(np.int64)
+            out_of_order = sum(a >= b for a, b in itertools.pairwise(keys))
+            damaged = int((check_of(keys, offsets) != stored["check"]).sum()) + out_of_order
+            count, total = len(keys), int(_mixed(offsets).sum(dtype=np.uint64))
+        lsn = _mark(self._walk)
+        if not following:
+            self._end_walk()
+        return lsn, WALKED.pack(count, total, damaged) + following
+
+    def _end_walk(self) -> None:
+        if self._walk is not None:
+            self._walk.abort()
+            self._walk = None
 
     def highest(self, prefix: bytes) -> bytes:
         """The highest key with a prefix; empty when there is none."""
@@ -100,7 +175,16 @@ class Store:
 
     def close(self) -> None:
         """Close the environment."""
+        self._end_walk()
         self._env.close()
+
+
+def _mixed(offsets: Ints) -> npt.NDArray[np.uint64]:
+    """As `lakestore.livesum.mixed`, which a file that imports nothing of the package cannot import."""
+    x = offsets.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def _mark(txn: lmdb.Transaction) -> int:
@@ -131,38 +215,71 @@ def split(blob: bytes, count: int, width: int, lengths: bytes) -> list[bytes]:
     return [blob[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def _answer(store: Store, pipe: IO[bytes]) -> tuple[int, bytes]:
+@dataclass(slots=True)
+class _Request:
+    op: int
+    lsn: int
+    keys: list[bytes]
+    blob: bytes
+    values: Ints
+
+
+def _read(pipe: IO[bytes]) -> _Request:
     op, count, width, size, lsn = REQUEST.unpack(read_exactly(pipe, REQUEST.size))
     lengths = b"" if width or not count else read_exactly(pipe, 4 * count)
     blob = read_exactly(pipe, size)
+    values = np.frombuffer(read_exactly(pipe, 8 * count) if op == STAGE else b"", dtype=np.int64)
+    return _Request(op, lsn, split(blob, count, width, lengths), blob, values)
+
+
+def _answer(store: Store, request: _Request) -> tuple[int, bytes]:
+    op = request.op
     if op == FIND:
-        found_lsn, offsets = store.find(split(blob, count, width, lengths))
+        found_lsn, offsets = store.find(request.keys)
         return found_lsn, offsets.tobytes()
+    if op == WALK:
+        return store.walk(request.keys[0], request.keys[1] if len(request.keys) > 1 else b"", request.lsn)
     if op == STAGE:
-        store.stage(split(blob, count, width, lengths), np.frombuffer(read_exactly(pipe, 8 * count), dtype=np.int64))
+        store.stage(request.keys, request.values)
     elif op == MERGE:
-        store.merge(lsn)
+        store.merge(request.lsn)
     elif op == CLEAR:
         store.clear()
-    return store.lsn(), store.highest(blob) if op == HIGHEST else b""
+    return store.lsn(), store.highest(request.blob) if op == HIGHEST else b""
+
+
+def _answered(store: Store, request: _Request) -> tuple[int, bytes]:
+    """The answer; errors of LMDB are answers, too."""
+    try:
+        try:
+            return _answer(store, request)
+        except lmdb.MapResizedError:
+            store.adopt_map()
+            return _answer(store, request)
+    except _TEMPORARY as error:
+        return FAILED, str(error).encode()
+    except (lmdb.Error, struct.error, ValueError) as error:
+        return DAMAGED_FILES, f"{type(error).__name__}: {error}".encode()
 
 
 def main() -> None:
     """Serve requests from standard input until it closes."""
-    store = Store(sys.argv[1])
     requests, replies = os.fdopen(0, "rb", buffering=1 << 20), os.fdopen(1, "wb", buffering=0)
+    store: Store | None = None
     while True:
         try:
-            lsn, data = _answer(store, requests)
-        except lmdb.Error as error:
-            lsn, data = FAILED, str(error).encode()
-        except (EOFError, KeyboardInterrupt):
-            store.close()
-            return
-        try:
+            request = _read(requests)
+            try:
+                store = store or Store(sys.argv[1], int(sys.argv[2]), read_only=sys.argv[3] == "1")
+                lsn, data = _answered(store, request)
+            except _TEMPORARY as error:
+                lsn, data = FAILED, str(error).encode()
+            except lmdb.Error as error:
+                lsn, data = DAMAGED_FILES, f"it cannot be opened: {error}".encode()
             replies.write(REPLY.pack(lsn, len(data)) + data)
-        except (BrokenPipeError, KeyboardInterrupt):
-            store.close()
+        except (EOFError, BrokenPipeError, KeyboardInterrupt):
+            if store:
+                store.close()
             return
 
 

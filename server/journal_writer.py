@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lakestore.errors import Exhausted
 from lakestore.server import journal
+from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 
 PREFIX = "journal-"
@@ -54,22 +55,30 @@ class JournalWriter:
             except OSError:
                 file.close()
                 raise
+        self._disk.reach(CrashPoint.ROLL_WRITTEN)
         file.sync()
+        self._disk.reach(CrashPoint.ROLL_SYNCED)
         with _full():
             self._disk.rename(aside, path)
+        self._disk.reach(CrashPoint.ROLL_RENAMED)
         self._disk.sync_folder(self._folder)
+        self._disk.reach(CrashPoint.ROLL_DURABLE)
         self._file, self._size, self.salt = file, size, salt
 
     def append(self, frame: journal.Frame) -> int:
         """Write and sync one frame; its bytes. `Exhausted` if it cannot be written: the file is as before."""
         parts = journal.encode(frame, self.salt)
+        self._disk.reach(CrashPoint.JOURNAL_READY)
         try:
             written = self._file.write(parts)
         except OSError as error:
             self._file.truncate(self._size)
+            self._disk.reach(CrashPoint.JOURNAL_CUT)
             self._file.sync()
             raise Exhausted(f"the journal cannot be written ({error.strerror}): free space on the disk") from error
+        self._disk.reach(CrashPoint.JOURNAL_WRITTEN)
         self._file.sync()
+        self._disk.reach(CrashPoint.JOURNAL_SYNCED)
         self._size += written
         self.since_checkpoint_bytes += written
         return written

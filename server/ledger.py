@@ -9,6 +9,7 @@ from lakestore.schema import Table
 from lakestore.server import catalog_log
 from lakestore.server.bucket import Position
 from lakestore.server.catalog.ledger import CatalogChange, Pointer, TierRecord
+from lakestore.server.crash_points import CrashPoint
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
 from lakestore.server.leases import Leases
@@ -88,7 +89,9 @@ class JournalLedger:
             self._check_still_true(change, state)
             frame.catalog.append(catalog_log.encode(change))
 
+        self._engine.reach(CrashPoint.CATALOG_READY)
         self._engine.operate(plan)
+        self._engine.reach(CrashPoint.CATALOG_COMMITTED)
 
     def _check_still_true(self, change: CatalogChange, state: State) -> None:
         """The gate judged by leases and epoch of a moment ago: a change they overtook is judged again."""

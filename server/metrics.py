@@ -29,6 +29,9 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily(
             "lakestore_overlay_keys", "Keys since the last checkpoint.", self._engine.index.overlay_keys
         )
+        yield GaugeMetricFamily(
+            "lakestore_index_ready", "1 if the key index answers, 0 while it is rebuilt.", int(self._engine.index.ready)
+        )
         rows = GaugeMetricFamily("lakestore_table_rows", "Live rows.", labels=["table"])
         hot = GaugeMetricFamily("lakestore_table_hot_offsets", "Offsets not yet in the lake.", labels=["table"])
         for state in view.tables.values():

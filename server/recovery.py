@@ -20,11 +20,11 @@ import pyarrow as pa
 from lakestore import keys
 from lakestore.errors import Conflict, Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
-from lakestore.offsets import OffsetSet
 from lakestore.schema import Table
 from lakestore.server import catalog_log, checkpoint, formats, journal, journal_writer, segment
 from lakestore.server.bucket import CHANGE, DELETE
 from lakestore.server.checkpointer import SEGMENTS, remove_unnamed
+from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.index import ABSENT, Index, table_prefix
 from lakestore.server.journal import Frame, RawFrame, RowsPart
@@ -63,7 +63,8 @@ def _open(folder: Path, disk: Disk, limits: Limits) -> Opened:
     remove_unnamed(disk, folder, data["tables"])
     overlay, journal_bytes = _replay(folder, disk, state)
     formats.sign(disk, folder)
-    index = Index(folder / "index", limits.index_cache_keys)
+    disk.reach(CrashPoint.RECOVERY_REPLAYED)
+    index = Index(folder / "index", disk, limits.index_cache_keys)
     try:
         _load_index(index, state, overlay, checkpoint_lsn)
         writer = JournalWriter(disk, folder, state.view.lsn + 1)
@@ -154,12 +155,15 @@ def _copy_synced(folder: Path, disk: Disk, name: str, data: bytes) -> None:
         file.sync()
     finally:
         file.close()
+    disk.reach(CrashPoint.RECOVERY_COPIED)
     if data:
         disk.rename(temporary, folder / name)
+        disk.reach(CrashPoint.RECOVERY_RENAMED)
     else:
         disk.remove(temporary)
         disk.remove(folder / name)
     disk.sync_folder(folder)
+    disk.reach(CrashPoint.RECOVERY_DURABLE)
 
 
 def _apply(raw: RawFrame, state: State, overlay: dict[bytes, int]) -> None:
@@ -193,29 +197,11 @@ def _entries(table: Table, batch: pa.RecordBatch, start: int) -> dict[bytes, int
 
 
 def _load_index(index: Index, state: State, overlay: dict[bytes, int], checkpoint_lsn: int) -> None:
-    if index.lsn < 0 and state.view.lsn == 0:
-        index.finish_rebuild(0)
-        return
-    if index.lsn < checkpoint_lsn or index.lsn > state.view.lsn:
-        log.warning("the key index stands at %d, the checkpoint at %d: it is rebuilt", index.lsn, checkpoint_lsn)
-        rebuild(index, state)
-        return
+    """Put what the journal says over LMDB, or have the index rebuilt beside serving."""
+    if index.ready and index.lsn < 0 and state.view.lsn == 0:
+        index.finish_rebuild(0, {})
+    elif index.ready and not checkpoint_lsn <= index.lsn <= state.view.lsn:
+        what = "it is lost" if index.lsn < 0 else f"it stands at {index.lsn}, the checkpoint at {checkpoint_lsn}"
+        index.found_problem(what, damaged=False)
     with index.lock:
         index.put(list(overlay), list(overlay.values()))
-
-
-def rebuild(index: Index, state: State) -> None:
-    """Make the index anew from the logs, standing at the state's LSN."""
-    index.clear()
-    for held in state.view.tables.values():
-        if not held.table.keyed:
-            continue
-        for bucket_log in held.logs:
-            dead = OffsetSet.of(bucket_log.prevs(0, bucket_log.head))
-            for start, batch, schema_id in bucket_log.rows(0, bucket_log.head, 262_144):
-                offsets = np.arange(start, start + batch.num_rows, dtype=np.int64)
-                live = ~dead.contains(offsets) & (batch.column(CHANGE).to_numpy() != DELETE)
-                rows = batch.filter(pa.array(live))
-                columns = [rows.column(name) for name in held.versions.numbered(schema_id).primary_key]
-                index.stage(keys.encode(columns, table_prefix(held.table.number)), offsets[live])
-    index.finish_rebuild(state.view.lsn)

@@ -24,6 +24,7 @@ from lakestore.errors import Corrupt
 from lakestore.rows import crc32c
 from lakestore.server import formats
 from lakestore.server.bucket import Chunk, CommitIndex, Piece
+from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 
 MAGIC = 0x4C535347
@@ -59,7 +60,9 @@ def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> in
     file = disk.create(path)
     try:
         size = file.write([(header + _CRC.pack(crc)).ljust(_HEADER_BYTES, b"\0"), *_padded(meta), body, tail])
+        disk.reach(CrashPoint.SEGMENT_WRITTEN)
         file.sync()
+        disk.reach(CrashPoint.SEGMENT_SYNCED)
     finally:
         file.close()
     return size

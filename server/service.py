@@ -37,6 +37,7 @@ class Looks:
             **self._about,
             "timeline": self._engine.timeline,
             "lsn": view.lsn,
+            "index": self._engine.index.state,
             "token": token_text(self._engine, view.lsn),
         }
         return pb.StatusAnswer(status=orjson.dumps({**about, "tables": tables}).decode())

@@ -20,6 +20,7 @@ from lakestore.server.settings import Settings
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.model.model import Change, Cut, Row, TableModel
 from tests.support.simdisk import SimDisk
+from tests.support.waiting import until
 
 SCHEMAS: dict[str, tuple[pa.Schema, int]] = {
     "t.one": (pa.schema([("id", pa.int64()), ("v", pa.int32())]), 1),
@@ -67,8 +68,14 @@ class Harness:
 
     def _start(self) -> None:
         self.server = Server(Settings(self.disk.root), disk=self.disk, clock=self._clock)
+        self.await_index()
         transport: Any = LocalTransport(self.server.service)
         self.lake = ls.Lake(transport, "machine")
+
+    def await_index(self) -> None:
+        """A rebuild beside serving ends, unless power goes."""
+        engine = self.server.engine
+        until(lambda: engine.index.ready or engine._failure or not self.disk.powered, "the index")
 
     def stop(self) -> None:
         """Let go of everything without writing a checkpoint."""

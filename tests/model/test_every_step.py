@@ -41,8 +41,8 @@ class Story:
 
     def write(self, changes: tuple[Change, ...]) -> None:
         """A commit that succeeds."""
+        self.harness.commit(self.harness.request(changes, self.sequence + 1))
         self.sequence += 1
-        self.harness.commit(self.harness.request(changes, self.sequence))
         self.model.commit(changes)
 
     def check(self) -> None:

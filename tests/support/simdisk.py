@@ -12,10 +12,13 @@ from __future__ import annotations
 import random
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from lakestore.server.crash_points import CrashPoint
 
 SECTOR = 512
 
@@ -190,6 +193,9 @@ class SimDisk:
         self._free: int | None = None
         self._failing: dict[str, int] = {}
         self._open: list[SimFile] = []
+        self._power_until: tuple[CrashPoint, int] | None = None
+        self.reached: Counter[CrashPoint] = Counter()
+        """How often each crash point was passed."""
         root.mkdir(parents=True, exist_ok=True)
 
     def lose_power_after(self, steps: int | None) -> None:
@@ -294,8 +300,11 @@ class SimDisk:
             return file
 
     def rename(self, source: Path, target: Path) -> None:
-        """Atomic inside one folder; over two, each folder's side is its own change."""
+        """Atomic inside one folder; over two, each folder's side is its own change. A folder moves at once."""
         with self.step(f"rename {source.name}"):
+            if source.is_dir():
+                source.rename(target)
+                return
             content = self._content(source)
             if target.exists():
                 self._content(target)
@@ -345,6 +354,23 @@ class SimDisk:
         """A whole file, as a running system sees it."""
         with self.lock:
             return path.read_bytes()
+
+    def lose_power_at(self, point: CrashPoint, passes: int = 0) -> None:
+        """Let power go when a crash point is passed, after so many other passes."""
+        with self.lock:
+            self._power_until = point, passes
+
+    def reach(self, point: CrashPoint) -> None:
+        """Count the pass; maybe power goes now."""
+        with self.lock:
+            self.reached[point] += 1
+            if self._power_until is None or self._power_until[0] != point:
+                return
+            self._power_until = point, self._power_until[1] - 1
+            if self._power_until[1] < 0:
+                self._power_until = None
+                self._steps_left = -1
+                raise PowerLost(f"power was lost at {point}")
 
     def free_bytes(self, path: Path) -> int:
         """Set by `set_free`, else the real disk's."""

@@ -19,6 +19,7 @@ from lakestore.server.disk import RealDisk, RealFile
 from lakestore.server.engine import Engine
 from lakestore.server.main import Server
 from lakestore.server.settings import Settings
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -73,6 +74,7 @@ def test_a_lost_index_is_rebuilt(tmp_path: Path) -> None:
     for file in (tmp_path / "data" / "index").iterdir():
         file.unlink()
     with ls.open(tmp_path / "data") as lake:
+        until(lambda: engine_of(lake).index.ready, "the rebuilt index")
         assert names(lake.table("a.b")) == {i: "x" for i in range(30, 60)}
         table = lake.table("a.b")
         table.upsert([{"id": 30, "name": "y"}])

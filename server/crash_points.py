@@ -1,0 +1,52 @@
+"""Every step after which a crash leaves something else on the disk, by name: the one list of crash points.
+
+The server passes them by `Disk.reach`, which does nothing on a real disk. Tests cut power or kill the process at
+each of them, and fail when one is never reached.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class CrashPoint(StrEnum):
+    """A step, named by what has just been done."""
+
+    JOURNAL_READY = "journal.ready-to-write"
+    JOURNAL_WRITTEN = "journal.frame-written"
+    JOURNAL_SYNCED = "journal.frame-synced"
+    JOURNAL_CUT = "journal.failed-write-cut-off"
+    COMMIT_PUBLISHED = "commit.published-not-answered"
+    ROLL_WRITTEN = "journal.file-begun"
+    ROLL_SYNCED = "journal.file-synced"
+    ROLL_RENAMED = "journal.file-named"
+    ROLL_DURABLE = "journal.file-durable"
+
+    CHECKPOINT_FROZEN = "checkpoint.frozen"
+    SEGMENT_WRITTEN = "segment.written"
+    SEGMENT_SYNCED = "segment.synced"
+    SEGMENTS_DURABLE = "checkpoint.segments-durable"
+    INDEX_STAGED = "index.staged"
+    INDEX_MERGED = "index.merged"
+    CHECKPOINT_WRITTEN = "checkpoint.written"
+    CHECKPOINT_SYNCED = "checkpoint.synced"
+    CHECKPOINT_RENAMED = "checkpoint.renamed"
+    CHECKPOINT_DURABLE = "checkpoint.durable"
+    CHECKPOINT_INSTALLED = "checkpoint.installed"
+    CHECKPOINT_UNDONE = "checkpoint.failed-files-removed"
+    TRIM_FILE_REMOVED = "trim.old-file-removed"
+    TRIM_SEGMENTS_REMOVED = "trim.segments-removed"
+    TRIM_DURABLE = "trim.durable"
+
+    RECOVERY_REPLAYED = "recovery.replayed"
+    RECOVERY_COPIED = "recovery.journal-copied"
+    RECOVERY_RENAMED = "recovery.journal-renamed"
+    RECOVERY_DURABLE = "recovery.journal-durable"
+
+    REBUILD_QUARANTINED = "rebuild.damaged-index-set-aside"
+    REBUILD_CLEARED = "rebuild.begun"
+    REBUILD_STAGED = "rebuild.part-written"
+    REBUILD_FINISHED = "rebuild.finished"
+
+    CATALOG_READY = "catalog.metadata-written"
+    CATALOG_COMMITTED = "catalog.journaled-not-answered"

@@ -1,0 +1,107 @@
+"""A process that holds the key index's LMDB environment, and the pipe to it.
+
+One that was ended by somebody is started again. One that ended by a signal of its own (a map that is cut short, a
+page that is garbage), or that says so, has damaged files.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lakestore.errors import Unavailable
+from lakestore.server import index_worker as worker
+
+Ints = npt.NDArray[np.int64]
+END_SECONDS = 10.0
+_OWN_SIGNALS = {-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL}
+
+
+class DamagedIndex(Unavailable):
+    """The files of the index cannot be trusted; it must be rebuilt."""
+
+
+class IndexProcess:
+    """A worker process; one request at a time."""
+
+    def __init__(self, folder: Path, *, map_bytes: int = 0, read_only: bool = False) -> None:
+        self._command = [sys.executable, "-E", worker.__file__, str(folder), str(map_bytes), str(int(read_only))]
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(
+        self, op: int, keys: Sequence[bytes] = (), values: Ints | None = None, lsn: int = 0, *, again: bool = False
+    ) -> tuple[int, bytes]:
+        """(index LSN, answer) of one request; `again` repeats one that changes nothing when the process was ended."""
+        message = _message(op, keys, values, lsn)
+        with self._lock:
+            try:
+                answer_lsn, data = self._exchange(message)
+            except Unavailable:
+                if not again or self._closed:
+                    raise
+                answer_lsn, data = self._exchange(message)
+        if answer_lsn == worker.FAILED:
+            raise Unavailable(f"the key index cannot be read or written ({data.decode()}): free space on the disk")
+        if answer_lsn == worker.DAMAGED_FILES:
+            raise DamagedIndex(data.decode())
+        return answer_lsn, data
+
+    def _exchange(self, message: bytes) -> tuple[int, bytes]:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if self._closed or stdin is None or stdout is None:
+            raise Unavailable("the key index is closed: try again")
+        try:
+            stdin.write(message)
+            stdin.flush()
+            answer_lsn, size = worker.REPLY.unpack(worker.read_exactly(stdout, worker.REPLY.size))
+            return answer_lsn, worker.read_exactly(stdout, size)
+        except (EOFError, OSError, ValueError) as error:
+            code = self._end()
+            self._process = self._started()
+            if code in _OWN_SIGNALS:
+                raise DamagedIndex(f"its process ended by {signal.Signals(-code).name}") from error
+            raise Unavailable("the key index's process was ended and is started again: try again") from error
+
+    def _end(self) -> int:
+        """End the process; its exit code."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            try:
+                if pipe:
+                    pipe.close()
+            except OSError:
+                continue  # what was still to be written to a process that has ended
+        try:
+            return self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def close(self) -> None:
+        """End the process for good."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._end()
+
+
+def _message(op: int, keys: Sequence[bytes], values: Ints | None, lsn: int) -> bytes:
+    blob = b"".join(keys)
+    width = len(keys[0]) if keys and len(blob) == len(keys) * len(keys[0]) else 0
+    lengths = b""
+    if keys and (not width or any(len(key) != width for key in keys)):
+        width = 0
+        lengths = np.fromiter(map(len, keys), dtype=np.uint32, count=len(keys)).tobytes()
+    head = worker.REQUEST.pack(op, len(keys), width, len(blob), lsn)
+    return b"".join((head, lengths, blob, values.tobytes() if values is not None else b""))

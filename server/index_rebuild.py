@@ -1,0 +1,107 @@
+"""The rebuild of the key index from the logs, beside serving.
+
+The commit loop gives a view; nothing with a primary key is committed until the commit loop has taken the new index
+over. What is read are immutable logs. A table whose rows are damaged stays without an index, and says which file.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore import keys
+from lakestore.errors import Corrupt, LakestoreError
+from lakestore.offsets import OffsetSet
+from lakestore.server.bucket import CHANGE, DELETE
+from lakestore.server.index import Index, table_prefix
+from lakestore.server.index_process import DamagedIndex
+from lakestore.server.state import TableState, View
+
+log = logging.getLogger("lakestore.index")
+RETRY_SECONDS = 5.0
+PART_ROWS = 262_144
+
+
+class Rebuilder:
+    """One rebuild at a time, in its own thread, whenever the index has a problem."""
+
+    def __init__(self, index: Index, on_loop: Callable[[Callable[[View], None]], None]) -> None:
+        """`on_loop` runs a function on the commit loop, with the view there."""
+        self._index, self._on_loop = index, on_loop
+        self._wanted = threading.Event()
+        self._closing = threading.Event()
+        index.on_problem = self._wanted.set
+        if not index.ready:
+            self._wanted.set()
+        self._thread = threading.Thread(target=self._run, name="index-rebuild", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; an unfinished rebuild begins anew at the next start."""
+        self._closing.set()
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._closing.is_set():
+                return
+            try:
+                self._rebuild()
+            except (LakestoreError, OSError, pa.ArrowException, ValueError, MemoryError) as error:
+                if isinstance(error, DamagedIndex):
+                    self._index.found_problem(f"it is damaged: {error}", damaged=True)
+                log.error("the rebuild of the key index failed and is tried again: %s", error)
+                self._closing.wait(RETRY_SECONDS)
+                self._wanted.set()
+
+    def _rebuild(self) -> None:
+        views: list[View] = []
+        self._on_loop(views.append)
+        tables = [state for state in views[0].tables.values() if state.table.keyed]
+        progress = _Progress(self._index, sum(sum(state.heads()) for state in tables))
+        broken: dict[bytes, str] = {}
+        self._index.begin_rebuild()
+        for state in tables:
+            try:
+                for bucket in range(len(state.logs)):
+                    self._bucket(state, bucket, progress)
+            except Corrupt as error:
+                log.error("table %s has no key index: %s", state.table.name, error)
+                broken[table_prefix(state.table.number)] = error.message
+            if self._closing.is_set():
+                return
+        self._on_loop(lambda view: self._index.finish_rebuild(view.lsn, broken))
+        log.warning("the key index is rebuilt from %d rows", progress.total)
+
+    def _bucket(self, state: TableState, bucket: int, progress: _Progress) -> None:
+        held, prefix = state.logs[bucket], table_prefix(state.table.number)
+        dead = OffsetSet.of(held.prevs(0, held.head))
+        for start, batch, schema_id in held.rows(0, held.head, PART_ROWS):
+            if self._closing.is_set():
+                return
+            offsets = np.arange(start, start + batch.num_rows, dtype=np.int64)
+            live = ~dead.contains(offsets) & (batch.column(CHANGE).to_numpy() != DELETE)
+            rows = batch.filter(pa.array(live))
+            columns = [rows.column(name) for name in state.versions.numbered(schema_id).primary_key]
+            self._index.stage(keys.encode(columns, prefix), offsets[live])
+            progress.add(batch.num_rows)
+
+
+class _Progress:
+    """Rows read, as the part of all that `Index.state` shows."""
+
+    def __init__(self, index: Index, total: int) -> None:
+        self._index, self.total = index, total
+        self._done = 0
+
+    def add(self, rows: int) -> None:
+        """Count rows."""
+        self._done += rows
+        self._index.progress = self._done / max(self.total, 1)

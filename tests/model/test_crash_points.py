@@ -1,0 +1,120 @@
+"""Every named crash point, with lost, torn and reordered writes: what was acknowledged is there, nothing else is.
+
+LAKESTORE_CRASH_SEEDS sets how many outcomes of a power cut are tried at each pass of each point.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from lakestore.errors import LakestoreError
+from lakestore.server.crash_points import CrashPoint
+from tests.model.model import Change
+from tests.model.test_every_step import LAST, Story
+
+SEEDS = int(os.environ.get("LAKESTORE_CRASH_SEEDS", "1"))
+MORE: tuple[Change, ...] = (Change("t.log", "append", ((9, "more"),)), Change("t.one", "upsert", ((3, 3),)))
+
+
+class Tour:
+    """Everything that writes, in one story; it ends where power goes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.story = Story(folder)
+        self.harness = self.story.harness
+        self.pending: tuple[Change, ...] = ()
+        """The commit whose outcome nobody knows."""
+        self.namespaces: set[str] = set()
+        """Acknowledged."""
+
+    def run(self, point: CrashPoint | None = None, passes: int = 0) -> None:
+        """Each stage, until power goes at that pass of the point."""
+        if point is not None:
+            self.harness.disk.lose_power_at(point, passes)
+        for stage in (self._commits, self._checkpoint, self._catalog, self._recovery, self._rebuild):
+            try:
+                stage()
+            except (OSError, LakestoreError):
+                if self.harness.disk.powered:
+                    raise
+            if not self.harness.disk.powered:
+                return
+
+    def _write(self, changes: tuple[Change, ...]) -> None:
+        self.pending = changes
+        self.story.write(changes)
+        self.pending = ()
+
+    def _fails(self, action: Callable[[], object]) -> None:
+        """A failure was planted; or power went, which is no failure."""
+        try:
+            action()
+        except (OSError, LakestoreError):
+            return
+        raise AssertionError("the planted failure was not seen")
+
+    def _commits(self) -> None:
+        self._write(LAST)
+        self.harness.disk.fail("write")
+        self.pending = MORE
+        self._fails(lambda: self.harness.commit(self.harness.request(MORE, self.story.sequence + 1)))
+        if self.harness.disk.powered:
+            self._write(MORE)
+
+    def _checkpoint(self) -> None:
+        self.harness.disk.fail("rename checkpoint")
+        self._fails(self.harness.server.engine.checkpoint)
+        if self.harness.disk.powered:
+            self.harness.server.engine.checkpoint()
+            self._write(LAST)
+
+    def _catalog(self) -> None:
+        self.harness.server.catalog.create_namespace("asked", {})
+        self.namespaces = {"asked"}
+
+    def _recovery(self) -> None:
+        self.harness.kill()
+
+    def _rebuild(self) -> None:
+        self.harness.server.engine.index.found_problem("a test says so", damaged=True)
+        self.harness.await_index()
+
+    def check_after_crash(self, seed: int | None) -> None:
+        """What was acknowledged is there; what was not is there whole or not at all, and is applied once by a retry."""
+        harness, model = self.harness, self.story.model
+        harness.crash(seed)
+        found, before = harness.cut(), model.cut()
+        if self.pending:
+            harness.commit(harness.request(self.pending, self.story.sequence + 1))
+            model.commit(self.pending)
+        assert found in (before, model.cut()), "part of a commit, or a lost one"
+        assert set(harness.server.engine.view.namespaces) - {"t"} >= self.namespaces
+        self.story.check()
+
+
+def test_every_crash_point_is_passed_and_power_may_go_there(tmp_path: Path) -> None:
+    """One outcome by default, and the first pass of each point; all passes with more seeds."""
+    tour = Tour(tmp_path / "all")
+    before = tour.harness.disk.reached.copy()
+    tour.run()
+    reached = tour.harness.disk.reached
+    passes = {point: reached[point] - before[point] for point in CrashPoint}
+    tour.story.check()
+    tour.harness.stop()
+    never = [point for point, count in passes.items() if count <= 0]
+    assert not never, "listed, and never passed"
+    for point, count in passes.items():
+        for n in range(count if SEEDS > 1 else 1):
+            for seed in range(SEEDS):
+                cut_short = Tour(tmp_path / f"{point}-{n}-{seed}")
+                try:
+                    cut_short.run(point, n)
+                    assert not cut_short.harness.disk.powered, f"pass {n} of {point} was not reached"
+                    cut_short.check_after_crash(seed if n or seed else None)
+                except BaseException as error:
+                    error.add_note(f"power went at pass {n} of {point}, seed {seed}")
+                    raise
+                finally:
+                    cut_short.harness.stop()
