@@ -20,6 +20,7 @@ from lakestore.server.engine import Engine
 from lakestore.server.prepare import Request, change_of
 from lakestore.server.segment import Segment
 from lakestore.v1 import lakestore_pb2 as pb
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int16()), ("word", pa.string())])
 V3: dict[str, Any] = {"lake": {"format_version": 3}}
@@ -44,6 +45,7 @@ class Home:
         if lose_index:
             shutil.rmtree(self.folder / "index")
         self.lake = ls.open(self.folder)
+        until(lambda: self.engine.index.ready, "the rebuilt index")
 
 
 @pytest.fixture(name="home")
