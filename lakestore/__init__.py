@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from lakestore.client.changes import ChangeBatch, ChangeStream
+from lakestore.client.credentials import TLS
 from lakestore.client.lake import Commit, Lake, Snapshot, connect, open
 from lakestore.client.table import Table
 from lakestore.client.writer import Writer
@@ -28,6 +29,7 @@ from lakestore.union.scan import Scan
 from lakestore.union.sql import SqlResult
 
 __all__ = [
+    "TLS",
     "ChangeBatch",
     "ChangeStream",
     "Commit",

@@ -26,7 +26,10 @@ import yaml
 from lakestore.errors import Invalid
 
 PREFIX = "LAKESTORE_"
-NOT_SETTINGS = frozenset({"LAKESTORE_CONFIG", "LAKESTORE_DEBUG", "LAKESTORE_SEED", "LAKESTORE_SERVER"})
+NOT_SETTINGS = frozenset(
+    f"LAKESTORE_{name}"
+    for name in ("CONFIG", "DEBUG", "SEED", "SERVER", "TOKEN", "TOKEN_FILE", "TLS", "CA", "CERT", "KEY")
+)
 """Variables with our prefix that the server's settings do not include."""
 MASK = "********"
 _NOT_OURS = re.compile(r"LAKESTORE_(SERVICE_(HOST|PORT.*)|PORT_\d+_.*|MODEL_.*)")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from lakestore.client.credentials import TLS, Credentials, credentials_for, token_in
+
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
 
@@ -14,8 +16,40 @@ SERVER_DEFAULT = "localhost:7340"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+_SHOWN = {
+    "tls-key": "Key of the client certificate.",
+    "tls-cert": "Client certificate, for a server that asks for one.",
+    "tls-ca": "Authority of the server's certificate; implies TLS.",
+    "tls": "Whether to connect by TLS.",
+    "token-file": "File that holds your token; or the token itself in LAKESTORE_TOKEN.",
+}
+_META = "lakestore.shown"
+
+
+def _remembered(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta.setdefault(_META, {})[parameter.name] = value
+
+
+def shown(address: str) -> Credentials:
+    """What the options of this command, and the environment, say to show to a server."""
+    context = click.get_current_context(silent=True)
+    said = {name: value for name, value in (context.meta.get(_META, {}) if context else {}).items() if value}
+    tls: TLS | bool | None = None
+    if files := {name.removeprefix("tls_"): said[name] for name in ("tls_ca", "tls_cert", "tls_key") if name in said}:
+        tls = TLS(**files)
+    elif "tls" in said:
+        tls = said["tls"].lower() == "true"
+    token = token_in(said["token_file"]) if "token_file" in said else None
+    return credentials_for(address, token, tls)
+
+
 def server_option(command: _Command) -> _Command:
-    """`--server`, or the variable LAKESTORE_SERVER."""
+    """`--server`, or the variable LAKESTORE_SERVER; and what to show to it."""
+    for name, what in _SHOWN.items():
+        command = click.option(
+            f"--{name}", expose_value=False, callback=_remembered, metavar="true|false" if name == "tls" else "FILE",
+            envvar=f"LAKESTORE_{name.removeprefix('tls-').replace('-', '_').upper()}", help=what,
+        )(command)  # fmt: skip
     return click.option(
         "--server", envvar="LAKESTORE_SERVER", default=SERVER_DEFAULT, show_default=True, help="Host and port."
     )(command)
@@ -28,6 +62,7 @@ def json_option(command: _Command) -> _Command:
 
 def connected(server: str) -> Lake:
     """A lake to be closed by `with`."""
-    from lakestore.client.lake import connect
+    from lakestore.client.lake import Lake
+    from lakestore.client.transport import connect
 
-    return connect(server)
+    return Lake(connect(server, shown(server)), server)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from lakestore import evolution, schema
+from lakestore.client import credentials
 from lakestore.client import transport as transports
 from lakestore.client.alter import fitting
 from lakestore.client.producer import ProducerPool
@@ -227,9 +228,15 @@ def _define(
     )
 
 
-def connect(address: str = "localhost:7340") -> Lake:
-    """A server's lake."""
-    return Lake(transports.connect(address), address)
+def connect(
+    address: str = "localhost:7340",
+    *,
+    token: credentials.Token | None = None,
+    tls: credentials.TLS | bool | None = None,
+) -> Lake:
+    """A server's lake. A token, also a callable that gives it, or `LAKESTORE_TOKEN` says who you are."""
+    shown = credentials.credentials_for(address, token, tls)
+    return Lake(transports.connect(address, shown), address)
 
 
 def open(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 
 from lakestore import rpc
+from lakestore.client.credentials import NOTHING, Credentials
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import WIDEST
 from lakestore.v1 import lakestore_pb2 as pb
@@ -30,6 +31,9 @@ _RECONNECT = [
 
 class Transport(Protocol):
     """A server's verbs. Errors are `LakestoreError`s."""
+
+    credentials: Credentials
+    """What it shows; tasks elsewhere connect with the same."""
 
     def hello(self, request: pb.HelloRequest, /) -> pb.HelloAnswer: ...
     def create_table(self, request: pb.CreateTableRequest, /) -> pb.TableInfo: ...
@@ -65,8 +69,9 @@ def _error_of(error: grpc.RpcError) -> LakestoreError:
 class GrpcTransport:
     """Over gRPC."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.insecure_channel(address, options=[*rpc.options(WIDEST.message_bytes), *_RECONNECT])
+    def __init__(self, address: str, credentials: Credentials = NOTHING) -> None:
+        self.credentials = credentials
+        self._channel = _channel(address, credentials)
         for method in rpc.methods():
             setattr(self, method.attribute, self._callable(method))
 
@@ -74,15 +79,15 @@ class GrpcTransport:
         coders = (method.request.SerializeToString, method.answer.FromString)
         if method.streams_in:
             streaming = self._channel.stream_stream(method.path, *coders)
-            return lambda requests: _stream(streaming, requests)
+            return lambda requests: _stream(streaming, requests, self.credentials)
         if method.streams_out:
             stream = self._channel.unary_stream(method.path, *coders)
-            return lambda request: _stream(stream, request)
+            return lambda request: _stream(stream, request, self.credentials)
         unary = self._channel.unary_unary(method.path, *coders)
 
         def call(request: Any) -> Any:
             try:
-                return unary(request, timeout=CALL_SECONDS)
+                return unary(request, timeout=CALL_SECONDS, metadata=self.credentials.metadata())
             except grpc.RpcError as error:
                 raise _error_of(error) from error
             except ValueError as error:  # how grpc says that the channel was closed
@@ -95,9 +100,18 @@ class GrpcTransport:
         self._channel.close()
 
 
-def _stream(call: Any, request: Any) -> Iterator[Any]:
+def _channel(address: str, credentials: Credentials) -> grpc.Channel:
+    options = [*rpc.options(WIDEST.message_bytes), *_RECONNECT]
+    pem = credentials.pem
+    if pem is None:
+        return grpc.insecure_channel(address, options=options)
+    keys = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+    return grpc.secure_channel(address, keys, options=options)
+
+
+def _stream(call: Any, request: Any, credentials: Credentials) -> Iterator[Any]:
     try:
-        answers = call(request)
+        answers = call(request, metadata=credentials.metadata())
     except ValueError as error:
         raise Unavailable("the connection is closed: connect again") from error
     try:
@@ -112,6 +126,7 @@ class LocalTransport:
     """A service in this process."""
 
     def __init__(self, service: Service) -> None:
+        self.credentials = NOTHING
         self._closed = False
         for method in rpc.methods():
             if service.has(method.attribute):
@@ -124,8 +139,8 @@ class LocalTransport:
         self._closed = True
 
 
-def connect(address: str) -> Transport:
+def connect(address: str, credentials: Credentials = NOTHING) -> Transport:
     """A transport to a server's host and port."""
-    transport: Any = GrpcTransport(address)
+    transport: Any = GrpcTransport(address, credentials)
     found: Transport = transport
     return found

@@ -1,0 +1,153 @@
+"""What a client shows to a server, and whom it believes: a token, a certificate, an authority. Never printed.
+
+A token goes over TLS, or to this machine; who wants it otherwise must say `tls=False`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakestore.errors import Invalid
+
+TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "LAKESTORE_TOKEN", "LAKESTORE_TOKEN_FILE"
+TLS_VARIABLE = "LAKESTORE_TLS"
+_FILE_VARIABLES = {"ca": "LAKESTORE_CA", "cert": "LAKESTORE_CERT", "key": "LAKESTORE_KEY"}
+Token = str | Callable[[], str]
+_OPTIONS = {"ca": "tls_ca", "cert": "tls_cert", "key": "tls_secret_key"}
+"""Option names by which Spark knows what to hide: it looks for `secret` and `token`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """PEM files of a connection by TLS."""
+
+    ca: str | Path | None = None
+    """Authority that signed the server's certificate; None: those that gRPC comes with."""
+    cert: str | Path | None = None
+    """The client's own certificate, if the server asks for one."""
+    key: str | Path | None = None
+    """Its private key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """The contents of a `TLS`."""
+
+    ca: bytes | None = None
+    cert: bytes | None = None
+    key: bytes | None = None
+
+    def __repr__(self) -> str:
+        return "Pem(…)"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A token and the TLS of one connection."""
+
+    token: Token | None = None
+    pem: Pem | None = None
+    """None: no TLS."""
+
+    def __repr__(self) -> str:
+        shown = "with a token" if self.token else "without a token"
+        return f"Credentials({shown}, {'by TLS' if self.pem else 'in the clear'})"
+
+    @property
+    def bearer(self) -> str:
+        """The token of this moment; empty if there is none."""
+        return (self.token() if callable(self.token) else self.token or "").strip()
+
+    def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """What a gRPC call carries."""
+        token = self.bearer
+        return (("authorization", f"Bearer {token}"),) if token else ()
+
+    def options(self) -> dict[str, str]:
+        """As options of a Spark data source, under names whose values Spark hides."""
+        found = {"token": self.bearer} if self.token else {}
+        if self.pem:
+            found["tls"] = "true"
+            for field, option in _OPTIONS.items():
+                if value := getattr(self.pem, field):
+                    found[option] = value.decode()
+        return found
+
+    @staticmethod
+    def from_options(options: Mapping[str, str]) -> Credentials:
+        """What `options` wrote."""
+        pem = None
+        if options.get("tls") == "true":
+            values = {field: options.get(option, "").encode() or None for field, option in _OPTIONS.items()}
+            pem = Pem(**values)
+        return Credentials(options.get("token"), pem)
+
+
+NOTHING = Credentials()
+
+
+def credentials_for(address: str, token: Token | None = None, tls: TLS | bool | None = None) -> Credentials:
+    """What was given or, where nothing was, what the environment says; `Invalid` for a token in the clear."""
+    token = token if token is not None else _token_of_environment()
+    if tls is None:
+        tls = _tls_of_environment()
+    pem = _read(TLS() if tls is True else tls) if tls else None
+    if token and pem is None and tls is not False and not _is_this_machine(address):
+        raise Invalid(f"a token would go to {address} in the clear: connect with tls=True, or tls=False to allow it")
+    return Credentials(token, pem)
+
+
+def token_in(file: str | Path) -> Callable[[], str]:
+    """A token that stands in a file, read each time it is needed, so that it can be replaced."""
+
+    def read() -> str:
+        try:
+            return Path(file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Invalid(f"token file {file} cannot be read: {type(error).__name__}") from error
+
+    return read
+
+
+def _token_of_environment() -> Token | None:
+    if file := os.environ.get(TOKEN_FILE_VARIABLE):
+        return token_in(file)
+    return os.environ.get(TOKEN_VARIABLE) or None
+
+
+def _tls_of_environment() -> TLS | bool | None:
+    """Files say TLS by themselves; LAKESTORE_TLS alone means the authorities that gRPC comes with."""
+    said = os.environ.get(TLS_VARIABLE, "").lower()
+    if said and said not in ("true", "false"):
+        raise Invalid(f"{TLS_VARIABLE} is true or false")
+    files = {field: value for field, name in _FILE_VARIABLES.items() if (value := os.environ.get(name))}
+    if said == "false":
+        return False
+    return TLS(**files) if files or said else None
+
+
+def _read(tls: TLS) -> Pem:
+    if (tls.cert is None) != (tls.key is None):
+        raise Invalid("a client certificate and its key go together: give TLS both")
+    return Pem(*(_bytes(file) for file in (tls.ca, tls.cert, tls.key)))
+
+
+def _bytes(file: str | Path | None) -> bytes | None:
+    try:
+        return Path(file).read_bytes() if file is not None else None
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _is_this_machine(address: str) -> bool:
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
