@@ -9,6 +9,7 @@ from lakestore import evolution, schema
 from lakestore.errors import Conflict, Invalid
 from lakestore.schema import Table
 from lakestore.server import catalog_log
+from lakestore.server.catalog import own
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.catalog.ledger import CatalogChange, CatalogStep, DropPointer, SetNamespace
 from lakestore.server.engine import Engine
@@ -37,6 +38,7 @@ class Tables:
             raise Invalid(f"the table definition has a value of a wrong type: {error}") from error
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
+        own.check_names(table, table)
         step = self._catalog.create_own(table)
         made: list[Table] = []
 
@@ -68,6 +70,7 @@ class Tables:
                     f" {request.schema_id}: load the table again"
                 )
             made.append(evolution.altered(table, steps, self._engine.limits))
+            own.check_names(state.view.named(request.table).versions.tables[0], made[0])
             if made[0] != table:
                 frame.alter.append(made[0].as_dict())
 

@@ -114,7 +114,9 @@ def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: i
     frame = tools.hot.frame(scan, columns, cut.lease)
     lake.fork(branch)
     before = int(lake.branch_snapshot(branch).snapshotId())
-    frame.writeTo(f"{lake.name}.branch_{branch}").append()
+    writer = frame.writeTo(f"{lake.name}.branch_{branch}")
+    # The table's property follows with the landing; these files are of the new size already.
+    writer.option("target-file-size-bytes", str(scan.table.lake.target_file_bytes)).append()
     lake.refresh()
     snapshot = lake.branch_snapshot(branch)
     if int(snapshot.snapshotId()) == before:

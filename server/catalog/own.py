@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore import defaults
+from lakestore.errors import Invalid
 from lakestore.schema import (
     LAKE_BUCKET,
     LAKE_FIELD_IDS,
@@ -134,6 +135,20 @@ def _part_name(part: PartitionField) -> str:
     kind = part.transform.split("[")[0]
     suffix = {"identity": "", "truncate": "_trunc"}.get(kind, f"_{kind}")
     return part.column + suffix
+
+
+def check_names(first: Table, table: Table) -> None:
+    """Refuse a column with the name of a partition field of another one: no reader of Iceberg opens such a table.
+
+    Partition fields keep the names that the table's first version gave them.
+    """
+    for part in _spec(first)["fields"]:
+        for column in table.columns:
+            if column.name.lower() == part["name"].lower() and column.id != part["source-id"]:
+                raise Invalid(
+                    f"table {table.name}: column {column.name!r} has the name of a field of the lake's partitioning:"
+                    " choose another name"
+                )
 
 
 def _order(table: Table) -> Json:

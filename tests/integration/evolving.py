@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -87,11 +88,7 @@ class Evolving:
 
     def write(self) -> None:
         """New rows, updates and deletes of old ones, in the newest version."""
-        self.step += 1
-        first = self.step * 6
-        rows = [self._row(self.definition(ITEMS), i) for i in range(first - 4, first + 8)]
-        self.lake.table(ITEMS).upsert(self._arrow(ITEMS, rows))
-        self.items.update((row[1], row) for row in rows)
+        first = self.upsert(12)
         gone = [first - 4, first + 5]
         self.lake.table(ITEMS).delete([{"id": i} for i in gone])
         for i in gone:
@@ -99,6 +96,15 @@ class Evolving:
         happened = [self._row(self.definition(EVENTS), i) for i in range(first, first + 6)]
         self.lake.table(EVENTS).append(self._arrow(EVENTS, happened))
         self.events.extend(happened)
+
+    def upsert(self, count: int) -> int:
+        """New rows and updates of old ones, in one commit; the first id that was new."""
+        self.step += 1
+        first = self.step * 6
+        rows = [self._row(self.definition(ITEMS), i) for i in range(first - 4, first - 4 + count)]
+        self.lake.table(ITEMS).upsert(self._arrow(ITEMS, rows))
+        self.items.update((row[1], row) for row in rows)
+        return first
 
     def _row(self, definition: Table, i: int) -> Row:
         return {c.id: i if c.name == "id" else self._value(c.type, i, c.required) for c in definition.columns}
@@ -108,7 +114,9 @@ class Evolving:
             return None
         large = self.rng.randrange(1 << 33, 1 << 40)
         if kind.startswith("decimal"):
-            return Decimal(i * 25 + (10**10 if kind != "decimal(8,2)" else 0)).scaleb(-2)
+            scale = int(kind[-2])
+            return Decimal(i * 25 + (10**14 if "20" in kind else 0)).scaleb(-scale)
+        moment = dt.datetime(2024, 3, 1 + i % 28, 1, 2, 3, i)
         return {
             "string": f"s{self.step}-{i}",
             "int8": i % 100,
@@ -118,6 +126,10 @@ class Evolving:
             "float32": i / 4,
             "float64": i / 4 + 1e-9,
             "bool": i % 2 == 0,
+            "date": moment.date(),
+            "timestamp": moment,
+            "timestamptz": moment.replace(tzinfo=dt.UTC),
+            "binary": bytes([i % 256, 0, 255]),
         }[kind]
 
     def _arrow(self, table: str, rows: list[Row]) -> pa.Table:
@@ -140,11 +152,28 @@ class Evolving:
                 assert names == definition.schema.names, f"{reader.__name__} of {table}"
                 assert tuples(found, definition) == expected, f"{reader.__name__} of {table}"
 
+    def check_conditions(self) -> None:
+        """A condition on each column finds the model's rows: none is skipped for what another column says."""
+        with self.reads() as reads:
+            for table in (ITEMS, EVENTS):
+                definition, rows = self.definition(table), shown(self.definition(table), self.model(table))
+                for place, column in enumerate(definition.columns):
+                    for text, holds in conditions(column.name, [row[place] for row in rows]):
+                        wanted = [row for row in rows if holds(row[place])]
+                        found = self.lake.table(table).scan(where=text).to_arrow()
+                        assert tuples(found, definition) == wanted, f"{text} of {table}"
+                        counted = reads.sql(f"SELECT count(*) FROM {table} WHERE {text}").collect()[0][0]
+                        assert counted == len(wanted), f"{text} of {table} in Spark"
+
     def by_union(self, table: str) -> pa.Table:
         """By our union read in Arrow."""
         found = self.lake.table(table).scan().to_arrow()
         assert found.schema == self.definition(table).schema
         return found
+
+    def by_arrow(self, table: str) -> pa.Table:
+        """By our union read in Arrow, whichever version it meets."""
+        return self.lake.table(table).scan().to_arrow()
 
     def by_spark_union(self, table: str) -> pa.Table:
         """By our union read in Spark."""
@@ -180,6 +209,18 @@ class Evolving:
             yield made
         finally:
             made.close()
+
+
+def conditions(name: str, values: list[Any]) -> list[tuple[str, Callable[[Any], bool]]]:
+    """Conditions on a column, as text and as what they mean."""
+    known = sorted({value for value in values if value is not None})
+    made: list[tuple[str, Callable[[Any], bool]]] = [(f"{name} IS NULL", lambda value: value is None)]
+    if known and isinstance(known[0], (str, int, Decimal)) and not isinstance(known[0], bool):
+        one = max(known, key=values.count)
+        literal = "'{}'".format(one.replace("'", "''")) if isinstance(one, str) else str(one)
+        made.append((f"{name} = {literal}", lambda value: value == one))
+        made.append((f"{name} > {literal}", lambda value: value is not None and value > one))
+    return made
 
 
 def tuples(found: pa.Table, definition: Table) -> Rows:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lakestore.errors import Invalid
 from lakestore.schema import Column, Lake, Table
 from lakestore.server.catalog import metadata, own, schemas
 from lakestore.server.catalog.catalog import Name
@@ -148,3 +149,16 @@ def test_a_record_of_before_live_rows_were_kept_asks_the_log(lake: World) -> Non
         lake.commit("own", *rewrite(5, 4, 11, 1))
     lake.ledger.rows.update(rows)
     lake.commit("own", *rewrite(5, 4, 11, 1))
+
+
+def test_a_column_does_not_take_the_name_of_a_partition_field(lake: World) -> None:
+    """Iceberg refuses to open such a table; the source of the field may have its name."""
+    columns = (Column(1, "region", "string"), Column(2, "at", "timestamptz"))
+    first = Table("a.b", columns, lake=Lake(partition_by=("region", "day(at)")))
+    own.check_names(first, first)
+    area = (replace(columns[0], name="area"), columns[1])
+    own.check_names(first, replace(first, columns=area))
+    for name in ("region", "at_day", "AT_DAY"):
+        with pytest.raises(Invalid, match="partitioning"):
+            own.check_names(first, replace(first, columns=(*area, Column(3, name, "string"))))
+    own.check_names(first, replace(first, columns=(columns[0], replace(columns[1], name="at_day"))))
