@@ -13,6 +13,7 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakestore import python_rows
 from lakestore.arrow_message import has_compressed
 from lakestore.casting import Cast
 from lakestore.errors import Corrupt, Invalid
@@ -83,30 +84,17 @@ def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
     if isinstance(rows, pa.Table):
         table = rows
     elif isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
-        table = _from_dicts(rows, schema)
+        table = python_rows.of_dicts(rows, schema)
     elif hasattr(rows, "to_arrow"):
         table = rows.to_arrow()
     elif hasattr(rows, "columns") and hasattr(rows, "index"):
-        table = pa.Table.from_pandas(rows, preserve_index=False)
+        table = python_rows.of_pandas(rows, schema)
     elif hasattr(rows, "__arrow_c_stream__"):
         table = pa.table(rows)
     else:
         raise Invalid(f"rows of type {type(rows).__name__} are not a table, batch, data frame or list of dicts")
     batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-def _from_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    fields = [schema.field(name) if name in schema.names else None for name in names]
-    columns = []
-    for name, field in zip(names, fields, strict=True):
-        try:
-            values = [row.get(name) for row in rows]
-            columns.append(pa.array(values, type=field.type if field else None))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise Invalid(f"column {name!r}: {error}") from error
-    return pa.table(columns, names=names)
 
 
 def conform(

@@ -7,7 +7,7 @@ A name is a scalar's, such as `int64`, `decimal(12,2)` or `fixed(16)`, or nests 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -74,6 +74,28 @@ def parts(kind: pa.DataType) -> list[pa.Field]:
     if pa.types.is_map(kind):
         return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
     return []
+
+
+def mapped(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A nested type whose direct parts have changed types."""
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(change(part.type)) for part in kind])
+    if pa.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(change(key.type)), item.with_type(change(item.type)))
+    return pa.list_(kind.value_field.with_type(change(kind.value_type)))
+
+
+def optional(kind: pa.DataType) -> pa.DataType:
+    """The type with nothing inside required: Parquet's writer refuses required fields of structs that are null."""
+    if not pa.types.is_nested(kind):
+        return kind
+    loose = mapped(kind, optional)
+    if pa.types.is_struct(loose):
+        return pa.struct([part.with_nullable(True) for part in loose])
+    if pa.types.is_map(loose):
+        return pa.map_(loose.key_field, loose.item_field.with_nullable(True))
+    return pa.list_(loose.value_field.with_nullable(True))
 
 
 def nested_count(name: str) -> int:

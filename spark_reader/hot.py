@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from lakestore.client.transport import Transport, connect
 from lakestore.rows import decode_trusted
-from lakestore.schema import Table
 from lakestore.spark.spool import Spool
+from lakestore.spark.types import for_spark, schema_for_spark, spark_schema
 from lakestore.union import plan
 from lakestore.union.plan import Split, TableScan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -31,37 +31,6 @@ DRIVER_ROWS_MAX = 500_000
 SPOOL_SPLIT_ROWS_MAX = 250_000
 SPOOL_THREADS = 2
 SPLIT_ROWS_MAX = 500_000
-_SIMPLE = {
-    "bool": "boolean",
-    "int8": "tinyint",
-    "int16": "smallint",
-    "int32": "int",
-    "int64": "bigint",
-    "float32": "float",
-    "float64": "double",
-    "timestamp": "timestamp_ntz",
-    "timestamptz": "timestamp",
-}
-_SYSTEM = {"__change": "string", "__bucket": "int", "__offset": "bigint", "__timestamp": "timestamp"}
-
-
-def spark_type(name: str) -> str:
-    """Spark's type for a declared type."""
-    return _SIMPLE.get(name, name)
-
-
-def spark_schema(table: Table, columns: Sequence[str]) -> StructType:
-    """Spark's schema of these columns, system columns among them."""
-    parsed = StructType.fromDDL(", ".join(_field(table, name) for name in columns))
-    assert isinstance(parsed, StructType)
-    return parsed
-
-
-def _field(table: Table, name: str) -> str:
-    if name in _SYSTEM:
-        return f"`{name}` {_SYSTEM[name]} NOT NULL"
-    column = table.column(name)
-    return f"`{name}` {spark_type(column.type)}{' NOT NULL' if column.required else ''}"
 
 
 class Hot:
@@ -108,11 +77,12 @@ class Hot:
             self._spool.close()
 
     def _spooled(self, spool: Spool, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
-        schema = scan.table.read_schema(list(columns))
+        schema = schema_for_spark(scan.table.read_schema(list(columns)))
 
         def write(split: Split) -> Path | None:
             request = plan.fetch_request(scan, split, columns, lease)
-            return spool.write(lease, schema, fetch(self._transport, request))
+            rows = (for_spark(batch, schema) for batch in fetch(self._transport, request))
+            return spool.write(lease, schema, rows)
 
         with ThreadPoolExecutor(SPOOL_THREADS) as pool:
             paths = [path.as_uri() for path in pool.map(write, scan.hot_splits(SPOOL_SPLIT_ROWS_MAX)) if path]
@@ -122,14 +92,14 @@ class Hot:
         return self._spark.read.schema(spark_columns).parquet(*paths)
 
     def _local(self, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
-        schema = scan.table.read_schema(list(columns))
+        schema = schema_for_spark(scan.table.read_schema(list(columns)))
         batches = [
-            batch
+            for_spark(batch, schema)
             for split in scan.hot_splits(SPLIT_ROWS_MAX)
             for batch in fetch(self._transport, plan.fetch_request(scan, split, columns, lease))
         ]
-        rows = pa.Table.from_batches(batches) if batches else schema.empty_table()
-        return self._spark.createDataFrame(rows.cast(schema), schema=spark_schema(scan.table, columns))
+        rows = pa.Table.from_batches(batches, schema)
+        return self._spark.createDataFrame(rows, schema=spark_schema(scan.table, columns))
 
 
 def fetch(transport: Transport, request: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
@@ -169,6 +139,7 @@ class _Reader(DataSourceReader):
         assert isinstance(partition, _Split)
         transport = connect(self._options["server"])
         try:
-            yield from fetch(transport, pb.FetchRequest.FromString(bytes.fromhex(partition.request)))
+            for batch in fetch(transport, pb.FetchRequest.FromString(bytes.fromhex(partition.request))):
+                yield for_spark(batch, schema_for_spark(batch.schema))
         finally:
             transport.close()

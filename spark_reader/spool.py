@@ -47,7 +47,7 @@ class Spool:
         options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with pq.ParquetWriter(path, schema, **options) as writer:
             for batch in (first, *rows):
-                writer.write_batch(batch.cast(schema))
+                writer.write_batch(batch)
         with self._lock:
             self._bytes += path.stat().st_size
         return path

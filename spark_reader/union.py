@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from lakestore import defaults
 from lakestore.schema import SYSTEM_TYPES, VERSION_MARK, Table
 from lakestore.schema import Column as Declared
 from lakestore.spark.dead import alive
-from lakestore.spark.hot import Hot, spark_type
+from lakestore.spark.hot import Hot
+from lakestore.spark.types import spark_type
 from lakestore.union.plan import TableScan
 
 CATALOG = "lake"
@@ -57,7 +60,7 @@ def _shown(scan: TableScan, rows: DataFrame, name: str) -> Column:
     if held is None:
         return _initial(column).cast(kind).alias(name)
     found = sf.col(f"`{held.name}`")
-    same = rows.schema[held.name].dataType.simpleString() == kind
+    same = rows.schema[held.name].dataType.simpleString() == kind.simpleString()
     return (found if same else found.cast(kind)).alias(name)
 
 
@@ -66,4 +69,6 @@ def _initial(column: Declared) -> Column:
     value = column.initial
     if isinstance(value, str) and column.type.startswith(("binary", "fixed")):
         return sf.unhex(sf.lit(value))
+    if column.type == "time":
+        value = defaults.scalar(value, column.type, column.name).cast(pa.int64()).as_py()
     return sf.lit(value)

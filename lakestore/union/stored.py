@@ -26,6 +26,13 @@ def declared(array: pa.Array, field: pa.Field, table: Table) -> pa.Array:
     return _Stored(table.name, WIDEST).stored(array, Wanted.of(field.type, iter(nested)), field.name)
 
 
+def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array in another type of the same shape, at every depth; fields by name."""
+    if array.type == kind and not pa.types.is_nested(kind):
+        return array
+    return _Stored("", WIDEST).stored(array, Wanted.of(kind), "")
+
+
 def id_of(field: pa.Field) -> int | None:
     """The field id that a Parquet file carries, if it does."""
     found = (field.metadata or {}).get(FIELD_ID)

@@ -1,0 +1,113 @@
+"""Rows as users write them in Python: lists of dicts and pandas frames, as Arrow columns of the table's types.
+
+pyarrow drops what a type has no place for: unknown fields of structs, fractions, times of dates. Here that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FRACTIONS = (float, np.floating, Decimal)
+_MIDNIGHT = time()
+
+
+def of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    """A list of dicts; columns that the schema does not have come as pyarrow guesses them."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [_column([row.get(name) for row in rows], schema, name) for name in names]
+    return pa.table(columns, names=names)
+
+
+def of_pandas(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
+    """A pandas frame; nested columns hold Python values, whose type pyarrow cannot guess."""
+    nested = {field.name for field in schema if pa.types.is_nested(field.type) and _is_python(frame, field.name)}
+    plain = pa.Table.from_pandas(frame[[name for name in frame.columns if name not in nested]], preserve_index=False)
+    for at, name in enumerate(frame.columns):
+        if name in nested:
+            held = zip(frame[name], frame[name].notna(), strict=True)
+            values = [value if there else None for value, there in held]
+            plain = plain.add_column(at, name, _column(values, schema, name))
+    return plain
+
+
+def _is_python(frame: pd.DataFrame, name: str) -> bool:
+    return list(frame.columns).count(name) == 1 and frame[name].dtype == object
+
+
+def _column(values: list[Any], schema: pa.Schema, name: str) -> pa.Array:
+    kind = schema.field(name).type if name in schema.names else None
+    try:
+        if kind is not None:
+            _check(values, range(len(values)), kind, name)
+        return pa.array(values, type=kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"column {name!r}: {error}") from error
+
+
+def _check(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
+    """Refuse values of which pyarrow would keep only a part; `rows` are the rows they are in."""
+    if pa.types.is_struct(kind):
+        _check_structs(values, rows, kind, path)
+    elif pa.types.is_list(kind):
+        pairs = [(part, row) for value, row in zip(values, rows, strict=True) if value is not None for part in value]
+        _check([part for part, _ in pairs], [row for _, row in pairs], kind.value_type, f"{path}.element")
+    elif pa.types.is_map(kind):
+        entries = [
+            (pair, row)
+            for value, row in zip(values, rows, strict=True)
+            if value is not None
+            for pair in (value.items() if isinstance(value, Mapping) else value)
+        ]
+        for (_, *rest), row in entries:
+            if len(rest) != 1:
+                raise Invalid(f"column {path!r}, row {row}: a map is a dict or a list of pairs")
+        places = [row for _, row in entries]
+        _check([pair[0] for pair, _ in entries], places, kind.key_type, f"{path}.key")
+        _check([pair[1] for pair, _ in entries], places, kind.item_type, f"{path}.value")
+    else:
+        _check_scalars(values, rows, kind, path)
+
+
+def _check_structs(values: Sequence[Any], rows: Sequence[int], kind: pa.StructType, path: str) -> None:
+    names = {part.name for part in kind}
+    held = [(value, row) for value, row in zip(values, rows, strict=True) if value is not None]
+    for value, row in held:
+        if not isinstance(value, Mapping):
+            raise Invalid(f"column {path!r}, row {row}: {type(value).__name__} is no dict, which a struct is")
+        for name in value:
+            if name not in names:
+                raise Invalid(f"column {path!r}, row {row}: there is no field {name!r}")
+    for part in kind:
+        inner = [value.get(part.name) for value, _ in held]
+        _check(inner, [row for _, row in held], part.type, f"{path}.{part.name}")
+
+
+def _check_scalars(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
+    seen = set(map(type, values))
+    if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
+        return
+    if any(issubclass(each, _FRACTIONS) for each in seen):
+        _refuse_first(values, rows, kind, path, lambda value: isinstance(value, _FRACTIONS) and not _whole(value, kind))
+    if pa.types.is_date(kind) and any(issubclass(each, datetime) for each in seen):
+        _refuse_first(values, rows, kind, path, lambda v: isinstance(v, datetime) and v.time() != _MIDNIGHT)
+
+
+def _whole(value: Any, kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) and value == value and abs(value) != float("inf") and value == int(value))
+
+
+def _refuse_first(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str, wrong: Any) -> None:
+    for value, row in zip(values, rows, strict=True):
+        if wrong(value):
+            raise Invalid(f"column {path!r}, row {row}: {value!r} is no {kind}")
