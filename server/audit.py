@@ -32,6 +32,7 @@ def table_status(state: TableState) -> dict[str, Any]:
         "name": state.table.name,
         "uuid": state.table.uuid,
         "keyed": state.table.keyed,
+        "schema_id": state.table.schema_id,
         "buckets": len(heads),
         "rows": sum(log.at_head.live_rows for log in state.logs),
         "head": heads,

@@ -118,10 +118,10 @@ def read(
         if chosen is None:
             _show(scan.to_batches(), SHOWN_ROWS if limit is None else limit)
             return
-        schema = target.definition.read_schema(names)
+        stream = scan.to_reader()
         progress = Progress(f"{table} → {output.name if output else 'stdout'}")
-        with formats.Output(output, chosen, schema) as sink:
-            for batch in _limited(scan.to_batches(), limit):
+        with formats.Output(output, chosen, stream.schema) as sink:
+            for batch in _limited(stream, limit):
                 sink.write(batch)
                 progress.add(batch.num_rows)
         if output:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -44,6 +44,17 @@ class Scan:
         """The rows in batches of bounded size, read while they are taken."""
         with self._begun() as (cut, scan, columns, condition):
             yield from arrow.execute(cut, scan, columns, condition)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream that knows its schema: the one of the cut, which may be older than the table's."""
+        held = ExitStack()
+        cut, scan, columns, condition = held.enter_context(self._begun())
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with held:
+                yield from arrow.execute(cut, scan, columns, condition)
+
+        return pa.RecordBatchReader.from_batches(arrow.schema(scan.table, columns), batches())
 
     def to_arrow(self) -> pa.Table:
         """The rows as one table in the declared types."""

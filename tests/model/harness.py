@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from lakestore.errors import LakestoreError
 from lakestore.livesum import live_sum
 from lakestore.server.main import Server
 from lakestore.server.settings import Settings
+from lakestore.types import arrow_type, type_name
 from lakestore.v1 import lakestore_pb2 as pb
-from tests.model.model import Change, Cut, Row, TableModel
+from tests.model.model import Change, Cut, Field, Row, TableModel
 from tests.support.simdisk import SimDisk
 from tests.support.waiting import until
 
@@ -28,9 +29,9 @@ SCHEMAS: dict[str, tuple[pa.Schema, int]] = {
     "t.log": (pa.schema([("a", pa.int64()), ("b", pa.string())]), 0),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    "t.one": {"primary_key": ["id"], "buckets": 3},
-    "t.two": {"primary_key": ["g", "n"], "bucket_key": ["g"], "buckets": 2},
-    "t.log": {"buckets": 2},
+    "t.one": {"primary_key": ["id"], "buckets": 3, "lake": {"format_version": 3}},
+    "t.two": {"primary_key": ["g", "n"], "bucket_key": ["g"], "buckets": 2, "lake": {"format_version": 3}},
+    "t.log": {"buckets": 2, "lake": {"format_version": 3}},
 }
 KINDS = {"upsert": pb.UPSERT, "delete": pb.DELETE, "append": pb.APPEND}
 PRODUCER = "machine"
@@ -138,14 +139,16 @@ class Harness:
         self.disk = SimDisk(self.disk.root)
         self._start()
 
-    def create(self, name: str) -> None:
-        """Create one of the tables."""
+    def create(self, name: str) -> TableModel:
+        """Create one of the tables; its model."""
         self.lake.create_table(name, SCHEMAS[name][0], **OPTIONS[name])
+        schema, keys = SCHEMAS[name]
+        return TableModel(keys, [tuple(Field(i, f.name, type_name(f.type, "")) for i, f in enumerate(schema, start=1))])
 
-    def request(self, changes: Sequence[Change], sequence: int) -> pb.CommitRequest:
+    def request(self, changes: Sequence[Change], sequence: int, tables: Mapping[str, TableModel]) -> pb.CommitRequest:
         """A commit on the wire."""
         return pb.CommitRequest(
-            changes=[wire_change(c.table, KINDS[c.kind], [batch_of(c)]) for c in changes],
+            changes=[wire_change(c.table, KINDS[c.kind], [batch_of(c, tables[c.table])], c.schema_id) for c in changes],
             producer=PRODUCER,
             epoch=self.epoch,
             sequence=sequence,
@@ -165,12 +168,12 @@ class Harness:
         return {table.name: rows_of(snapshot.scan(table.name).to_arrow()) for table in self.lake.tables()}
 
     def changes(self, name: str, start: str, *, before_images: bool = False) -> list[tuple[Any, ...]]:
-        """(__change, __bucket, __offset, row) up to now; offsets are checked to be dense per bucket."""
+        """(__change, __bucket, __offset, row, its version) up to now."""
         found: list[tuple[Any, ...]] = []
         stream = self.lake.table(name).changes(start, until="now", before_images=before_images)
         for batch in stream:
             for change, bucket, offset, _, *row in zip(*(c.to_pylist() for c in batch.to_arrow().columns), strict=True):
-                found.append((change, bucket, offset, tuple(row)))
+                found.append((change, bucket, offset, tuple(row), batch.schema_id))
         return found
 
     def check(self, model: dict[str, TableModel]) -> None:
@@ -187,31 +190,33 @@ class Harness:
         records = self.changes(name, "earliest", before_images=True)
         offsets: dict[int, list[int]] = defaultdict(list)
         folded: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        per_key: dict[tuple[Any, ...], list[tuple[str, Row]]] = defaultdict(list)
-        for change, bucket, offset, row in records:
+        per_key: dict[tuple[Any, ...], list[tuple[str, Row, int]]] = defaultdict(list)
+        for change, bucket, offset, row, version in records:
             assert self.seen.setdefault((uuid + change, bucket, offset), row) == row, "a record has changed"
             key = row[: table.key_columns] if table.key_columns else (bucket, offset)
             if change == "-U":
-                assert folded[key][2] == row, "a before-image is not the row before"
+                _, _, held, then = folded[key]
+                assert table.shown(held, then, version) == row, "a before-image is not the row before"
                 continue
             offsets[bucket].append(offset)
-            per_key[key if table.key_columns else ()].append((change, row))
+            per_key[key if table.key_columns else ()].append((change, row, version))
             if change == "-D":
-                assert folded.pop(key)[2] == row, "a delete does not carry the row that it removed"
+                _, _, held, then = folded.pop(key)
+                assert table.shown(held, then, version) == row, "a delete does not carry the row that it removed"
             else:
                 assert (change == "+U") == (key in folded), "an insert of a present key, or an update of an absent one"
-                folded[key] = (bucket, offset, row)
+                folded[key] = (bucket, offset, row, version)
         for found in offsets.values():
             assert found == list(range(len(found))), "offsets are not dense"
-        expected: dict[tuple[Any, ...], list[tuple[str, Row]]] = defaultdict(list)
-        for change, row in table.changes:
-            expected[row[: table.key_columns]].append((change, row))
+        expected: dict[tuple[Any, ...], list[tuple[str, Row, int]]] = defaultdict(list)
+        for change, row, version in table.changes:
+            expected[row[: table.key_columns]].append((change, row, version))
         assert per_key == expected, "the changelog is not what was written"
         self._check_sums(name, folded, offsets)
 
     def _check_sums(self, name: str, folded: dict[Any, tuple[Any, ...]], offsets: dict[int, list[int]]) -> None:
         live: dict[int, list[int]] = defaultdict(list)
-        for bucket, offset, _ in folded.values():
+        for bucket, offset, *_ in folded.values():
             live[bucket].append(offset)
         for entry in self.lake.transport.audit(pb.AuditRequest(table=name)).buckets:
             expected = live_sum(np.array(live[entry.bucket], dtype=np.int64))
@@ -221,20 +226,20 @@ class Harness:
 
     def _check_lookups(self, name: str, table: TableModel) -> None:
         """Every key there is answers its row, and every key that was deleted none."""
-        keys = list(dict.fromkeys(row[: table.key_columns] for _, row in table.changes))
+        keys = list(dict.fromkeys(row[: table.key_columns] for _, row, _ in table.changes))
         if keys:
-            found = self.lake.table(name).lookup(batch_of(Change(name, "delete", tuple(keys))))
+            found = self.lake.table(name).lookup(batch_of(Change(name, "delete", tuple(keys), table.schema_id), table))
             assert [tuple(row.values()) for row in found.to_pylist()] == [
                 table.live[k] for k in keys if k in table.live
             ]
 
 
-def batch_of(change: Change) -> pa.RecordBatch:
-    """Rows, or the keys of a delete, as Arrow."""
-    schema, keys = SCHEMAS[change.table]
-    fields = list(schema)[:keys] if change.kind == "delete" else list(schema)
-    columns = [pa.array([row[i] for row in change.rows], field.type) for i, field in enumerate(fields)]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+def batch_of(change: Change, table: TableModel) -> pa.RecordBatch:
+    """Rows, or the keys of a delete, as Arrow, with the names of their version."""
+    version = table.versions[change.schema_id]
+    fields = version[: table.key_columns] if change.kind == "delete" else version
+    columns = [pa.array([row[i] for row in change.rows], arrow_type(f.type)) for i, f in enumerate(fields)]
+    return pa.RecordBatch.from_arrays(columns, names=[field.name for field in fields])
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:

@@ -59,7 +59,8 @@ class Tour:
         self._write(LAST)
         self.harness.disk.fail("write")
         self.pending = MORE
-        self._fails(lambda: self.harness.commit(self.harness.request(MORE, self.story.sequence + 1)))
+        request = self.harness.request(MORE, self.story.sequence + 1, self.story.model.tables)
+        self._fails(lambda: self.harness.commit(request))
         if self.harness.disk.powered:
             self._write(MORE)
 
@@ -87,7 +88,7 @@ class Tour:
         harness.crash(seed)
         found, before = harness.cut(), model.cut()
         if self.pending:
-            harness.commit(harness.request(self.pending, self.story.sequence + 1))
+            harness.commit(harness.request(self.pending, self.story.sequence + 1, self.story.model.tables))
             model.commit(self.pending)
         assert found in (before, model.cut()), "part of a commit, or a lost one"
         assert set(harness.server.engine.view.namespaces) - {"t"} >= self.namespaces

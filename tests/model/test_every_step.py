@@ -9,7 +9,7 @@ import pytest
 
 from lakestore.errors import LakestoreError
 from tests.model.harness import SCHEMAS, Harness
-from tests.model.model import Change, Model, TableModel
+from tests.model.model import Change, Model
 
 BEFORE = (
     Change("t.one", "upsert", tuple((i, 0) for i in range(30))),
@@ -32,8 +32,7 @@ class Story:
         self.harness = Harness(folder)
         self.model = Model()
         for name in SCHEMAS:
-            self.harness.create(name)
-            self.model.tables[name] = TableModel(SCHEMAS[name][1])
+            self.model.tables[name] = self.harness.create(name)
         self.sequence = 0
         self.write(BEFORE)
         self.harness.server.engine.checkpoint()
@@ -41,7 +40,7 @@ class Story:
 
     def write(self, changes: tuple[Change, ...]) -> None:
         """A commit that succeeds."""
-        self.harness.commit(self.harness.request(changes, self.sequence + 1))
+        self.harness.commit(self.harness.request(changes, self.sequence + 1, self.model.tables))
         self.sequence += 1
         self.model.commit(changes)
 
@@ -97,7 +96,7 @@ def test_every_step_of_a_checkpoint_fails_once(tmp_path: Path) -> None:
 def test_power_is_lost_at_every_step_of_a_commit(tmp_path: Path) -> None:
     for step, seed in [(0, 0), *((1, seed) for seed in range(12)), (2, 0)]:
         told = Story(tmp_path / f"{step}-{seed}")
-        request = told.harness.request(LAST, told.sequence + 1)
+        request = told.harness.request(LAST, told.sequence + 1, told.model.tables)
         told.harness.disk.lose_power_after(step)
         answered = True
         try:
@@ -130,7 +129,7 @@ def test_a_failed_write_is_cut_off_and_the_next_commit_stands(story: Story) -> N
     for failing in ("write", "sync"):
         story.harness.disk.fail(failing)
         with pytest.raises(LakestoreError) as refused:
-            story.harness.commit(story.harness.request(LAST, story.sequence + 1))
+            story.harness.commit(story.harness.request(LAST, story.sequence + 1, story.model.tables))
         if failing == "write":
             assert refused.value.applied == "no"
             story.write(LAST)
@@ -145,7 +144,7 @@ def test_what_a_restart_has_served_survives_a_power_cut(story: Story) -> None:
     """A frame that was written and never synced is read after a kill: from then on it must be durable."""
     story.harness.disk.fail("sync")
     with pytest.raises(LakestoreError):
-        story.harness.commit(story.harness.request(LAST, story.sequence + 1))
+        story.harness.commit(story.harness.request(LAST, story.sequence + 1, story.model.tables))
     story.harness.kill()
     story.model.commit(LAST)
     assert story.harness.cut() == story.model.cut(), "the frame was whole in the page cache"

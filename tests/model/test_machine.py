@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
+from lakestore.evolution import AddColumn, DropColumn, RenameColumn, Step, WidenColumn
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.model.harness import SCHEMAS, Harness, batch_of
-from tests.model.model import Change, Kind, Model, Row, TableModel
+from tests.model.model import Change, Field, Kind, Model, Row, Version
 
 SMALL = st.integers(0, 12)
 TABLES = st.sampled_from(sorted(SCHEMAS))
@@ -48,6 +50,7 @@ def _row(name: str, kind: Kind) -> st.SearchStrategy[Row]:
     return st.tuples(*(wanted[: SCHEMAS[name][1]] if kind == "delete" else wanted))
 
 
+STEPS = st.sampled_from(["add", "drop", "rename", "widen"])
 COMMITS = st.lists(changes(), min_size=1, max_size=4)
 
 
@@ -75,27 +78,38 @@ class LakeMachine(RuleBasedStateMachine):
             self.create(name)
 
     def create(self, name: str) -> None:
-        self.harness.create(name)
-        self.model.tables[name] = TableModel(SCHEMAS[name][1])
+        self.model.tables[name] = self.harness.create(name)
         self.model.cuts.clear()
 
     def known(self, commit: list[Change]) -> list[Change]:
-        """The changes whose tables exist."""
-        return [change for change in commit if change.table in self.model.tables]
+        """The changes whose tables exist, in the version that holds, with values for the columns that came later."""
+        return [self.current(change) for change in commit if change.table in self.model.tables]
+
+    def current(self, change: Change) -> Change:
+        table = self.model.tables[change.table]
+        if change.kind == "delete":
+            return replace(change, schema_id=table.schema_id)
+        first = {field.id for field in table.versions[0]}
+        rows = []
+        for row in change.rows:
+            now = table.shown(row, 0, table.schema_id)
+            held = zip(table.fields, now, strict=True)
+            rows.append(tuple(value if field.id in first else len(repr(row)) % 7 for field, value in held))
+        return replace(change, rows=tuple(rows), schema_id=table.schema_id)
 
     def accept(self, request: pb.CommitRequest, answer: pb.CommitAnswer, commit: list[Change]) -> None:
         """The server has answered: the model follows, and both must say the same."""
         expected = self.model.commit(commit)
         fields = ("inserted", "updated", "deleted", "not_found")
         assert [{name: getattr(result, name) for name in fields} for result in answer.results] == expected
-        self.model.cuts[answer.token] = self.model.cut()
+        self.model.remember(answer.token)
         self.sequence = request.sequence
         self.last = request, answer
 
     @rule(commit=COMMITS)
     def write(self, commit: list[Change]) -> None:
         if commit := self.known(commit):
-            request = self.harness.request(commit, self.sequence + 1)
+            request = self.harness.request(commit, self.sequence + 1, self.model.tables)
             self.accept(request, self.harness.commit(request), commit)
 
     @rule()
@@ -105,15 +119,73 @@ class LakeMachine(RuleBasedStateMachine):
         request, first = self.last
         assert self.harness.commit(request) == first
 
+    @rule(commit=COMMITS)
+    def write_with_the_names_of_the_first_version(self, commit: list[Change]) -> None:
+        """Columns are followed by their ids; what is gone is refused, and nothing of the commit is stored."""
+        request = self.harness.request(commit, self.sequence + 1, self.model.tables)
+        if all(self.model.tables[change.table].accepts(change) for change in commit):
+            self.accept(request, self.harness.commit(request), commit)
+        else:
+            with pytest.raises(Invalid, match="was dropped"):
+                self.harness.commit(request)
+
+    def alteration(self, name: str, step: str, wish: int) -> tuple[list[Step], Version] | None:
+        """Steps and the version they lead to; None when the table has no column to do it to."""
+        table = self.model.tables[name]
+        fields, keys = table.fields, table.key_columns
+        free = [other for other in "xyz" if other not in [field.name for field in fields]]
+        last = max(field.id for version in table.versions for field in version)
+        if step == "add" and free:
+            new = Field(last + 1, free[0], "int32", [None, 5][wish % 2])
+            return [AddColumn(new.name, new.type, default=new.initial)], (*fields, new)
+        if step == "drop" and len(fields) > max(keys, 1):
+            gone = fields[max(keys, wish % len(fields))]
+            return [DropColumn(gone.name)], tuple(field for field in fields if field != gone)
+        if step == "rename" and free:
+            old = fields[wish % len(fields)]
+            return [RenameColumn(old.name, free[0])], tuple(replace(f, name=free[0]) if f == old else f for f in fields)
+        narrow = [field for field in fields[keys:] if field.type == "int32"]
+        if step == "widen" and narrow:
+            wide = replace(narrow[0], type="int64")
+            return [WidenColumn(wide.name, "int64")], tuple(wide if f == narrow[0] else f for f in fields)
+        return None
+
+    @rule(name=TABLES, step=STEPS, wish=st.integers(0, 9))
+    def alter(self, name: str, step: str, wish: int) -> None:
+        if made := self.alteration(name, step, wish):
+            self.harness.lake.table(name).alter(*made[0])
+            self.model.tables[name].alter(made[1])
+
+    @rule(name=TABLES, step=STEPS, wish=st.integers(0, 9), steps=st.integers(0, 2), seed=SEEDS)
+    def lose_power_in_an_alteration(self, name: str, step: str, wish: int, steps: int, seed: int | None) -> None:
+        """A version is there whole or not at all, and once it is answered it stays."""
+        if not (made := self.alteration(name, step, wish)):
+            return
+        table = self.harness.lake.table(name)
+        self.harness.disk.lose_power_after(steps)
+        answered = False
+        try:
+            table.alter(*made[0])
+            answered = True
+        except LakestoreError as error:
+            assert error.applied == "unknown"
+        self.harness.crash(seed)
+        found = self.harness.lake.table(name).definition.schema_id
+        if found != self.model.tables[name].schema_id:
+            self.model.tables[name].alter(made[1])
+        assert found == self.model.tables[name].schema_id
+        assert not answered or self.model.tables[name].fields == made[1], "acknowledged, then lost"
+        self.harness.check(self.model.tables)
+
     @rule(commit=COMMITS, ahead=st.integers(2, 5))
     def a_gap_in_the_sequence_is_refused(self, commit: list[Change], ahead: int) -> None:
         if commit := self.known(commit):
             with pytest.raises(Invalid):
-                self.harness.commit(self.harness.request(commit, self.sequence + ahead))
+                self.harness.commit(self.harness.request(commit, self.sequence + ahead, self.model.tables))
 
     @rule(commit=COMMITS)
     def a_commit_with_one_bad_part_is_refused_whole(self, commit: list[Change]) -> None:
-        request = self.harness.request(self.known(commit), self.sequence + 1)
+        request = self.harness.request(self.known(commit), self.sequence + 1, self.model.tables)
         request.changes.add(table="t.absent", kind=pb.APPEND, rows=b"", crc32c=0)
         with pytest.raises(LakestoreError) as refused:
             self.harness.commit(request)
@@ -123,7 +195,7 @@ class LakeMachine(RuleBasedStateMachine):
     def write_on_a_disk_that_refuses_once(self, commit: list[Change]) -> None:
         """A write that fails is cut off again; the same commit succeeds later."""
         if commit := self.known(commit):
-            request = self.harness.request(commit, self.sequence + 1)
+            request = self.harness.request(commit, self.sequence + 1, self.model.tables)
             self.harness.disk.fail("write")
             with pytest.raises(LakestoreError) as refused:
                 self.harness.commit(request)
@@ -159,7 +231,7 @@ class LakeMachine(RuleBasedStateMachine):
         """The commit is there whole or not at all, and its retry is applied exactly once."""
         if not (commit := self.known(commit)):
             return
-        request = self.harness.request(commit, self.sequence + 1)
+        request = self.harness.request(commit, self.sequence + 1, self.model.tables)
         self.harness.disk.lose_power_after(steps)
         answer = None
         try:
@@ -226,26 +298,32 @@ class LakeMachine(RuleBasedStateMachine):
         token = data.draw(st.sampled_from(sorted(self.model.cuts)))
         keys = SCHEMAS[name][1]
         rows = self.model.cuts[token].get(name, [])
-        folded: dict[Any, Row] = {(row[:keys] if keys else ("old", i)): row for i, row in enumerate(rows)}
-        for change, bucket, offset, row in self.harness.changes(name, token):
+        start = self.model.versions[token].get(name, 0)
+        folded: dict[Any, tuple[Row, int]] = {}
+        for i, row in enumerate(rows):
+            folded[row[:keys] if keys else ("old", i)] = row, start
+        for change, bucket, offset, row, version in self.harness.changes(name, token):
             key = row[:keys] if keys else (bucket, offset)
             if change == "-D":
                 del folded[key]
             else:
-                folded[key] = row
-        assert sorted(folded.values(), key=repr) == self.model.tables[name].rows()
+                folded[key] = row, version
+        table = self.model.tables[name]
+        now = [table.shown(row, version, table.schema_id) for row, version in folded.values()]
+        assert sorted(now, key=repr) == table.rows()
 
     @rule(name=TABLES)
     def a_stream_from_the_snapshot_is_the_table(self, name: str) -> None:
         found = self.harness.changes(name, "snapshot")
-        assert sorted((row for _, _, _, row in found), key=repr) == self.model.tables[name].rows()
+        assert sorted((row for _, _, _, row, _ in found), key=repr) == self.model.tables[name].rows()
         assert {change for change, *_ in found} <= {"+I"}
 
     @rule(keys=st.lists(SMALL, min_size=1, max_size=8))
     def lookup(self, keys: list[int]) -> None:
         live = self.model.tables["t.one"].live
-        wanted = Change("t.one", "delete", tuple((key,) for key in keys))
-        found = self.harness.lake.table("t.one").lookup(batch_of(wanted))
+        table = self.model.tables["t.one"]
+        wanted = Change("t.one", "delete", tuple((key,) for key in keys), table.schema_id)
+        found = self.harness.lake.table("t.one").lookup(batch_of(wanted, table))
         assert [tuple(row.values()) for row in found.to_pylist()] == [live[key,] for key in keys if (key,) in live]
 
     @invariant()

@@ -20,6 +20,8 @@ from lakestore.server.engine import Engine
 from lakestore.server.prepare import Request, change_of
 from lakestore.server.segment import Segment
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.verify import verify
+from tests.support import golden
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int16()), ("word", pa.string())])
@@ -313,3 +315,41 @@ def test_a_column_order_of_its_own_does_not_mix_up_keys(home: Home) -> None:
     assert scan(home.lake) == []
     [*_, last] = [row for batch in table.changes(until="now") for row in batch.to_pylist()]
     assert (last["__change"], last["a"], last["b"]) == ("-D", "1", "2")
+
+
+def test_verify_agrees_across_versions(home: Home) -> None:
+    table = home.lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=2, **V3)
+    table.upsert([{"id": i, "n": i, "word": "w"} for i in range(20)])
+    home.engine.checkpoint()
+    table.alter(rename={"id": "key"}, drop=["word"], add={"c": pa.string()}, default={"c": "x"})
+    table.upsert([{"key": i, "n": -i} for i in range(10, 30)])
+    table.alter(widen={"n": pa.int64()}, add={"word": pa.binary()})
+    table.delete([{"key": 3}])
+    assert verify(home.lake.transport, "a.b").same
+
+
+def test_a_folder_from_before_versions_is_altered(tmp_path: Path) -> None:
+    data = golden.unpacked(golden.FOLDER / "data-0.1.tar.xz", tmp_path)
+    with ls.open(data) as lake:
+        orders = lake.table("shop.orders")
+        rows = orders.scan().to_arrow()
+        key = orders.definition.primary_key[0]
+        orders.alter(add={"note": pa.string()}, rename={key: "number"}, order=["note"])
+        orders.upsert(rows.slice(0, 1).rename_columns(["number" if n == key else n for n in rows.schema.names]))
+    with ls.open(data) as lake:
+        orders = lake.table("shop.orders")
+        found = orders.scan().to_arrow()
+        assert found.schema.names[:2] == ["note", "number"]
+        assert found.num_rows == rows.num_rows
+        assert orders.lookup(found.slice(0, 3).select(["number"])).num_rows == 3
+        assert verify(lake.transport, "shop.orders").same
+        assert {batch.schema_id for batch in orders.changes(until="now")} == {0, 1}
+
+
+def test_a_scan_of_an_old_cut_knows_its_schema(home: Home) -> None:
+    table = home.lake.create_table("a.b", SCHEMA)
+    token = table.append([{"id": 1}])
+    table.alter(drop=["word"], rename={"id": "key"})
+    assert table.scan(at=token).to_reader().schema.names == ["id", "n", "word"]
+    assert table.scan(at=token, columns=["id"]).to_reader().read_all().to_pylist() == [{"id": 1}]
+    assert table.scan().to_reader().read_all().to_pylist() == [{"key": 1, "n": None}]
