@@ -101,6 +101,10 @@ class Limits:
     """gRPC calls served at once, open streams among them; one more is `Exhausted`."""
     streams: int = option(400, low=1, high=10_000)
     """Open streams (subscribers, writers, scans) at once; one more is `Exhausted`. Keep it below `threads`."""
+    feed_cache_bytes: int = option(64 * _MB, low=0, high=64 * _GB)
+    """Encoded changes kept for other subscribers of the same tables; the oldest are forgotten for more."""
+    subscriptions: int = option(10_000, low=1, high=1_000_000)
+    """Named subscriptions of a server; one more is `Exhausted` until one is dropped."""
     leases: int = option(10_000, low=1, high=1_000_000)
     """Reads that hold a cut; one more is `Exhausted` until one ends."""
     lease_seconds: int = option(86_400, low=1, high=31 * 86_400)

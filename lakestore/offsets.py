@@ -14,6 +14,23 @@ _FLAGS_SPAN_MAX = 1 << 28
 _EMPTY: Offsets = np.empty(0, dtype=np.int64)
 
 
+class OffsetsFrom:
+    """All offsets from one on, asked like an `OffsetSet`."""
+
+    __slots__ = ("start",)
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def contains(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
+        """For each offset, whether it is `start` or later."""
+        return np.asarray(offsets >= self.start)
+
+    def below(self, end: int) -> range:
+        """The members smaller than `end`."""
+        return range(self.start, end)
+
+
 class OffsetSet:
     """An immutable set of offsets with fast bulk membership."""
 

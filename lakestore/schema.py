@@ -16,6 +16,9 @@ import pyarrow as pa
 from lakestore import defaults, types
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
+from lakestore.retention import Retention
+from lakestore.retention import check as check_retention
+from lakestore.retention import parsed as parse_retention
 from lakestore.types import arrow_type, type_name
 
 SYSTEM_PREFIX = "__"
@@ -161,6 +164,8 @@ class Table:
     schema_id: int = 0
     last_column_id: int = 0
     """Highest id that any column or nested field ever had; none is given twice."""
+    retention: Retention | None = None
+    """How long the log is kept; None keeps all of it."""
 
     @property
     def keyed(self) -> bool:
@@ -242,6 +247,7 @@ class Table:
             "number": self.number,
             "schema_id": self.schema_id,
             "last_column_id": self.last_column_id,
+            **({"retention": self.retention.as_dict()} if self.retention else {}),
         }
 
     @staticmethod
@@ -272,6 +278,7 @@ class Table:
             number=data["number"],
             schema_id=data["schema_id"],
             last_column_id=data.get("last_column_id") or max_id(columns),
+            retention=Retention.from_dict(data.get("retention")),
         )
 
 
@@ -302,6 +309,7 @@ def define(
     merge: str = "upsert",
     lake: dict[str, Any] | None = None,
     limits: Limits = DEFAULT,
+    retention: Any = None,
 ) -> Table:
     """A table from what a user writes, checked by `check`."""
     keys = tuple(primary_key or ())
@@ -317,6 +325,7 @@ def define(
         merge=merge,
         lake=lake_options(lake or {}),
         last_column_id=max_id(columns),
+        retention=parse_retention(retention),
     )
     check(table, limits)
     return table
@@ -344,6 +353,7 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
             defaults.scalar(value, column.type, column.name)
     _check_ids(table)
     _check_keys(table)
+    check_retention(table.retention, table.name, keyed=table.keyed)
     if type(table.buckets) is not int or not 1 <= table.buckets <= limits.buckets:
         raise Invalid(f"table {table.name}: buckets must be 1 to {limits.buckets}, not {table.buckets}")
     if table.merge != "upsert":

@@ -36,6 +36,10 @@ def table_status(state: TableState) -> dict[str, Any]:
         "buckets": len(heads),
         "rows": sum(log.at_head.live_rows for log in state.logs),
         "head": heads,
+        "log_start": list(state.starts()),
+        "log_start_lsn": state.log_start_lsn,
+        "log_start_us": max(log.base.time_us for log in state.logs) if state.log_start_lsn else 0,
+        "retention": str(state.table.retention) if state.table.retention else None,
         "tier_point": list(points),
         "hot": sum(heads) - sum(points),
         "freshness": state.table.lake.freshness,
@@ -56,9 +60,11 @@ def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAu
     state = view.named(name)
     for bucket, log in enumerate(state.logs):
         head = log.at_head
-        log_sum = log_rows = index_sum = index_rows = 0
-        dead = reads.dead_of(log, 0, log.head)
-        for rows in reads.live(log, 0, log.head, dead):
+        log_sum = index_sum = log.base.live_sum
+        log_rows = index_rows = log.base.live_rows
+        start = log.base.end
+        dead = reads.dead_of(log, start, log.head)
+        for rows in reads.live(log, start, log.head, dead):
             log_sum += live_sum(rows.offsets)
             log_rows += len(rows.offsets)
             confirmed = _confirmed(engine, state, bucket, rows) if log.keyed else rows.offsets

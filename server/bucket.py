@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore import schema
-from lakestore.errors import Internal
+from lakestore.errors import Internal, PositionExpired
 
 Ints = npt.NDArray[np.int64]
 CHANGE, PREV = "__change", schema.PREV
@@ -150,11 +150,16 @@ class Position:
     live_sum: int = 0
     live_rows: int = 0
     time_us: int = 0
+    lsn: int = 0
+
+    def as_list(self) -> list[int]:
+        """The stored form."""
+        return [self.end, self.live_sum, self.live_rows, self.time_us, self.lsn]
 
 
 @dataclass(frozen=True)
 class BucketLog:
-    """The rows of a bucket from offset 0 to its head."""
+    """The rows of a bucket from its log start to its head."""
 
     schema: pa.Schema
     """Storage schema, with `__change` and `__prev` in front for primary-key tables."""
@@ -162,6 +167,8 @@ class BucketLog:
     sealed: int = 0
     """How many chunks a running checkpoint is cutting into segments, or are segments."""
     at_head: Position = field(default_factory=Position)
+    base: Position = field(default_factory=Position)
+    """The bucket at its log start. Its LSN is the table's log start: nothing is known of commits before it."""
 
     @property
     def head(self) -> int:
@@ -177,9 +184,7 @@ class BucketLog:
         """The log with one more commit."""
         if chunk.start != self.head:
             raise Internal(f"rows at {chunk.start} do not follow head {self.head}")
-        last = chunk.index
-        head = Position(chunk.end, int(last.live_sum[-1]), int(last.live_rows[-1]), int(last.time_us[-1]))
-        return replace(self, chunks=_joined((*self.chunks, chunk), self.sealed), at_head=head)
+        return replace(self, chunks=_joined((*self.chunks, chunk), self.sealed), at_head=position_of(chunk.index, -1))
 
     def freeze(self) -> BucketLog:
         """The log whose chunks will not be joined with what comes after."""
@@ -189,7 +194,19 @@ class BucketLog:
         """The log with everything below the segments' end replaced by them."""
         end = segments[-1].end if segments else 0
         later = tuple(chunk for chunk in self.chunks if chunk.start >= end)
-        return replace(self, chunks=(*segments, *later), sealed=len(segments))
+        kept = tuple(chunk for chunk in segments if chunk.end > self.base.end)
+        return replace(self, chunks=(*kept, *later), sealed=len(kept))
+
+    def from_lsn(self, lsn: int) -> BucketLog:
+        """The log without the commits up to `lsn`; a chunk that reaches beyond them stays whole."""
+        base = replace(self.at_lsn(lsn), lsn=lsn)
+        return self.above(base)
+
+    def above(self, base: Position) -> BucketLog:
+        """The log that starts at `base`, one of its commit ends."""
+        kept = tuple(chunk for chunk in self.chunks if chunk.end > base.end)
+        sealed = max(self.sealed - (len(self.chunks) - len(kept)), 0)
+        return replace(self, chunks=kept, sealed=sealed, base=base)
 
     @cached_property
     def _pieces(self) -> list[Piece]:
@@ -204,22 +221,46 @@ class BucketLog:
         return np.array([chunk.index.lsn[0] for chunk in self.chunks], dtype=np.int64)
 
     @cached_property
+    def _first_times(self) -> Ints:
+        return np.array([chunk.index.time_us[0] for chunk in self.chunks], dtype=np.int64)
+
+    @cached_property
     def _chunk_ends(self) -> Ints:
         return np.array([chunk.end for chunk in self.chunks], dtype=np.int64)
 
     def at_lsn(self, lsn: int) -> Position:
         """The bucket as of the last commit at or before `lsn`."""
+        if lsn < self.base.lsn:
+            raise PositionExpired(
+                f"changes are kept from LSN {self.base.lsn} on, and the position is LSN {lsn}: read a snapshot"
+            )
         at = int(np.searchsorted(self._first_lsns, lsn, side="right")) - 1
         if at < 0:
-            return Position()
+            return self.base
         index = self.chunks[at].index
-        i = int(np.searchsorted(index.lsn, lsn, side="right")) - 1
-        return Position(int(index.end[i]), int(index.live_sum[i]), int(index.live_rows[i]), int(index.time_us[i]))
+        return position_of(index, int(np.searchsorted(index.lsn, lsn, side="right")) - 1)
+
+    def at_time(self, time_us: int) -> Position:
+        """The bucket as of the last commit at or before a time, or the log start if there is none."""
+        at = int(np.searchsorted(self._first_times, time_us, side="right")) - 1
+        if at < 0:
+            return self.base
+        index = self.chunks[at].index
+        found = position_of(index, int(np.searchsorted(index.time_us, time_us, side="right")) - 1)
+        return found if found.lsn > self.base.lsn else self.base
+
+    def lsn_beyond(self, end: int) -> int | None:
+        """The first commit that ends beyond `end`; None when `end` is the head."""
+        at = int(np.searchsorted(self._chunk_ends, end, side="right"))
+        if at == len(self.chunks):
+            return None
+        index = self.chunks[at].index
+        return int(index.lsn[np.searchsorted(index.end, end, side="right")])
 
     def at_end(self, end: int) -> tuple[int, Position] | None:
         """(lsn, position) of the commit that ends at `end`; None when none does."""
-        if end == 0:
-            return 0, Position()
+        if end <= self.base.end:
+            return (self.base.lsn, self.base) if end == self.base.end else None
         at = int(np.searchsorted(self._chunk_ends, end))
         if at == len(self.chunks):
             return None
@@ -227,17 +268,16 @@ class BucketLog:
         i = int(np.searchsorted(index.end, end))
         if i == len(index.end) or index.end[i] != end:
             return None
-        here = Position(end, int(index.live_sum[i]), int(index.live_rows[i]), int(index.time_us[i]))
-        return int(index.lsn[i]), here
+        return int(index.lsn[i]), position_of(index, i)
 
     def lsn_reaching(self, start: int, reach: int) -> int:
         """The LSN of the last commit that ends at or before `reach`, or of the first one behind `start`."""
         commits = self.commits(start, min(reach, self.head))
         if len(commits.lsn):
             return int(commits.lsn[-1])
-        at = int(np.searchsorted(self._chunk_ends, start, side="right"))
-        index = self.chunks[at].index
-        return int(index.lsn[np.searchsorted(index.end, start, side="right")])
+        beyond = self.lsn_beyond(start)
+        assert beyond is not None, "nothing lies beyond the head"
+        return beyond
 
     def commits(self, start: int, end: int) -> CommitIndex:
         """The commits whose rows lie in [start, end), both commit ends."""
@@ -268,6 +308,10 @@ class BucketLog:
 
         With `needed`, the batches of compressed segments have those columns only.
         """
+        if start < self.base.end and start < end:
+            raise PositionExpired(
+                f"changes are kept from offset {self.base.end} on, and offset {start} was asked for: read a snapshot"
+            )
         first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
         for piece in self._pieces[first:]:
             if piece.start >= end:
@@ -308,6 +352,13 @@ class BucketLog:
             back[order] = np.arange(len(order))
             found = found.take(pa.array(back))
         return found
+
+
+def position_of(index: CommitIndex, i: int) -> Position:
+    """The position after one commit of an index."""
+    return Position(
+        int(index.end[i]), int(index.live_sum[i]), int(index.live_rows[i]), int(index.time_us[i]), int(index.lsn[i])
+    )
 
 
 def _joined(chunks: tuple[Chunk, ...], sealed: int) -> tuple[Chunk, ...]:

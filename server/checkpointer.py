@@ -199,8 +199,10 @@ def table_entries(view: View, cut: Mapping[tuple[str, int], list[Chunk]]) -> lis
                 "table": state.table.as_dict(),
                 "versions": state.versions.to_list(),
                 "created_lsn": state.created_lsn,
+                "created_us": state.created_us,
                 "tiers": [catalog_log.tier_list(record) for record in state.tiers.values()],
                 "buckets": buckets,
+                "bases": [held.base.as_list() for held in state.logs],
             }
         )
     return entries

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore.server import recovery
+from lakestore.server.bells import Bells
 from lakestore.server.checkpointer import Checkpointer, Frozen
 from lakestore.server.clock import Clock
 from lakestore.server.commit import Commit, build
@@ -68,6 +69,8 @@ class Engine:
         self._view = self._state.view
         self.totals = Totals()
         self._changed = threading.Condition()
+        self.bells = Bells()
+        """Rung for the uuids of tables and the names of subscriptions that a commit touches."""
         self._current: Sequence[Work] = ()
         self._queue = CommitQueue(limits, self._is_journal_full, self._refuse_when_down)
         self._folder = folder
@@ -85,11 +88,25 @@ class Engine:
         """The newest published state."""
         return self._view
 
+    def serving(self) -> View:
+        """The newest state, or `Unavailable` when no more will come."""
+        self._refuse_when_down()
+        return self._view
+
     def wait_beyond(self, lsn: int, seconds: float) -> View:
         """The view once it is beyond `lsn`, or the current one when the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._view.lsn > lsn or self._failure or self._closing, seconds)
         self._refuse_when_down()
+        return self._view
+
+    def now_us(self) -> int:
+        """The clock's time."""
+        return self._clock.now_us()
+
+    def settled(self) -> View:
+        """The view once every commit that has its time by now is published."""
+        self._on_loop(lambda: None)
         return self._view
 
     def submit(self, request: Request | Operation) -> None:
@@ -159,6 +176,10 @@ class Engine:
         """Pass a crash point."""
         self._disk.reach(point)
 
+    def wake_checkpoint(self) -> None:
+        """Ask for a checkpoint soon."""
+        self._checkpointer.wake()
+
     def checkpoint(self) -> None:
         """Write a checkpoint now and wait for it."""
         self._checkpointer.run_once()
@@ -179,6 +200,7 @@ class Engine:
         self._checkpointer.close()
         with self._changed:
             self._changed.notify_all()
+        self.bells.ring_all()
         self._journal.close()
         self.index.close()
 
@@ -312,6 +334,10 @@ class Engine:
             self._view = view
         with self._changed:
             self._changed.notify_all()
+        frame = commit.frame
+        self.bells.ring(
+            [*(part.table for part in frame.rows), *frame.drop, *(entry[0] for entry in frame.subscriptions)]
+        )
 
     def _maybe_checkpoint(self) -> None:
         if (
@@ -359,4 +385,5 @@ class Engine:
                 work.answer.set_exception(lost)
         with self._changed:
             self._changed.notify_all()
+        self.bells.ring_all()
         self._on_fatal(error)

@@ -1,79 +1,116 @@
-"""The change stream: whole commits in LSN order, after a snapshot if one was asked for."""
+"""The change stream: whole commits in LSN order, after a snapshot if one was asked for.
+
+A stream sleeps until one of its tables changes. Streams of the same tables share what they send.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 
-from lakestore.errors import Invalid, NotFound
-from lakestore.rows import encode
-from lakestore.schema import SYSTEM_TYPES, Table
+from lakestore import moments
+from lakestore.errors import Invalid, NotFound, PositionExpired
+from lakestore.schema import SYSTEM_TYPES
 from lakestore.server.engine import Engine
-from lakestore.server.positions import parse_token
-from lakestore.server.reads import bounded, dead_of, live, project, read, with_before_images
+from lakestore.server.feed_batches import Shape, message, run, shown_columns
+from lakestore.server.feed_cache import FeedCache, Prepared, Run
+from lakestore.server.positions import lsn_by_time, parse_token
+from lakestore.server.reads import bounded, dead_of, live, project
 from lakestore.server.state import TableState, View
+from lakestore.server.subscriptions import Subscriptions, check_current
 from lakestore.token import Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
 
-WAIT_SECONDS = 1.0
-_STREAM_COLUMNS = tuple(SYSTEM_TYPES)
+POLL_SECONDS = 1.0
+
+
+class Listener(Protocol):
+    """Who reads a stream; a gRPC context is one."""
+
+    def is_active(self) -> bool:
+        """Whether somebody still listens."""
+
+    def add_callback(self, callback: Callable[[], None], /) -> bool:
+        """Call back when nobody listens any more; False if that cannot be promised."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    tables: tuple[str, ...]
-    before_images: bool
-    columns: Mapping[str, tuple[int, ...]]
-    """Table uuid to the ids of the columns to show; all columns of a version where none are named."""
+    shape: Shape
     until: int | None
+    reads_lake: bool
+    subscription: str
+    epoch: int = 0
+
+    def checked(self, view: View) -> View:
+        """The view, if the stream may go on in it."""
+        if self.subscription:
+            check_current(view, self.subscription, self.epoch)
+        return view
+
+    def sent(self, prepared: Prepared) -> Prepared:
+        """A message as this stream's consumer gets it."""
+        return prepared.of_consumer(self.epoch) if self.subscription else prepared
 
 
-def changes(engine: Engine, request: pb.ChangesRequest, active: Callable[[], bool]) -> Iterator[pb.ChangeBatch]:
-    """The stream of a request; ends at `until`, or when nobody listens any more."""
-    view = engine.view
-    if not request.tables:
-        raise Invalid("a change stream needs a table")
-    tables = tuple(view.named(name).table.uuid for name in request.tables)
-    named = [name for name in request.columns if name not in _STREAM_COLUMNS]
-    columns = {uuid: tuple(view.tables[uuid].table.column(name).id for name in named) for uuid in tables}
-    until = None
-    if request.until:
-        until = view.lsn if request.until == "now" else parse_token(request.until, engine).lsn
-    stream = _Stream(tables, request.before_images, columns if request.columns else {}, until)
-    position = _start(engine, view, request.start or "earliest", tables)
-    if position.place:
-        yield from _snapshot(engine, stream, position)
-        position = replace(position, place=None)
-    yield from _follow(engine, stream, position, active)
+class Feed:
+    """Change streams. Thread-safe."""
 
+    def __init__(self, engine: Engine, subscriptions: Subscriptions) -> None:
+        self._engine, self._subscriptions = engine, subscriptions
+        self._cache = FeedCache(engine.limits.feed_cache_bytes)
 
-def _start(engine: Engine, view: View, start: str, tables: tuple[str, ...]) -> Token:
-    if start == "earliest":
-        return Token(engine.timeline, 0, tables)
-    if start == "latest":
-        return Token(engine.timeline, view.lsn, tables)
-    if start == "snapshot":
-        return Token(engine.timeline, view.lsn, tables, Place(tables[0], 0, 0))
-    token = parse_token(start, engine)
-    if token.lsn > view.lsn:
-        raise Invalid("the position lies ahead of the server's history")
-    if token.tables and token.tables != tables:
-        raise NotFound("the position belongs to other tables: one was dropped, or the list has changed")
-    return replace(token, tables=tables)
+    def changes(self, request: pb.ChangesRequest, listener: Listener) -> Iterator[Prepared]:
+        """The stream of a request; ends at `until`, or when nobody listens any more."""
+        engine = self._engine
+        view = engine.view if moments.micros_of(request.start) is None else engine.settled()
+        if not request.tables:
+            raise Invalid("a change stream needs a table")
+        tables = tuple(view.named(name).table.uuid for name in request.tables)
+        until = None
+        if request.until:
+            until = view.lsn if request.until == "now" else parse_token(request.until, engine).lsn
+        shape = Shape(tables, request.before_images, _chosen(view, tables, list(request.columns)))
+        stream = _Stream(shape, until, request.lake_snapshot, request.subscription)
+        with ExitStack() as stack:
+            if request.subscription:
+                stack.enter_context(self._subscriptions.consumed(request.subscription))
+                opened = self._subscriptions.open(
+                    request.subscription, tables, lambda now: _start(engine, now, request.start or "earliest", tables)
+                )
+                stream, position = replace(stream, epoch=opened.epoch), opened.token(engine.timeline)
+            else:
+                position = _start(engine, view, request.start or "earliest", tables)
+            stack.enter_context(self._cache.followed(shape))
+            if position.place:
+                yield from self._snapshot(stream, position)
+                position = replace(position, place=None)
+            yield from self._follow(stream, position, listener)
 
+    def _snapshot(self, stream: _Stream, position: Token) -> Iterator[Prepared]:
+        """The live rows at the cut, as inserts."""
+        place, view = position.place, self._engine.view
+        tables = stream.shape.tables
+        first = tables.index(place.table) if place else 0
+        for uuid in tables[first:]:
+            state = view.by_uuid(uuid)
+            _check_reach(state, position.lsn)
+            here = place if place and place.table == uuid else Place(uuid, 0, 0)
+            if any(state.starts()):
+                yield stream.sent(_from_lake(stream, state, replace(position, place=here)))
+                continue
+            for prepared in self._table_snapshot(stream, state, replace(position, place=here), here):
+                yield stream.sent(prepared)
 
-def _snapshot(engine: Engine, stream: _Stream, position: Token) -> Iterator[pb.ChangeBatch]:
-    """The live rows at the cut, as inserts."""
-    place = position.place
-    view = engine.view
-    first = stream.tables.index(place.table) if place else 0
-    for uuid in stream.tables[first:]:
-        state = view.by_uuid(uuid)
+    def _table_snapshot(self, stream: _Stream, state: TableState, position: Token, here: Place) -> Iterator[Prepared]:
+        """One table's live rows, out of its log."""
         table = state.versions.at(position.lsn)
-        here = place if place and place.table == uuid else Place(uuid, 0, 0)
         for bucket in range(here.bucket, state.table.buckets):
             log = state.logs[bucket]
             head = log.at_lsn(position.lsn).end
@@ -82,81 +119,112 @@ def _snapshot(engine: Engine, stream: _Stream, position: Token) -> Iterator[pb.C
                 inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
                 at = 0
                 shape = state.versions.projection(rows.schema_id, table)
-                shown = project(shape, inserts, _columns(table, stream), bucket)
-                for batch in bounded(shown, engine.limits.read_batch_bytes):
+                shown = project(shape, inserts, shown_columns(table, stream.shape), bucket)
+                for batch in bounded(shown, self._engine.limits.read_batch_bytes):
                     at += batch.num_rows
-                    after = Place(uuid, bucket, int(rows.offsets[at - 1]) + 1)
-                    yield _message(table, batch, replace(position, place=after), snapshot=True)
+                    after = Place(state.table.uuid, bucket, int(rows.offsets[at - 1]) + 1)
+                    yield message(table, batch, replace(position, place=after), snapshot=True)
+
+    def _follow(self, stream: _Stream, position: Token, listener: Listener) -> Iterator[Prepared]:
+        lsn, tables = position.lsn, stream.shape.tables
+        keys = [*tables, *([stream.subscription] if stream.subscription else [])]
+        with self._engine.bells.heard(keys) as bell:
+            poll = None if listener.add_callback(bell.set) else POLL_SECONDS
+            while stream.until is None or lsn < stream.until:
+                bell.clear()
+                view = stream.checked(self._engine.serving())
+                if not listener.is_active():
+                    return
+                limit = view.lsn if stream.until is None else min(view.lsn, stream.until)
+                if not _changed(view, tables, lsn, limit):
+                    lsn = limit
+                    self._wait(stream, lsn, bell, poll)
+                    continue
+                found = self._run(view, stream, lsn, limit)
+                for prepared in found.messages:
+                    yield stream.sent(prepared)
+                lsn = found.upto
+
+    def _run(self, view: View, stream: _Stream, lsn: int, limit: int) -> Run:
+        """The next messages: of streams of the same shape only one makes them."""
+        made = partial(run, view, stream.shape, Token(self._engine.timeline, lsn), limit, self._engine.limits)
+        return self._cache.of(stream.shape, lsn, limit, made)
+
+    def _wait(self, stream: _Stream, lsn: int, bell: threading.Event, poll: float | None) -> None:
+        """Until one of the tables changes. An end that lies ahead may be reached by other tables' commits."""
+        if stream.until is None:
+            bell.wait(poll)
+        elif lsn < stream.until:
+            self._engine.wait_beyond(lsn, POLL_SECONDS)
 
 
-def _follow(engine: Engine, stream: _Stream, position: Token, active: Callable[[], bool]) -> Iterator[pb.ChangeBatch]:
-    lsn = position.lsn
-    while stream.until is None or lsn < stream.until:
-        view = engine.wait_beyond(lsn, WAIT_SECONDS)
-        if not active():
-            return
-        limit = view.lsn if stream.until is None else min(view.lsn, stream.until)
-        while lsn < limit:
-            upto = _upto(view, stream.tables, lsn, limit, engine.limits.changes_batch_rows)
-            yield from _between(engine, view, stream, lsn, replace(position, lsn=upto))
-            lsn = upto
+def _chosen(view: View, tables: tuple[str, ...], columns: list[str]) -> tuple[tuple[int, ...], ...]:
+    """The ids of the columns to show, per table; nothing where none are named."""
+    named = [name for name in columns if name not in SYSTEM_TYPES]
+    chosen = (tuple(view.tables[uuid].table.column(name).id for name in named) for uuid in tables)
+    return tuple(chosen) if columns else ()
 
 
-def _upto(view: View, tables: Sequence[str], lsn: int, limit: int, rows: int) -> int:
-    """How far one batch reaches: whole commits of one schema version, about a batch of rows from each bucket."""
-    upto = limit
+def _start(engine: Engine, view: View, start: str, tables: tuple[str, ...]) -> Token:
+    states = [view.by_uuid(uuid) for uuid in tables]
+    token = _start_token(engine, view, start, states)
+    if token.lsn > view.lsn:
+        raise Invalid("the position lies ahead of the server's history")
+    if token.tables and token.tables != tables:
+        raise NotFound("the position belongs to other tables: one was dropped, or the list has changed")
+    if token.place and token.place.table not in tables:
+        raise Invalid("the position names a table that is not its own")
+    for state in states:
+        _check_reach(state, token.lsn)
+    return replace(token, tables=tables)
+
+
+def _start_token(engine: Engine, view: View, start: str, states: list[TableState]) -> Token:
+    tables = tuple(state.table.uuid for state in states)
+    if start == "earliest":
+        return Token(engine.timeline, max(state.log_start_lsn for state in states), tables)
+    if start == "latest":
+        return Token(engine.timeline, view.lsn, tables)
+    if start == "snapshot":
+        return Token(engine.timeline, view.lsn, tables, Place(tables[0], 0, 0))
+    time_us = moments.micros_of(start)
+    if time_us is None:
+        return parse_token(start, engine)
+    if time_us > view.time_us:
+        return Token(engine.timeline, view.lsn, tables)
+    return Token(engine.timeline, lsn_by_time(states, time_us - 1), tables)
+
+
+def _check_reach(state: TableState, lsn: int) -> None:
+    if lsn < state.log_start_lsn:
+        raise PositionExpired(
+            f"the changes of table {state.table.name} are kept from LSN {state.log_start_lsn} (offsets "
+            f"{list(state.starts())}) on, and the position is LSN {lsn}: start at 'snapshot', or at 'earliest'"
+        )
+
+
+def _from_lake(stream: _Stream, state: TableState, position: Token) -> Prepared:
+    """What tells a client to read a table's snapshot itself, for the old part of it is only in the lake."""
+    table = state.versions.at(position.lsn)
+    if not stream.reads_lake:
+        raise PositionExpired(
+            f"the old rows of table {table.name} are only in the lake, which this client does not read in a stream: "
+            "scan the table at a token, then start there"
+        )
+    return Prepared(
+        pb.ChangeBatch(
+            table=table.name, token=str(position), snapshot=True, schema_id=table.schema_id, read_the_lake=True
+        )
+    )
+
+
+def _changed(view: View, tables: tuple[str, ...], lsn: int, limit: int) -> bool:
+    """Whether a commit in (lsn, limit] touches one of the tables."""
+    if limit <= lsn:
+        return False
     for uuid in tables:
-        upto = view.by_uuid(uuid).versions.until(lsn, upto)
-        for log in view.by_uuid(uuid).logs:
-            start = log.at_lsn(lsn).end
-            reach = start + rows
-            if log.head > reach:
-                upto = min(upto, log.lsn_reaching(start, reach))
-    return upto
-
-
-def _between(engine: Engine, view: View, stream: _Stream, lsn: int, after: Token) -> Iterator[pb.ChangeBatch]:
-    """Per table the commits in (lsn, after], in batches that fit into a message; the last one carries the token."""
-    batches = []
-    for uuid in stream.tables:
         state = view.by_uuid(uuid)
-        table = state.versions.at(lsn + 1)
-        batch = _table_batch(state, table, stream, lsn, after.lsn)
-        if batch is not None:
-            batches += [(table, piece) for piece in bounded(batch, engine.limits.read_batch_bytes)]
-    for i, (table, batch) in enumerate(batches):
-        token = after if i == len(batches) - 1 else replace(after, lsn=lsn)
-        yield _message(table, batch, token, snapshot=False)
-
-
-def _table_batch(state: TableState, table: Table, stream: _Stream, lsn: int, upto: int) -> pa.RecordBatch | None:
-    parts: list[pa.RecordBatch] = []
-    lsns: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    for bucket, log in enumerate(state.logs):
-        start, end = log.at_lsn(lsn).end, log.at_lsn(upto).end
-        if start == end:
-            continue
-        commits = log.commits(start, end)
-        for rows in read(log, start, end):
-            shown = with_before_images(log, rows, state.versions) if stream.before_images and log.keyed else rows
-            shape = state.versions.projection(rows.schema_id, table)
-            parts.append(project(shape, shown, _columns(table, stream), bucket))
-            lsns.append(commits.lsn[np.searchsorted(commits.end, shown.offsets, side="right")])
-    if not parts:
-        return None
-    if len(parts) == 1:
-        return parts[0]
-    order = np.argsort(np.concatenate(lsns), kind="stable")
-    return pa.concat_batches(parts).take(pa.array(order))
-
-
-def _columns(table: Table, stream: _Stream) -> list[str]:
-    """What a batch of that version shows: chosen columns go by id, and are left out where there are none."""
-    names = {column.id: column.name for column in table.columns}
-    chosen = stream.columns.get(table.uuid, names)
-    return [*_STREAM_COLUMNS, *[names[number] for number in chosen if number in names]]
-
-
-def _message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool) -> pb.ChangeBatch:
-    data = encode(batch.schema, [batch])
-    return pb.ChangeBatch(table=table.name, rows=data, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
+        _check_reach(state, lsn)
+        if any(log.at_lsn(limit).end > log.at_lsn(lsn).end for log in state.logs):
+            return True
+    return False

@@ -204,7 +204,9 @@ def _handler(service: Service, method: rpc.Method, streams: Permits) -> Any:
         return grpc.stream_stream_rpc_method_handler(_streaming(verb, streams), **coders)
     if method.name == "Changes":
         return grpc.unary_stream_rpc_method_handler(
-            lambda request, context: _guarded(lambda: verb(request, context.is_active), context, streams), **coders
+            lambda request, context: _guarded(lambda: verb(request, context), context, streams),
+            request_deserializer=method.request.FromString,
+            response_serializer=lambda prepared: prepared.data,
         )
     if method.streams_out:
         return grpc.unary_stream_rpc_method_handler(_streaming(verb, streams), **coders)

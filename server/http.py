@@ -28,6 +28,7 @@ from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.engine import Engine
 from lakestore.server.http_gate import Gate
 from lakestore.server.http_protocol import GuardedProtocol
+from lakestore.server.retention import Retention
 from lakestore.server.tls import Keys
 
 log = logging.getLogger("lakestore.http")
@@ -35,17 +36,17 @@ START_SECONDS = 20.0
 _TOKENS_PATH = "/v1/oauth/tokens"
 
 
-def app(engine: Engine, catalog: Catalog, admission: Admission) -> Gate:
+def app(engine: Engine, catalog: Catalog, admission: Admission, retention: Retention) -> Gate:
     """All routes of the HTTP port, behind their gate."""
-    found = routes(engine, catalog, admission)
+    found = routes(engine, catalog, admission, retention)
     return Gate(Starlette(routes=found), found, admission, engine.limits)
 
 
-def routes(engine: Engine, catalog: Catalog, admission: Admission) -> list[BaseRoute]:
+def routes(engine: Engine, catalog: Catalog, admission: Admission, retention: Retention) -> list[BaseRoute]:
     """Every route of the HTTP port; `policy.ROUTES` has a row for each."""
 
     def show_metrics(_: Request) -> Response:
-        return PlainTextResponse(metrics.text(engine), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(metrics.text(engine, retention), media_type="text/plain; version=0.0.4")
 
     def show_console(request: Request) -> Response:
         principal = request.scope[rest.CALLER].principal

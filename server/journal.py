@@ -5,7 +5,8 @@ u16 · flags u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · c
 meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells a file's own frames from bytes of a
 user that look like one; files of version 1 have neither header nor salt. Keys of the meta: t (time
 in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
-schema version]], producers, create, alter, drop, catalog, tierer.
+schema version]], producers, create, alter, drop, catalog, tierer, starts,
+subscriptions.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ class Frame:
     """Changes as `server.catalog_log` writes them."""
     tierer: list[Any] | None = None
     """[epoch, holder]"""
+    starts: list[list[Any]] = field(default_factory=list)
+    """[table uuid, LSN]: the table's commits up to there leave the log."""
+    subscriptions: list[list[Any]] = field(default_factory=list)
+    """Subscriptions as they are now; one with a name alone is dropped."""
 
 
 def file_header(salt: int) -> bytes:
@@ -103,6 +108,8 @@ def _meta(frame: Frame, rows: list[list[Any]]) -> dict[str, Any]:
         "drop": frame.drop,
         "catalog": frame.catalog,
         "tierer": frame.tierer,
+        "starts": frame.starts,
+        "subscriptions": frame.subscriptions,
     }
     return {"t": frame.time_us} | {name: section for name, section in sections.items() if section}
 

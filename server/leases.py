@@ -1,4 +1,4 @@
-"""Leases of reads: what a plan named stays until its lease is over. In memory.
+"""Leases of reads: what a plan named, in the lake and in the log, stays until its lease is over. In memory.
 
 After a start, the snapshots that were there are held for one grace time: their readers may still be running.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakestore.errors import Exhausted, Invalid, PlanExpired, Unavailable
 from lakestore.limits import DEFAULT, Limits
@@ -23,6 +23,8 @@ class Lease:
     """Monotonic seconds."""
     snapshots: Mapping[str, int]
     """Table uuid to the lake snapshot it reads."""
+    starts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Table uuid to the first offset of each bucket that it reads from the log."""
 
 
 class Leases:
@@ -40,10 +42,17 @@ class Leases:
         self._leases: dict[str, Lease] = {}
         self._retired: set[tuple[str, int]] = set()
         self._held, self._held_until = held, clock.monotonic() + grace_seconds
+        self._log_starts: dict[str, tuple[int, ...]] = {}
 
-    def grant(self, snapshots: Mapping[str, int], seconds: int) -> str:
-        """A new lease; its id. `Unavailable` if one of the snapshots is being expired: plan again."""
+    def grant(
+        self, snapshots: Mapping[str, int], seconds: int, starts: Mapping[str, tuple[int, ...]] | None = None
+    ) -> str:
+        """A new lease on lake snapshots and on the log from `starts` on; its id.
+
+        `Unavailable` if a snapshot is being expired, or the log being cut above a start: plan again.
+        """
         name = uuid.uuid4().hex
+        lease = Lease(self._until(seconds), snapshots, starts or {})
         with self._lock:
             self._drop_expired()
             if self._retired.intersection(snapshots.items()):
@@ -52,8 +61,39 @@ class Leases:
                 raise Exhausted(
                     f"{self._limits.leases} reads run, the limit: try again when one has ended", retry_after=1.0
                 )
-            self._leases[name] = Lease(self._until(seconds), snapshots)
+            if any(
+                _below(lease.starts[table], start) for table, start in self._log_starts.items() if table in lease.starts
+            ):
+                raise Unavailable("the log start moves at this moment: plan again")
+            self._leases[name] = lease
         return name
+
+    def raise_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> bool:
+        """Let no read begin below these offsets from now on; False, and nothing done, if one needs them."""
+        with self._lock:
+            if any(_below(held, starts) for held in self._starts(table_uuid)):
+                return False
+            self._log_starts[table_uuid] = starts
+        return True
+
+    def reset_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> None:
+        """The log start stays at `starts` after all."""
+        with self._lock:
+            self._log_starts[table_uuid] = starts
+
+    def starts(self, table_uuid: str) -> list[tuple[int, ...]]:
+        """What running reads need of a table's log: the first offset of each bucket, per read."""
+        with self._lock:
+            return self._starts(table_uuid)
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether reads that began before the last start may still be running."""
+        return self._clock.monotonic() < self._held_until
+
+    def _starts(self, table_uuid: str) -> list[tuple[int, ...]]:
+        self._drop_expired()
+        return [lease.starts[table_uuid] for lease in self._leases.values() if table_uuid in lease.starts]
 
     def renew(self, name: str, seconds: int) -> None:
         """Prolong, or `PlanExpired`."""
@@ -96,7 +136,7 @@ class Leases:
     def _pinned(self, table_uuid: str) -> frozenset[int]:
         self._drop_expired()
         held = {lease.snapshots[table_uuid] for lease in self._leases.values() if table_uuid in lease.snapshots}
-        if self._clock.monotonic() < self._held_until:
+        if self.in_grace:
             held |= self._held.get(table_uuid, frozenset())
         return frozenset(held)
 
@@ -109,3 +149,7 @@ class Leases:
         now = self._clock.monotonic()
         for name in [name for name, lease in self._leases.items() if lease.expires <= now]:
             del self._leases[name]
+
+
+def _below(needed: tuple[int, ...], start: tuple[int, ...]) -> bool:
+    return any(mine < first for mine, first in zip(needed, start, strict=True))

@@ -22,8 +22,10 @@ from lakestore.server.grpc_server import GrpcServer
 from lakestore.server.http import HttpServer, app
 from lakestore.server.leases import Leases
 from lakestore.server.ledger import JournalLedger
+from lakestore.server.retention import Retention
 from lakestore.server.service import Service
 from lakestore.server.settings import Settings
+from lakestore.server.subscriptions import Subscriptions
 
 log = logging.getLogger("lakestore.server")
 STOP_SECONDS = 2.0
@@ -61,7 +63,9 @@ class Server:
         leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
         store = Store(storage_for(settings.warehouse_uri))
         self.catalog = Catalog(JournalLedger(self.engine, leases), store, settings.warehouse_uri)
-        self.service = Service(self.engine, self.catalog, leases, clock, self.about)
+        subscriptions = Subscriptions(self.engine, settings.subscription_idle_seconds)
+        self.retention = Retention(self.engine, leases, subscriptions, clock, settings.retention_check_seconds)
+        self.service = Service(self.engine, self.catalog, leases, clock, self.about, subscriptions, self.retention)
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
 
@@ -69,7 +73,7 @@ class Server:
         """Open both ports."""
         host, limits = self.settings.host, self.settings.limits
         admission = Admission(self.access, Tables(self.engine), metrics_open=self.settings.metrics_open)
-        gate = app(self.engine, self.catalog, admission)
+        gate = app(self.engine, self.catalog, admission, self.retention)
         self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits)
         self._http.start()
         try:
@@ -85,6 +89,7 @@ class Server:
             self._grpc.stop(STOP_SECONDS)
         if self._http:
             self._http.stop()
+        self.retention.close()
         self.engine.close()
         self._lock.close()
 

@@ -10,13 +10,16 @@ from prometheus_client.registry import Collector
 
 from lakestore.server.audit import table_status
 from lakestore.server.engine import Engine
+from lakestore.server.retention import Retention
+from lakestore.server.state import View
+from lakestore.server.subscriptions import behind
 
 
 class EngineCollector(Collector):
     """Figures of the engine and of each table."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, retention: Retention) -> None:
+        self._engine, self._retention = engine, retention
 
     def collect(self) -> Iterable[Metric]:
         """The families, at one view."""
@@ -40,10 +43,28 @@ class EngineCollector(Collector):
             hot.add_metric([state.table.name], status["hot"])
         yield rows
         yield hot
+        yield from self._kept(view)
+
+    def _kept(self, view: View) -> Iterable[Metric]:
+        """What retention would let go and who holds it; how far subscriptions are behind."""
+        held = GaugeMetricFamily(
+            "lakestore_retention_held_bytes", "Log beyond its retention that somebody holds.", labels=["table", "by"]
+        )
+        for uuid, state in view.tables.items():
+            decision = self._retention.decision(uuid)
+            for by in decision.holders() if decision else []:
+                held.add_metric([state.table.name, by], decision.held_bytes if decision else 0)
+        yield held
+        lag = GaugeMetricFamily(
+            "lakestore_subscription_behind", "Changes that a subscription has before it.", labels=["subscription"]
+        )
+        for name, subscription in view.subscriptions.items():
+            lag.add_metric([name], behind(view, subscription))
+        yield lag
 
 
-def text(engine: Engine) -> bytes:
+def text(engine: Engine, retention: Retention) -> bytes:
     """The exposition of a server's metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(EngineCollector(engine))
+    registry.register(EngineCollector(engine, retention))
     return generate_latest(registry)

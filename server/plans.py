@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakestore.errors import Invalid, Unavailable
+from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.schema import LAKE_TIMESTAMP
 from lakestore.server import reads
 from lakestore.server.bucket import PREV
 from lakestore.server.catalog.ledger import TierRecord
 from lakestore.server.engine import Engine
 from lakestore.server.leases import Leases
-from lakestore.server.positions import parse_token, reached, token_text
+from lakestore.server.positions import lsn_at, reached, token_text
 from lakestore.server.state import TableState, View
 from lakestore.v1 import lakestore_pb2 as pb
+
+AGAIN_SECONDS = 0.1
+NOT_READ = 1 << 62
 
 
 class Plans:
@@ -25,30 +28,34 @@ class Plans:
 
     def plan(self, request: pb.PlanRequest) -> pb.PlanAnswer:
         """A cut over tables, with a lease."""
-        lsn = parse_token(request.at, self._engine).lsn if request.at else self._engine.view.lsn
-        view = reached(self._engine, lsn)
-        states = [view.named(name) for name in request.tables]
-        for state in states:
-            if state.created_lsn > lsn:
-                raise Invalid(f"table {state.table.name} did not exist at this position")
-        tiers, lease = self._held_tiers(states, lsn, request.lease_seconds)
+        lsn = lsn_at(self._engine, request.at, request.tables) if request.at else self._engine.view.lsn
+        view, states, tiers, lease = self._held(list(request.tables), lsn, request.lease_seconds)
         answer = pb.PlanAnswer(token=token_text(self._engine, lsn), lsn=lsn, lease=lease)
         for state, tier in zip(states, tiers, strict=True):
             answer.tables.append(self._table_plan(view, state, tier, lsn, dead=not request.no_dead))
         return answer
 
-    def _held_tiers(self, states: list[TableState], lsn: int, seconds: int) -> tuple[list[TierRecord | None], str]:
-        """(newest usable snapshot of each table, a lease on them); an expiry that gets in between is gone around."""
+    def _held(
+        self, names: list[str], lsn: int, seconds: int
+    ) -> tuple[View, list[TableState], list[TierRecord | None], str]:
+        """(view, tables, the lake snapshot to read of each, a lease on all that); an expiry or a moving log start that
+        gets in between is gone around."""
+        view = reached(self._engine, lsn)
         while True:
-            tiers = [_newest_tier(state, lsn, self._leases) for state in states]
-            named = zip(states, tiers, strict=True)
+            states = [view.named(name) for name in names]
+            for state in states:
+                if state.created_lsn > lsn:
+                    raise Invalid(f"table {state.table.name} did not exist at this position")
+            tiers = [_usable_tier(state, lsn, self._leases) for state in states]
+            named = list(zip(states, tiers, strict=True))
             snapshots = {state.table.uuid: tier.snapshot_id for state, tier in named if tier is not None}
+            starts = {state.table.uuid: _log_needed(state, tier, lsn) for state, tier in named}
             if not seconds:
-                return tiers, ""
+                return view, states, tiers, ""
             try:
-                return tiers, self._leases.grant(snapshots, seconds)
+                return view, states, tiers, self._leases.grant(snapshots, seconds, starts)
             except Unavailable:
-                continue
+                view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
 
     def _table_plan(
         self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool
@@ -62,8 +69,9 @@ class Plans:
             snapshot_id=tier.snapshot_id if tier else 0,
         )
         for bucket, log in enumerate(state.logs):
-            start = tier.tier_point[bucket] if tier else 0
             here = log.at_lsn(lsn)
+            start = min(tier.tier_point[bucket], here.end) if tier else 0
+            plan.lake_beyond |= tier is not None and tier.tier_point[bucket] > here.end
             entry = plan.buckets.add(
                 bucket=bucket, tier_point=start, head=here.end, live_sum=here.live_sum, live_rows=here.live_rows
             )
@@ -111,15 +119,51 @@ class Plans:
         return pb.LeaseAnswer()
 
 
-def _newest_tier(state: TableState, lsn: int, leases: Leases) -> TierRecord | None:
-    """The newest usable snapshot: one of a later version of the schema may lack what the version at the cut has."""
+def _heads(state: TableState, lsn: int) -> tuple[int, ...]:
+    if lsn < state.log_start_lsn:
+        raise PositionExpired(
+            f"the log of table {state.table.name} starts at LSN {state.log_start_lsn}, and LSN {lsn} was asked for: "
+            "read a later position"
+        )
+    return tuple(log.at_lsn(lsn).end for log in state.logs)
+
+
+def _usable_tier(state: TableState, lsn: int, leases: Leases) -> TierRecord | None:
+    """The snapshot from which the table at `lsn` can be made: the newest one below it whose hot range is in the log.
+
+    A log table only grows, so of a newer snapshot the rows below the cut are the table as well. A snapshot of a later
+    version of the schema may lack what the version at the cut has.
+    """
+    heads, starts = _heads(state, lsn), state.starts()
     version = state.versions.at(lsn).schema_id
-    heads = [log.at_lsn(lsn).end for log in state.logs]
-    usable = [
+    kept = [
         tier
         for tier in state.tiers.values()
-        if not leases.is_retired(state.table.uuid, tier.snapshot_id)
-        and tier.schema_id <= version
-        and all(point <= head for point, head in zip(tier.tier_point, heads, strict=True))
+        if not leases.is_retired(state.table.uuid, tier.snapshot_id) and tier.schema_id <= version
     ]
-    return usable[-1] if usable else None
+    below = [tier for tier in kept if _fits(tier.tier_point, heads, starts)]
+    if below:
+        return below[-1]
+    if not any(starts):
+        return None
+    beyond = [tier for tier in kept if all(head <= point for point, head in zip(tier.tier_point, heads, strict=True))]
+    if not beyond or state.table.keyed:
+        raise PositionExpired(
+            f"no snapshot that is kept in the lake fits table {state.table.name} at LSN {lsn}: read a later position"
+        )
+    return min(beyond, key=lambda tier: sum(tier.tier_point))
+
+
+def _fits(points: tuple[int, ...], heads: tuple[int, ...], starts: tuple[int, ...]) -> bool:
+    """Whether the log holds everything between a tier point and the heads."""
+    return all(
+        point <= head and (point >= start or point == head)
+        for point, head, start in zip(points, heads, starts, strict=True)
+    )
+
+
+def _log_needed(state: TableState, tier: TierRecord | None, lsn: int) -> tuple[int, ...]:
+    """The first offset of each bucket that is read from the log; beyond all of them where none is."""
+    heads = _heads(state, lsn)
+    points = tier.tier_point if tier else (0,) * len(heads)
+    return tuple(point if point < head else NOT_READ for point, head in zip(points, heads, strict=True))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from lakestore.errors import PositionExpired, Unavailable
+from collections.abc import Sequence
+
+from lakestore import moments
+from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.server.engine import Engine
-from lakestore.server.state import View
+from lakestore.server.state import TableState, View
 from lakestore.token import Token
 
 AT_WAIT_SECONDS = 30.0
@@ -31,3 +34,34 @@ def reached(engine: Engine, lsn: int) -> View:
     if view.lsn < lsn:
         raise Unavailable("the server has not reached this position yet: try again")
     return view
+
+
+def lsn_at(engine: Engine, text: str, names: Sequence[str]) -> int:
+    """The cut that a token or a time names: of a time the last commit to these tables at or before it."""
+    time_us = moments.micros_of(text)
+    if time_us is None:
+        return parse_token(text, engine).lsn
+    if time_us >= engine.now_us():
+        raise Invalid(f"the time {text} lies ahead of the server's clock: a read goes back, never forward")
+    view = engine.settled() if engine.view.time_us <= time_us else engine.view
+    states = [view.named(name) for name in names]
+    return max(lsn_by_time(states, time_us), *(_created(state, time_us, len(states)) for state in states))
+
+
+def lsn_by_time(states: Sequence[TableState], time_us: int) -> int:
+    """The last commit to these tables at or before a time; 0 when there is none. The log must reach back to it."""
+    for state in states:
+        begins = max(log.base.time_us for log in state.logs)
+        if state.log_start_lsn and time_us < begins:
+            raise PositionExpired(
+                f"the log of table {state.table.name} starts at {moments.text_of(begins)} (LSN {state.log_start_lsn}), "
+                f"and {moments.text_of(time_us)} was asked for: choose a later time"
+            )
+    return max((log.at_time(time_us).lsn for state in states for log in state.logs), default=0)
+
+
+def _created(state: TableState, time_us: int, tables: int) -> int:
+    """The commit that created a table, which must be old enough; of older data its time is not known."""
+    if state.created_us > time_us:
+        raise Invalid(f"table {state.table.name} did not exist at {moments.text_of(time_us)}: choose a later time")
+    return state.created_lsn if state.created_us or tables == 1 else 0

@@ -22,7 +22,7 @@ from lakestore.errors import Conflict, Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 from lakestore.server import catalog_log, checkpoint, formats, journal, journal_writer, segment
-from lakestore.server.bucket import CHANGE, DELETE
+from lakestore.server.bucket import CHANGE, DELETE, Position
 from lakestore.server.checkpointer import SEGMENTS, remove_unnamed
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
@@ -111,16 +111,19 @@ def _from_checkpoint(folder: Path, data: dict[str, Any], limits: Limits) -> Stat
         table = Table.from_dict(entry["table"])
         versions = Versions.from_list(entry.get("versions") or [[entry["created_lsn"], entry["table"]]])
         logs = []
-        for names in entry["buckets"]:
+        bases = [Position(*data) for data in entry.get("bases") or [[]] * table.buckets]
+        for names, base in zip(entry["buckets"], bases, strict=True):
             paths = [folder / SEGMENTS / table.uuid / name for name, _ in names]
             for path, (_, size) in zip(paths, names, strict=True):
                 if not path.is_file() or path.stat().st_size != size:
                     raise Corrupt(
                         f"segment file {path.name} is missing or cut short: restore it from a copy or a backup"
                     )
-            logs.append(log_of(table, [segment.Segment(path, versions.stored, keyed=table.keyed) for path in paths]))
+            segments = [segment.Segment(path, versions.stored, keyed=table.keyed) for path in paths]
+            logs.append(log_of(table, segments, base))
         tiers = {record.snapshot_id: record for record in map(catalog_log.tier_of, entry["tiers"])}
-        tables[table.uuid] = TableState(versions, tuple(logs), tiers, entry["created_lsn"])
+        created = entry["created_lsn"], entry.get("created_us", 0)
+        tables[table.uuid] = TableState(versions, tuple(logs), tiers, *created)
     return State.from_small(data, tables, limits)
 
 
@@ -177,6 +180,8 @@ def _apply(raw: RawFrame, state: State, overlay: dict[bytes, int]) -> None:
         drop=meta.get("drop", []),
         catalog=meta.get("catalog", []),
         tierer=meta.get("tierer"),
+        starts=meta.get("starts", []),
+        subscriptions=meta.get("subscriptions", []),
     )
     for row in meta.get("rows", []):
         schema_id = row[8] if len(row) > 8 else 0

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from lakestore import rpc
-from lakestore.server import audit, feed
+from lakestore.server import audit
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
+from lakestore.server.feed import Feed
 from lakestore.server.leases import Leases
 from lakestore.server.lookups import Lookups
 from lakestore.server.plans import Plans
 from lakestore.server.positions import token_text
+from lakestore.server.retention import Retention
+from lakestore.server.state import TableState
+from lakestore.server.subscriptions import Subscriptions
 from lakestore.server.tables import Tables
 from lakestore.server.tierer import Tierer
 from lakestore.server.writes import Writes
@@ -25,14 +29,14 @@ from lakestore.v1 import lakestore_pb2 as pb
 class Looks:
     """What a server says of itself. Thread-safe."""
 
-    def __init__(self, engine: Engine, about: dict[str, str]) -> None:
-        self._engine, self._about = engine, about
+    def __init__(self, engine: Engine, about: dict[str, str], retention: Retention) -> None:
+        self._engine, self._about, self._retention = engine, about, retention
 
     def status(self, request: pb.StatusRequest) -> pb.StatusAnswer:
         """The server and its tables, as JSON."""
         view = self._engine.view
         names = list(request.tables) or sorted(view.names)
-        tables = [audit.table_status(view.named(name)) for name in names]
+        tables = [self._table(view.named(name)) for name in names]
         about = {
             **self._about,
             "timeline": self._engine.timeline,
@@ -42,6 +46,11 @@ class Looks:
         }
         return pb.StatusAnswer(status=orjson.dumps({**about, "tables": tables}).decode())
 
+    def _table(self, state: TableState) -> dict[str, Any]:
+        decision = self._retention.decision(state.table.uuid)
+        held = {"held_by": decision.holders(), "held_bytes": decision.held_bytes} if decision else {}
+        return {**audit.table_status(state), **held}
+
     def audit(self, request: pb.AuditRequest) -> pb.AuditAnswer:
         """Fold the log and compare it with the index, at one cut."""
         view = self._engine.view
@@ -50,29 +59,28 @@ class Looks:
         return answer
 
 
-class Streams:
-    """Change streams. Thread-safe."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def changes(self, request: pb.ChangesRequest, active: Callable[[], bool]) -> Iterator[pb.ChangeBatch]:
-        """The change stream."""
-        return feed.changes(self._engine, request, active)
-
-
 class Service:
     """One server's verbs. Thread-safe."""
 
-    def __init__(self, engine: Engine, catalog: Catalog, leases: Leases, clock: Clock, about: dict[str, str]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        catalog: Catalog,
+        leases: Leases,
+        clock: Clock,
+        about: dict[str, str],
+        subscriptions: Subscriptions,
+        retention: Retention,
+    ) -> None:
         parts = (
             Tables(engine, catalog),
             Writes(engine),
             Lookups(engine),
-            Streams(engine),
+            Feed(engine, subscriptions),
+            subscriptions,
             Plans(engine, leases),
             Tierer(engine, clock),
-            Looks(engine, about),
+            Looks(engine, about, retention),
         )
         self._verbs = {m.attribute: verb for m in rpc.methods() if (verb := _verb(parts, m.attribute))}
 

@@ -53,6 +53,11 @@ class Settings:
     limits: Limits = section(Limits)
     """What is refused, and how much is kept."""
 
+    retention_check_seconds: float = option(60.0, low=0.1, high=DAY_SECONDS)
+    """How often logs are looked at for what their retention lets go."""
+    subscription_idle_seconds: float = option(7 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)
+    """How long a named subscription that nobody reads or acknowledges is kept, and holds the log of its tables."""
+
     @property
     def warehouse_uri(self) -> str:
         """`warehouse`, or its default, as a URI."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,9 +13,10 @@ from lakestore.errors import NotFound
 from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 from lakestore.server import catalog_log
-from lakestore.server.bucket import BucketLog, Chunk, CommitIndex, MemoryChunk, Position
+from lakestore.server.bucket import BucketLog, Chunk, CommitIndex, MemoryChunk, Position, position_of
 from lakestore.server.catalog.ledger import CatalogChange, Pointer, TierRecord
 from lakestore.server.journal import Frame
+from lakestore.server.subscription import Subscription
 from lakestore.server.versions import Versions, stored_schema
 
 
@@ -27,12 +28,14 @@ class TableState:
     logs: tuple[BucketLog, ...]
     tiers: Mapping[int, TierRecord] = field(default_factory=dict)
     created_lsn: int = 0
+    created_us: int = 0
+    """0: in data of a release that did not keep it."""
 
     @staticmethod
-    def new(table: Table, lsn: int) -> TableState:
+    def new(table: Table, lsn: int, time_us: int) -> TableState:
         """A table without rows."""
         log = BucketLog(stored_schema(table))
-        return TableState(Versions.first(table, lsn), (log,) * table.buckets, created_lsn=lsn)
+        return TableState(Versions.first(table, lsn), (log,) * table.buckets, created_lsn=lsn, created_us=time_us)
 
     @property
     def table(self) -> Table:
@@ -51,6 +54,19 @@ class TableState:
         """Each bucket's head."""
         return [log.head for log in self.logs]
 
+    @property
+    def log_start_lsn(self) -> int:
+        """The log start `L` as a commit: what came after it is complete, in every bucket. 0: nothing was dropped."""
+        return self.logs[0].base.lsn
+
+    def starts(self) -> tuple[int, ...]:
+        """Each bucket's log start."""
+        return tuple(log.base.end for log in self.logs)
+
+    def from_lsn(self, lsn: int) -> TableState:
+        """The table without the commits up to `lsn`."""
+        return replace(self, logs=tuple(log.from_lsn(lsn) for log in self.logs))
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -65,6 +81,7 @@ class View:
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     pointers: Mapping[tuple[str, str], Pointer] = field(default_factory=dict)
     tierer_epoch: int = 0
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
 
     def named(self, name: str) -> TableState:
         """The table of that name, or `NotFound`."""
@@ -121,14 +138,28 @@ class State:
             self._producer(frame.lsn, *entry)
         if frame.tierer is not None:
             epoch, self.tierer_holder = frame.tierer
-        self.view = View(frame.lsn, frame.time_us, tables, names, namespaces, pointers, epoch)
+        if frame.starts:
+            tables = dict(tables)
+            for uuid, lsn in frame.starts:
+                tables[uuid] = tables[uuid].from_lsn(lsn)
+        subscriptions = _subscribed(view.subscriptions, frame.subscriptions) if frame.subscriptions else None
+        self.view = View(
+            frame.lsn,
+            frame.time_us,
+            tables,
+            names,
+            namespaces,
+            pointers,
+            epoch,
+            view.subscriptions if subscriptions is None else subscriptions,
+        )
         return self.view
 
     def _tables(self, frame: Frame) -> tuple[dict[str, TableState], dict[str, str]]:
         tables, names = dict(self.view.tables), dict(self.view.names)
         for data in frame.create:
             table = Table.from_dict(data)
-            tables[table.uuid] = TableState.new(table, frame.lsn)
+            tables[table.uuid] = TableState.new(table, frame.lsn, frame.time_us)
             names[table.name] = table.uuid
             self.next_number = max(self.next_number, table.number + 1)
         for data in frame.alter:
@@ -209,6 +240,7 @@ class State:
             "idempotency": list(self.idempotency),
             "namespaces": {name: dict(properties) for name, properties in view.namespaces.items()},
             "pointers": [[ns, name, p.location, p.uuid] for (ns, name), p in view.pointers.items()],
+            "subscriptions": [subscription.as_list() for subscription in view.subscriptions.values()],
         }
 
     @staticmethod
@@ -228,6 +260,7 @@ class State:
             data["namespaces"],
             {(ns, name): Pointer(location, uuid) for ns, name, location, uuid in data["pointers"]},
             epoch,
+            {s.name: s for s in map(Subscription.from_list, data.get("subscriptions", []))},
         )
         return state
 
@@ -241,11 +274,18 @@ def _add_rows(tables: dict[str, TableState], part: Any, frame: Frame) -> None:
     tables[part.table] = state.with_log(part.bucket, log.append(chunk))
 
 
-def log_of(table: Table, chunks: list[Chunk]) -> BucketLog:
-    """A log made of segments."""
-    log = BucketLog(stored_schema(table), tuple(chunks), len(chunks))
-    if not chunks:
-        return log
-    index = chunks[-1].index
-    head = Position(chunks[-1].end, int(index.live_sum[-1]), int(index.live_rows[-1]), int(index.time_us[-1]))
-    return replace(log, at_head=head)
+def _subscribed(before: Mapping[str, Subscription], entries: list[list[Any]]) -> dict[str, Subscription]:
+    """Subscriptions with entries of a frame: a whole one, or a name alone, which is dropped."""
+    after = dict(before)
+    for data in entries:
+        if len(data) == 1:
+            after.pop(data[0], None)
+        else:
+            after[data[0]] = Subscription.from_list(data)
+    return after
+
+
+def log_of(table: Table, chunks: Sequence[Chunk], base: Position) -> BucketLog:
+    """A log made of segments above a log start."""
+    head = position_of(chunks[-1].index, -1) if chunks else base
+    return BucketLog(stored_schema(table), tuple(chunks), len(chunks), head, base)

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from lakestore import limits
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, NotFound
+from lakestore.moments import At, position_text
 from lakestore.spark.hot import DRIVER_ROWS_MAX, Hot
 from lakestore.spark.leases import LEASE_SECONDS, Leases
 from lakestore.spark.names import Query
 from lakestore.spark.union import union_frame
-from lakestore.token import Token
 from lakestore.union import plan
 from lakestore.union.plan import ReadPlan
 from lakestore.v1.lakestore_pb2 import TableRequest
@@ -47,9 +47,10 @@ class SparkLake:
         """A Spark SQL statement whose `database.table` names are ours, all of them at one cut."""
         return self.at("").sql(text)
 
-    def at(self, token: str | Token) -> SparkLakeAt:
-        """The same reads at exactly the cut that a token names."""
-        return SparkLakeAt(self.spark, self._hot, self._transport, self._leases, str(token))
+    def at(self, position: At) -> SparkLakeAt:
+        """The same reads at exactly the cut that a token names, or as of a time (UTC where it names no zone)."""
+        text = position_text(position) if position else ""
+        return SparkLakeAt(self.spark, self._hot, self._transport, self._leases, text)
 
     def close(self) -> None:
         """Let the leases of all DataFrames of this lake go."""

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from lakestore import defaults
-from lakestore.schema import SYSTEM_TYPES, VERSION_MARK, Table
+from lakestore.schema import LAKE_BUCKET, LAKE_OFFSET, SYSTEM_TYPES, VERSION_MARK, Table
 from lakestore.schema import Column as Declared
 from lakestore.spark.dead import alive
 from lakestore.spark.hot import Hot
@@ -37,6 +37,10 @@ def cold_frame(spark: SparkSession, scan: TableScan, columns: Sequence[str]) -> 
     if dead:
         ends = [part.tier_point for part in scan.buckets]
         rows = rows.where(alive(spark, dead, ends))
+    ends_at = scan.lake_ends()
+    if ends_at is not None:
+        heads = sf.element_at(sf.array(*(sf.lit(end) for end in ends_at)), sf.col(LAKE_BUCKET) + 1)
+        rows = rows.where(sf.col(LAKE_OFFSET) < heads)
     return rows.select(*(_shown(scan, rows, name) for name in columns))
 
 

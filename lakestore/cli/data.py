@@ -87,7 +87,7 @@ def _written(target: Table, paths: list[Path], progress: Progress, *, delete: bo
 )
 @click.option("--columns", help="Names with commas between; also __bucket, __offset, __timestamp.")
 @click.option("--where", help="A condition in SQL: \"amount > 10 AND customer = 'x'\".")
-@click.option("--at", help="A token: read exactly there.")
+@click.option("--at", help="A token or a time such as 2026-11-20T10:00Z: read exactly there.")
 @click.option("--limit", type=click.IntRange(min=0), help="No more rows than this.")
 @click.option("--count", is_flag=True, help="Only the number of rows.")
 @click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
@@ -152,22 +152,41 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
 
 @click.command()
 @click.argument("table")
-@click.option("--start", default="earliest", show_default=True, help="earliest, latest, snapshot or a token.")
+@click.option(
+    "--start",
+    default="earliest",
+    show_default=True,
+    help="earliest, latest, snapshot, a token, or a time such as 2026-11-20T10:00Z (UTC where it names no zone).",
+)
 @click.option("--until", default="now", show_default=True, help="now or a token.")
 @click.option("-f", "--follow", is_flag=True, help="Go on for ever.")
 @click.option("--before-images", is_flag=True, help="Also -U: the row as it was before an update.")
+@click.option("--subscription", help="Go on where this named subscription stands; what was shown is acknowledged.")
 @server_option
 @json_option
-def changes(table: str, start: str, until: str, follow: bool, before_images: bool, server: str, as_json: bool) -> None:
+def changes(
+    table: str,
+    start: str,
+    until: str,
+    follow: bool,
+    before_images: bool,
+    subscription: str | None,
+    server: str,
+    as_json: bool,
+) -> None:
     """Show the changes of TABLE in order; the token to go on from comes on stderr."""
     token = None
     with connected(server) as lake:
-        stop = None if follow else until
-        for batch in lake.table(table).changes(start=start, until=stop, before_images=before_images):
+        stream = lake.table(table).changes(
+            start, until=None if follow else until, before_images=before_images, subscription=subscription
+        )
+        for batch in stream:
             token = batch.token
             _changes_shown(batch.to_arrow(), as_json=as_json)
-            if follow:
+            if follow or subscription:
                 sys.stdout.flush()
+            if subscription:
+                batch.ack()
     if token is not None:
         click.echo(f"token: {token}", err=True)
 

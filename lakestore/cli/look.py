@@ -10,6 +10,7 @@ import click
 
 from lakestore.cli.output import emit, emit_json, size
 from lakestore.cli.server import connected, json_option, server_option
+from lakestore.moments import text_of
 
 
 @click.command()
@@ -53,6 +54,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
         "kind": "primary-key table" if found.keyed else "log table",
         "buckets": f"{found.buckets} by ({', '.join(found.bucket_key)})" if found.bucket_key else str(found.buckets),
         "merge": found.merge if found.keyed else "-",
+        "retention": f"{found.retention}, then only in the lake" if found.retention else "-",
         "lake": f"freshness {found.lake.freshness}, format version {found.lake.format_version}",
         "partitioned by": ", ".join(found.lake.partition_by) or "-",
         "sorted by": ", ".join(found.lake.sort_by) or "-",
@@ -91,9 +93,18 @@ def _table_row(part: dict[str, Any]) -> dict[str, Any]:
         "hot": part["hot"],
         "behind": _behind(part, behind / 1e6),
         "freshness": part["freshness"],
+        "log start": _log_start(part),
+        "held by": ", ".join(part.get("held_by") or []) or "-",
         "segments": part["segments"],
         "snapshot": str(part["snapshot_id"] or "-"),
     }
+
+
+def _log_start(part: dict[str, Any]) -> str:
+    """Since when the log is complete."""
+    if not part.get("log_start_lsn"):
+        return "-"
+    return text_of(part["log_start_us"])[:19].replace("T", " ")
 
 
 def _behind(part: dict[str, Any], seconds: float) -> str:
@@ -133,4 +144,27 @@ def _tail(path: str) -> str:
     return path.split("/data/", 1)[-1][-80:]
 
 
-COMMANDS = (tables, describe, status, files)
+@click.command()
+@click.option("--drop", metavar="NAME", help="Forget this one; what it held of the log may go.")
+@server_option
+@json_option
+def subscriptions(drop: str | None, server: str, as_json: bool) -> None:
+    """List the named subscriptions, and how far behind they are."""
+    with connected(server) as lake:
+        if drop:
+            lake.drop_subscription(drop)
+        found = lake.subscriptions()
+    rows = [
+        {
+            "subscription": held.name,
+            "tables": ", ".join(held.tables),
+            "behind": held.behind,
+            "acked": held.acked.isoformat(timespec="seconds"),
+            "reads": "its snapshot" if held.snapshot else "changes",
+        }
+        for held in found
+    ]
+    emit([asdict(held) for held in found] if as_json else rows, as_json=as_json, empty="no subscriptions yet")
+
+
+COMMANDS = (tables, describe, status, files, subscriptions)

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from lakestore import moments
 from lakestore.client.transport import Transport
+from lakestore.errors import Internal, Invalid
+from lakestore.schema import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
+from lakestore.token import Place, Token
+from lakestore.union import arrow
+from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
+
+Start = str | datetime | Token
+"""`earliest`, `latest`, `snapshot`, a token, or a time: UTC where it names no zone."""
 
 
 class ChangeBatch:
     """Whole commits of one table."""
 
-    def __init__(self, message: pb.ChangeBatch) -> None:
+    def __init__(
+        self, message: pb.ChangeBatch, rows: pa.Table | None = None, stream: ChangeStream | None = None, token: str = ""
+    ) -> None:
+        self._stream, self._epoch = stream, message.subscription_epoch
         self.name = message.table
         """`database.table`."""
-        self.token = message.token
+        self.token = token or message.token
         """Go on from here: `changes(start=batch.token)`."""
         self.schema_id = message.schema_id
         """The version of the table that these rows are in; all of a batch are in one."""
         self.snapshot = message.snapshot
         """Whether this is part of the snapshot that comes first."""
-        with pa.ipc.open_stream(message.rows) as reader:
-            self.table: pa.Table = reader.read_all()
-            """The changes: `__change`, `__bucket`, `__offset`, `__timestamp`, then the row."""
+        self.table: pa.Table = _decoded(message.rows) if rows is None else rows
+        """The changes: `__change`, `__bucket`, `__offset`, `__timestamp`, then the row."""
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
+
+    def ack(self) -> None:
+        """Everything up to and with this batch is done: the named subscription goes on behind it, durably."""
+        if self._stream is None or not self._stream.subscription:
+            raise Invalid("only batches of a named subscription are acknowledged: changes(subscription='name')")
+        self._stream.ack(self._epoch, self.token)
 
     def to_arrow(self) -> pa.Table:
         """The rows."""
@@ -48,16 +68,101 @@ class ChangeStream:
     """An iterator of `ChangeBatch`; `close` ends it."""
 
     def __init__(self, transport: Transport, request: pb.ChangesRequest) -> None:
+        self._transport, self._request = transport, request
         self._messages = transport.changes(request)
+        self._batches = self._read()
+
+    @property
+    def subscription(self) -> str:
+        """The name under which the server keeps the position; empty without one."""
+        return self._request.subscription
 
     def __iter__(self) -> Iterator[ChangeBatch]:
         return self
 
     def __next__(self) -> ChangeBatch:
-        return ChangeBatch(next(self._messages))
+        return next(self._batches)
+
+    def ack(self, epoch: int, token: str) -> None:
+        """Move the subscription's position, as its consumer of that epoch."""
+        self._transport.ack(pb.AckRequest(subscription=self.subscription, epoch=epoch, token=token))
 
     def close(self) -> None:
         """End the stream."""
+        self._batches.close()
         close = getattr(self._messages, "close", None)
         if close:
             close()
+
+    def _read(self) -> Generator[ChangeBatch]:
+        for message in self._messages:
+            if message.read_the_lake:
+                yield from self._lake_snapshot(message)
+            else:
+                yield ChangeBatch(message, stream=self)
+
+    def _lake_snapshot(self, message: pb.ChangeBatch) -> Iterator[ChangeBatch]:
+        """The snapshot of a table whose old rows are only in the lake: a union read at its cut.
+
+        These rows come in no order, so every batch but the last carries the position of the first: who goes on from
+        there reads the table's snapshot again.
+        """
+        token = Token.parse(message.token)
+        if token.place is None:
+            raise Internal(f"the server names no place in the snapshot of table {message.table}")
+        with Cut(self._transport, [message.table], at=Token(token.timeline, token.lsn)) as cut:
+            scan = cut.plan.scan(message.table)
+            names = [*LAKE_COLUMNS, *scan.table.selected([n for n in self._request.columns if n not in SYSTEM_TYPES])]
+            held: pa.RecordBatch | None = None
+            for batch in arrow.execute(cut, scan, names):
+                rows = _behind(batch, token.place.bucket, token.place.offset)
+                if rows.num_rows and held is not None:
+                    yield ChangeBatch(message, _inserts(held), self)
+                held = rows if rows.num_rows else held
+            if held is not None:
+                yield ChangeBatch(message, _inserts(held), self, str(_after_table(token)))
+
+
+def request(
+    tables: Sequence[str],
+    start: Start,
+    until: str | None,
+    columns: Sequence[str] | None,
+    subscription: str | None,
+    *,
+    before_images: bool,
+) -> pb.ChangesRequest:
+    """The request of a change stream."""
+    return pb.ChangesRequest(
+        tables=tables,
+        start=moments.start_text(start),
+        until=str(until or ""),
+        before_images=before_images,
+        columns=list(columns or ()),
+        subscription=subscription or "",
+        lake_snapshot=True,
+    )
+
+
+def _after_table(token: Token) -> Token:
+    """The position behind the snapshot of the table that a token's place is in."""
+    assert token.place is not None, "a snapshot has a place"
+    later = token.tables[token.tables.index(token.place.table) + 1 :]
+    return replace(token, place=Place(later[0], 0, 0) if later else None)
+
+
+def _decoded(rows: bytes) -> pa.Table:
+    with pa.ipc.open_stream(rows) as reader:
+        return reader.read_all()
+
+
+def _behind(batch: pa.RecordBatch, bucket: int, offset: int) -> pa.RecordBatch:
+    """The rows from a place on, in the order of buckets and offsets."""
+    buckets, offsets = batch.column(LAKE_BUCKET).to_numpy(), batch.column(LAKE_OFFSET).to_numpy()
+    wanted = (buckets > bucket) | ((buckets == bucket) & (offsets >= offset))
+    return batch if wanted.all() else batch.filter(pa.array(wanted))
+
+
+def _inserts(batch: pa.RecordBatch) -> pa.Table:
+    changes = pa.array(np.full(batch.num_rows, "+I"), SYSTEM_TYPES["__change"])
+    return pa.Table.from_batches([batch]).add_column(0, "__change", changes)

@@ -6,16 +6,19 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from lakestore import evolution, schema
+from lakestore import evolution, moments, schema
 from lakestore.client import credentials
 from lakestore.client import transport as transports
 from lakestore.client.alter import fitting
+from lakestore.client.changes import ChangeStream, Start, request
 from lakestore.client.producer import ProducerPool
 from lakestore.client.table import Table
 from lakestore.client.transport import Transport
@@ -23,6 +26,7 @@ from lakestore.client.writer import change
 from lakestore.errors import Invalid
 from lakestore.evolution import Step
 from lakestore.limits import DEFAULT, WIDEST, Limits
+from lakestore.moments import At, position_text
 from lakestore.schema import Table as Definition
 from lakestore.token import Token
 from lakestore.union import sql as union_sql
@@ -83,6 +87,22 @@ class Snapshot:
         return union_sql.run(self._lake, text, at=self.token)
 
 
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A named subscription as the server keeps it."""
+
+    name: str
+    tables: tuple[str, ...]
+    token: str
+    """Its position: behind the last batch that was acknowledged."""
+    acked: datetime
+    """When it was last opened, acknowledged or seen with a consumer."""
+    behind: int
+    """Changes before it."""
+    snapshot: bool
+    """Whether it still reads its snapshot."""
+
+
 class Lake:
     """Tables, and queries over them. A context manager."""
 
@@ -118,9 +138,11 @@ class Lake:
         bucket_key: list[str] | None = None,
         merge: str = "upsert",
         lake: dict[str, Any] | None = None,
+        retention: str | dict[str, Any] | None = None,
     ) -> Table:
-        """Create a table; without a primary key it is a log table."""
-        definition = _define(name, schema, primary_key, buckets, bucket_key, merge, lake)
+        """Create a table; without a primary key it is a log table, which may give up its old log once it is tiered:
+        `retention="7d"` or `{"age": "7d", "bytes": "10GB"}`."""
+        definition = _define(name, schema, primary_key, buckets, bucket_key, merge, lake, retention)
         return self.create(definition)
 
     def create(self, definition: Definition) -> Table:
@@ -166,10 +188,35 @@ class Lake:
         """One cut over all tables."""
         return Snapshot(self, json.loads(self.transport.status(pb.StatusRequest()).status)["token"])
 
-    def at(self, token: str) -> Snapshot:
-        """All tables exactly at a token."""
-        Token.parse(str(token))
-        return Snapshot(self, str(token))
+    def at(self, position: At) -> Snapshot:
+        """All tables exactly at a token, or as of a time (UTC where it names no zone)."""
+        return Snapshot(self, position_text(position))
+
+    def changes(
+        self,
+        tables: Sequence[str],
+        start: Start = "earliest",
+        *,
+        until: str | None = None,
+        before_images: bool = False,
+        columns: Sequence[str] | None = None,
+        subscription: str | None = None,
+    ) -> ChangeStream:
+        """The changelogs of several tables in one stream, as `Table.changes`: whole commits, in their order."""
+        asked = request(tables, start, until, columns, subscription, before_images=before_images)
+        return ChangeStream(self.transport, asked)
+
+    def subscriptions(self) -> list[Subscription]:
+        """The named subscriptions that the server keeps."""
+        answer = self.transport.list_subscriptions(pb.ListSubscriptionsRequest())
+        return [
+            Subscription(s.name, tuple(s.tables), s.token, moments.moment_of(s.acked_us), s.behind, s.snapshot)
+            for s in answer.subscriptions
+        ]
+
+    def drop_subscription(self, name: str) -> None:
+        """Forget a subscription; what it held of the log may go."""
+        self.transport.drop_subscription(pb.DropSubscriptionRequest(subscription=name))
 
     def sql(self, text: str) -> union_sql.SqlResult:
         """DuckDB over union reads, all tables of the query at one cut."""
@@ -213,6 +260,7 @@ def _define(
     bucket_key: list[str] | None,
     merge: str,
     lake: dict[str, Any] | None,
+    retention: str | dict[str, Any] | None,
 ) -> Definition:
     if not isinstance(columns, pa.Schema):
         raise Invalid("schema= is a pyarrow schema")
@@ -225,6 +273,7 @@ def _define(
         merge=merge,
         lake=lake,
         limits=WIDEST,
+        retention=retention,
     )
 
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from lakestore import rows
 from lakestore.client.alter import fitting, steps_of
-from lakestore.client.changes import ChangeStream
+from lakestore.client.changes import ChangeStream, Start, request
 from lakestore.client.producer import Producer
 from lakestore.client.writer import Writer, change
-from lakestore.errors import Invalid
 from lakestore.evolution import Step
+from lakestore.moments import At, position_text
 from lakestore.schema import Table as Definition
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -98,26 +98,23 @@ class Table:
         same = answer.schema_id == self.definition.schema_id
         return found.cast(self.definition.read_schema(list(columns or ()))) if same else found
 
-    def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: str | None = None) -> Scan:
-        """A union read of the newest state, or exactly at a token."""
-        return Scan(self._lake, self.name, columns=columns, where=where, at=at)
+    def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: At | None = None) -> Scan:
+        """A union read of the newest state, or exactly at a token or a time (UTC where it names no zone)."""
+        return Scan(self._lake, self.name, columns=columns, where=where, at=None if at is None else position_text(at))
 
     def changes(
         self,
-        start: str = "earliest",
+        start: Start = "earliest",
         *,
         until: str | None = None,
         before_images: bool = False,
         columns: Sequence[str] | None = None,
+        subscription: str | None = None,
     ) -> ChangeStream:
-        """The changelog from `earliest`, `latest`, `snapshot` or a token; endless without `until`."""
-        if not start:
-            raise Invalid("start= is 'earliest', 'latest', 'snapshot' or a token")
-        request = pb.ChangesRequest(
-            tables=[self.name],
-            start=str(start),
-            until=str(until or ""),
-            before_images=before_images,
-            columns=list(columns or ()),
-        )
-        return ChangeStream(self._lake.transport, request)
+        """The changelog from `earliest`, `latest`, `snapshot`, a token or a time; endless without `until`.
+
+        With `subscription="name"` the server keeps the position, which `batch.ack()` moves; `start` is where a new
+        subscription begins.
+        """
+        asked = request([self.name], start, until, columns, subscription, before_images=before_images)
+        return ChangeStream(self._lake.transport, asked)

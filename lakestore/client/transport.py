@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
@@ -129,10 +130,23 @@ class LocalTransport:
         self.credentials = NOTHING
         self._closed = False
         for method in rpc.methods():
-            if service.has(method.attribute):
+            if service.has(method.attribute) and method.attribute != "changes":
                 setattr(self, method.attribute, service.verb(method.attribute))
-        follow = service.verb("changes")
-        self.changes = lambda request: follow(request, lambda: not self._closed)
+        self._follow = service.verb("changes")
+
+    def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
+        """A change stream; it ends when this transport is closed."""
+        with closing(self._follow(request, self)) as follow:
+            for prepared in follow:
+                yield prepared.message
+
+    def is_active(self) -> bool:
+        """Whether somebody still listens to the streams."""
+        return not self._closed
+
+    def add_callback(self, _: Callable[[], None]) -> bool:
+        """Nobody is called back: streams look now and then."""
+        return False
 
     def close(self) -> None:
         """End streams."""

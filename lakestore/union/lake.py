@@ -27,7 +27,7 @@ from pyiceberg.table.puffin import PuffinFile
 from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt, Invalid, PlanExpired
-from lakestore.offsets import OffsetSet
+from lakestore.offsets import OffsetSet, OffsetsFrom
 from lakestore.projection import filled
 from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES, Table
 from lakestore.union.plan import TableScan
@@ -39,6 +39,7 @@ METADATA_KEPT = 32
 _REFERENCED = "referenced-data-file"
 
 Positions = npt.NDArray[np.int64]
+Hidden = Mapping[int, OffsetSet] | Mapping[int, OffsetsFrom]
 
 
 @lru_cache(maxsize=METADATA_KEPT)
@@ -56,10 +57,16 @@ def read(scan: TableScan, columns: Sequence[str], condition: RowFilter | None) -
     if not scan.in_lake:
         return
     lake = metadata(scan.metadata_location)
-    dead, deletes = scan.cold_dead(), _Deletes(lake.io)
+    dead, deletes = _hidden(scan), _Deletes(lake.io)
     for task in _tasks(lake, scan, condition):
         reader = _FileReader(lake.io, task.file, scan.table, columns, dead)
         yield from reader.batches(deletes.of(task), condition)
+
+
+def _hidden(scan: TableScan) -> Hidden:
+    """Lake rows that do not belong to the cut: they died before it, or a log table's snapshot is newer than it."""
+    ends = scan.lake_ends()
+    return scan.cold_dead() if ends is None else {bucket: OffsetsFrom(end) for bucket, end in enumerate(ends)}
 
 
 def _tasks(lake: StaticTable, scan: TableScan, condition: RowFilter | None) -> Sequence[FileScanTask]:
@@ -192,7 +199,7 @@ class _Bounds:
     buckets: tuple[int, int] | None
     offsets: tuple[int, int] | None
 
-    def may_meet(self, dead: Mapping[int, OffsetSet]) -> bool:
+    def may_meet(self, dead: Hidden) -> bool:
         """Whether a row of the file can be among the dead."""
         near = [offsets for bucket, offsets in dead.items() if self._has(bucket)]
         if self.offsets is None:
@@ -217,9 +224,7 @@ def _bounds(file: DataFile) -> _Bounds:
 class _FileReader:
     """One data file."""
 
-    def __init__(
-        self, io: FileIO, file: DataFile, table: Table, columns: Sequence[str], dead: Mapping[int, OffsetSet]
-    ) -> None:
+    def __init__(self, io: FileIO, file: DataFile, table: Table, columns: Sequence[str], dead: Hidden) -> None:
         self._io, self._table, self._file = io, table, file
         self._columns = list(columns)
         self._schema = table.read_schema(self._columns)
@@ -306,9 +311,7 @@ class _FileReader:
         return filled(self._table.column(field.name), rows, "initial")
 
 
-def dead_mask(
-    buckets: npt.NDArray[Any], offsets: npt.NDArray[np.int64], dead: Mapping[int, OffsetSet]
-) -> npt.NDArray[np.bool_]:
+def dead_mask(buckets: npt.NDArray[Any], offsets: npt.NDArray[np.int64], dead: Hidden) -> npt.NDArray[np.bool_]:
     """For each row, whether it is among the dead."""
     gone = np.zeros(len(offsets), dtype=np.bool_)
     for bucket in np.flatnonzero(np.bincount(buckets)).tolist() if len(buckets) else []:

@@ -69,6 +69,8 @@ class TableScan:
     buckets: tuple[BucketPlan, ...]
     lake_table: Table
     """The definition in the version that the lake snapshot has: `table` is the one at the cut."""
+    lake_beyond: bool = False
+    """Whether the snapshot holds rows of a log table that are newer than the cut: those from `tier_point` on."""
 
     @property
     def in_lake(self) -> bool:
@@ -98,6 +100,10 @@ class TableScan:
         """Bucket to its dead offsets in the lake; buckets without any are absent."""
         dead = {part.bucket: OffsetSet(self.dead_below(part.bucket)) for part in self.buckets}
         return {bucket: offsets for bucket, offsets in dead.items() if len(offsets)}
+
+    def lake_ends(self) -> list[int] | None:
+        """Per bucket, where the lake rows of the cut end; None when all rows of the snapshot belong to it."""
+        return [part.head for part in self.buckets] if self.lake_beyond else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,7 @@ def _table(part: pb.TablePlan) -> TableScan:
         snapshot_id=part.snapshot_id,
         buckets=tuple(_bucket(bucket) for bucket in sorted(part.buckets, key=lambda bucket: bucket.bucket)),
         lake_table=Table.from_json(part.lake_definition) if part.lake_definition else table,
+        lake_beyond=part.lake_beyond,
     )
     _check(scan)
     return scan

@@ -1,0 +1,77 @@
+"""How long a table's log is kept: by the age of its commits, by its bytes, or both. What falls out is in the lake."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from lakestore.errors import Invalid
+
+_AGE = re.compile(r"(\d+)\s*(s|m|h|d)")
+_AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_BYTES = re.compile(r"(\d+)\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
+_BYTE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_OPTIONS = ("age", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a log table keeps of its log; None keeps everything. Only what is in the lake ever goes."""
+
+    age_seconds: int | None = None
+    """Commits older than this may go."""
+    bytes: int | None = None
+    """Beyond this many bytes of log, all buckets together, the oldest may go."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stored form."""
+        return {"age_seconds": self.age_seconds, "bytes": self.bytes}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any] | None) -> Retention | None:
+        """What `as_dict` gave; None for a table that keeps everything."""
+        return Retention(data["age_seconds"], data["bytes"]) if data else None
+
+    def __str__(self) -> str:
+        parts = [f"{self.age_seconds} s"] if self.age_seconds is not None else []
+        return " or ".join([*parts, *([f"{self.bytes:,} bytes"] if self.bytes is not None else [])])
+
+
+def parsed(value: Any) -> Retention | None:
+    """A user's `retention=`: "7d", {"age": "7d", "bytes": "10GB"}, or None for all."""
+    if value is None or isinstance(value, Retention):
+        return value
+    if not isinstance(value, dict):
+        return Retention(age_seconds=_scaled(value, _AGE, _AGE_UNITS, "'30m', '12h' or '7d'"))
+    for name in value:
+        if name not in _OPTIONS:
+            raise Invalid(f"retention option {name!r} is not known; known are {', '.join(_OPTIONS)}")
+    age, size = value.get("age"), value.get("bytes")
+    return Retention(
+        None if age is None else _scaled(age, _AGE, _AGE_UNITS, "'30m', '12h' or '7d'"),
+        None if size is None else _scaled(size, _BYTES, _BYTE_UNITS, "'500MB' or '10GB'"),
+    )
+
+
+def check(retention: Retention | None, table: str, *, keyed: bool) -> None:
+    """`Invalid` for a retention that this table cannot have."""
+    if retention is None:
+        return
+    if keyed:
+        raise Invalid(
+            f"table {table}: a primary-key table keeps its whole log, so retention= is for log tables; leave it out"
+        )
+    amounts = [amount for amount in (retention.age_seconds, retention.bytes) if amount is not None]
+    if not amounts or any(type(amount) is not int or amount < 1 for amount in amounts):
+        raise Invalid(f"table {table}: retention takes an age or a number of bytes, each above zero")
+
+
+def _scaled(value: Any, pattern: re.Pattern[str], units: dict[str, int], example: str) -> int:
+    """A number with its unit; a bare number is seconds or bytes."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = pattern.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not match:
+        raise Invalid(f"retention {value!r} is not an amount such as {example}")
+    return int(match[1]) * units[match[2] if match[2] in units else match[2].upper()]

@@ -1,0 +1,100 @@
+"""The batches of a change stream: the commits of a range as messages, the same for every stream of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.limits import Limits
+from lakestore.rows import encode
+from lakestore.schema import SYSTEM_TYPES, Table
+from lakestore.server.feed_cache import Prepared, Run
+from lakestore.server.reads import bounded, project, read, with_before_images
+from lakestore.server.state import TableState, View
+from lakestore.token import Token
+from lakestore.v1 import lakestore_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What streams must have in common to be sent the same messages."""
+
+    tables: tuple[str, ...]
+    """Uuids."""
+    before_images: bool
+    columns: tuple[tuple[int, ...], ...]
+    """Per table the ids of the columns to show; empty for all columns of a version."""
+
+
+def run(view: View, shape: Shape, at: Token, limit: int, limits: Limits) -> Run:
+    """The next messages behind a position: about a batch of rows from each bucket, no commit beyond `limit`."""
+    upto = _upto(view, shape.tables, at.lsn, limit, limits.changes_batch_rows)
+    return Run(upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits.read_batch_bytes)))
+
+
+def message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool) -> Prepared:
+    """Rows as a message."""
+    data = encode(batch.schema, [batch])
+    return Prepared(
+        pb.ChangeBatch(table=table.name, rows=data, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
+    )
+
+
+def shown_columns(table: Table, shape: Shape) -> list[str]:
+    """The system columns, then the user's; chosen ones go by id, and are left out of versions without them."""
+    names = {column.id: column.name for column in table.columns}
+    chosen = shape.columns[shape.tables.index(table.uuid)] if shape.columns else tuple(names)
+    return [*SYSTEM_TYPES, *[names[number] for number in chosen if number in names]]
+
+
+def _upto(view: View, tables: Sequence[str], lsn: int, limit: int, rows: int) -> int:
+    """How far one run reaches: whole commits of one schema version, about a batch of rows from each bucket."""
+    upto = limit
+    for uuid in tables:
+        upto = view.by_uuid(uuid).versions.until(lsn, upto)
+        for log in view.by_uuid(uuid).logs:
+            start = log.at_lsn(lsn).end
+            reach = start + rows
+            if log.head > reach:
+                upto = min(upto, log.lsn_reaching(start, reach))
+    return upto
+
+
+def _between(view: View, shape: Shape, at: Token, upto: int, nbytes: int) -> list[Prepared]:
+    """Per table the commits in (at, upto], in batches that fit into a message; the last one carries the new token."""
+    batches: list[tuple[Table, pa.RecordBatch]] = []
+    for uuid in shape.tables:
+        state = view.by_uuid(uuid)
+        table = state.versions.at(at.lsn + 1)
+        batch = _table_batch(state, table, shape, at.lsn, upto)
+        if batch is not None:
+            batches += [(table, piece) for piece in bounded(batch, nbytes)]
+    last = len(batches) - 1
+    return [
+        message(table, batch, replace(at, lsn=upto) if i == last else at, snapshot=False)
+        for i, (table, batch) in enumerate(batches)
+    ]
+
+
+def _table_batch(state: TableState, table: Table, shape: Shape, lsn: int, upto: int) -> pa.RecordBatch | None:
+    parts: list[pa.RecordBatch] = []
+    lsns: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+    for bucket, log in enumerate(state.logs):
+        start, end = log.at_lsn(lsn).end, log.at_lsn(upto).end
+        if start == end:
+            continue
+        commits = log.commits(start, end)
+        for rows in read(log, start, end):
+            shown = with_before_images(log, rows, state.versions) if shape.before_images and log.keyed else rows
+            projection = state.versions.projection(rows.schema_id, table)
+            parts.append(project(projection, shown, shown_columns(table, shape), bucket))
+            lsns.append(commits.lsn[np.searchsorted(commits.end, shown.offsets, side="right")])
+    if not parts:
+        return None
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate(lsns), kind="stable")
+    return pa.concat_batches(parts).take(pa.array(order))

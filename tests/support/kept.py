@@ -1,0 +1,104 @@
+"""A server in the test with a clock that the test moves, for what depends on time: retention, subscriptions, times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import lakestore as ls
+from lakestore.client.transport import LocalTransport
+from lakestore.limits import Limits
+from lakestore.server.catalog.ledger import CatalogChange, Pointer, SetPointer, TierRecord
+from lakestore.server.main import Server
+from lakestore.server.settings import Settings
+from lakestore.server.state import TableState
+
+SCHEMA = pa.schema([("v", pa.int64())])
+START_US = 1_790_000_000_000_000
+DAY = 86_400
+
+
+class HandClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.us = START_US
+        self.drift_seconds = 0.0
+
+    def now_us(self) -> int:
+        """Wall time."""
+        return self.us
+
+    def monotonic(self) -> float:
+        """Seconds, less what the wall clock jumped."""
+        return self.us / 1e6 - self.drift_seconds
+
+    def advance(self, seconds: float) -> None:
+        """Time goes by."""
+        self.us += int(seconds * 1e6)
+
+    def jump(self, seconds: float) -> None:
+        """The wall clock is set."""
+        self.us += int(seconds * 1e6)
+        self.drift_seconds += seconds
+
+
+class Kept:
+    """One server after the other on a folder, and its client."""
+
+    def __init__(self, folder: Path, *, limits: Limits | None = None, ports: bool = False, **settings: Any) -> None:
+        self.clock = HandClock()
+        given = {"port": 0, "http_port": 0, "lease_grace_seconds": 0.0, **settings}
+        self._settings = Settings(folder, limits=limits or Limits(), **given)
+        self._ports = ports
+        self._start()
+
+    def _start(self) -> None:
+        self.server = Server(self._settings, clock=self.clock)
+        if self._ports:
+            self.server.start()
+        transport: Any = LocalTransport(self.server.service)
+        self.lake = ls.Lake(transport, "kept")
+        self.run = self.server.retention.run_once
+
+    def restart(self) -> None:
+        """An orderly end and a new start."""
+        self.close()
+        self._start()
+
+    def close(self) -> None:
+        """End."""
+        self.lake.close()
+        self.server.close()
+
+    def state(self, name: str) -> TableState:
+        """A table as the server has it."""
+        return self.server.engine.view.named(name)
+
+    def append(self, name: str, *values: int) -> str:
+        """One commit of these values, a second after the last."""
+        self.clock.advance(1)
+        return self.lake.table(name).append(pa.table({"v": pa.array(values, pa.int64())}))
+
+    def tier(self, name: str, lsn: int | None = None) -> int:
+        """Note a snapshot in the lake at a commit, without writing one; its id."""
+        view = self.server.engine.view
+        state = view.named(name)
+        at = [log.at_lsn(view.lsn if lsn is None else lsn) for log in state.logs]
+        snapshot = max([0, *state.tiers]) + 1
+        record = TierRecord(
+            snapshot, tuple(p.end for p in at), tuple(p.live_sum for p in at), max(p.lsn for p in at), 0
+        )
+        table = state.table
+        pointer = view.pointers[table.namespace, table.short_name]
+        moved = Pointer(f"{pointer.location}.{snapshot}", pointer.uuid)
+        step = SetPointer(table.namespace, table.short_name, pointer.location, moved, (record,))
+        self.server.catalog._ledger.commit(CatalogChange((step,)))
+        return snapshot
+
+    def values(self, name: str, start: str = "earliest") -> list[int]:
+        """What a change stream gives up to now."""
+        stream = self.lake.table(name).changes(start, until="now")
+        return [value for batch in stream for value in batch.to_arrow().column("v").to_pylist()]
