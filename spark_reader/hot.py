@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from lakestore.client.credentials import Credentials
 from lakestore.client.transport import Transport, connect
 from lakestore.rows import decode_trusted
 from lakestore.spark.spool import Spool
@@ -64,7 +65,8 @@ class Hot:
             for split in scan.hot_splits(SPLIT_ROWS_MAX)
         ]
         reader = self._spark.read.format(SOURCE).schema(spark_schema(scan.table, columns))
-        return reader.options(server=self._server, requests=json.dumps(requests)).load()
+        shown = self._transport.credentials.options()
+        return reader.options(server=self._server, requests=json.dumps(requests), **shown).load()
 
     def forget(self, lease: str) -> None:
         """A read is over: what it kept on disk goes."""
@@ -137,7 +139,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Split)
-        transport = connect(self._options["server"])
+        transport = connect(self._options["server"], Credentials.from_options(self._options))
         try:
             for batch in fetch(transport, pb.FetchRequest.FromString(bytes.fromhex(partition.request))):
                 yield for_spark(batch, schema_for_spark(batch.schema))

@@ -15,6 +15,7 @@ from typing import Any
 from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
+from lakestore.client.credentials import NOTHING, TLS, Credentials, Token, credentials_for
 from lakestore.client.transport import Transport, connect
 from lakestore.errors import Invalid, Unavailable
 from lakestore.spark.sql import SparkLake
@@ -26,6 +27,11 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 CATALOG = "lake"
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 HTTP_PORT = 7341
+_NO_REFRESH = {
+    f"spark.sql.catalog.{CATALOG}.rest.auth.type": "oauth2",
+    f"spark.sql.catalog.{CATALOG}.token-refresh-enabled": "false",
+}
+"""The token itself is shown for as long as the session lives, rather than one that ends with an hour."""
 
 
 def session(
@@ -35,13 +41,17 @@ def session(
     master: str | None = None,
     app: str = "lakestore",
     conf: Mapping[str, str] | None = None,
+    token: Token | None = None,
+    tls: TLS | bool | None = None,
+    credentials: Credentials | None = None,
 ) -> SparkSession:
-    """A SparkSession with Iceberg's runtime and the lake catalog of this server set.
+    """A SparkSession with Iceberg's runtime and the lake catalog of this server set, for who shows this token.
 
     On a Spark that runs in this process already it is a new session of it, so several servers can be read side by side.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    catalog = catalog_conf(http or http_address(server))
+    shown = credentials or credentials_for(server, token, tls)
+    catalog = catalog_conf(http or http_address(server, credentials=shown), shown)
     running = SparkSession.getActiveSession()
     if running is not None:
         own = running.newSession()
@@ -58,22 +68,29 @@ def session(
     return builder.getOrCreate()
 
 
-def attach(spark: SparkSession, server: str = "localhost:7340", *, transport: Transport | None = None) -> SparkLake:
+def attach(
+    spark: SparkSession,
+    server: str = "localhost:7340",
+    *,
+    transport: Transport | None = None,
+    token: Token | None = None,
+    tls: TLS | bool | None = None,
+) -> SparkLake:
     """The union reads of a server in this session, or `Invalid` that says what the session lacks."""
-    own = transport or connect(server)
-    problem = missing(spark, http_address(server, own))
+    own = transport or connect(server, credentials_for(server, token, tls))
+    problem = missing(spark, http_address(server, own), own.credentials)
     if problem:
         raise Invalid(problem)
     return SparkLake(spark, own, server)
 
 
-def missing(spark: SparkSession, http: str) -> str:
+def missing(spark: SparkSession, http: str, credentials: Credentials = NOTHING) -> str:
     """What keeps this session from reading the lake, as one sentence; empty if nothing does. Sets a catalog not set."""
     if not _has_iceberg(spark):
         return f"this Spark session lacks Iceberg: start it with --packages {RUNTIME}"
     if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):
         return f"this Spark session lacks Iceberg's SQL: start it with --conf spark.sql.extensions={EXTENSIONS}"
-    key, wanted = f"spark.sql.catalog.{CATALOG}", catalog_conf(http)
+    key, wanted = f"spark.sql.catalog.{CATALOG}", catalog_conf(http, credentials)
     uri = wanted[f"{key}.uri"]
     if not spark.conf.get(key, ""):
         for name, value in wanted.items():
@@ -88,11 +105,11 @@ def _has_iceberg(spark: SparkSession) -> bool:
     return isinstance(jvm.org.apache.iceberg.spark.SparkCatalog, JavaClass)
 
 
-def http_address(server: str, transport: Transport | None = None) -> str:
+def http_address(server: str, transport: Transport | None = None, credentials: Credentials = NOTHING) -> str:
     """`host:port` of the server's HTTP side: as its status says, else the default port of the same host."""
     host = server.rsplit(":", 1)[0]
     try:
-        own = transport or connect(server)
+        own = transport or connect(server, credentials)
         said = str(json.loads(own.status(StatusRequest()).status).get("http", ""))
         if transport is None:
             own.close()
@@ -107,14 +124,16 @@ def _reachable(said: str, host: str) -> str:
     return f"{host if named in ('0.0.0.0', '[::]', '') else named}:{port}"  # noqa: S104
 
 
-def catalog_conf(http: str) -> dict[str, str]:
-    """The settings of the catalog `lake`."""
+def catalog_conf(http: str, credentials: Credentials = NOTHING) -> dict[str, str]:
+    """The settings of the catalog `lake`. Spark shows no value of a name that holds `token`."""
     key = f"spark.sql.catalog.{CATALOG}"
+    shown = {f"{key}.token": credentials.bearer, **_NO_REFRESH} if credentials.bearer else {}
     return {
         key: CATALOG_CLASS,
         f"{key}.type": "rest",
-        f"{key}.uri": f"http://{http}/iceberg",
+        f"{key}.uri": f"{'https' if credentials.pem else 'http'}://{http}/iceberg",
         f"{key}.cache-enabled": "false",
+        **shown,
     }
 
 

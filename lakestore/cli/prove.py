@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from lakestore.cli.output import emit, emit_json
-from lakestore.cli.server import connected, json_option, server_option
-from lakestore.errors import Unavailable
+from lakestore.cli.server import connected, json_option, server_option, shown
+from lakestore.errors import Denied, Unavailable
 
 HTTP_PORT = 7341
 
@@ -63,27 +63,52 @@ lake.sql("SELECT count(*) FROM {table}").show()
 --conf spark.sql.catalog.lake=org.apache.iceberg.spark.SparkCatalog
 --conf spark.sql.catalog.lake.type=rest
 --conf spark.sql.catalog.lake.uri={catalog}
---conf spark.sql.catalog.lake.cache-enabled=false
+--conf spark.sql.catalog.lake.cache-enabled=false{auth}
 -- SELECT count(*) FROM lake.{table}""",
     "duckdb": """\
 INSTALL iceberg; LOAD iceberg;
-ATTACH 'lake' AS lake (TYPE ICEBERG, ENDPOINT '{catalog}', AUTHORIZATION_TYPE 'none');
+{auth}
 SELECT count(*) FROM lake.{table};""",
     "trino": """\
 # etc/catalog/lake.properties
 connector.name=iceberg
 iceberg.catalog.type=rest
-iceberg.rest-catalog.uri={catalog}
+iceberg.rest-catalog.uri={catalog}{auth}
 fs.native-local.enabled=true
 local.location=/
 -- SELECT count(*) FROM lake.{table};""",
     "pyiceberg": """\
 # pip install "pyiceberg[pyarrow]"
 from pyiceberg.catalog import load_catalog
-lake = load_catalog("lake", type="rest", uri="{catalog}")
+lake = load_catalog("lake", type="rest", uri="{catalog}"{auth})
 lake.load_table("{table}").scan().to_arrow()""",
 }
 PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+
+
+_OPEN = {
+    "spark": "",
+    "duckdb": "ATTACH 'lake' AS lake (TYPE ICEBERG, ENDPOINT '{catalog}', AUTHORIZATION_TYPE 'none');",
+    "trino": "",
+    "pyiceberg": "",
+}
+_WITH_TOKEN = {
+    "spark": """
+--conf spark.sql.catalog.lake.rest.auth.type=oauth2
+--conf spark.sql.catalog.lake.oauth2-server-uri={catalog}/v1/oauth/tokens
+--conf spark.sql.catalog.lake.credential=PRINCIPAL:TOKEN""",
+    "duckdb": """\
+CREATE SECRET lakestore (TYPE ICEBERG, CLIENT_ID 'PRINCIPAL', CLIENT_SECRET 'TOKEN',
+    OAUTH2_SERVER_URI '{catalog}/v1/oauth/tokens');
+ATTACH 'lake' AS lake (TYPE ICEBERG, ENDPOINT '{catalog}', SECRET lakestore);""",
+    "trino": """
+iceberg.rest-catalog.security=OAUTH2
+iceberg.rest-catalog.oauth2.server-uri={catalog}/v1/oauth/tokens
+iceberg.rest-catalog.oauth2.credential=PRINCIPAL:TOKEN""",
+    "pyiceberg": """,
+    credential="PRINCIPAL:TOKEN", **{{"oauth2-server-uri": "{catalog}/v1/oauth/tokens"}}""",
+}
+"""Put your own for PRINCIPAL and TOKEN; ours take LAKESTORE_TOKEN."""
 
 
 @click.command()
@@ -94,22 +119,27 @@ PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 @json_option
 def connect(engine: str, http: str | None, table: str, server: str, as_json: bool) -> None:
     """Print the lines that open this lake in ENGINE."""
-    catalog = f"http://{http or _http_of(server)}/iceberg"
-    lines = _LINES[engine].format(server=server, catalog=catalog, table=table, packages=PACKAGES)
+    scheme, found, is_open = _http_of(server)
+    catalog = f"{scheme}://{http or found}/iceberg"
+    auth = (_OPEN if is_open else _WITH_TOKEN)[engine].format(catalog=catalog)
+    lines = _LINES[engine].format(server=server, catalog=catalog, table=table, packages=PACKAGES, auth=auth)
     emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else click.echo(lines)
 
 
-def _http_of(server: str) -> str:
-    """The catalog's host and port as the server says, else the default port of its host."""
+def _http_of(server: str) -> tuple[str, str, bool]:
+    """(scheme, host and port) of the catalog as the server says, else the defaults; whether it asks for no token."""
     from lakestore.v1 import lakestore_pb2 as pb
 
     host = server.rsplit(":", 1)[0]
+    credentials = shown(server)
+    is_open = credentials.token is None
+    scheme = "https" if credentials.pem else "http"
     try:
         with connected(server) as lake:
-            said = str(json.loads(lake.transport.status(pb.StatusRequest()).status)["http"])
-    except Unavailable:
-        return f"{host}:{HTTP_PORT}"
-    return f"{host}:{said.rsplit(':', 1)[1]}"
+            said = json.loads(lake.transport.status(pb.StatusRequest()).status)
+    except (Unavailable, Denied) as error:
+        return scheme, f"{host}:{HTTP_PORT}", is_open and not isinstance(error, Denied)
+    return said["scheme"], f"{host}:{said['http'].rsplit(':', 1)[1]}", is_open
 
 
 COMMANDS = (verify, connect)

@@ -18,6 +18,7 @@ from lakestore.cli.settings import config_of, setting_flags
 from lakestore.errors import Invalid
 
 if TYPE_CHECKING:
+    from lakestore.client.credentials import Credentials
     from lakestore.client.lake import Lake
     from lakestore.tiering.service import Outcome
 
@@ -64,7 +65,7 @@ def tier(master: str | None, once: bool, table: str | None, server: str, as_json
     with connected(server) as lake:
         if table:
             lake.table(table)
-        spark = _session(server, master)
+        spark = _session(server, master, lake.transport.credentials)
         try:
             _tier(lake, spark, stop, table, once=once, as_json=as_json)
         finally:
@@ -93,14 +94,14 @@ def _round(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _session(server: str, master: str | None) -> Any:
+def _session(server: str, master: str | None, credentials: Credentials) -> Any:
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
         raise Invalid("Spark needs a JDK 17 or newer: install one, or set JAVA_HOME to it")
     try:
         from lakestore.spark import session
     except ModuleNotFoundError as error:
         raise Invalid('tiering needs Spark: pip install "lakestore[spark]"') from error
-    spark = session(server, master=master, app="lakestore tier")
+    spark = session(server, master=master, app="lakestore tier", credentials=credentials)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
