@@ -96,7 +96,9 @@ class Table:
         answer = self._lake.transport.lookup(request)
         found = pa.Table.from_batches(rows.decode_trusted(answer.rows, crc=answer.crc32c))
         same = answer.schema_id == self.definition.schema_id
-        return found.cast(self.definition.read_schema(list(columns or ()))) if same else found
+        if not same:
+            return found
+        return pa.Table.from_arrays(found.columns, schema=self.definition.read_schema(list(columns or ())))
 
     def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: At | None = None) -> Scan:
         """A union read of the newest state, or exactly at a token or a time (UTC where it names no zone)."""
