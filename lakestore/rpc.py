@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import message_factory
 
-from lakestore.errors import LakestoreError, Unavailable, error_of
+from lakestore.errors import LakestoreError, error_of
 from lakestore.v1 import lakestore_pb2
 
 ERROR_KEY = "lakestore-error-bin"
@@ -20,6 +20,41 @@ SERVICE = "lakestore.v1.Lakestore"
 RETRY_KEY = "lakestore-retry-after"
 """Seconds, as text; an entry of its own, for older clients take the first one to have three parts."""
 Metadata = tuple[tuple[str, str | bytes], ...]
+
+PROTOCOL, PROTOCOL_MIN = 2, 1
+"""What this release speaks, and the oldest client that its server still understands. Both ends must know it."""
+SINCE = {name: 2 for name in ("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup")}
+"""RPC to the protocol that it came with, where that is not the first one."""
+READS = {
+    "Hello",
+    "GetTable",
+    "ListTables",
+    "Lookup",
+    "Changes",
+    "Plan",
+    "Fetch",
+    "Status",
+    "Audit",
+    "ListSubscriptions",
+}
+"""RPCs that change nothing: when they fail, nothing was applied."""
+
+PING_SECONDS, PING_ANSWER_SECONDS = 15, 10
+CLIENT_KEEPALIVE = [
+    ("grpc.keepalive_time_ms", PING_SECONDS * 1_000),
+    ("grpc.keepalive_timeout_ms", PING_ANSWER_SECONDS * 1_000),
+    ("grpc.http2.ping_timeout_ms", PING_ANSWER_SECONDS * 1_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+"""A server that is gone without a word is noticed by the calls that wait for it. Idle connections do not ping."""
+SERVER_KEEPALIVE = [
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_SECONDS * 500),
+    ("grpc.http2.max_ping_strikes", 2),
+]
+"""A client that is gone is noticed too, and one that pings more often than ours do is sent away."""
 
 
 def options(message_bytes: int) -> list[tuple[str, int]]:
@@ -39,6 +74,11 @@ class Method:
     answer: Any
     streams_in: bool
     streams_out: bool
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing."""
+        return self.name in READS
 
     @property
     def path(self) -> str:
@@ -65,17 +105,20 @@ def pack_error(error: LakestoreError) -> Metadata:
     return (told, (RETRY_KEY, f"{error.retry_after:.3f}")) if error.retry_after else (told,)
 
 
-def unpack_error(metadata: Mapping[str, Any], code: str, details: str) -> LakestoreError:
+def unpack_error(metadata: Mapping[str, Any], code: str, details: str, *, reads: bool = False) -> LakestoreError:
     """The error that metadata or, failing that, a bare status tells of."""
     if ERROR_KEY in metadata:
         kind, message, applied = json.loads(metadata[ERROR_KEY])[:3]
         return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)))
-    if code in ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "UNKNOWN"):
-        return Unavailable(f"the server does not answer ({details}): is it running?", applied="unknown")
+    applied = "no" if reads else "unknown"
+    if code == "DEADLINE_EXCEEDED":
+        return error_of("Unavailable", "the server did not answer in time: try again", applied)
+    if code in ("UNAVAILABLE", "CANCELLED", "UNKNOWN"):
+        return error_of("Unavailable", f"the server does not answer ({details}): is it running?", applied)
     if code == "RESOURCE_EXHAUSTED" and "oncurrent" in details:  # gRPC's own words for its limit of calls
         return error_of("Exhausted", "the server serves as many calls as it can: try again later", "no", BUSY_SECONDS)
     if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return error_of("NotAuthenticated" if code == "UNAUTHENTICATED" else "Denied", details)
     if code == "RESOURCE_EXHAUSTED":
         return error_of("Invalid", f"the message is too large ({details}): send fewer rows, or ask for fewer")
-    return error_of("Internal", f"{code}: {details}", "unknown")
+    return error_of("Internal", f"{code}: {details}", applied)

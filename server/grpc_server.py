@@ -36,15 +36,6 @@ _CODES = {
 }
 
 
-_KEEPALIVE = [
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
-    ("grpc.http2.max_ping_strikes", 2),
-]
-"""A client that is gone is noticed within 80 s; one that pings more often than every 30 s is sent away."""
-
-
 class GrpcServer:
     """Serves a `Service` on one address, by TLS if there are keys."""
 
@@ -92,7 +83,7 @@ class GrpcServer:
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         *rpc.options(limits.message_bytes),
-        *_KEEPALIVE,
+        *rpc.SERVER_KEEPALIVE,
         ("grpc.so_reuseport", 0),
         ("grpc.max_metadata_size", limits.header_bytes),
         ("grpc.absolute_max_metadata_size", limits.header_bytes),

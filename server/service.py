@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 
 from lakestore import rpc
+from lakestore.errors import Invalid
+from lakestore.release import RELEASE
 from lakestore.server import audit
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.clock import Clock
@@ -31,6 +33,20 @@ class Looks:
 
     def __init__(self, engine: Engine, about: dict[str, str], retention: Retention) -> None:
         self._engine, self._about, self._retention = engine, about, retention
+
+    def hello(self, request: pb.HelloRequest) -> pb.HelloAnswer:
+        """Who this is; a client that is too old for this server is told so."""
+        if request.protocol < rpc.PROTOCOL_MIN:
+            raise Invalid(
+                f"the client ({request.release}) speaks protocol {request.protocol}, this server ({RELEASE})"
+                f" {rpc.PROTOCOL_MIN} to {rpc.PROTOCOL}: install a newer lakestore at the client"
+            )
+        return pb.HelloAnswer(
+            release=RELEASE,
+            protocol_min=rpc.PROTOCOL_MIN,
+            protocol=rpc.PROTOCOL,
+            timeline=self._engine.timeline,
+        )
 
     def status(self, request: pb.StatusRequest) -> pb.StatusAnswer:
         """The server and its tables, as JSON."""

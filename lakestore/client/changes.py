@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore import moments
+from lakestore.client.resume import resumed
 from lakestore.client.transport import Transport
 from lakestore.errors import Internal, Invalid
 from lakestore.schema import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
@@ -69,7 +70,7 @@ class ChangeStream:
 
     def __init__(self, transport: Transport, request: pb.ChangesRequest) -> None:
         self._transport, self._request = transport, request
-        self._messages = transport.changes(request)
+        self._messages = resumed(transport, request)
         self._batches = self._read()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from lakestore.client import transport as transports
 from lakestore.client.alter import fitting
 from lakestore.client.changes import ChangeStream, Start, request
 from lakestore.client.producer import ProducerPool
+from lakestore.client.retry import within
 from lakestore.client.table import Table
 from lakestore.client.transport import Transport
 from lakestore.client.writer import change
@@ -238,6 +239,10 @@ class Lake:
         """For union reads."""
         return self.transport.release_lease(request)
 
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """`with lake.within(0.5): …`: every call inside ends by then, tries included; in `Unavailable` if need be."""
+        return within(seconds)
+
     def close(self) -> None:
         """Close the connection, or the server inside this process."""
         self.transport.close()
@@ -282,10 +287,14 @@ def connect(
     *,
     token: credentials.Token | None = None,
     tls: credentials.TLS | bool | None = None,
+    timeout: float = transports.CALL_SECONDS,
 ) -> Lake:
-    """A server's lake. A token, also a callable that gives it, or `LAKESTORE_TOKEN` says who you are."""
+    """A server's lake. A token, also a callable that gives it, or `LAKESTORE_TOKEN` says who you are.
+
+    A call without an answer after `timeout` seconds ends in `Unavailable`.
+    """
     shown = credentials.credentials_for(address, token, tls)
-    return Lake(transports.connect(address, shown), address)
+    return Lake(transports.connect(address, shown, call_seconds=timeout), address)
 
 
 def open(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lakestore.client.transport import Transport
-from lakestore.errors import Exhausted, LakestoreError, Unavailable
+from lakestore.client.retry import Backoff
+from lakestore.client.transport import PROCESS, LocalTransport, Transport
+from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
-
-RETRY_SECONDS = 60.0
-_PAUSE_FIRST, _PAUSE_MAX = 0.02, 1.0
 
 
 @dataclass(slots=True)
@@ -38,43 +36,40 @@ class ProducerPool:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._lock = threading.Lock()
-        self._idle: list[Producer] = []
+        self._idle: deque[Producer] = deque()
+        """Taken and given back without a lock, so that no fork can inherit one that is held."""
 
     def commit(self, changes: Sequence[pb.Change]) -> pb.CommitAnswer:
         """Commit once, trying again while the outcome is unknown."""
-        with self._lock:
-            producer = self._idle.pop() if self._idle else Producer()
+        PROCESS.check()
+        producer = self._taken()
         request = producer.request(changes)
         try:
             answer = retried(self._transport, request)
         except LakestoreError as error:
             if error.applied == "no":
                 producer.sequence -= 1
-                self._give_back(producer)
+                self._idle.append(producer)
             raise
-        self._give_back(producer)
+        self._idle.append(producer)
         return answer
 
-    def _give_back(self, producer: Producer) -> None:
-        with self._lock:
-            self._idle.append(producer)
+    def _taken(self) -> Producer:
+        with suppress(IndexError):
+            return self._idle.pop()
+        return Producer()
 
 
 def retried(transport: Transport, request: pb.CommitRequest) -> pb.CommitAnswer:
     """A commit sent until it is answered or the time is over; its sequence makes that safe."""
-    deadline = time.monotonic() + RETRY_SECONDS
-    pause = _PAUSE_FIRST
+    backoff = Backoff()
     unknown = False
     while True:
         try:
             return transport.commit(request)
         except LakestoreError as error:
             unknown = unknown or error.applied == "unknown"
-            late = time.monotonic() + pause > deadline
-            down = error.applied == "no" and "shutting down" in error.message
-            if late or down or not isinstance(error, (Unavailable, Exhausted)):
+            down = isinstance(transport, LocalTransport) and "shutting down" in error.message
+            if down or not backoff.wait(error):
                 error.applied = "unknown" if unknown else "no"  # one refusal says nothing of the tries before it
                 raise
-        time.sleep(pause)
-        pause = min(pause * 2, _PAUSE_MAX)

@@ -1,31 +1,40 @@
 """The way to a server: one method per RPC, taking and giving the wire's messages.
 
 `GrpcTransport` crosses a network, `LocalTransport` calls a service in this process; nothing above knows which.
+gRPC's threads do not survive a fork: in a child of a process that has connected every call is refused by name.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 import grpc
 
 from lakestore import rpc
 from lakestore.client.credentials import NOTHING, Credentials
-from lakestore.errors import LakestoreError, Unavailable
+from lakestore.client.retry import seconds_left, within
+from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.limits import WIDEST
+from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 
 if TYPE_CHECKING:
     from lakestore.server.service import Service
 
 CALL_SECONDS = 120.0
-_RECONNECT = [
+HELLO_SECONDS = 10.0
+_CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
+    *rpc.CLIENT_KEEPALIVE,
 ]
 """A restarted server is found again within a second, whatever other channels of this process went through."""
 
@@ -62,47 +71,180 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-def _error_of(error: grpc.RpcError) -> LakestoreError:
+class Scope:
+    """Calls that can be cancelled together from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: set[Any] = set()
+        self._cancelled = False
+
+    @contextmanager
+    def holding(self, call: Any) -> Iterator[None]:
+        """The call, while the block runs."""
+        with self._lock:
+            self._calls.add(call)
+            cancelled = self._cancelled
+        if cancelled:
+            call.cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls.discard(call)
+
+    def cancel(self) -> None:
+        """End the calls that run, and those that begin later."""
+        with self._lock:
+            self._cancelled = True
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+
+
+SCOPE: ContextVar[Scope | None] = ContextVar("lakestore_scope", default=None)
+"""The scope of the calls made here."""
+
+
+class _Process:
+    """What this process inherited. A forked child has the parent's memory but none of its threads."""
+
+    def __init__(self) -> None:
+        self.has_connected = self.is_orphan = False
+        self._local: WeakSet[LocalTransport] = WeakSet()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def adopt(self, transport: LocalTransport) -> None:
+        """It cannot be used in a child either."""
+        self._local.add(transport)
+
+    def _forked(self) -> None:
+        self.is_orphan = self.has_connected or bool(self._local)
+        for transport in self._local:
+            transport.orphaned()
+
+    def check(self) -> None:
+        """Refuse what would wait for a thread that is not there."""
+        if self.is_orphan:
+            raise Invalid(
+                "this process was forked from one that had connected, and connections do not survive that: start it by"
+                " multiprocessing.get_context('spawn'), or connect only in the children"
+            )
+
+
+PROCESS = _Process()
+
+
+def _error_of(error: grpc.RpcError, method: rpc.Method, release: str) -> LakestoreError:
     call: Any = error  # every error of a channel is a call too; the stubs do not say so
-    return rpc.unpack_error(dict(call.trailing_metadata() or ()), call.code().name, call.details() or "")
+    code = call.code().name
+    if code == "UNIMPLEMENTED":
+        return Invalid(
+            f"the server ({release or 'an older release'}) has no {method.name}, which came with protocol"
+            f" {rpc.SINCE.get(method.name, 1)}: run the server with release {RELEASE} or newer"
+        )
+    return rpc.unpack_error(dict(call.trailing_metadata() or ()), code, call.details() or "", reads=method.reads)
 
 
 class GrpcTransport:
-    """Over gRPC."""
+    """Over gRPC. Says hello before the first call, and again after a connection was lost."""
 
-    def __init__(self, address: str, credentials: Credentials = NOTHING) -> None:
+    def __init__(self, address: str, credentials: Credentials = NOTHING, *, call_seconds: float = CALL_SECONDS) -> None:
+        PROCESS.check()
+        PROCESS.has_connected = True
+        if address.isdigit() or "://" in address:
+            raise Invalid(f"{address!r} is no host:port of a server, such as localhost:7340")
+        self._call_seconds = call_seconds
         self.credentials = credentials
         self._channel = _channel(address, credentials)
+        self._greeted = False
+        self._closed = False
+        self._hello = threading.Lock()
+        self.server = pb.HelloAnswer()
+        """What the server said of itself; empty if it is older than `Hello`."""
         for method in rpc.methods():
             setattr(self, method.attribute, self._callable(method))
 
     def _callable(self, method: rpc.Method) -> Any:
         coders = (method.request.SerializeToString, method.answer.FromString)
-        if method.streams_in:
-            streaming = self._channel.stream_stream(method.path, *coders)
-            return lambda requests: _stream(streaming, requests, self.credentials)
+        greets = method.name != "Hello"
         if method.streams_out:
-            stream = self._channel.unary_stream(method.path, *coders)
-            return lambda request: _stream(stream, request, self.credentials)
+            kind = self._channel.stream_stream if method.streams_in else self._channel.unary_stream
+            stream = kind(method.path, *coders)
+            return lambda request: self._stream(method, stream, request)
         unary = self._channel.unary_unary(method.path, *coders)
 
         def call(request: Any) -> Any:
+            if PROCESS.is_orphan or self._closed or (greets and not self._greeted):
+                self._ready(greets)
             try:
-                return unary(request, timeout=CALL_SECONDS, metadata=self.credentials.metadata())
+                scope, seconds = SCOPE.get(), seconds_left(self._call_seconds)
+                if scope is None:
+                    return unary(request, timeout=seconds, metadata=self.credentials.metadata())
+                running = unary.future(request, timeout=seconds, metadata=self.credentials.metadata())
+                with scope.holding(running):
+                    return running.result()
             except grpc.RpcError as error:
-                raise _error_of(error) from error
-            except ValueError as error:  # how grpc says that the channel was closed
-                raise Unavailable("the connection is closed: connect again") from error
+                raise self._failed(error, method) from error
+            except (grpc.FutureCancelledError, ValueError) as error:  # ValueError is how grpc tells of a closed channel
+                raise _ended(self._closed) from error
 
         return call
 
+    def _stream(self, method: rpc.Method, call: Any, request: Any) -> Iterator[Any]:
+        self._ready(greets=True)
+        try:
+            answers = call(request, metadata=self.credentials.metadata())
+        except ValueError as error:
+            raise _ended(True) from error
+        scope = SCOPE.get() or Scope()
+        try:
+            with scope.holding(answers):
+                yield from answers
+        except grpc.RpcError as error:
+            raise self._failed(error, method) from error
+        finally:
+            answers.cancel()
+
+    def _failed(self, error: grpc.RpcError, method: rpc.Method) -> LakestoreError:
+        told = _error_of(error, method, self.server.release)
+        call: Any = error
+        if call.code() is grpc.StatusCode.UNAVAILABLE:
+            self._greeted = False  # what answers next may be another release
+        return told
+
+    def _ready(self, greets: bool) -> None:
+        PROCESS.check()
+        if self._closed:
+            raise _ended(True)
+        if greets and not self._greeted:
+            with self._hello:
+                if not self._greeted:
+                    self._greet()
+
+    def _greet(self) -> None:
+        hello: Callable[[pb.HelloRequest], pb.HelloAnswer] = self.hello  # type: ignore[attr-defined]
+        try:
+            with within(HELLO_SECONDS):
+                self.server = hello(pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL))
+        except Invalid:
+            self.server = pb.HelloAnswer()
+        if self.server.protocol_min > rpc.PROTOCOL:
+            raise Invalid(
+                f"the server ({self.server.release}) speaks protocols {self.server.protocol_min} to"
+                f" {self.server.protocol}, this client ({RELEASE}) speaks {rpc.PROTOCOL}: install a newer lakestore"
+            )
+        self._greeted = True
+
     def close(self) -> None:
         """Close the channel."""
-        self._channel.close()
+        self._closed = True
+        if not PROCESS.is_orphan:
+            self._channel.close()
 
 
 def _channel(address: str, credentials: Credentials) -> grpc.Channel:
-    options = [*rpc.options(WIDEST.message_bytes), *_RECONNECT]
+    options = [*rpc.options(WIDEST.message_bytes), *_CHANNEL]
     pem = credentials.pem
     if pem is None:
         return grpc.insecure_channel(address, options=options)
@@ -110,17 +252,10 @@ def _channel(address: str, credentials: Credentials) -> grpc.Channel:
     return grpc.secure_channel(address, keys, options=options)
 
 
-def _stream(call: Any, request: Any, credentials: Credentials) -> Iterator[Any]:
-    try:
-        answers = call(request, metadata=credentials.metadata())
-    except ValueError as error:
-        raise Unavailable("the connection is closed: connect again") from error
-    try:
-        yield from answers
-    except grpc.RpcError as error:
-        raise _error_of(error) from error
-    finally:
-        answers.cancel()
+def _ended(closed: bool) -> Unavailable:
+    if closed:
+        return Unavailable("the connection is closed: connect again")
+    return Unavailable("the call was cancelled", applied="unknown")
 
 
 class LocalTransport:
@@ -129,6 +264,7 @@ class LocalTransport:
     def __init__(self, service: Service) -> None:
         self.credentials = NOTHING
         self._closed = False
+        PROCESS.adopt(self)
         for method in rpc.methods():
             if service.has(method.attribute) and method.attribute != "changes":
                 setattr(self, method.attribute, service.verb(method.attribute))
@@ -148,13 +284,18 @@ class LocalTransport:
         """Nobody is called back: streams look now and then."""
         return False
 
+    def orphaned(self) -> None:
+        """The service's threads are in another process: refuse every call."""
+        for method in rpc.methods():
+            setattr(self, method.attribute, lambda _: PROCESS.check())
+
     def close(self) -> None:
         """End streams."""
         self._closed = True
 
 
-def connect(address: str, credentials: Credentials = NOTHING) -> Transport:
+def connect(address: str, credentials: Credentials = NOTHING, *, call_seconds: float = CALL_SECONDS) -> Transport:
     """A transport to a server's host and port."""
-    transport: Any = GrpcTransport(address, credentials)
+    transport: Any = GrpcTransport(address, credentials, call_seconds=call_seconds)
     found: Transport = transport
     return found

@@ -7,7 +7,6 @@ answered when a stream breaks is sent again on the next one with the same sequen
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lakestore import rows
-from lakestore.client.producer import RETRY_SECONDS, Producer
-from lakestore.client.transport import Transport
-from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, error_of
+from lakestore.client.producer import Producer
+from lakestore.client.retry import Backoff
+from lakestore.client.transport import PROCESS, Transport
+from lakestore.errors import Invalid, LakestoreError, error_of
 from lakestore.schema import Table
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -72,6 +72,7 @@ class Writer:
         self._put(pb.DELETE, rows.from_user(data, self._table.schema), progress)
 
     def _put(self, kind: pb.ChangeKind.ValueType, batch: pa.RecordBatch, progress: str) -> None:
+        PROCESS.check()
         with self._state:
             self._state.wait_for(lambda: self._buffer_bytes < BUFFER_BYTES_MAX or self._failure or self._closing)
             if self._closing:
@@ -83,6 +84,7 @@ class Writer:
 
     def flush(self) -> str:
         """Wait until everything is durable; the last commit's token."""
+        PROCESS.check()
         with self._state:
             self._state.wait_for(lambda: self._failure or self._closing or not (self._buffer or self._unanswered))
             self._raise_failure()
@@ -118,18 +120,16 @@ class Writer:
     # The rest runs on the writer's thread, `_requests` on the stream's.
 
     def _run(self) -> None:
-        deadline: float | None = None  # runs from the first failure after an answer
+        backoff = Backoff()
         while not self._closing:
             try:
                 for answer in self._transport.write(self._requests()):
                     self._answered(answer)
-                    deadline = None
+                    backoff.reset()
             except LakestoreError as error:
-                deadline = deadline or time.monotonic() + RETRY_SECONDS
-                if not isinstance(error, (Unavailable, Exhausted)) or time.monotonic() > deadline:
+                if not backoff.wait(error):
                     self._fail(error)
                     return
-                time.sleep(0.1)
 
     def _requests(self) -> Iterator[pb.CommitRequest]:
         with self._state:
@@ -179,7 +179,8 @@ class Writer:
 
     def _answered(self, answer: pb.CommitAnswer) -> None:
         if answer.HasField("error"):
-            raise error_of(answer.error.kind, answer.error.message, answer.error.applied)
+            told = answer.error
+            raise error_of(told.kind, told.message, told.applied, told.retry_after_seconds)
         with self._state:
             while self._unanswered and self._unanswered[0].sequence <= answer.sequence:
                 self._unanswered.popleft()

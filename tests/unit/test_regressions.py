@@ -13,7 +13,7 @@ import pytest
 
 import lakestore as ls
 from lakestore import rows, schema
-from lakestore.client import producer, writer
+from lakestore.client import retry, writer
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.server import reads
@@ -78,9 +78,8 @@ def test_a_refusal_after_an_unknown_outcome_does_not_give_the_sequence_away(lake
 def test_a_writer_that_was_idle_tries_again_as_long_as_a_busy_one(
     lake: ls.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "RETRY_SECONDS", producer.RETRY_SECONDS)
     now = [0.0]
-    monkeypatch.setattr("lakestore.client.writer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(writer, "Backoff", lambda: retry.Backoff(clock=lambda: now[0]))
     table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
     answered, broken = writer.Writer._answered, [False]
 

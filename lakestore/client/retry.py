@@ -1,0 +1,77 @@
+"""When to try again: pauses that grow, with jitter, and never shorter than the server asked for.
+
+Also the caller's own deadline: `within(seconds)` bounds every call made inside the block, tries and pauses included.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from lakestore.errors import Exhausted, LakestoreError, Unavailable
+
+RETRY_SECONDS = 60.0
+PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS = 0.02, 1.0
+_DEADLINE: ContextVar[float | None] = ContextVar("lakestore_deadline", default=None)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Calls inside end after that time; an outer block's earlier end holds."""
+    end = time.monotonic() + seconds
+    outer = _DEADLINE.get()
+    reset = _DEADLINE.set(end if outer is None else min(end, outer))
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(reset)
+
+
+def seconds_left(most: float) -> float:
+    """How long a call may take: `most`, or what is left of the caller's deadline."""
+    end = _DEADLINE.get()
+    return most if end is None else min(most, max(end - time.monotonic(), 0.0))
+
+
+def is_passing(error: LakestoreError) -> bool:
+    """Whether the same request may succeed later."""
+    return isinstance(error, (Unavailable, Exhausted))
+
+
+class Backoff:
+    """The pauses between the tries of one request; `reset` after an answer."""
+
+    def __init__(
+        self,
+        seconds: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._seconds = RETRY_SECONDS if seconds is None else seconds
+        self._clock, self._sleep, self._chance = clock, sleep, chance
+        self._end: float | None = None
+        self._pause = PAUSE_FIRST_SECONDS
+
+    def reset(self) -> None:
+        """The next failure is a first one."""
+        self._end, self._pause = None, PAUSE_FIRST_SECONDS
+
+    def wait(self, error: LakestoreError) -> bool:
+        """Pause before another try; False, at once, when that makes no sense or the time is over."""
+        if not is_passing(error):
+            return False
+        now = self._clock()
+        if self._end is None:
+            self._end = now + seconds_left(self._seconds)
+        # Half of it by chance, so that writers that were refused together do not come back together.
+        pause = max(self._pause * (0.5 + self._chance()), error.retry_after * (1.0 + self._chance() / 2))
+        if now + pause > self._end:
+            return False
+        self._sleep(pause)
+        self._pause = min(self._pause * 2, PAUSE_MAX_SECONDS)
+        return True
