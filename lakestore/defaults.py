@@ -43,6 +43,13 @@ def canonical(value: Any, kind: str, column: str) -> Any:
     return stored
 
 
+def in_lake(value: Any, kind: str, column: str) -> Any:
+    """The JSON of a default as the column's type in the lake writes it: times are numbers there."""
+    if value is None or not pa.types.is_time(arrow_type(kind)):
+        return value
+    return scalar(value, kind, column).cast(pa.int64()).as_py()
+
+
 def _python(value: Any, arrow: pa.DataType) -> Any:
     """What `pyarrow.scalar` takes without guessing."""
     t = pa.types

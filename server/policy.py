@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 from lakestore.errors import Denied
 from lakestore.server.auth import EVERYTHING, Principal
+from lakestore.server.catalog import own
 
 SERVICE = "/lakestore.v1.Lakestore/"
 HEALTH = "/grpc.health.v1.Health/"
@@ -167,8 +168,14 @@ RPCS: dict[str, Row] = {
 # How tables are found in HTTP requests. Whatever is malformed asks for a right on everything.
 
 
-def _path_table(asked: Asked, _: Known) -> Sequence[str]:
-    return (catalog_target(asked.path["namespace"], asked.path["table"]),)
+def _path_table(asked: Asked, known: Known) -> Sequence[str]:
+    return (_unversioned(catalog_target(asked.path["namespace"], asked.path["table"]), known),)
+
+
+def _unversioned(target: str, known: Known) -> str:
+    """`shop.orders$3` is a version of `shop.orders`, if that is ours."""
+    parted = own.parted(target)
+    return parted[0] if parted and known.kind_of(parted[0]) == "own" else target
 
 
 def _path_namespace(asked: Asked, _: Known) -> Sequence[str]:
@@ -199,11 +206,12 @@ def _body_rename(asked: Asked, _: Known) -> Sequence[str]:
     return (_identifier(asked.body.get("source")), _identifier(asked.body.get("destination")))
 
 
-def _body_changes(asked: Asked, _: Known) -> Sequence[str]:
+def _body_changes(asked: Asked, known: Known) -> Sequence[str]:
     changes = asked.body.get("table-changes")
     if not isinstance(changes, list) or not changes:
         return (EVERYTHING,)
-    return [_identifier(each.get("identifier")) if isinstance(each, dict) else EVERYTHING for each in changes]
+    named = [_identifier(each.get("identifier")) if isinstance(each, dict) else EVERYTHING for each in changes]
+    return [_unversioned(target, known) for target in named]
 
 
 _PATH = "the table of the path"

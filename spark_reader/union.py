@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -70,9 +69,7 @@ def _shown(scan: TableScan, rows: DataFrame, name: str) -> Column:
 
 def _initial(column: Declared) -> Column:
     """What rows show that are older than the column."""
-    value = column.initial
+    value = defaults.in_lake(column.initial, column.type, column.name)
     if isinstance(value, str) and column.type.startswith(("binary", "fixed")):
         return sf.unhex(sf.lit(value))
-    if column.type == "time":
-        value = defaults.scalar(value, column.type, column.name).cast(pa.int64()).as_py()
     return sf.lit(value)

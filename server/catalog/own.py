@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pyarrow as pa
-
 from lakestore import defaults
 from lakestore.errors import Invalid
 from lakestore.schema import (
@@ -53,14 +49,8 @@ def _field(column: Column, format_version: int) -> Json:
         "type": iceberg_type(column.type, column.nested),
     }
     values = {"initial-default": column.initial, "write-default": column.default} if format_version >= 3 else {}
-    return plain | {key: _single(value, column) for key, value in values.items() if value is not None}
-
-
-def _single(value: Any, column: Column) -> Any:
-    """A default as the lake's type writes it: times are numbers there."""
-    if column.type != "time":
-        return value
-    return defaults.scalar(value, column.type, column.name).cast(pa.int64()).as_py()
+    lake = {key: defaults.in_lake(value, column.type, column.name) for key, value in values.items()}
+    return plain | {key: value for key, value in lake.items() if value is not None}
 
 
 def properties_of(table: Table) -> dict[str, str]:

@@ -110,6 +110,13 @@ def test_maintenance_begun_before_a_change_lands_after_it(shop: Evolving) -> Non
         for _ in range(2):
             shop.write()
             tierer.run_once(compaction=False)
+        shop.alter(RenameColumn("price", "cost"), WidenColumn("small", "int64"))
+        with shop.reads() as reads:
+            frame = reads.sql(f"SELECT text FROM {ITEMS} WHERE cost > 3 AND small > 20")
+            plan = str(frame._jdf.queryExecution().executedPlan().toString())
+        (scan,) = [line for line in plan.splitlines() if "BatchScan lake" in line]
+        assert "price > 3" in scan, "a renamed column's condition reaches the files by its old name"
+        assert "small > 20" in scan, "a widened one's, through its cast"
         forks = [compact.fork(tierer.tools, table, force=True) for table in BOTH]
         shop.alter(DropColumn("count"), RenameColumn("text", "count"), AddColumn("text", "int32"))
         shop.alter(SetOptions({"target_file_bytes": 64 << 20}))
@@ -184,6 +191,10 @@ DEFAULTS = {
     "ts": ("timestamp", "2020-02-29T12:34:56.123456"),
     "tz": ("timestamptz", "2020-02-29T12:34:56.123456+00:00"),
     "by": ("binary", "00ffab"),
+    "fx": ("fixed(3)", "0a0b0c"),
+    "tm": ("time", "01:02:03.000004"),
+    "u1": ("uint8", 200),
+    "u4": ("uint32", 4_000_000_000),
 }
 
 
@@ -203,6 +214,7 @@ def test_defaults_of_older_rows_are_seen_by_every_engine(shop: Evolving, require
         shop.check(*every)
         shop.check_conditions()
         shop.alter(WidenColumn("i1", "int64"), WidenColumn("f4", "float64"), WidenColumn("d1", "decimal(20,3)"))
+        shop.alter(WidenColumn("u1", "uint32"), WidenColumn("u4", "int64"))
         shop.write()
         tierer.run_once(compaction=False)
         shop.check(*every)

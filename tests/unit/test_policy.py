@@ -193,6 +193,18 @@ def test_catalog_commits_take_tier_for_our_tables_write_for_others_and_admin_for
     assert not route("POST", "/transactions/commit", principal("admin", "shop.*"), {}, both)
 
 
+def test_a_version_of_our_table_is_that_table() -> None:
+    """A tierer stages as `orders$3` and needs no more than for `orders`; others' tables have the names they have."""
+    table, tierer = "/namespaces/{namespace}/tables/{table}", principal("tier", "shop.orders")
+    path = {"namespace": "shop", "table": "orders$3"}
+    assert route("GET", table, principal("read", "shop.orders"), path)
+    assert route("POST", table, tierer, path)
+    assert route("POST", "/transactions/commit", tierer, {}, commit_of(("shop", "orders$3")))
+    for name in ("foreign$3", "orders$x", "new$3"):
+        assert not route("POST", table, principal("tier", "shop.*"), {"namespace": "shop", "table": name})
+        assert not route("POST", "/transactions/commit", principal("write", "shop.*"), {}, commit_of(("shop", name)))
+
+
 def test_malformed_bodies_take_a_right_on_everything() -> None:
     admin = principal("admin", "shop.*")
     changes: list[Any] = [None, [], [1], [{}], {}]
