@@ -91,6 +91,9 @@ class Limits:
     disk_free_bytes: int = option(2 * _GB, low=0, high=1 << 50)
     """Below it new rows are `Exhausted`; catalog commits, checkpoints and reads go on, so tiering can heal it."""
 
+    scrub_bytes: int = option(16 * _MB, low=0, high=16 * _GB)
+    """Bytes per second that the background check of all stored bytes reads; 0 switches it off."""
+
     changes_batch_rows: int = option(65_536, low=1, high=_INT32)
     """About the rows of each bucket that one batch of a change stream holds; whole commits only."""
     fetch_batch_rows: int = option(131_072, low=1, high=_INT32)

@@ -70,21 +70,29 @@ class Verification:
     buckets: tuple[BucketCheck, ...]
     compared_values: bool
     """Whether all columns were compared too: not when the log no longer reaches back to the first row."""
+    damage: tuple[str, ...] = ()
+    """With `deep`: what does not match its checksum; nothing else is compared then."""
+    bytes_checked: int = 0
 
     @property
     def same(self) -> bool:
         """Whether everything agrees."""
-        return all(bucket.same for bucket in self.buckets)
+        return not self.damage and all(bucket.same for bucket in self.buckets)
 
     def problems(self) -> list[str]:
         """One sentence for each bucket that differs."""
+        return [*self.damage, *self._differences()]
+
+    def _differences(self) -> list[str]:
         return [f"bucket {b.bucket} of table {self.table}: {_sides(b)}" for b in self.buckets if not b.same]
 
 
-def verify(transport: Auditor, table: str, *, values: bool = True) -> Verification:
-    """Compare log, index and union read of a table at one cut."""
+def verify(transport: Auditor, table: str, *, values: bool = True, deep: bool = False) -> Verification:
+    """Compare log, index and union read of a table at one cut; with `deep` read every stored byte before."""
     for attempt in range(ATTEMPTS):
-        audit = transport.audit(pb.AuditRequest(table=table))
+        audit = transport.audit(pb.AuditRequest(table=table, deep=deep))
+        if audit.damage:
+            return Verification(table, audit.token, (), False, tuple(audit.damage), audit.bytes_checked)
         try:
             with Cut(transport, [table], at=audit.token) as cut:
                 return _compared(cut, table, audit, values=values)
@@ -102,7 +110,7 @@ def _compared(cut: Cut, table: str, audit: pb.AuditAnswer, *, values: bool) -> V
     read = _summed(arrow.execute(cut, scan, columns), scan, names)
     log = _log_values(cut, scan, columns, names) if values else None
     buckets = tuple(_bucket(part, scan, read, log) for part in sorted(audit.buckets, key=lambda part: part.bucket))
-    return Verification(table, audit.token, buckets, log is not None)
+    return Verification(table, audit.token, buckets, log is not None, bytes_checked=audit.bytes_checked)
 
 
 def _bucket(part: pb.BucketAudit, scan: TableScan, read: list[Sums], log: list[Sums] | None) -> BucketCheck:

@@ -82,6 +82,20 @@ def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAu
         )
 
 
+def deep(engine: Engine, state: TableState, answer: pb.AuditAnswer) -> None:
+    """Every stored byte of a table, and of the files that all tables share, against its checksum."""
+    parts = (engine.integrity.shared(_no_pause), engine.integrity.table(state, _no_pause))
+    for part in parts:
+        answer.damage.extend(part.damage)
+        answer.bytes_checked += part.bytes_checked
+        if part.index_damage:
+            engine.index.found_problem(part.index_damage, damaged=True)
+
+
+def _no_pause(_: int) -> None:
+    """Somebody waits for the answer."""
+
+
 def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows) -> Ints:
     """The live offsets that the index names, or that a later commit superseded."""
     table = state.table

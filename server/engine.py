@@ -27,8 +27,10 @@ from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.index import table_prefix
 from lakestore.server.index_rebuild import Rebuilder
+from lakestore.server.integrity import Integrity
 from lakestore.server.journal import Frame
 from lakestore.server.prepare import Answer, Request, renewed
+from lakestore.server.scrub import Scrubber
 from lakestore.server.state import ProducerState, State, TableState, View
 
 log = logging.getLogger("lakestore.engine")
@@ -82,6 +84,8 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="commit-loop", daemon=True)
         self._thread.start()
         self._rebuilder = Rebuilder(self.index, lambda run: self._on_loop(lambda: run(self._state.view)))
+        self.integrity = Integrity(folder, disk, self.index, lambda: self._view, lambda: self._journal.written)
+        self.scrubber = Scrubber(self.integrity, self.index, lambda: self._view, limits.scrub_bytes)
 
     @property
     def view(self) -> View:
@@ -188,6 +192,7 @@ class Engine:
         """Stop; what is acknowledged is durable with or without a last checkpoint."""
         if self._closing:
             return
+        self.scrubber.close()
         self._rebuilder.close()
         if checkpoint and self._failure is None:
             try:

@@ -194,7 +194,8 @@ class Index:
         """Put the frozen overlay into LMDB; runs beside the commit loop. A rebuild under way makes it needless."""
         frozen = self._frozen if self._frozen is not None else {}
         with self._writing:
-            if not self._problem:
+            # LMDB may stand further on, after a rebuild: it then holds what was frozen, or newer.
+            if not self._problem and (lsn > self._merged_lsn or self._broken):
                 self._write(frozen, lsn)
 
     def _write(self, entries: dict[bytes, int], lsn: int) -> None:

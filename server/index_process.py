@@ -32,7 +32,7 @@ class IndexProcess:
     """A worker process; one request at a time."""
 
     def __init__(self, folder: Path, *, map_bytes: int = 0, read_only: bool = False) -> None:
-        self._command = [sys.executable, "-E", worker.__file__, str(folder), str(map_bytes), str(int(read_only))]
+        self._command = [sys.executable, "-EP", worker.__file__, str(folder), str(map_bytes), str(int(read_only))]
         self._lock = threading.Lock()
         self._closed = False
         self._process = self._started()

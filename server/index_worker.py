@@ -13,6 +13,7 @@ import mmap
 import os
 import struct
 import sys
+import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 REQUEST = struct.Struct("<BIIQq")
 REPLY = struct.Struct("<qQ")
-FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST, WALK = 1, 2, 3, 4, 5, 6, 7
+FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST, WALK, NEXT = 1, 2, 3, 4, 5, 6, 7, 8
 MARK = b"\x00"
 ABSENT, DAMAGED = -1, -2
 FAILED, DAMAGED_FILES = -9, -10
@@ -35,6 +36,7 @@ MAP_BYTES = 1 << 30
 MAP_BYTES_MAX = 1 << 46
 WALKED = struct.Struct("<QQQ")
 """Answer to WALK: entries, sum of mixed offsets, damaged entries; then the key to go on from, none at the end."""
+WALK_SECONDS_MAX = 900.0
 _TEMPORARY = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError, lmdb.LockError)
 _VALUE = np.dtype([("offset", "<i8"), ("check", "<u4")])
 Ints = npt.NDArray[np.int64]
@@ -69,6 +71,7 @@ class Store:
             self._env.reader_check()
         self._staged: dict[bytes, int] = {}
         self._walk: lmdb.Transaction | None = None
+        self._walk_began = 0.0
 
     def adopt_map(self) -> None:
         """Take over the size that the other process gave the map."""
@@ -106,6 +109,7 @@ class Store:
 
     def merge(self, lsn: int) -> None:
         """Put all staged keys in, sorted, in one synced transaction with the LSN inside."""
+        self.end_old_walk()
         staged, self._staged = self._staged, {}
         keys = sorted(key for key, offset in staged.items() if offset != ABSENT)
         offsets = np.fromiter(map(staged.__getitem__, keys), dtype=np.int64, count=len(keys))
@@ -127,11 +131,16 @@ class Store:
                 txn.delete(key)
             txn.put(MARK, struct.pack("<q", lsn))
 
+    def end_old_walk(self) -> None:
+        """A snapshot that is read for too long keeps pages from being used again: its walk begins anew."""
+        if self._walk is not None and time.monotonic() - self._walk_began > WALK_SECONDS_MAX:
+            self._end_walk()
+
     def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, bytes]:
         """(LSN, figures) of the next entries of a table, all slices of one walk in one snapshot."""
         if self._walk is None or not start:
             self._end_walk()
-            self._walk = self._env.begin()
+            self._walk, self._walk_began = self._env.begin(), time.monotonic()
         count = total = damaged = 0
         keys: list[bytes] = []
         values: list[bytes] = []
@@ -167,6 +176,13 @@ class Store:
             found = cursor.prev() if cursor.set_range(after) else cursor.last()
             key = cursor.key() if found else b""
         return key if key.startswith(prefix) else b""
+
+    def next_prefix(self, prefix: bytes) -> bytes:
+        """The prefix of the first entry at or after this one; empty when there is none."""
+        with self._env.begin() as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(max(prefix, MARK + b"\0"))
+            return bytes(cursor.key())[: len(prefix)] if found else b""
 
     def clear(self) -> None:
         """Remove everything, the mark included."""
@@ -239,6 +255,8 @@ def _answer(store: Store, request: _Request) -> tuple[int, bytes]:
         return found_lsn, offsets.tobytes()
     if op == WALK:
         return store.walk(request.keys[0], request.keys[1] if len(request.keys) > 1 else b"", request.lsn)
+    if op == NEXT:
+        return store.lsn(), store.next_prefix(request.keys[0])
     if op == STAGE:
         store.stage(request.keys, request.values)
     elif op == MERGE:

@@ -63,7 +63,7 @@ class JournalWriter:
         self._disk.reach(CrashPoint.ROLL_RENAMED)
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.ROLL_DURABLE)
-        self._file, self._size, self.salt = file, size, salt
+        self._file, self._size, self.salt, self._name = file, size, salt, path.name
 
     def append(self, frame: journal.Frame) -> int:
         """Write and sync one frame; its bytes. `Exhausted` if it cannot be written: the file is as before."""
@@ -82,6 +82,11 @@ class JournalWriter:
         self._size += written
         self.since_checkpoint_bytes += written
         return written
+
+    @property
+    def written(self) -> tuple[str, int]:
+        """The file that is open, and how much of it is durable."""
+        return self._name, self._size
 
     @property
     def untrimmed_bytes(self) -> int:

@@ -35,6 +35,10 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily(
             "lakestore_index_ready", "1 if the key index answers, 0 while it is rebuilt.", int(self._engine.index.ready)
         )
+        scrubber = self._engine.scrubber
+        yield GaugeMetricFamily("lakestore_damage", "Damaged places that are known of.", len(scrubber.damage))
+        yield CounterMetricFamily("lakestore_scrub_bytes", "Bytes read again by the scrub.", value=scrubber.bytes)
+        yield CounterMetricFamily("lakestore_scrub_rounds", "Scrubs of everything.", value=scrubber.rounds)
         rows = GaugeMetricFamily("lakestore_table_rows", "Live rows.", labels=["table"])
         hot = GaugeMetricFamily("lakestore_table_hot_offsets", "Offsets not yet in the lake.", labels=["table"])
         for state in view.tables.values():

@@ -9,7 +9,7 @@ Primary-key tables: one uncompressed batch, for random reads in the mapped file.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -114,7 +114,7 @@ class Segment:
         self._keyed = keyed
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()
-        self._size = int(data.size)
+        self._data, self._size = data, int(data.size)
         self._layout = _parsed(data, path)
         self._schema = stored(self._layout.schema_id)
         self._checked = np.zeros(len(self._layout.crcs), dtype=np.bool_)
@@ -166,17 +166,36 @@ class Segment:
         with pa.ipc.open_stream(data, options=options) as reader:
             return reader.read_next_batch()
 
+    def scrub(self) -> Iterator[tuple[int, str]]:
+        """(bytes read again, damage or nothing) of the header and of each block; a damaged block is not served."""
+        try:
+            _parsed(self._data, self.path)
+        except Corrupt as error:
+            yield self._size - self._layout.body.size, error.message
+        else:
+            yield self._size - self._layout.body.size, ""
+        for block in range(len(self._layout.crcs)):
+            size = min(_BLOCK, self._layout.body.size - block * _BLOCK)
+            if self._is_whole(block):
+                yield size, ""
+            else:
+                self._checked[block] = False
+                yield size, self._damaged(block).message
+
+    def _is_whole(self, block: int) -> bool:
+        at, body = block * _BLOCK, self._layout.body
+        return bool(crc32c(body.slice(at, min(_BLOCK, body.size - at))) == self._layout.crcs[block])
+
+    def _damaged(self, block: int) -> Corrupt:
+        return Corrupt(f"segment file {self.path.name} is damaged in block {block}: restore it from a copy or a backup")
+
     def _check(self, offset: int, size: int) -> None:
         first, last = offset // _BLOCK, (offset + size - 1) // _BLOCK + 1
         if self._checked[first:last].all():
             return
-        body, crcs = self._layout.body, self._layout.crcs
-        for block in np.flatnonzero(~self._checked[first:last]) + first:
-            at = int(block) * _BLOCK
-            if crc32c(body.slice(at, min(_BLOCK, body.size - at))) != crcs[block]:
-                raise Corrupt(
-                    f"segment file {self.path.name} is damaged in block {block}: restore it from a copy or a backup"
-                )
+        for block in (np.flatnonzero(~self._checked[first:last]) + first).tolist():
+            if not self._is_whole(block):
+                raise self._damaged(block)
         self._checked[first:last] = True
 
 

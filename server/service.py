@@ -58,6 +58,7 @@ class Looks:
             "timeline": self._engine.timeline,
             "lsn": view.lsn,
             "index": self._engine.index.state,
+            "damage": self._engine.scrubber.damage or "none known",
             "token": token_text(self._engine, view.lsn),
         }
         return pb.StatusAnswer(status=orjson.dumps({**about, "tables": tables}).decode())
@@ -68,9 +69,13 @@ class Looks:
         return {**audit.table_status(state), **held}
 
     def audit(self, request: pb.AuditRequest) -> pb.AuditAnswer:
-        """Fold the log and compare it with the index, at one cut."""
+        """Fold the log and compare it with the index, at one cut; when asked, read every stored byte before."""
         view = self._engine.view
         answer = pb.AuditAnswer(token=token_text(self._engine, view.lsn))
+        if request.deep:
+            audit.deep(self._engine, view.named(request.table), answer)
+        if answer.damage:
+            return answer
         answer.buckets.extend(audit.bucket_audits(self._engine, view, request.table))
         return answer
 

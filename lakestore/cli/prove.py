@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lakestore.cli.output import emit, emit_json
+from lakestore.cli.output import emit, emit_json, size
 from lakestore.cli.server import connected, json_option, server_option, shown
 from lakestore.errors import Denied, Unavailable
 
@@ -17,16 +17,17 @@ HTTP_PORT = 7341
 @click.command()
 @click.argument("table")
 @click.option("--rows-only", is_flag=True, help="Compare row numbers and counts only, not the values of all columns.")
+@click.option("--deep", is_flag=True, help="First read every stored byte of the server against its checksum.")
 @server_option
 @json_option
 @click.pass_context
-def verify(context: click.Context, table: str, rows_only: bool, server: str, as_json: bool) -> None:
+def verify(context: click.Context, table: str, rows_only: bool, deep: bool, server: str, as_json: bool) -> None:
     """Check TABLE: log fold = index = lake + hot, per bucket, at one cut. The exit code is 1 if not."""
     from lakestore.verify import verify as compare
 
     with connected(server) as lake:
         lake.table(table)
-        found = compare(lake.transport, table, values=not rows_only)
+        found = compare(lake.transport, table, values=not rows_only, deep=deep)
     rows: list[dict[str, Any]] = [
         {
             "bucket": check.bucket,
@@ -39,9 +40,12 @@ def verify(context: click.Context, table: str, rows_only: bool, server: str, as_
     ]
     if as_json:
         emit_json({"table": table, "token": found.token, "same": found.same, "values": found.compared_values,
-                   "buckets": rows, "problems": found.problems()})  # fmt: skip
+                   "bytes_checked": found.bytes_checked, "buckets": rows, "problems": found.problems()})  # fmt: skip
     else:
-        emit(rows, as_json=False)
+        if deep:
+            click.echo(f"{table}: {size(found.bytes_checked)} checked, {len(found.damage) or 'nothing'} damaged")
+        if rows:
+            emit(rows, as_json=False)
         what = "rows and values" if found.compared_values else "rows"
         click.echo(f"{table}: {what} agree" if found.same else f"{table}: DIFFERENT", err=not found.same)
     for problem in found.problems():

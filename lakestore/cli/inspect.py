@@ -1,0 +1,61 @@
+"""`lakestore inspect`: a microscope for a server's files, working offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lakestore.cli.output import emit, emit_json, emit_lines
+from lakestore.cli.server import json_option
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--rows", is_flag=True, help="Print the rows of journal frames and segments, one line of JSON each.")
+@json_option
+@click.pass_context
+def inspect(context: click.Context, paths: tuple[Path, ...], rows: bool, as_json: bool) -> None:
+    """Describe journal, segment, checkpoint and index files, or all of a data folder, from the bytes alone.
+
+    Nothing is changed and no server is needed. Damaged files are described up to the damage; the exit code is then 1.
+    """
+    from lakestore.server.inspect.look import look
+
+    damaged = False
+    listed: list[dict[str, Any]] = []
+    for path in paths:
+        for found in look(path, rows=rows):
+            damaged = damaged or bool(found.damage)
+            if as_json:
+                listed.append(found.as_dict())
+                continue
+            _show(found)
+    if as_json:
+        emit_json(listed)
+    context.exit(1 if damaged else 0)
+
+
+def _show(found: Any) -> None:
+    click.echo(f"{found.kind} {found.path}: {'DAMAGED' if found.damage else 'whole'}")
+    for name, value in found.about.items():
+        click.echo(f"  {name:22}{value}")
+    if found.parts:
+        click.echo("")
+        emit([{name: _plain(value) for name, value in part.items()} for part in found.parts], as_json=False)
+    for where, batch in found.rows:
+        click.echo(f"\n-- {where}")
+        emit_lines(batch)
+    for sentence in (*found.unread, *found.damage):
+        click.echo(f"lakestore: {sentence}", err=True)
+    click.echo("")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return " ".join(f"{name[:8]}…{name[name.rfind('/') :]} {of}" for name, of in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
+COMMANDS = (inspect,)

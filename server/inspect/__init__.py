@@ -1,0 +1,1 @@
+"""What the server's files hold, described offline: one module for each format."""

@@ -1,0 +1,36 @@
+"""What a look at one file or folder gives: figures, a list of its parts, and how far it is whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+
+@dataclass(slots=True)
+class Found:
+    """A described file."""
+
+    path: str
+    kind: str
+    about: dict[str, Any] = field(default_factory=dict)
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    """Frames, blocks, tables: in the order in which they lie there."""
+    damage: list[str] = field(default_factory=list)
+    """Sentences; empty when everything matches its checksum."""
+    rows: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
+    """Where from, and the rows."""
+    unread: list[str] = field(default_factory=list)
+    """Rows that cannot be shown, and why."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, without rows."""
+        return {
+            "path": self.path,
+            "kind": self.kind,
+            **self.about,
+            "parts": self.parts,
+            "whole": not self.damage,
+            "damage": self.damage,
+        }

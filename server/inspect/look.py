@@ -1,0 +1,55 @@
+"""What a path is, and the module that describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lakestore.errors import Invalid, NotFound
+from lakestore.server import checkpoint as checkpoint_format
+from lakestore.server import journal_writer
+from lakestore.server.checkpointer import SEGMENTS, SUFFIX
+from lakestore.server.inspect import checkpoint, index, journal, segment
+from lakestore.server.inspect.definitions import Definitions
+from lakestore.server.inspect.found import Found
+
+
+def look(path: Path, *, rows: bool = False) -> Iterator[Found]:
+    """A file described; of a data folder, every file."""
+    if not path.exists():
+        raise NotFound(f"there is no {path}")
+    if path.is_dir():
+        yield from _folder(path, rows=rows)
+    elif path.name.startswith(journal_writer.PREFIX):
+        yield journal.describe(path, Definitions.of_folder(path.parent), rows=rows)
+    elif path.name.startswith(checkpoint_format.PREFIX):
+        yield checkpoint.describe(path)
+    elif path.suffix == SUFFIX:
+        yield segment.describe(path, Definitions.of_folder(path.parent.parent.parent), rows=rows)
+    elif path.name == "data.mdb":
+        yield index.describe(path.parent)
+    else:
+        raise Invalid(f"{path} is no journal, segment, checkpoint or index: name one of these, or a data folder")
+
+
+def _folder(path: Path, *, rows: bool) -> Iterator[Found]:
+    if (path / "data.mdb").is_file():
+        yield index.describe(path)
+        return
+    names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
+    known = Definitions.of_folder(path)
+    looked = False
+    for name in names:
+        if name.startswith(checkpoint_format.PREFIX) and not name.endswith(".tmp"):
+            looked = True
+            yield checkpoint.describe(path / name)
+    for file in sorted((path / SEGMENTS).rglob(f"*{SUFFIX}")):
+        yield segment.describe(file, known, rows=rows)
+    for name in names:
+        if name.startswith(journal_writer.PREFIX) and not name.endswith(".tmp"):
+            looked = True
+            yield journal.describe(path / name, known, rows=rows)
+    if (path / "index" / "data.mdb").is_file():
+        yield index.describe(path / "index")
+    if not looked:
+        raise Invalid(f"{path} is no data folder of a server: it has neither journal nor checkpoint")
