@@ -19,9 +19,12 @@ from lakestore import schema
 from lakestore.defaults import canonical
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
+from lakestore.retention import Retention
+from lakestore.retention import parsed as parse_retention
 from lakestore.schema import Column, Table
 from lakestore.types import arrow_type
 
+UNCHANGED = "unchanged"
 LAKE_SETTABLE = ("freshness", "target_file_bytes")
 _PROMOTIONS = {
     "int8": ("int16", "int32", "int64"),
@@ -106,6 +109,8 @@ class SetOptions:
 
     lake: dict[str, Any] = field(default_factory=dict)
     """Of `LAKE_SETTABLE`."""
+    retention: Any = UNCHANGED
+    """As `create_table` takes it; None keeps everything."""
 
 
 Step = AddColumn | DropColumn | RenameColumn | WidenColumn | MoveColumn | MakeOptional | SetDefault | SetOptions
@@ -128,8 +133,11 @@ def to_json(steps: Iterable[Step]) -> str:
     return json.dumps(said, separators=(",", ":"), default=_plain)
 
 
-def _plain(value: Any) -> str:
-    """A default as a user writes it in Python."""
+def _plain(value: Any) -> Any:
+    """A default or a retention as a user writes it in Python."""
+    if isinstance(value, Retention):
+        amounts = {"age": value.age_seconds, "bytes": value.bytes}
+        return {name: amount for name, amount in amounts.items() if amount is not None}
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
@@ -137,7 +145,7 @@ def _plain(value: Any) -> str:
 
 def _said(step: Step) -> dict[str, Any]:
     """What differs from a step's defaults."""
-    said = dataclasses.asdict(step)
+    said = {part.name: getattr(step, part.name) for part in dataclasses.fields(step)}
     for part in dataclasses.fields(step):
         if part.default is not dataclasses.MISSING and said[part.name] == part.default:
             del said[part.name]
@@ -289,7 +297,8 @@ def _(step: SetOptions, table: Table) -> Table:
             )
         if type(step.lake[name]) is not type(getattr(table.lake, name)):
             raise Invalid(f"table {table.name}: lake option {name!r} cannot be {step.lake[name]!r}")
-    return replace(table, lake=replace(table.lake, **step.lake))
+    retention = table.retention if step.retention == UNCHANGED else parse_retention(step.retention)
+    return replace(table, lake=replace(table.lake, **step.lake), retention=retention)
 
 
 def widens(old: str, new: str) -> bool:

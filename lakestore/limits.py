@@ -58,6 +58,8 @@ class Limits:
     """Buckets of a table; a definition with more is refused."""
     tables: int = option(100_000, low=1, high=10_000_000)
     """Tables of a server; one more is refused."""
+    schema_versions: int = option(10_000, low=1, high=1_000_000)
+    """Schema versions that a table may have, all of which are kept; one more is refused."""
 
     producers: int = option(20_000, low=1, high=1_000_000)
     """Producers whose sequences are remembered; the least recently used is forgotten for one more."""

@@ -29,10 +29,11 @@ from lakestore.evolution import (
     altered,
     renames,
 )
+from lakestore.retention import parsed as parse_retention
 from lakestore.schema import Column, Table
 from lakestore.types import arrow_type
 
-_TABLE_KEYS = ("name", "columns", "primary_key", "buckets", "bucket_key", "merge", "lake")
+_TABLE_KEYS = ("name", "columns", "primary_key", "buckets", "bucket_key", "merge", "lake", "retention")
 _COLUMN_KEYS = ("name", "type", "required", "default", "new_rows_only", "renamed_from")
 
 
@@ -189,13 +190,17 @@ def _options(table: Table, wanted: WantedTable) -> list[Step]:
     said = wanted.options.get("lake", {})
     schema.lake_options(said)
     lake = {name: said[name] for name in LAKE_SETTABLE if name in said and said[name] != getattr(table.lake, name)}
-    return [SetOptions(lake=lake)] if lake else []
+    steps: list[Step] = [SetOptions(lake=lake)] if lake else []
+    kept = wanted.options.get("retention")
+    if "retention" in wanted.options and parse_retention(kept) != table.retention:
+        steps.append(SetOptions(retention=kept))
+    return steps
 
 
 def _check_fixed(reached: Table, wanted: WantedTable) -> None:
     """Refuse what would have to move rows to other places."""
     lake = schema.lake_options(wanted.options.get("lake", {}))
-    said = {name: value for name, value in wanted.options.items() if name != "lake"}
+    said = {name: value for name, value in wanted.options.items() if name not in ("lake", "retention")}
     said["primary_key"] = said.get("primary_key") or []
     there: dict[str, Any] = {name: getattr(reached, name) for name in said}
     for name in set(wanted.options.get("lake", {})) - set(LAKE_SETTABLE):

@@ -15,7 +15,7 @@ from lakestore.server.catalog.ledger import CatalogChange, CatalogStep, DropPoin
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
 from lakestore.server.positions import token_text
-from lakestore.server.state import State
+from lakestore.server.state import State, TableState
 from lakestore.v1 import lakestore_pb2 as pb
 
 
@@ -31,7 +31,7 @@ class Tables:
             table = Table.from_json(request.definition)
         except (ValueError, KeyError, TypeError) as error:
             raise Invalid(f"the table definition is not readable: {error}") from error
-        table = replace(table, uuid=str(uuid.uuid4()))
+        table = replace(table, uuid=str(uuid.uuid4()), schema_id=0)
         try:
             schema.check(table, self._engine.limits)
         except (TypeError, AttributeError) as error:
@@ -39,6 +39,8 @@ class Tables:
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
         own.check_names(table, table)
+        if request.check_only:
+            return pb.TableInfo(definition=table.to_json())
         step = self._catalog.create_own(table)
         made: list[Table] = []
 
@@ -63,19 +65,31 @@ class Tables:
         made: list[Table] = []
 
         def plan(state: State, frame: Frame) -> None:
-            table = state.view.named(request.table).table
-            if table.schema_id != request.schema_id:
-                raise Conflict(
-                    f"table {table.name} has schema version {table.schema_id}, the change was made for"
-                    f" {request.schema_id}: load the table again"
-                )
-            made.append(evolution.altered(table, steps, self._engine.limits))
-            own.check_names(state.view.named(request.table).versions.tables[0], made[0])
-            if made[0] != table:
+            held = state.view.named(request.table)
+            made.append(self._altered(held, steps, request.schema_id))
+            if made[0] != held.table:
                 frame.alter.append(made[0].as_dict())
 
-        self._engine.operate(plan)
+        if request.check_only:
+            made.append(self._altered(self._engine.view.named(request.table), steps, request.schema_id))
+        else:
+            self._engine.operate(plan)
         return pb.TableInfo(definition=made[0].to_json())
+
+    def _altered(self, held: TableState, steps: list[evolution.Step], schema_id: int) -> Table:
+        table, most = held.table, self._engine.limits.schema_versions
+        if table.schema_id != schema_id:
+            raise Conflict(
+                f"table {table.name} has schema version {table.schema_id}, the change was made for {schema_id}:"
+                " load the table again"
+            )
+        made = evolution.altered(table, steps, self._engine.limits)
+        own.check_names(held.versions.tables[0], made)
+        if made.schema_id >= most:
+            raise Invalid(
+                f"table {table.name} has had {most} schema versions, the most that are kept: make a new table"
+            )
+        return made
 
     def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
         """Drop a table with its lake table."""

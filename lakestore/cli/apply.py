@@ -63,6 +63,8 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
     with connected(server) as lake:
         there = {table.name: table.definition for table in lake.tables()}
         moves = _moves(wanted, there)
+        for move in moves:
+            _make(lake, move, check_only=True)
         refused = [name for move in moves for name in move.drops() if name not in allowed]
         if not as_json:
             _show(moves, refused if plan else ())
@@ -71,7 +73,7 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
             raise Invalid(f"nothing was changed: columns would be dropped with what they hold; to do so add {options}")
         if not plan:
             for move in moves:
-                _make(lake, move)
+                _make(lake, move, check_only=False)
     if as_json:
         emit_json([_as_data(move) for move in moves])
     pending = sum(move.action != "nothing" for move in moves)
@@ -99,11 +101,11 @@ def _moves(wanted: Sequence[tablefile.WantedTable], there: dict[str, Table]) -> 
     return moves
 
 
-def _make(lake: Lake, move: Move) -> None:
+def _make(lake: Lake, move: Move, *, check_only: bool) -> None:
     if move.before is None:
-        lake.create(move.after)
+        lake.create(move.after, check_only=check_only)
     elif move.steps:
-        lake.alter(move.before, move.steps)
+        lake.alter(move.before, move.steps, check_only=check_only)
 
 
 def _show(moves: Sequence[Move], refused: Sequence[str]) -> None:
@@ -155,6 +157,8 @@ def lines(before: Table | None, after: Table) -> Iterator[Line]:
             yield "-", f"{column.name} {column.type}, with what it holds"
     if before:
         yield from _order(before, after)
+        if before.retention != after.retention:
+            yield "~", f"retention: {before.retention or 'all'} → {after.retention or 'all'}"
         for name in LAKE_SETTABLE:
             was, becomes = getattr(before.lake, name), getattr(after.lake, name)
             if was != becomes:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from lakestore import rows
 from lakestore.errors import Invalid
 from lakestore.evolution import (
+    UNCHANGED,
     AddColumn,
     DropColumn,
     MakeOptional,
@@ -38,6 +39,7 @@ def steps_of(
     new_rows_only: bool = False,
     order: Sequence[str] = (),
     lake: Mapping[str, Any] | None = None,
+    retention: Any = UNCHANGED,
 ) -> list[Step]:
     """The steps, in the order of the arguments here; all but the first two use names as they are after a rename."""
     for name, value in {"drop": drop, "optional": optional, "order": order}.items():
@@ -52,8 +54,8 @@ def steps_of(
     steps += [MakeOptional(name) for name in optional]
     steps += [SetDefault(name, value) for name, value in defaults.items()]
     steps += [MoveColumn(name, first=not i, after=order[i - 1] if i else "") for i, name in enumerate(order)]
-    if lake:
-        steps.append(SetOptions(dict(lake)))
+    if lake or retention != UNCHANGED:
+        steps.append(SetOptions(dict(lake or {}), retention))
     return steps
 
 

@@ -146,9 +146,11 @@ class Lake:
         definition = _define(name, schema, primary_key, buckets, bucket_key, merge, lake, retention)
         return self.create(definition)
 
-    def create(self, definition: Definition) -> Table:
-        """Create a table as its definition says, which `lakestore.schema.define` makes."""
-        return self._table(self.transport.create_table(pb.CreateTableRequest(definition=definition.to_json())))
+    def create(self, definition: Definition, *, check_only: bool = False) -> Table:
+        """Create a table as its definition says; with `check_only` only ask whether it could be."""
+        request = pb.CreateTableRequest(definition=definition.to_json(), check_only=check_only)
+        info = self.transport.create_table(request)
+        return Table(self, Definition.from_json(info.definition)) if check_only else self._table(info)
 
     def table(self, name: str) -> Table:
         """A table by name."""
@@ -158,12 +160,19 @@ class Lake:
         """A table's definition, as it was when this lake last saw the table."""
         return self._definitions[name] if name in self._definitions else self.table(name).definition
 
-    def alter(self, definition: Definition, steps: Sequence[Step]) -> Definition:
-        """The definition after the steps, which are one commit; `Conflict` if it is no longer the current one."""
+    def alter(self, definition: Definition, steps: Sequence[Step], *, check_only: bool = False) -> Definition:
+        """The definition after the steps, which are one commit; `Conflict` if it is no longer the current one.
+
+        With `check_only` nothing is changed.
+        """
         request = pb.AlterTableRequest(
-            table=definition.name, alteration=evolution.to_json(steps), schema_id=definition.schema_id
+            table=definition.name,
+            alteration=evolution.to_json(steps),
+            schema_id=definition.schema_id,
+            check_only=check_only,
         )
-        return self._table(self.transport.alter_table(request)).definition
+        info = self.transport.alter_table(request)
+        return Definition.from_json(info.definition) if check_only else self._table(info).definition
 
     def _table(self, info: pb.TableInfo) -> Table:
         table = Table(self, Definition.from_json(info.definition))

@@ -121,6 +121,24 @@ def test_connect_prints_lines_for_each_engine(shell: Shell, engine: str) -> None
     assert re.search(r"http://[\w.]+:\d+/iceberg", out)
 
 
+def test_apply_makes_and_evolves_the_tables_of_a_file(shell: Shell, tmp_path: Path) -> None:
+    shop = Path(__file__).resolve().parents[2] / "examples" / "shop" / "tables.yaml"
+    file = tmp_path / "tables.yaml"
+    file.write_text(shop.read_text().replace("shop.", "applied."))
+    assert "applied.orders: new table" in shell("apply", "-f", str(file), "--plan", code=3)[0]
+    assert shell("apply", "-f", str(file))[0].endswith("2 created\n")
+    assert shell("apply", "-f", str(file), "--plan")[0].endswith("nothing to do\n")
+    (tmp_path / "rows.jsonl").write_text('{"order_id": 1, "step": "paid", "delta": "1.50"}\n')
+    token = shell("write", "applied.events", str(tmp_path / "rows.jsonl"))[0].strip()
+    step = "{name: step, type: string}"
+    file.write_text(file.read_text().replace(step, "{name: kind, type: string, renamed_from: step}"))
+    assert "  ~ step: called kind from now on" in shell("apply", "-f", str(file))[0]
+    shell("read", "applied.events", "-o", str(tmp_path / "new.parquet"))
+    shell("read", "applied.events", "--at", token, "-o", str(tmp_path / "old.parquet"))
+    assert pq.read_table(tmp_path / "new.parquet").schema.names == ["order_id", "kind", "delta"]
+    assert pq.read_table(tmp_path / "old.parquet").schema.names == ["order_id", "step", "delta"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -18,7 +18,8 @@ from lakestore import tablefile
 from lakestore.cli import apply as apply_command
 from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
-from lakestore.evolution import altered
+from lakestore.evolution import SetOptions, altered
+from lakestore.retention import Retention
 
 SHOP = Path(__file__).resolve().parents[2] / "examples" / "shop" / "tables.yaml"
 FILE = """
@@ -157,6 +158,31 @@ def test_what_is_not_said_of_an_old_table_stays(shell: Shell) -> None:
     shell(FILE)
     text = FILE.replace("    buckets: 2\n", "").replace(", partition_by: [month(day)], format_version: 3", "")
     assert shell(text).endswith("nothing to do\n")
+
+
+def test_retention_is_said_changed_and_taken_back(shell: Shell) -> None:
+    kept = FILE + "    retention: 7d\n"
+    shell(FILE)
+    assert "shop.events: options\n  ~ retention: all → 604800 s\n" in shell(kept, "--plan", code=apply_command.PENDING)
+    shell(kept)
+    assert shell(kept).endswith("nothing to do\n")
+    assert shell(FILE).endswith("nothing to do\n")
+    assert shell.lake.table("shop.events").definition.retention is not None
+    shell(FILE + "    retention: null\n")
+    events = shell.lake.table("shop.events")
+    assert events.definition.retention is None
+    assert events.alter(retention={"bytes": "1GB"}).definition.retention == Retention(bytes=10**9)
+    assert events.alter(SetOptions(retention=Retention(age_seconds=60))).definition.retention == Retention(60)
+    assert events.alter(retention=None).definition.schema_id == 0
+
+
+def test_what_only_the_server_knows_is_asked_before_the_first_change(shell: Shell) -> None:
+    shell(FILE)
+    text = FILE.replace("default: none}", "default: other}").replace(
+        "{name: n, type: int16}", "{name: n, type: int16}\n      - {name: day_month, type: int8}"
+    )
+    with unchanged(shell.lake):
+        assert "column 'day_month' has the name of a field of the lake's partitioning" in shell(text, code=1)
 
 
 NAMES = ["a", "b", "c", "d"]
