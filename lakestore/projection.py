@@ -88,6 +88,13 @@ class Projection:
         names = {column.id: column.name for column in self.source.columns}
         return [self._column(batch, names.get(column.id), column) for column in wanted]
 
+    def named(self, batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Some of the target's columns by name."""
+        if self.same:
+            return {name: batch.column(batch.schema.get_field_index(name)) for name in names}
+        by_name = {column.name: column for column in self.target.columns}
+        return dict(zip(names, self.columns(batch, [by_name[name] for name in names]), strict=True))
+
     def _column(self, batch: pa.RecordBatch, name: str | None, column: Column) -> pa.Array:
         if name is None:
             return filled(column, batch.num_rows, self.fill)

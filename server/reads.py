@@ -108,18 +108,10 @@ def with_before_images(log: BucketLog, rows: Rows, versions: Versions) -> Rows:
 
 def project(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int) -> pa.RecordBatch:
     """The user and system columns of rows that the target's definition names so."""
+    user = shape.named(rows.batch, [name for name in columns if name not in SYSTEM_TYPES and name != PREV])
     count = len(rows.offsets)
-    arrays: list[pa.Array] = []
-    fields: list[pa.Field] = []
-    for name in columns:
-        if name in SYSTEM_TYPES or name == PREV:
-            array = _system(name, rows, bucket, count)
-            fields.append(pa.field(name, array.type))
-        else:
-            [array] = shape.columns(rows.batch, [shape.target.column(name)])
-            fields.append(pa.field(name, array.type))
-        arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    arrays = [user[name] if name in user else _system(name, rows, bucket, count) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ import lakestore as ls
 from lakestore import rows as ls_rows
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import Conflict, Invalid
+from lakestore.limits import Limits
 from lakestore.server.engine import Engine
 from lakestore.server.prepare import Request, change_of
 from lakestore.server.segment import Segment
@@ -353,3 +354,12 @@ def test_a_scan_of_an_old_cut_knows_its_schema(home: Home) -> None:
     assert table.scan(at=token).to_reader().schema.names == ["id", "n", "word"]
     assert table.scan(at=token, columns=["id"]).to_reader().read_all().to_pylist() == [{"id": 1}]
     assert table.scan().to_reader().read_all().to_pylist() == [{"key": 1, "n": None}]
+
+
+def test_a_table_has_a_limit_of_versions(tmp_path: Path) -> None:
+    with ls.open(tmp_path, limits=Limits(schema_versions=2)) as lake:
+        table = lake.create_table("a.b", SCHEMA).alter(add={"c": pa.int8()})
+        with pytest.raises(Invalid, match=r"table a\.b has had 2 schema versions"):
+            table.alter(add={"d": pa.int8()})
+        table.alter(lake={"freshness": "3s"})
+        assert table.definition.schema_id == 1
