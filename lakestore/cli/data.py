@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pyarrow as pa
 
-from lakestore.cli import formats
+from lakestore.cli import formats, json_lines
 from lakestore.cli import output as shown
 from lakestore.cli.output import Progress, emit, emit_json, emit_lines
 from lakestore.cli.server import connected, json_option, server_option
@@ -218,12 +218,18 @@ def _keys(schema: pa.Schema, texts: tuple[str, ...]) -> pa.Table:
     for parts, text in zip(split, texts, strict=True):
         if len(parts) != len(schema):
             raise Invalid(f"key {text!r} has {len(parts)} values; the primary key is ({', '.join(schema.names)})")
-    columns = [pa.array([parts[i] for parts in split]) for i in range(len(schema))]
     try:
-        arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        arrays = [_key_column([parts[i] for parts in split], field.type) for i, field in enumerate(schema)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise Invalid(f"a key does not fit the primary key ({', '.join(schema.names)}): {error}") from error
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _key_column(texts: list[str], kind: pa.DataType) -> pa.Array:
+    """Texts as they are printed: Arrow reads all but times and bytes, which are hex."""
+    if json_lines.by_hand(kind):
+        return pa.array([json_lines.python_value(text, kind) for text in texts], kind)
+    return pa.array(texts).cast(kind)
 
 
 @click.command()

@@ -11,11 +11,12 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
-import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
-from lakestore.cli.output import json_line
+from lakestore.cli import json_lines
 from lakestore.errors import Invalid
+from lakestore.types import optional
+from lakestore.union.stored import recast
 
 COMMIT_ROWS = 100_000
 _KINDS = {
@@ -30,7 +31,6 @@ _KINDS = {
     ".ipc": "arrow",
     ".feather": "arrow",
 }
-_JSON_BLOCK_BYTES = 8 << 20
 
 
 def kind_of(path: Path) -> str:
@@ -76,24 +76,18 @@ def _parquet(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
 
 
 def _csv(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    if wanted is not None:
+        _check_flat(wanted)
     types = {field.name: field.type for field in wanted} if wanted else None
     convert = pacsv.ConvertOptions(column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False)
     with pacsv.open_csv(path, convert_options=convert) as reader:
         yield from reader
 
 
-def _jsonl(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    texts = None if wanted is None else pa.schema([_as_text(field) for field in wanted])
-    parse = pajson.ParseOptions(explicit_schema=texts, unexpected_field_behavior="error" if wanted else "infer")
-    read = pajson.ReadOptions(block_size=_JSON_BLOCK_BYTES)
-    with pajson.open_json(path, read_options=read, parse_options=parse) as reader:
-        for batch in reader:
-            yield batch if wanted is None else batch.select(wanted.names).cast(wanted)
-
-
-def _as_text(field: pa.Field) -> pa.Field:
-    """Dates and times are texts in JSON."""
-    return pa.field(field.name, pa.string()) if pa.types.is_temporal(field.type) else field.with_nullable(True)
+def _check_flat(schema: pa.Schema) -> None:
+    for field in schema:
+        if pa.types.is_nested(field.type):
+            raise Invalid(f"column {field.name!r} is nested, which CSV cannot hold: use Parquet, Arrow or JSON lines")
 
 
 def _arrow(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
@@ -108,7 +102,7 @@ def _arrow(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
             yield file.get_batch(i)
 
 
-_READERS = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl, "arrow": _arrow}
+_READERS = {"parquet": _parquet, "csv": _csv, "jsonl": json_lines.read, "arrow": _arrow}
 
 
 def commits_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -127,10 +121,17 @@ def commits_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
+def _loose(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [recast(batch.column(i), field.type) for i, field in enumerate(schema)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 class Output(AbstractContextManager["Output"]):
     """A file, or stdout, that takes batches. A file appears under its name only when it is whole."""
 
     def __init__(self, path: Path | None, kind: str, schema: pa.Schema) -> None:
+        if kind == "csv":
+            _check_flat(schema)
         self._path = path
         self._part = None if path is None else path.with_name(f".{path.name}.part")
         self._stack = ExitStack()
@@ -139,8 +140,9 @@ class Output(AbstractContextManager["Output"]):
 
     def _writer(self, sink: Any, kind: str, schema: pa.Schema) -> Callable[[pa.RecordBatch], Any]:
         if kind == "parquet":
-            writer = self._stack.enter_context(pq.ParquetWriter(sink, schema, compression="zstd"))
-            return lambda batch: writer.write_batch(batch)
+            loose = pa.schema([field.with_type(optional(field.type)) for field in schema])
+            writer = self._stack.enter_context(pq.ParquetWriter(sink, loose, compression="zstd"))
+            return lambda batch: writer.write_batch(_loose(batch, loose))
         if kind == "arrow":
             opened = pa.ipc.new_stream if self._path is None else pa.ipc.new_file
             arrow = self._stack.enter_context(opened(sink, schema))
@@ -148,7 +150,7 @@ class Output(AbstractContextManager["Output"]):
         if kind == "csv":
             lines = self._stack.enter_context(pacsv.CSVWriter(sink, schema))
             return lambda batch: lines.write_batch(batch)
-        return lambda batch: sink.writelines(f"{json_line(row)}\n".encode() for row in batch.to_pylist())
+        return lambda batch: sink.writelines(f"{line}\n".encode() for line in json_lines.lines(batch))
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows."""

@@ -11,6 +11,8 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from lakestore.cli.json_lines import lines, plain
+
 CELL_CHARS_MAX = 40
 _NUMBERS = (int, float)
 _BAR_SECONDS, _LINE_SECONDS = 0.2, 5.0
@@ -33,19 +35,8 @@ def emit_json(data: Any) -> None:
 
 def emit_lines(batch: pa.RecordBatch | pa.Table) -> None:
     """Rows as one line of JSON each."""
-    for row in batch.to_pylist():
-        click.echo(json_line(row))
-
-
-def json_line(row: Mapping[str, Any]) -> str:
-    """One row as JSON: decimals, dates and times as text, bytes as hex."""
-    return json.dumps(row, default=_plain, ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    for line in lines(batch):
+        click.echo(line)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -70,8 +61,14 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    text = " ".join(str(_plain(value) if isinstance(value, bytes) or hasattr(value, "isoformat") else value).split())
+    text = " ".join(_text(value).split())
     return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=plain, ensure_ascii=False)
+    return str(plain(value) if isinstance(value, bytes) or hasattr(value, "isoformat") else value)
 
 
 def size(count: float) -> str:

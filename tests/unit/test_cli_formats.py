@@ -9,10 +9,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import Phase, find, settings
 
+from lakestore import rows as rows_of
+from lakestore import schema as definitions
+from lakestore import types
 from lakestore.cli import formats
 from lakestore.cli.output import size, table
 from lakestore.errors import Invalid
+from tests.support.all_types import SCHEMA as ALL_TYPES
+from tests.support.all_types import rows
+
+DEFINED = definitions.define("d.t", ALL_TYPES, buckets=1)
 
 SCHEMA = pa.schema(
     [
@@ -41,6 +49,61 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path, name: str) -> None:
             out.write(pa.RecordBatch.from_pylist(ROWS, schema=SCHEMA))
     read = pa.Table.from_batches(formats.batches_of(path, SCHEMA)).select(SCHEMA.names)
     assert read.cast(SCHEMA).to_pylist() == ROWS * 2
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl", "x.arrow"])
+def test_a_file_gives_back_every_type(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    made = find(rows(list(range(8))), lambda _: True, settings=settings(max_examples=1, phases=[Phase.generate]))
+    hollow = {"id": 8, "c21": {"a": None, "b": None}, "c24": [], "c23": [("odd", None)]}
+    whole = pa.concat_tables([made, pa.Table.from_pylist([hollow], schema=ALL_TYPES)])
+    with formats.Output(path, formats.kind_of(path), ALL_TYPES) as out:
+        for batch in whole.to_batches():
+            out.write(batch)
+    read = [rows_of.conform(batch, DEFINED) for batch in formats.batches_of(path, ALL_TYPES)]
+    assert pa.Table.from_batches(read).to_pylist() == whole.to_pylist()
+
+
+def test_csv_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,l\n1,2\n")
+    schema = pa.schema([("id", pa.int64()), ("l", pa.list_(pa.int64()))])
+    with pytest.raises(Invalid, match="'l' is nested, which CSV cannot hold"):
+        formats.Output(path, "csv", schema)
+    with pytest.raises(Invalid, match="'l' is nested, which CSV cannot hold"):
+        list(formats.batches_of(path, schema))
+
+
+def test_times_and_bytes_of_fixed_size_go_through_csv(tmp_path: Path) -> None:
+    schema = pa.schema([("t", pa.time64("us")), ("f", pa.binary(2)), ("u", pa.uint16())])
+    made = pa.RecordBatch.from_pylist([{"t": dt.time(1, 2, 3, 4), "f": b"ab", "u": 65_535}, {}], schema=schema)
+    path = tmp_path / "x.csv"
+    with formats.Output(path, "csv", schema) as out:
+        out.write(made)
+    assert pa.Table.from_batches(formats.batches_of(path, schema)).to_pylist() == made.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"m": {"x": 1}}', "line 1, column 'm'"),
+        ('{"z": 1}', "line 1: the table has no column 'z'"),
+        ('{"s": {"q": 1}}', "there is no field 'q'"),
+        ('{"t": "25:00"}', "line 1, column 't'"),
+        ('{"f": "xyz"}', "line 1, column 'f'"),
+        ('{"at": "2026-01-01T00:00:00"}', "no time zone"),
+        ("[1]", "line 1 is no JSON object"),
+        ("[" * 100_000, "line 1 is not JSON"),
+        ("{", "line 1 is not JSON"),
+    ],
+)
+def test_lines_that_do_not_fit_are_refused_by_number(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(line + "\n")
+    kinds = {"m": "map<int64, int8>", "s": "struct<a: int8>", "t": "time", "f": "fixed(2)", "at": "timestamptz"}
+    schema = pa.schema([(name, types.arrow_type(kind)) for name, kind in kinds.items()])
+    with pytest.raises(Invalid, match=says):
+        list(formats.batches_of(path, schema))
 
 
 def test_an_output_that_fails_leaves_no_file(tmp_path: Path) -> None:

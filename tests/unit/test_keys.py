@@ -28,6 +28,11 @@ TYPES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.date32(), st.dates()),
     (pa.timestamp("us"), st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 1, 1))),
     (pa.decimal128(12, 2), st.decimals(-(10**9), 10**9, places=2)),
+    (pa.uint8(), st.integers(0, 2**8 - 1)),
+    (pa.uint16(), st.integers(0, 2**16 - 1)),
+    (pa.uint32(), st.integers(0, 2**32 - 1)),
+    (pa.time64("us"), st.times()),
+    (pa.binary(5), st.binary(min_size=5, max_size=5)),
 ]
 
 
@@ -57,6 +62,20 @@ def test_composite_keys_differ_and_keep_order(found: list[tuple[bytes, int, byte
     assert [row for _, row in sorted(zip(encoded, found, strict=True))] == sorted(found)
 
 
+def test_keys_of_sliced_columns_are_the_same() -> None:
+    for kind, value in ((pa.binary(3), b"abc"), (pa.time64("us"), 5), (pa.uint16(), 60_000)):
+        whole = pa.array([value, value, value], kind)
+        assert keys.encode([whole.slice(1, 1)], PREFIX) == keys.encode([pa.array([value], kind)], PREFIX)
+
+
+def test_long_keys_of_fixed_size_fit_the_index_and_differ() -> None:
+    long = pa.array([bytes(1_999) + bytes([i]) for i in range(50)], pa.binary(2_000))
+    for columns in ([long], [long, pa.array(range(50))]):
+        encoded = keys.encode(columns, PREFIX)
+        assert max(map(len, encoded)) <= keys.INDEX_KEY_BYTES_MAX
+        assert len(set(encoded)) == 50
+
+
 def test_long_keys_fit_the_index_and_differ() -> None:
     long = ["x" * 2000 + str(i) for i in range(50)]
     encoded = keys.encode([pa.array(long)], PREFIX)
@@ -79,6 +98,20 @@ def test_buckets_are_golden() -> None:
     assert keys.buckets([amounts], 16).tolist() == GOLDEN_DECIMAL
     both = [pa.array([1, 2], pa.int64()), pa.array(["a", "b"])]
     assert keys.buckets(both, 16).tolist() == GOLDEN_BOTH
+
+
+def test_buckets_and_bytes_of_later_types_are_golden() -> None:
+    golden: list[tuple[pa.DataType, list[Any], list[int]]] = [
+        (pa.uint8(), [0, 1, 200, 255], [7, 11, 0, 13]),
+        (pa.uint16(), [0, 1, 60_000], [6, 0, 5]),
+        (pa.uint32(), [0, 1, 2**32 - 1], [14, 4, 0]),
+        (pa.time64("us"), [datetime.time(), datetime.time(23, 59, 59, 999_999)], [2, 7]),
+        (pa.binary(4), [b"abcd", bytes(4)], [10, 14]),
+    ]
+    for kind, values, found in golden:
+        assert keys.buckets([pa.array(values, kind)], 16).tolist() == found, kind
+    columns = [pa.array([200], pa.uint16()), pa.array([1], pa.time64("us")), pa.array([b"ab"], pa.binary(2))]
+    assert keys.encode(columns, b"") == [b"\x00\xc8" + b"\x80" + bytes(6) + b"\x01" + b"ab"]
 
 
 GOLDEN_INT64 = [2, 11, 7, 6, 7, 14]

@@ -24,7 +24,16 @@ COLUMNS: list[tuple[pa.DataType, list[Any]]] = [
     (pa.timestamp("us", tz="UTC"), [dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None]),
     (pa.decimal128(12, 2), [Decimal("1.00"), Decimal("-1.00"), None, Decimal("100.00")]),
     (pa.decimal128(38, 0), [Decimal(10**30), Decimal(10**30 + 1)]),
-]
+    (pa.uint32(), [0, 1, 2**32 - 1, None]),
+    (pa.time64("us"), [dt.time(), dt.time(12), None]),
+    (pa.binary(2), [b"\x00\x00", b"ab", b"ba", None]),
+    (pa.list_(pa.int64()), [[], [0], [0, 0], [1, 2], [2, 1], [None], [None, None], [1, None], [None, 1], None]),
+    (pa.list_(pa.string()), [["a", "b"], ["ab"], ["", "ab"], ["ab", ""], ["b", "a"], [""], []]),
+    (pa.struct([("a", pa.int8()), ("b", pa.int8())]),
+     [{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": None, "b": None}, {"a": 0, "b": 0}, {"a": 0, "b": None}, None]),
+    (pa.map_(pa.string(), pa.int8()), [[], [("a", 1)], [("a", None)], [("b", 1)], [("a", 1), ("b", 1)], None]),
+    (pa.list_(pa.list_(pa.int8())), [[], [[]], [[], []], [None], [[1], [2]], [[1, 2]], [[2], [1]], None]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "values"), COLUMNS, ids=[str(kind) for kind, _ in COLUMNS])
@@ -44,3 +53,15 @@ def test_columns_do_not_trade_places() -> None:
 def test_no_rows() -> None:
     for kind, _ in COLUMNS:
         assert not len(rowhash.column(pa.array([], kind)))
+
+
+def test_the_order_of_a_maps_entries_and_what_lies_under_nulls_do_not_count() -> None:
+    kind = pa.map_(pa.string(), pa.int8())
+    one, other = (rowhash.column(pa.array([m], kind)) for m in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)]))
+    assert one.tolist() == other.tolist()
+    nulls = pa.array([False, True])
+    for hidden in (7, 8):
+        inside = pa.StructArray.from_arrays([pa.array([1, hidden])], names=["a"], mask=nulls)
+        assert rowhash.column(inside).tolist() == rowhash.column(pa.array([{"a": 1}, None])).tolist()
+        lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array([1, hidden]), mask=nulls)
+        assert rowhash.column(lists).tolist() == rowhash.column(pa.array([[1], None])).tolist()

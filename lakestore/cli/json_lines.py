@@ -1,0 +1,152 @@
+"""Rows as lines of JSON, and back: what is printed can be read in again, in the same types.
+
+Decimals, dates and times are texts, bytes are hex, structs are objects; a map is an object whose keys are texts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from lakestore import python_rows
+from lakestore.errors import Invalid
+from lakestore.types import parts
+
+_BLOCK_BYTES = 8 << 20
+_LINES = 10_000
+
+
+def read(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, in the wanted types."""
+    if wanted is not None and any(by_hand(field.type) for field in wanted):
+        yield from _read_by_hand(path, wanted)
+        return
+    texts = None if wanted is None else pa.schema([_as_text(field) for field in wanted])
+    parse = pajson.ParseOptions(explicit_schema=texts, unexpected_field_behavior="error" if wanted else "infer")
+    with pajson.open_json(path, read_options=pajson.ReadOptions(block_size=_BLOCK_BYTES), parse_options=parse) as file:
+        for batch in file:
+            yield batch if wanted is None else batch.select(wanted.names).cast(wanted)
+
+
+def _as_text(field: pa.Field) -> pa.Field:
+    """Dates and times are texts in JSON."""
+    return pa.field(field.name, pa.string()) if pa.types.is_temporal(field.type) else field.with_nullable(True)
+
+
+def by_hand(kind: pa.DataType) -> bool:
+    """Types that Arrow's reader of JSON does not know, or not as they are written here."""
+    t = pa.types
+    of_bytes = t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind))
+    return bool(t.is_nested(kind) or t.is_time(kind) or of_bytes)
+
+
+def _read_by_hand(path: Path, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with path.open(encoding="utf-8") as file:
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                rows.append(_row(line, wanted, f"{path}, line {number}"))
+            if len(rows) == _LINES:
+                yield from python_rows.of_dicts(rows, wanted).to_batches()
+                rows = []
+        if rows:
+            yield from python_rows.of_dicts(rows, wanted).to_batches()
+
+
+def _row(line: str, wanted: pa.Schema, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line, parse_float=Decimal)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"{place} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise Invalid(f"{place} is no JSON object")
+    made: dict[str, Any] = dict.fromkeys(wanted.names)
+    for name, value in row.items():
+        if name not in wanted.names:
+            raise Invalid(f"{place}: the table has no column {name!r}")
+        try:
+            made[name] = python_value(value, wanted.field(name).type)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise Invalid(f"{place}, column {name!r}: {error}") from error
+    return made
+
+
+def python_value(value: Any, kind: pa.DataType) -> Any:
+    """A value of a type as JSON writes it, as Python has it; what does not fit is left for the table to refuse."""
+    t = pa.types
+    if value is None:
+        return None
+    if t.is_struct(kind):
+        kinds = {part.name: part.type for part in kind}
+        return {name: python_value(part, kinds[name]) if name in kinds else part for name, part in value.items()}
+    if t.is_list(kind):
+        return [python_value(part, kind.value_type) for part in value]
+    if t.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [(_key(key, kind.key_type), python_value(part, kind.item_type)) for key, part in pairs]
+    if isinstance(value, str):
+        return _parsed(value, kind)
+    return float(value) if t.is_floating(kind) and isinstance(value, Decimal | int) else value
+
+
+def _key(text: Any, kind: pa.DataType) -> Any:
+    if isinstance(text, str) and pa.types.is_integer(kind):
+        return int(text)
+    if isinstance(text, str) and pa.types.is_boolean(kind):
+        return {"true": True, "false": False}.get(text, text)
+    return python_value(text, kind)
+
+
+def _parsed(text: str, kind: pa.DataType) -> Any:
+    t = pa.types
+    readers: list[tuple[Callable[[pa.DataType], bool], Callable[[str], Any]]] = [
+        (t.is_decimal, Decimal),
+        (t.is_date, dt.date.fromisoformat),
+        (t.is_time, dt.time.fromisoformat),
+        (t.is_timestamp, dt.datetime.fromisoformat),
+        (t.is_binary, bytes.fromhex),
+        (t.is_fixed_size_binary, bytes.fromhex),
+    ]
+    for is_one, reader in readers:
+        if is_one(kind):
+            value = reader(text)
+            if t.is_timestamp(kind) and (value.tzinfo is None) != (kind.tz is None):
+                raise ValueError(f"{text!r} has {'a' if value.tzinfo else 'no'} time zone, which {kind} does not take")
+            return value
+    return text
+
+
+def lines(batch: pa.RecordBatch | pa.Table) -> Iterator[str]:
+    """One row as one line of JSON each."""
+    keyed = any(_has_map(field.type) for field in batch.schema)
+    for row in batch.to_pylist(maps_as_pydicts="strict") if keyed else batch.to_pylist():
+        yield json.dumps(_texts(row) if keyed else row, default=plain, ensure_ascii=False)
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind)) or any(_has_map(part.type) for part in parts(kind))
+
+
+def _texts(value: Any) -> Any:
+    """Keys of maps as texts."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else _key_text(key): _texts(part) for key, part in value.items()}
+    return [_texts(part) for part in value] if isinstance(value, list) else value
+
+
+def _key_text(key: Any) -> str:
+    return json.dumps(key) if isinstance(key, bool) else str(plain(key))
+
+
+def plain(value: Any) -> Any:
+    """Decimals, dates and times as text, bytes as hex."""
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
