@@ -1,7 +1,8 @@
 """`table.writer()`: pipelined, batching, idempotent.
 
 Calls put rows in a buffer and return; one stream carries them as commits, several in flight. What is not
-answered when a stream breaks is sent again on the next one with the same sequences.
+answered when a stream breaks is sent again on the next one with the same sequences. Rows count against the window
+until they are answered. After a failure nothing more is applied: `unconfirmed` has the rows, in order.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ import pyarrow as pa
 
 from lakestore import rows
 from lakestore.client.producer import Producer
-from lakestore.client.retry import Backoff
+from lakestore.client.retry import Backoff, seconds_left
 from lakestore.client.transport import PROCESS, Transport
-from lakestore.errors import Invalid, LakestoreError, error_of
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, error_of
 from lakestore.schema import Table
 from lakestore.v1 import lakestore_pb2 as pb
 
 IN_FLIGHT_MAX = 16
 COMMIT_ROWS_MAX = 100_000
 COMMIT_BYTES_MAX = 8 << 20
-BUFFER_BYTES_MAX = 64 << 20
+WINDOW_BYTES = 128 << 20
+PUT_SECONDS = 120.0
+"""How long rows wait for room in the window: longer than a stream is tried again."""
 
 
 @dataclass(slots=True)
@@ -39,11 +42,17 @@ class _Pending:
 class Writer:
     """Rows of one table on their way. Thread-safe; a context manager that flushes at its end."""
 
-    def __init__(self, transport: Transport, table: Table, producer: Producer) -> None:
+    def __init__(
+        self, transport: Transport, table: Table, producer: Producer, window_bytes: int = WINDOW_BYTES
+    ) -> None:
+        self._window_bytes = window_bytes
         self._transport, self._table, self._producer = transport, table, producer
         self._state = threading.Condition()
         self._buffer: deque[_Pending] = deque()
-        self._buffer_bytes = 0
+        self._held_bytes = 0
+        self._sent: dict[int, list[_Pending]] = {}
+        self._doubtful: set[int] = set()  # sequences that a broken stream may have brought to the server
+        self._is_reported = False
         self._unanswered: deque[pb.CommitRequest] = deque()
         self._resend: deque[pb.CommitRequest] = deque()
         self._failure: LakestoreError | None = None
@@ -74,28 +83,49 @@ class Writer:
     def _put(self, kind: pb.ChangeKind.ValueType, batch: pa.RecordBatch, progress: str) -> None:
         PROCESS.check()
         with self._state:
-            self._state.wait_for(lambda: self._buffer_bytes < BUFFER_BYTES_MAX or self._failure or self._closing)
+            room = self._state.wait_for(lambda: self._has_room(batch.nbytes), seconds_left(PUT_SECONDS))
             if self._closing:
                 raise Invalid("the writer is closed")
             self._raise_failure()
+            if not room:
+                raise Exhausted("the server does not keep up and the writer's window is full: write more slowly")
             self._buffer.append(_Pending(kind, batch, progress))
-            self._buffer_bytes += batch.nbytes
+            self._held_bytes += batch.nbytes
             self._state.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        """A batch larger than the window goes alone."""
+        fits = not self._held_bytes or self._held_bytes + size <= self._window_bytes
+        return bool(fits or self._failure or self._closing)
+
+    @property
+    def unconfirmed(self) -> list[pa.RecordBatch]:
+        """Rows that no answer confirms, in order. After a failure that was not applied none of them is applied; after
+        one whose outcome is unknown, those in front may be."""
+        with self._state:
+            waiting = [pending for request in self._unanswered for pending in self._sent[request.sequence]]
+            return [pending.batch for pending in (*waiting, *self._buffer)]
 
     def flush(self) -> str:
         """Wait until everything is durable; the last commit's token."""
         PROCESS.check()
         with self._state:
-            self._state.wait_for(lambda: self._failure or self._closing or not (self._buffer or self._unanswered))
+            done = self._state.wait_for(
+                lambda: self._failure or self._closing or not (self._buffer or self._unanswered),
+                seconds_left(threading.TIMEOUT_MAX),
+            )
             self._raise_failure()
+            if not done:
+                raise Unavailable("not everything is durable in time: flush again", applied="unknown")
             if self._buffer or self._unanswered:
                 raise Invalid("the writer was closed before everything was written")
             return self.token
 
     def close(self) -> None:
-        """Flush and end."""
+        """Flush and end. A failure that a call has raised already is not raised again."""
         try:
-            self.flush()
+            if not self._is_reported:
+                self.flush()
         finally:
             with self._state:
                 self._closing = True
@@ -115,18 +145,26 @@ class Writer:
 
     def _raise_failure(self) -> None:
         if self._failure:
+            self._is_reported = True
             raise self._failure
+
+    def _is_over(self) -> bool:
+        return self._closing
 
     # The rest runs on the writer's thread, `_requests` on the stream's.
 
     def _run(self) -> None:
         backoff = Backoff()
-        while not self._closing:
+        while not self._is_over():
             try:
                 for answer in self._transport.write(self._requests()):
                     self._answered(answer)
                     backoff.reset()
+                if not self._is_over() and not backoff.wait(Unavailable("the server ended the stream")):
+                    self._fail(Unavailable("the server keeps ending the stream: try again later", applied="unknown"))
+                    return
             except LakestoreError as error:
+                self._doubt(error)
                 if not backoff.wait(error):
                     self._fail(error)
                     return
@@ -149,6 +187,7 @@ class Writer:
             batches = self._taken()
             request = self._producer.request([], batches[-1].progress)
             self._unanswered.append(request)
+            self._sent[request.sequence] = batches
             self._state.notify_all()
         taken = [pending.batch for pending in batches]
         encoded = change(self._table.name, batches[0].kind, taken, self._table.schema_id)
@@ -174,7 +213,6 @@ class Writer:
             if not fits or pending.kind != taken[0].kind or pending.batch.schema != taken[0].batch.schema:
                 break
             taken.append(self._buffer.popleft())
-        self._buffer_bytes -= sum(pending.batch.nbytes for pending in taken)
         return taken
 
     def _answered(self, answer: pb.CommitAnswer) -> None:
@@ -183,12 +221,22 @@ class Writer:
             raise error_of(told.kind, told.message, told.applied, told.retry_after_seconds)
         with self._state:
             while self._unanswered and self._unanswered[0].sequence <= answer.sequence:
-                self._unanswered.popleft()
+                sequence = self._unanswered.popleft().sequence
+                self._held_bytes -= sum(pending.batch.nbytes for pending in self._sent.pop(sequence))
+                self._doubtful.discard(sequence)
             self.token = answer.token
             self._state.notify_all()
 
+    def _doubt(self, error: LakestoreError) -> None:
+        """Commits that were on their way when an answer was lost may be applied, whatever a later try is told."""
+        if error.applied == "unknown":
+            with self._state:
+                self._doubtful.update(request.sequence for request in self._unanswered)
+
     def _fail(self, error: LakestoreError) -> None:
         with self._state:
+            if self._unanswered and self._unanswered[0].sequence in self._doubtful:
+                error.applied = "unknown"
             self._failure = error
             self._state.notify_all()
 
