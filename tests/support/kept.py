@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import lakestore as ls
 from lakestore.client.transport import LocalTransport
 from lakestore.limits import Limits
 from lakestore.server.catalog.ledger import CatalogChange, Pointer, SetPointer, TierRecord
+from lakestore.server.disk import Disk
 from lakestore.server.main import Server
 from lakestore.server.settings import Settings
 from lakestore.server.state import TableState
@@ -48,15 +50,23 @@ class HandClock:
 class Kept:
     """One server after the other on a folder, and its client."""
 
-    def __init__(self, folder: Path, *, limits: Limits | None = None, ports: bool = False, **settings: Any) -> None:
-        self.clock = HandClock()
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        disk: Disk | None = None,
+        limits: Limits | None = None,
+        ports: bool = False,
+        **settings: Any,
+    ) -> None:
+        self.clock, self._disk = HandClock(), disk
         given = {"port": 0, "http_port": 0, "lease_grace_seconds": 0.0, **settings}
         self._settings = Settings(folder, limits=limits or Limits(), **given)
         self._ports = ports
         self._start()
 
     def _start(self) -> None:
-        self.server = Server(self._settings, clock=self.clock)
+        self.server = Server(self._settings, disk=self._disk, clock=self.clock)
         if self._ports:
             self.server.start()
         transport: Any = LocalTransport(self.server.service)
@@ -66,6 +76,18 @@ class Kept:
     def restart(self) -> None:
         """An orderly end and a new start."""
         self.close()
+        self._start()
+
+    def kill(self) -> None:
+        """The process ends: no checkpoint, nothing said."""
+        self.lake.close()
+        self.server.retention.close()
+        self.server.engine.close(checkpoint=False)
+        self.server._lock.close()
+
+    def open(self, folder: Path, disk: Disk) -> None:
+        """Start on what is left."""
+        self._settings, self._disk = replace(self._settings, data=folder), disk
         self._start()
 
     def close(self) -> None:
