@@ -270,6 +270,17 @@ class BucketLog:
             return None
         return int(index.lsn[i]), position_of(index, i)
 
+    def reach(self, start: int, rows_max: int, bytes_max: int) -> int:
+        """The offset up to which about so many rows, and stored bytes, lie behind `start`; at least one row."""
+        at, rows, room = start, rows_max, float(bytes_max)
+        for chunk in self.chunks[int(np.searchsorted(self._chunk_ends, start, side="right")) :]:
+            row_bytes = max(chunk.size / (chunk.end - chunk.start), 1.0)
+            taken = min(chunk.end - at, rows, int(room / row_bytes))
+            at, rows, room = at + taken, rows - taken, room - taken * row_bytes
+            if at < chunk.end:
+                break
+        return max(at, start + 1)
+
     def lsn_reaching(self, start: int, reach: int) -> int:
         """The LSN of the last commit that ends at or before `reach`, or of the first one behind `start`."""
         commits = self.commits(start, min(reach, self.head))

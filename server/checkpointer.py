@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakestore.errors import LakestoreError
 from lakestore.limits import DEFAULT, Limits
+from lakestore.retention import Retention
 from lakestore.server import catalog_log, checkpoint, journal_writer, segment
 from lakestore.server.bucket import BucketLog, Chunk
 from lakestore.server.crash_points import CrashPoint
@@ -28,6 +29,9 @@ log = logging.getLogger("lakestore.checkpoint")
 SEGMENTS = "segments"
 SUFFIX = ".seg"
 RETRY_SECONDS = 5.0
+SEGMENTS_KEPT = 16
+"""About how many segments of a bucket a retention keeps: by so much of it rows may stay longer."""
+NO_SPAN = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Checkpointer:
 
     def _cut_bucket(self, folder: Path, state: TableState, bucket: int, lsn: int) -> list[Chunk]:
         held = state.logs[bucket]
-        kept, runs = segment_runs(held.chunks, self._limits)
+        kept, runs = segment_runs(held.chunks, self._limits, state.table.retention)
         segments = list(kept)
         for run in runs:
             again = f"-{self._attempt}" if self._attempt else ""
@@ -161,16 +165,20 @@ def _all_segments(held: BucketLog) -> bool:
     return all(isinstance(chunk, segment.Segment) for chunk in held.chunks)
 
 
-def segment_runs(chunks: Sequence[Chunk], limits: Limits = DEFAULT) -> tuple[list[Chunk], list[list[Chunk]]]:
+def segment_runs(
+    chunks: Sequence[Chunk], limits: Limits = DEFAULT, retention: Retention | None = None
+) -> tuple[list[Chunk], list[list[Chunk]]]:
     """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
-    it, so that a row is rewritten a logarithmic number of times. A segment holds rows of one schema version."""
+    it, so that a row is rewritten a logarithmic number of times. A segment holds rows of one schema version, and no
+    more than a part of what a retention keeps: it goes as a whole."""
+    segment_bytes, span_us = _part_of(retention, limits)
     at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, segment.Segment)), len(chunks))
     rows = chunks[-1].end - chunks[at].start
     size = sum(chunk.size for chunk in chunks[at:])
     while at and chunks[at - 1].end - chunks[at - 1].start <= rows and chunks[at - 1].schema_id == chunks[at].schema_id:
         merged = rows + chunks[at - 1].end - chunks[at - 1].start
         size += chunks[at - 1].size
-        if merged > limits.segment_rows or size > limits.segment_bytes:
+        if merged > limits.segment_rows or size > segment_bytes or not _within(chunks[at - 1], chunks[at], span_us):
             break
         at, rows = at - 1, merged
     runs: list[list[Chunk]] = []
@@ -178,12 +186,27 @@ def segment_runs(chunks: Sequence[Chunk], limits: Limits = DEFAULT) -> tuple[lis
     for chunk in chunks[at:]:
         size += chunk.size
         rows_fit = runs and chunk.end - runs[-1][0].start <= limits.segment_rows
-        if rows_fit and size <= limits.segment_bytes and chunk.schema_id == runs[-1][0].schema_id:
+        same = rows_fit and chunk.schema_id == runs[-1][0].schema_id
+        if same and size <= segment_bytes and _within(runs[-1][0], chunk, span_us):
             runs[-1].append(chunk)
         else:
             runs.append([chunk])
             size = chunk.size
     return list(chunks[:at]), runs
+
+
+def _part_of(retention: Retention | None, limits: Limits) -> tuple[int, int]:
+    """(bytes, µs) that one segment may hold of a log."""
+    size, age = (retention.bytes, retention.age_seconds) if retention else (None, None)
+    return (
+        limits.segment_bytes if size is None else min(limits.segment_bytes, max(size // SEGMENTS_KEPT, 1)),
+        NO_SPAN if age is None else age * 1_000_000 // SEGMENTS_KEPT,
+    )
+
+
+def _within(first: Chunk, last: Chunk, span_us: int) -> bool:
+    """Whether the commits from one chunk to another lie in so short a time."""
+    return span_us == NO_SPAN or int(last.index.time_us[-1]) - int(first.index.time_us[0]) <= span_us
 
 
 def table_entries(view: View, cut: Mapping[tuple[str, int], list[Chunk]]) -> list[dict[str, Any]]:

@@ -211,7 +211,7 @@ def _from_lake(stream: _Stream, state: TableState, position: Token) -> Prepared:
             f"the old rows of table {table.name} are only in the lake, which this client does not read in a stream: "
             "scan the table at a token, then start there"
         )
-    return Prepared(
+    return Prepared.of(
         pb.ChangeBatch(
             table=table.name, token=str(position), snapshot=True, schema_id=table.schema_id, read_the_lake=True
         )

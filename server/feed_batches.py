@@ -31,14 +31,14 @@ class Shape:
 
 def run(view: View, shape: Shape, at: Token, limit: int, limits: Limits) -> Run:
     """The next messages behind a position: about a batch of rows from each bucket, no commit beyond `limit`."""
-    upto = _upto(view, shape.tables, at.lsn, limit, limits.changes_batch_rows)
+    upto = _upto(view, shape.tables, at.lsn, limit, limits)
     return Run(upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits.read_batch_bytes)))
 
 
 def message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool) -> Prepared:
     """Rows as a message."""
     data = encode(batch.schema, [batch])
-    return Prepared(
+    return Prepared.of(
         pb.ChangeBatch(table=table.name, rows=data, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
     )
 
@@ -50,14 +50,16 @@ def shown_columns(table: Table, shape: Shape) -> list[str]:
     return [*SYSTEM_TYPES, *[names[number] for number in chosen if number in names]]
 
 
-def _upto(view: View, tables: Sequence[str], lsn: int, limit: int, rows: int) -> int:
-    """How far one run reaches: whole commits of one schema version, about a batch of rows from each bucket."""
+def _upto(view: View, tables: Sequence[str], lsn: int, limit: int, limits: Limits) -> int:
+    """How far one run reaches: whole commits of one schema version, about a batch of rows from each bucket, and all
+    together about half a full message."""
     upto = limit
+    nbytes = limits.read_batch_bytes // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in tables)
     for uuid in tables:
         upto = view.by_uuid(uuid).versions.until(lsn, upto)
         for log in view.by_uuid(uuid).logs:
             start = log.at_lsn(lsn).end
-            reach = start + rows
+            reach = log.reach(start, limits.changes_batch_rows, nbytes)
             if log.head > reach:
                 upto = min(upto, log.lsn_reaching(start, reach))
     return upto

@@ -11,34 +11,32 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from lakestore.v1 import lakestore_pb2 as pb
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Prepared:
-    """One message of a stream; nobody changes it."""
+    """One message of a stream as it goes over the wire; nobody changes it."""
 
-    message: pb.ChangeBatch
+    data: bytes
+    DESCRIPTOR: ClassVar[Any] = pb.ChangeBatch.DESCRIPTOR
+    """As messages have it: the edge asks answers for their fields."""
 
-    @cached_property
-    def data(self) -> bytes:
-        """The message as it goes over the wire."""
-        return self.message.SerializeToString()
+    @staticmethod
+    def of(message: pb.ChangeBatch) -> Prepared:
+        """A message, serialized."""
+        return Prepared(message.SerializeToString())
 
     @property
-    def DESCRIPTOR(self) -> Any:  # noqa: N802 (as messages have it: the edge asks answers for their fields)
-        """The message's type."""
-        return self.message.DESCRIPTOR
+    def message(self) -> pb.ChangeBatch:
+        """The message, for a client in this process."""
+        return pb.ChangeBatch.FromString(self.data)
 
     def of_consumer(self, epoch: int) -> Prepared:
-        """The same for the consumer of a subscription."""
-        own = pb.ChangeBatch()
-        own.CopyFrom(self.message)
-        own.subscription_epoch = epoch
-        return Prepared(own)
+        """The same for the consumer of a subscription: the fields of two messages one behind the other are one's."""
+        return Prepared(self.data + pb.ChangeBatch(subscription_epoch=epoch).SerializeToString())
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,8 @@ class Run:
 
     @property
     def nbytes(self) -> int:
-        """What it takes, with the bytes for the wire."""
-        return 2 * sum(len(prepared.message.rows) for prepared in self.messages) + 1_000
+        """What it takes."""
+        return sum(len(prepared.data) for prepared in self.messages) + 1_000
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 
 def run_of(upto: int, size: int = 100) -> Run:
-    return Run(upto, (Prepared(pb.ChangeBatch(rows=bytes(size))),))
+    return Run(upto, (Prepared.of(pb.ChangeBatch(rows=bytes(size))),))
 
 
 def count(monkeypatch: pytest.MonkeyPatch, name: str, calls: list[int]) -> None:
@@ -72,7 +72,7 @@ def test_a_stream_sleeps_through_commits_to_other_tables(kept: Kept, monkeypatch
     def consume() -> None:
         with suppress(Unavailable):  # how a server that ends tells it
             for prepared in stream:
-                got.append(len(prepared.message.rows))
+                got.append(len(prepared.data))
                 arrived.set()
 
     reader = threading.Thread(target=consume, daemon=True)

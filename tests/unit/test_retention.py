@@ -156,6 +156,18 @@ def _bucket(kept: Kept, name: str) -> int:
     return int(rows[0]["__bucket"])
 
 
+def test_a_slow_table_is_cut_into_segments_that_can_go(kept: Kept) -> None:
+    """Small segments are merged, but not to one that always holds something new: a day keeps about a day."""
+    create(kept)
+    for i in range(60):
+        kept.append(NAME, i)
+        kept.clock.advance(DAY / 24)
+        kept.server.engine.checkpoint()
+        kept.tier(NAME)
+        kept.run()
+    assert 23 <= len(kept.values(NAME)) <= 27
+
+
 def test_a_lease_holds_the_log_that_its_read_needs(kept: Kept) -> None:
     create(kept)
     old_and_new(kept)
