@@ -93,6 +93,11 @@ class Scope:
             with self._lock:
                 self._calls.discard(call)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for its calls any more."""
+        return self._cancelled
+
     def cancel(self) -> None:
         """End the calls that run, and those that begin later."""
         with self._lock:
@@ -207,6 +212,9 @@ class GrpcTransport:
             answers.cancel()
 
     def _failed(self, error: grpc.RpcError, method: rpc.Method) -> LakestoreError:
+        scope = SCOPE.get()
+        if scope is not None and scope.is_cancelled:
+            return _ended(False)
         told = _error_of(error, method, self.server.release)
         call: Any = error
         if call.code() is grpc.StatusCode.UNAVAILABLE:
@@ -252,10 +260,10 @@ def _channel(address: str, credentials: Credentials) -> grpc.Channel:
     return grpc.secure_channel(address, keys, options=options)
 
 
-def _ended(closed: bool) -> Unavailable:
+def _ended(closed: bool) -> LakestoreError:
     if closed:
         return Unavailable("the connection is closed: connect again")
-    return Unavailable("the call was cancelled", applied="unknown")
+    return Invalid("the call was cancelled", applied="unknown")  # of no kind that is tried again
 
 
 class LocalTransport:

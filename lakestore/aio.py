@@ -1,0 +1,271 @@
+"""The client for asyncio: `async with aio.connect(…) as lake`.
+
+The sync client does the work, in a bounded pool of threads and one thread per open stream, so both have the same
+models, retries and errors. The loop never waits; cancelling a task cancels its RPC. An `async for` that was
+interrupted loses nothing: the batch that was on its way comes next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar
+
+import pyarrow as pa
+
+from lakestore.client import lake as sync
+from lakestore.client.changes import ChangeBatch
+from lakestore.client.table import Table as SyncTable
+from lakestore.client.transport import SCOPE, Scope
+from lakestore.client.writer import Writer as SyncWriter
+from lakestore.union.scan import Scan as SyncScan
+from lakestore.union.sql import SqlResult
+
+THREADS = 16
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Bridge:
+    """Blocking calls, in threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lakestore-aio")
+        self.streams: set[Stream[Any]] = set()
+
+    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The call's answer; if the task is cancelled, so are the call's RPCs."""
+        scope = Scope()
+
+        def work() -> T:
+            SCOPE.set(scope)
+            return call(*args, **kwargs)
+
+        running = asyncio.get_running_loop().run_in_executor(self._pool, contextvars.copy_context().run, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            scope.cancel()
+            running.add_done_callback(_forget)
+            raise
+
+    def close(self) -> None:
+        """Let the threads go when their calls end."""
+        self._pool.shutdown(wait=False)
+
+
+def _forget(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()
+
+
+class Stream(Generic[T]):
+    """An async iterator over a blocking one, with a thread of its own. `aclose` cancels its RPC."""
+
+    def __init__(self, bridge: _Bridge, begin: Callable[[], Iterator[T]]) -> None:
+        self._bridge, self._begin = bridge, begin
+        self._scope, self._context = Scope(), contextvars.copy_context()
+        self._context.run(SCOPE.set, self._scope)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lakestore-aio-stream")
+        self._items: Iterator[T] | None = None
+        self._next: asyncio.Future[list[T]] | None = None
+        self._closed = False
+        bridge.streams.add(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._closed:
+            raise StopAsyncIteration
+        if self._next is None:
+            self._next = asyncio.get_running_loop().run_in_executor(self._thread, self._context.run, self._step)
+        found = await asyncio.shield(self._next)  # a cancelled wait leaves the item to the next one
+        self._next = None
+        if not found:
+            await self.aclose()
+            raise StopAsyncIteration
+        return found[0]
+
+    def _step(self) -> list[T]:
+        if self._items is None:
+            self._items = self._begin()
+        for item in self._items:
+            return [item]
+        return []
+
+    async def aclose(self) -> None:
+        """End the stream. Again is harmless."""
+        self._closed = True
+        self._scope.cancel()
+        self._bridge.streams.discard(self)
+        if self._next is not None:
+            self._next.add_done_callback(_forget)
+        self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self.aclose()
+
+
+class Scan:
+    """A union read; nothing happens before one of its methods is awaited."""
+
+    def __init__(self, bridge: _Bridge, scan: SyncScan) -> None:
+        self._bridge, self._scan = bridge, scan
+
+    def to_batches(self) -> Stream[pa.RecordBatch]:
+        """The rows in batches, read while they are taken."""
+        return Stream(self._bridge, self._scan.to_batches)
+
+    async def to_arrow(self) -> pa.Table:
+        """The rows as one table."""
+        return await self._bridge.run(self._scan.to_arrow)
+
+    async def to_pandas(self) -> Any:
+        """The rows as a pandas frame."""
+        return await self._bridge.run(self._scan.to_pandas)
+
+    async def count(self) -> int:
+        """How many rows."""
+        return await self._bridge.run(self._scan.count)
+
+
+class Writer:
+    """Pipelined writing: awaits only while the window is full."""
+
+    def __init__(self, bridge: _Bridge, begin: Callable[[], SyncWriter]) -> None:
+        self._bridge, self._begin = bridge, begin
+        self._writer: SyncWriter | None = None
+
+    @property
+    def sync(self) -> SyncWriter:
+        """The writer behind it, once the block is entered."""
+        if self._writer is None:
+            raise RuntimeError("a writer is used in `async with table.writer() as writer:`")
+        return self._writer
+
+    async def append(self, data: Any, *, progress: str = "") -> None:
+        """Rows for a log table."""
+        await self._bridge.run(self.sync.append, data, progress=progress)
+
+    async def upsert(self, data: Any, *, progress: str = "") -> None:
+        """Rows to insert or update by key."""
+        await self._bridge.run(self.sync.upsert, data, progress=progress)
+
+    async def delete(self, data: Any, *, progress: str = "") -> None:
+        """Keys to delete."""
+        await self._bridge.run(self.sync.delete, data, progress=progress)
+
+    async def flush(self) -> str:
+        """Wait until everything is durable; the last commit's token."""
+        return await self._bridge.run(self.sync.flush)
+
+    async def __aenter__(self) -> Self:
+        self._writer = await self._bridge.run(self._begin)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._bridge.run(self.sync.__exit__, kind, error, trace)
+
+
+class Table:
+    """One table."""
+
+    def __init__(self, bridge: _Bridge, table: SyncTable) -> None:
+        self._bridge = bridge
+        self.sync = table
+        """The same table for blocking code, and what is known of it: name, schema, definition."""
+
+    async def append(self, data: Any) -> str:
+        """Add rows to a log table; the commit's token."""
+        return await self._bridge.run(self.sync.append, data)
+
+    async def upsert(self, data: Any) -> str:
+        """Insert or update rows by key; the commit's token."""
+        return await self._bridge.run(self.sync.upsert, data)
+
+    async def delete(self, data: Any) -> str:
+        """Delete keys; the commit's token."""
+        return await self._bridge.run(self.sync.delete, data)
+
+    async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of these keys, in their order."""
+        return await self._bridge.run(self.sync.lookup, keys, columns=columns)
+
+    def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: str | None = None) -> Scan:
+        """A union read."""
+        return Scan(self._bridge, self.sync.scan(columns, where, at))
+
+    def writer(self, *, producer: str | None = None) -> Writer:
+        """Pipelined writing, in `async with`."""
+        return Writer(self._bridge, lambda: self.sync.writer(producer=producer))
+
+    def changes(self, start: str = "earliest", **options: Any) -> Stream[ChangeBatch]:
+        """The changelog, with the options of the sync client's `changes`; it begins with the first batch asked for."""
+        return Stream(self._bridge, lambda: self.sync.changes(start, **options))
+
+
+class Lake:
+    """Tables, and queries over them."""
+
+    def __init__(self, begin: Callable[[], sync.Lake], threads: int) -> None:
+        self._begin, self._bridge = begin, _Bridge(threads)
+        self._lake: sync.Lake | None = None
+
+    @property
+    def sync(self) -> sync.Lake:
+        """The lake for blocking code, once the block is entered."""
+        if self._lake is None:
+            raise RuntimeError("a lake is used in `async with aio.connect(…) as lake:`")
+        return self._lake
+
+    async def create_table(self, name: str, schema: pa.Schema, **options: Any) -> Table:
+        """Create a table, with the options of the sync client."""
+        return Table(self._bridge, await self._bridge.run(self.sync.create_table, name, schema, **options))
+
+    async def table(self, name: str) -> Table:
+        """A table by name."""
+        return Table(self._bridge, await self._bridge.run(self.sync.table, name))
+
+    async def tables(self) -> list[Table]:
+        """All tables, by name."""
+        return [Table(self._bridge, table) for table in await self._bridge.run(self.sync.tables)]
+
+    async def drop_table(self, name: str) -> str:
+        """Drop a table; the commit's token."""
+        return await self._bridge.run(self.sync.drop_table, name)
+
+    async def sql(self, text: str) -> SqlResult:
+        """DuckDB over union reads, all tables of the query at one cut."""
+        return await self._bridge.run(self.sync.sql, text)
+
+    async def aclose(self) -> None:
+        """End the streams and the connection."""
+        for stream in list(self._bridge.streams):
+            await stream.aclose()
+        if self._lake is not None:
+            await self._bridge.run(self._lake.close)
+        self._bridge.close()
+
+    async def __aenter__(self) -> Self:
+        self._lake = await self._bridge.run(self._begin)
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self.aclose()
+
+
+def connect(address: str = "localhost:7340", *, threads: int = THREADS, **options: Any) -> Lake:
+    """A server's lake, with the options of `lakestore.connect`; at most `threads` calls run at once."""
+    return Lake(lambda: sync.connect(address, **options), threads)
+
+
+__all__ = ["Lake", "Scan", "Stream", "Table", "Writer", "connect"]

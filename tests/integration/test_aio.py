@@ -1,0 +1,104 @@
+"""asyncio: the loop never waits, cancelled calls end, interrupted streams lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakestore import aio
+from lakestore.errors import NotFound
+from tests.support.process import ServerProcess
+from tests.support.proxy import Proxy
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder: Path = tmp_path_factory.mktemp("aio")
+    with ServerProcess(folder / "data") as running:
+        yield running
+
+
+def test_everything_of_a_table_can_be_awaited(process: ServerProcess) -> None:
+    async def story() -> None:
+        async with aio.connect(process.address) as lake:
+            table = await lake.create_table("a.story", SCHEMA, primary_key=["id"])
+            await table.upsert([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+            await table.delete([{"id": 1}])
+            async with table.writer() as writer:
+                for i in range(10, 20):
+                    await writer.upsert([{"id": i, "v": "w"}])
+                await writer.flush()
+            assert (await table.lookup([{"id": 2}]))["v"].to_pylist() == ["b"]
+            assert await table.scan().count() == 11
+            assert sum([batch.num_rows async for batch in table.scan().to_batches()]) == 11
+            got = [row async for batch in table.changes(until="now") for row in batch.to_pylist()]
+            assert len(got) == 13
+            assert "a.story" in [one.sync.name for one in await lake.tables()]
+            with pytest.raises(NotFound):
+                await lake.table("a.none")
+
+    asyncio.run(story())
+
+
+def test_a_hundred_calls_at_once_take_turns_and_the_loop_goes_on(process: ServerProcess) -> None:
+    async def story() -> int:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        async with aio.connect(process.address, threads=4) as lake:
+            table = await lake.create_table("a.many", SCHEMA)
+            ticking = asyncio.create_task(tick())
+            await asyncio.gather(*(table.append([{"id": i, "v": "x"}]) for i in range(100)))
+            ticking.cancel()
+            assert await table.scan().count() == 100
+        return ticks
+
+    assert asyncio.run(story()) > 5
+
+
+def test_a_cancelled_call_ends_on_the_wire_and_gives_its_thread_back(process: ServerProcess) -> None:
+    async def story() -> None:
+        with Proxy(process.address) as proxy:
+            async with aio.connect(proxy.address, threads=1) as lake:
+                table = await lake.create_table("a.cancelled", SCHEMA)
+                proxy.silent = True
+                began = time.monotonic()
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(table.append([{"id": 1, "v": "x"}]), 0.2)
+                proxy.silent = False
+                proxy.cut()
+                await asyncio.wait_for(table.append([{"id": 2, "v": "x"}]), 20)
+                assert time.monotonic() - began < 15
+
+    asyncio.run(story())
+
+
+def test_an_interrupted_wait_for_changes_loses_nothing_and_closing_ends_the_stream(process: ServerProcess) -> None:
+    async def story() -> None:
+        async with aio.connect(process.address) as lake:
+            table = await lake.create_table("a.followed", SCHEMA)
+            async with table.changes() as stream:
+                for i in range(3):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(anext(stream), 0.05)
+                    await table.append([{"id": i, "v": "x"}])
+                    batch = await asyncio.wait_for(anext(stream), 20)
+                    assert batch.table["id"].to_pylist() == [i]
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
+
+    began = time.monotonic()
+    asyncio.run(story())
+    assert time.monotonic() - began < 30
