@@ -21,6 +21,7 @@ from lakestore.client.changes import ChangeBatch
 from lakestore.client.table import Table as SyncTable
 from lakestore.client.transport import SCOPE, Scope
 from lakestore.client.writer import Writer as SyncWriter
+from lakestore.evolution import Step
 from lakestore.union.scan import Scan as SyncScan
 from lakestore.union.sql import SqlResult
 
@@ -183,6 +184,11 @@ class Table:
         self._bridge = bridge
         self.sync = table
         """The same table for blocking code, and what is known of it: name, schema, definition."""
+
+    async def alter(self, *steps: Step, **changes: Any) -> Self:
+        """Change the table's definition, as `lakestore.Table.alter` does."""
+        await self._bridge.run(self.sync.alter, *steps, **changes)
+        return self
 
     async def append(self, data: Any) -> str:
         """Add rows to a log table; the commit's token."""

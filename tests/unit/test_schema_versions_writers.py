@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
 import pyarrow as pa
 
 import lakestore as ls
+from lakestore import aio
 from lakestore.verify import verify
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int16()), ("word", pa.string())])
@@ -48,6 +50,20 @@ def test_writers_of_the_first_version_lose_nothing_while_the_table_is_altered(tm
         seen = [batch.schema_id for batch in table.changes(until="now")]
         assert seen == sorted(seen)
         assert verify(lake.transport, "a.b").same
+
+
+def test_asyncio_alters_too(tmp_path: Path) -> None:
+    async def story(lake: aio.Lake) -> None:
+        table = await lake.create_table("a.b", SCHEMA)
+        await table.append([{"id": 1}])
+        await table.alter(rename={"id": "key"}, drop=["n"])
+        assert (await table.scan().to_arrow()).to_pylist() == [{"key": 1, "word": None}]
+
+    async def run() -> None:
+        async with aio.Lake(lambda: ls.open(tmp_path), 2) as lake:
+            await story(lake)
+
+    asyncio.run(run())
 
 
 def test_nested_columns_come_and_go(tmp_path: Path) -> None:
