@@ -45,12 +45,21 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
             raise Invalid("the rows are compressed: send Arrow IPC without compression")
         with pa.ipc.open_stream(data) as reader:
             schema = reader.schema
+            _check_names(schema)
             batches = _read_bounded(reader, limits)
         for batch in batches:
             batch.validate(full=True)
         return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)
     except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError) as error:
         raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error
+
+
+def _check_names(fields: Iterable[pa.Field]) -> None:
+    """Names are read as UTF-8 when they are asked for, and a damaged one raises; so they are asked for here."""
+    for field in fields:
+        assert isinstance(field.name, str)
+        kind = field.type
+        _check_names(kind.field(i) for i in range(kind.num_fields))
 
 
 def _read_bounded(reader: pa.RecordBatchStreamReader, limits: Limits) -> list[pa.RecordBatch]:

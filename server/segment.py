@@ -30,6 +30,8 @@ from lakestore.server.disk import Disk
 MAGIC = 0x4C535347
 VERSION = 1
 LOG_BATCH_ROWS = 65_536
+LOG_BATCH_BYTES = 16 << 20
+"""A reader unpacks a whole batch, however few of its rows it wants."""
 _HEADER = struct.Struct("<IHHIQQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = 64
@@ -78,7 +80,9 @@ def _packed(batches: list[pa.RecordBatch]) -> tuple[list[Any], list[list[int]]]:
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     parts: list[Any] = []
     entries, at = [], 0
-    for batch in pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=LOG_BATCH_ROWS):
+    rows = pa.Table.from_batches(batches).combine_chunks()
+    fitting = LOG_BATCH_BYTES * rows.num_rows // max(rows.nbytes, 1)
+    for batch in rows.to_batches(max_chunksize=min(max(fitting, 1), LOG_BATCH_ROWS)):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
             writer.write_batch(batch)
