@@ -27,6 +27,11 @@ class Seen:
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
+        self._again: dict[tuple[str, int], int] = {}  # rows of the last offset that this connection brought again
+
+    def reconnected(self) -> None:
+        """From here on rows may come again."""
+        self._again = {}
 
     def add(self, table: str, buckets: Ints, offsets: Ints) -> None:
         """Rows that were handed out."""
@@ -41,10 +46,13 @@ class Seen:
         """Which rows were not handed out yet."""
         mask = np.ones(len(offsets), dtype=np.bool_)
         for bucket in np.unique(buckets).tolist():
-            last, count = self._last.get((table, bucket), (-1, 0))
+            key = (table, bucket)
+            last, count = self._last.get(key, (-1, 0))
             here = np.flatnonzero(buckets == bucket)
             mask[here[offsets[here] < last]] = False
-            mask[here[offsets[here] == last][:count]] = False
+            repeated = here[offsets[here] == last][: count - self._again.get(key, 0)]
+            mask[repeated] = False
+            self._again[key] = self._again.get(key, 0) + len(repeated)
         return mask
 
 
@@ -93,6 +101,7 @@ class _Handed:
     def broken(self) -> None:
         """The next connection may bring rows again."""
         _remember(self._since, self._seen)
+        self._seen.reconnected()
         self._again = True
 
 
