@@ -173,6 +173,13 @@ def _options(of: type[Any], prefix: str) -> Iterator[Option]:
         yield Option(prefix + field.name, kind, field.default, texts[field.name], **about)
 
 
+def value_of(settings: Any, each: Option) -> Any:
+    """The value of one setting."""
+    for name in each.name.split("."):
+        settings = getattr(settings, name)
+    return settings
+
+
 def field_texts(of: type[Any]) -> dict[str, str]:
     """Field name to the docstring below it."""
     body = typing.cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(of))).body[0]).body

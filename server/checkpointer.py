@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ import pyarrow as pa
 from lakestore.errors import LakestoreError
 from lakestore.limits import DEFAULT, Limits
 from lakestore.retention import Retention
-from lakestore.server import catalog_log, checkpoint, journal_writer, segment
+from lakestore.server import catalog_log, checkpoint, journal_writer, logs, segment
 from lakestore.server.bucket import BucketLog, Chunk
+from lakestore.server.clock import Clock, RealClock
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
+from lakestore.server.figures import Histogram
 from lakestore.server.index import Index
 from lakestore.server.state import State, TableState, View
 
@@ -42,6 +44,31 @@ class Frozen:
     small: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A checkpoint that is durable."""
+
+    lsn: int
+    data: dict[str, Any]
+    """What its file holds."""
+    segments: list[segment.Segment]
+    """Those it names; they are mapped, and so stay whatever is removed later."""
+    cut: int
+    """How many of them it wrote."""
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """What was done since the start."""
+
+    failed: int = 0
+    lsn: int = -1
+    """Of the newest one; -1 before the first."""
+    at: float = 0.0
+    """When that was done, in monotonic seconds; before the first, when the server began."""
+    seconds: Histogram = field(default_factory=Histogram)
+
+
 class Checkpointer:
     """One at a time, in its own thread or called by `run_once`."""
 
@@ -53,8 +80,10 @@ class Checkpointer:
         freeze: Callable[[], Frozen],
         install: Callable[[Callable[[State], View]], None],
         limits: Limits = DEFAULT,
+        clock: Clock | None = None,
     ) -> None:
-        self._limits = limits
+        self._limits, self._clock = limits, clock or RealClock()
+        self.figures = Checkpoints(at=self._clock.monotonic())
         self._folder, self._disk, self._index = folder, disk, index
         self._freeze, self._install = freeze, install
         self._running = threading.Lock()
@@ -90,24 +119,45 @@ class Checkpointer:
 
     def run_once(self) -> None:
         """One checkpoint, from freeze to trimmed journal."""
+        with self.held():
+            pass
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Made]:
+        """One checkpoint, and no other before the block ends: nothing of it or behind it is removed."""
         with self._running:
-            frozen = self._freeze()
-            self._disk.reach(CrashPoint.CHECKPOINT_FROZEN)
-            self._wanted.clear()
-            if self._closing.is_set():
-                self._wanted.set()
+            began = self._clock.monotonic()
             try:
-                cut = self._cut(frozen.view)
-                self._index.merge(frozen.view.lsn)
-                data = frozen.small | {"tables": table_entries(frozen.view, cut)}
-                checkpoint.write(self._disk, self._folder, frozen.view.lsn, data)
-            except Exception:
-                self._undo(frozen.view.lsn)
+                made = self._checkpoint()
+            except BaseException:
+                self.figures.failed += 1
                 raise
-            self._made.clear()
-            self._install(lambda state: state.install(cut))
-            self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
-            self._trim(frozen.view.lsn, data)
+            self.figures.lsn, self.figures.at = made.lsn, self._clock.monotonic()
+            seconds = self.figures.at - began
+            self.figures.seconds.add(seconds)
+            logs.event(log, logging.INFO, "checkpoint", lsn=made.lsn, seconds=round(seconds, 3), segments=made.cut)
+            yield made
+
+    def _checkpoint(self) -> Made:
+        frozen = self._freeze()
+        self._disk.reach(CrashPoint.CHECKPOINT_FROZEN)
+        self._wanted.clear()
+        if self._closing.is_set():
+            self._wanted.set()
+        try:
+            cut = self._cut(frozen.view)
+            self._index.merge(frozen.view.lsn)
+            data = frozen.small | {"tables": table_entries(frozen.view, cut)}
+            checkpoint.write(self._disk, self._folder, frozen.view.lsn, data)
+        except Exception:
+            self._undo(frozen.view.lsn)
+            raise
+        written = len(self._made)
+        self._made.clear()
+        self._install(lambda state: state.install(cut))
+        self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
+        self._trim(frozen.view.lsn, data)
+        return Made(frozen.view.lsn, data, _segments(frozen.view, cut), written)
 
     def _undo(self, lsn: int) -> None:
         """Remove the segments of a failed attempt, unless a checkpoint that names them may be there."""
@@ -159,6 +209,17 @@ class Checkpointer:
         self._disk.reach(CrashPoint.TRIM_SEGMENTS_REMOVED)
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.TRIM_DURABLE)
+
+
+def _segments(view: View, cut: Mapping[tuple[str, int], list[Chunk]]) -> list[segment.Segment]:
+    """The segments that a checkpoint of the view names."""
+    return [
+        chunk
+        for uuid, state in view.tables.items()
+        for bucket, held in enumerate(state.logs)
+        for chunk in cut.get((uuid, bucket), held.chunks)
+        if isinstance(chunk, segment.Segment)
+    ]
 
 
 def _all_segments(held: BucketLog) -> bool:

@@ -29,6 +29,8 @@ class Operation:
     plan: Callable[[State, Frame], None]
     answer: Future[View] = field(default_factory=Future)
     nbytes: int = 1024
+    queued: float = 0.0
+    """When, in monotonic seconds; set by the engine."""
 
 
 @dataclass(slots=True)

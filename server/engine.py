@@ -8,32 +8,36 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Unavailable
 from lakestore.limits import DEFAULT, Limits
-from lakestore.server import recovery
+from lakestore.server import journal_writer, recovery
 from lakestore.server.bells import Bells
-from lakestore.server.checkpointer import Checkpointer, Frozen
+from lakestore.server.checkpointer import Checkpointer, Checkpoints, Frozen
 from lakestore.server.clock import Clock
 from lakestore.server.commit import Commit, build
 from lakestore.server.commit_queue import CommitQueue, Operation, Task, Work
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
+from lakestore.server.figures import COUNTS, Histogram
 from lakestore.server.index import table_prefix
 from lakestore.server.index_rebuild import Rebuilder
 from lakestore.server.integrity import Integrity
 from lakestore.server.journal import Frame
 from lakestore.server.prepare import Answer, Request, renewed
 from lakestore.server.scrub import Scrubber
+from lakestore.server.segment import Segment
 from lakestore.server.state import ProducerState, State, TableState, View
 
 log = logging.getLogger("lakestore.engine")
+DRAINING = "the server is going down: try again in a moment"
 OPERATION_WAIT_SECONDS = 30.0
 """Operations are few and small, and some of them make room: they wait where rows are refused."""
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 5.0
@@ -49,6 +53,22 @@ class Totals:
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    commit_seconds: Histogram = field(default_factory=Histogram)
+    """From the queue to the answer, per request."""
+    group_requests: Histogram = field(default_factory=lambda: Histogram(COUNTS))
+    sync_seconds: Histogram = field(default_factory=Histogram)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a backup holds, fixed at one commit."""
+
+    view: View
+    """At the cut."""
+    checkpoint: dict[str, Any]
+    segments: Sequence[Segment]
+    journal: Sequence[tuple[str, bytes]]
+    """Name and bytes of the files behind the checkpoint."""
 
 
 class Engine:
@@ -64,10 +84,14 @@ class Engine:
         limits: Limits = DEFAULT,
     ) -> None:
         self.limits = limits
-        self._disk, self._clock, self._on_fatal = disk, clock, on_fatal
+        self.disk, self._clock, self._on_fatal = disk, clock, on_fatal
+        began = clock.monotonic()
         opened = recovery.open_folder(folder, disk, limits)
+        self.recovery_seconds = clock.monotonic() - began
         self._state, self._journal, self.index = opened.state, opened.journal, opened.index
         self.timeline = self._state.timeline
+        self.lake_ahead: Mapping[str, str] = {}
+        """Table uuid to what is wrong, for tables whose lake went on without this history."""
         self._view = self._state.view
         self.totals = Totals()
         self._changed = threading.Condition()
@@ -75,12 +99,12 @@ class Engine:
         """Rung for the uuids of tables and the names of subscriptions that a commit touches."""
         self._current: Sequence[Work] = ()
         self._queue = CommitQueue(limits, self._is_journal_full, self._refuse_when_down)
-        self._folder = folder
+        self.folder = folder
         self._disk_checked = float("-inf")
         self._disk_full = False
         self._failure: BaseException | None = None
-        self._closing = False
-        self._checkpointer = Checkpointer(folder, disk, self.index, self._freeze, self._install, limits)
+        self._closing = self._draining = False
+        self._checkpointer = Checkpointer(folder, disk, self.index, self._freeze, self._install, limits, clock)
         self._thread = threading.Thread(target=self._run, name="commit-loop", daemon=True)
         self._thread.start()
         self._rebuilder = Rebuilder(self.index, lambda run: self._on_loop(lambda: run(self._state.view)))
@@ -116,15 +140,18 @@ class Engine:
     def submit(self, request: Request | Operation) -> None:
         """Queue work; its answer comes by its future. `Exhausted`, with a hint, when there is no room soon."""
         self.await_room(OPERATION_WAIT_SECONDS if isinstance(request, Operation) else None)
+        request.queued = self._clock.monotonic()
         self._queue.put(request)
 
     def await_room(self, seconds: float | None = None) -> None:
         """Wait until the queue has room, for rows no longer than `queue_wait_ms`: before their memory is taken."""
         if seconds is None and self._is_disk_full():
             raise Exhausted(
-                f"less than {self.limits.disk_free_bytes >> 20} MB are free for {self._folder}: free space",
+                f"less than {self.limits.disk_free_bytes >> 20} MB are free for {self.folder}: free space",
                 retry_after=RETRY_SECONDS_MAX,
             )
+        if seconds is None:
+            self.refuse_when_draining()
         wait = self.limits.queue_wait_ms / 1000 if seconds is None else seconds
         self._queue.await_room(wait, self._drain_seconds)
 
@@ -138,7 +165,7 @@ class Engine:
     def _is_disk_full(self) -> bool:
         now = self._clock.monotonic()
         if now - self._disk_checked > DISK_CHECK_SECONDS:
-            self._disk_full = self._disk.free_bytes(self._folder) < self.limits.disk_free_bytes
+            self._disk_full = self.disk.free_bytes(self.folder) < self.limits.disk_free_bytes
             self._disk_checked = now
         return self._disk_full
 
@@ -168,6 +195,11 @@ class Engine:
                 moved_on = error
         raise moved_on
 
+    @property
+    def is_restored(self) -> bool:
+        """Whether this history began with a backup."""
+        return self._state.restored is not None
+
     def has_idempotency_key(self, key: str) -> bool:
         """Whether a catalog change with that key was committed."""
         return key in self._state.idempotency
@@ -178,15 +210,69 @@ class Engine:
 
     def reach(self, point: CrashPoint) -> None:
         """Pass a crash point."""
-        self._disk.reach(point)
+        self.disk.reach(point)
 
     def wake_checkpoint(self) -> None:
         """Ask for a checkpoint soon."""
         self._checkpointer.wake()
 
+    def drain(self) -> None:
+        """Take no more rows; what is queued is still committed."""
+        self._draining = True
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether a drain has begun."""
+        return self._draining
+
+    def refuse_when_draining(self) -> None:
+        """`Unavailable` once a drain has begun."""
+        if self._draining:
+            raise Unavailable(DRAINING, retry_after=RETRY_SECONDS_MAX)
+
+    @property
+    def queue(self) -> tuple[int, int]:
+        """(requests, bytes) that wait for the commit loop."""
+        return len(self._queue), self._queue.nbytes
+
+    @property
+    def journal_bytes(self) -> int:
+        """Journal that a recovery would read."""
+        return self._journal.untrimmed_bytes
+
+    def disk_free_bytes(self) -> int:
+        """Free space for the data folder."""
+        return self.disk.free_bytes(self.folder)
+
+    def index_bytes(self) -> int:
+        """Size of the index file."""
+        file = self.folder / "index" / "data.mdb"
+        return file.stat().st_size if file.is_file() else 0
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """What the checkpoints since the start came to."""
+        return self._checkpointer.figures
+
     def checkpoint(self) -> None:
         """Write a checkpoint now and wait for it."""
         self._checkpointer.run_once()
+
+    def backup_cut(self) -> Cut:
+        """A checkpoint and the journal behind it, up to one commit; all of it stays, whatever happens next."""
+        ends: list[tuple[View, str, int]] = []
+
+        def run() -> None:
+            ends.append((self._state.view, *self._journal.written))
+
+        with self._checkpointer.held() as made:
+            self._on_loop(run)
+            view, last, size = ends[0]
+            first = journal_writer.name_of(made.lsn + 1)
+            names = [name for name in self.disk.list(self.folder) if name.startswith(journal_writer.PREFIX)]
+            files = [(name, self.disk.read(self.folder / name)) for name in names if first <= name <= last]
+        journal = [(name, data[:size] if name == last else data) for name, data in files]
+        return Cut(view, made.data, made.segments, journal)
 
     def close(self, *, checkpoint: bool = True) -> None:
         """Stop; what is acknowledged is durable with or without a last checkpoint."""
@@ -264,7 +350,10 @@ class Engine:
             return
         self._publish(commit)
         self.reach(CrashPoint.COMMIT_PUBLISHED)
+        now = self._clock.monotonic()
+        self.totals.group_requests.add(len(group))
         for request, answer in zip(group, commit.answers, strict=True):
+            self.totals.commit_seconds.add(now - request.queued)
             request.answer.set_result(answer)
 
     def _admitted(self, requests: list[Request]) -> list[Request]:
@@ -326,7 +415,9 @@ class Engine:
     def _append(self, frame: Frame) -> None:
         began = self._clock.monotonic()
         self.totals.bytes += self._journal.append(frame)
-        self.totals.seconds += self._clock.monotonic() - began
+        seconds = self._clock.monotonic() - began
+        self.totals.seconds += seconds
+        self.totals.sync_seconds.add(seconds)
         self.totals.frames += 1
         self.totals.rows += sum(part.batch.num_rows for part in frame.rows)
 

@@ -73,6 +73,10 @@ class GrpcServer:
         for name in ("", rpc.SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
+    def turn_away(self) -> None:
+        """Say to whoever asks for its health that this server goes; calls are still answered."""
+        self._health.enter_graceful_shutdown()
+
     def stop(self, grace_seconds: float) -> None:
         """Stop taking calls; running ones have the grace to end."""
         self._health.enter_graceful_shutdown()
@@ -189,7 +193,7 @@ def _certificate_names(context: grpc.ServicerContext) -> Sequence[str]:
 
 
 def _handler(service: Service, method: rpc.Method, streams: Permits) -> Any:
-    verb = service.verb(method.attribute)
+    verb = service.watched(method)
     coders = {"request_deserializer": method.request.FromString, "response_serializer": method.answer.SerializeToString}
     if method.streams_in:
         return grpc.stream_stream_rpc_method_handler(_streaming(verb, streams), **coders)

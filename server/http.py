@@ -24,11 +24,9 @@ from lakestore.server import metrics, oauth
 from lakestore.server.admission import Admission
 from lakestore.server.audit import table_status
 from lakestore.server.catalog import rest
-from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.engine import Engine
 from lakestore.server.http_gate import Gate
 from lakestore.server.http_protocol import GuardedProtocol
-from lakestore.server.retention import Retention
 from lakestore.server.tls import Keys
 
 log = logging.getLogger("lakestore.http")
@@ -36,24 +34,25 @@ START_SECONDS = 20.0
 _TOKENS_PATH = "/v1/oauth/tokens"
 
 
-def app(engine: Engine, catalog: Catalog, admission: Admission, retention: Retention) -> Gate:
+def app(parts: metrics.Parts, admission: Admission) -> Gate:
     """All routes of the HTTP port, behind their gate."""
-    found = routes(engine, catalog, admission, retention)
-    return Gate(Starlette(routes=found), found, admission, engine.limits)
+    found = routes(parts, admission)
+    return Gate(Starlette(routes=found), found, admission, parts.engine.limits)
 
 
-def routes(engine: Engine, catalog: Catalog, admission: Admission, retention: Retention) -> list[BaseRoute]:
+def routes(parts: metrics.Parts, admission: Admission) -> list[BaseRoute]:
     """Every route of the HTTP port; `policy.ROUTES` has a row for each."""
+    engine = parts.engine
 
     def show_metrics(_: Request) -> Response:
-        return PlainTextResponse(metrics.text(engine, retention), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(metrics.text(parts), media_type="text/plain; version=0.0.4")
 
     def show_console(request: Request) -> Response:
         principal = request.scope[rest.CALLER].principal
         return HTMLResponse(_console(engine, principal.sees))
 
     def show_alive(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
+        return PlainTextResponse("going down\n", 503) if engine.is_draining else PlainTextResponse("ok\n")
 
     async def give_token(request: Request) -> Response:
         body, authorization = await request.body(), request.headers.get("authorization", "")
@@ -65,7 +64,7 @@ def routes(engine: Engine, catalog: Catalog, admission: Admission, retention: Re
         Route("/", show_console),
         Route("/healthz", show_alive),
         Route("/metrics", show_metrics),
-        Mount("/iceberg", routes=[tokens, *rest.routes(catalog, engine.limits.http_body_bytes)]),
+        Mount("/iceberg", routes=[tokens, *rest.routes(parts.catalog, engine.limits.http_body_bytes)]),
     ]
 
 
@@ -92,6 +91,7 @@ class HttpServer:
             host=host,
             port=port,
             log_level="warning",
+            log_config=None,
             lifespan="off",
             ws="none",
             http=protocol,

@@ -44,6 +44,13 @@ class Leases:
         self._held, self._held_until = held, clock.monotonic() + grace_seconds
         self._log_starts: dict[str, tuple[int, ...]] = {}
 
+    @property
+    def count(self) -> int:
+        """Reads that hold a cut now."""
+        with self._lock:
+            self._drop_expired()
+            return len(self._leases)
+
     def grant(
         self, snapshots: Mapping[str, int], seconds: int, starts: Mapping[str, tuple[int, ...]] | None = None
     ) -> str:

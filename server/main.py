@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lakestore.errors import Unavailable
-from lakestore.server import exposure, recovery
+from lakestore.release import RELEASE
+from lakestore.server import checkpoint, exposure, journal, lake_ahead, logs, recovery, segment
 from lakestore.server.access import Access
 from lakestore.server.admission import Admission, Tables
+from lakestore.server.calls import Calls
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.catalog.store import Store, storage_for
 from lakestore.server.clock import Clock, RealClock
@@ -22,6 +24,7 @@ from lakestore.server.grpc_server import GrpcServer
 from lakestore.server.http import HttpServer, app
 from lakestore.server.leases import Leases
 from lakestore.server.ledger import JournalLedger
+from lakestore.server.metrics import Parts
 from lakestore.server.retention import Retention
 from lakestore.server.service import Service
 from lakestore.server.settings import Settings
@@ -62,18 +65,37 @@ class Server:
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
         leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
         store = Store(storage_for(settings.warehouse_uri))
-        self.catalog = Catalog(JournalLedger(self.engine, leases), store, settings.warehouse_uri)
+        ledger = JournalLedger(self.engine, leases)
+        self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         subscriptions = Subscriptions(self.engine, settings.subscription_idle_seconds)
         self.retention = Retention(self.engine, leases, subscriptions, clock, settings.retention_check_seconds)
-        self.service = Service(self.engine, self.catalog, leases, clock, self.about, subscriptions, self.retention)
+        calls = Calls(clock, settings.slow_seconds)
+        self.service = Service(
+            self.engine, self.catalog, leases, clock, self.about, subscriptions, self.retention, calls
+        )
+        self.parts = Parts(self.engine, calls, leases, self.catalog, self.retention, clock)
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
+        self._look_at_lake(store)
+
+    def _look_at_lake(self, store: Store) -> None:
+        """After a restore: stop the tiering of tables whose lake went on without this history."""
+        if not self.engine.is_restored:
+            return
+        try:
+            ahead = lake_ahead.find(self.engine.view, store, self.engine.timeline)
+        except BaseException:
+            self.close()
+            raise
+        self.engine.lake_ahead = self.catalog.ahead = ahead
+        for sentence in ahead.values():
+            log.error("%s", sentence)
 
     def start(self) -> None:
         """Open both ports."""
         host, limits = self.settings.host, self.settings.limits
         admission = Admission(self.access, Tables(self.engine), metrics_open=self.settings.metrics_open)
-        gate = app(self.engine, self.catalog, admission, self.retention)
+        gate = app(self.parts, admission)
         self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits)
         self._http.start()
         try:
@@ -82,6 +104,13 @@ class Server:
             raise Unavailable(f"the gRPC port {self.settings.port} cannot be opened: is it in use?") from error
         self.about.update(http=f"{host}:{self._http.port}", grpc=f"{host}:{self._grpc.port}")
         self._grpc.start()
+
+    def drain(self, seconds: float) -> bool:
+        """Turn new calls away and let those that run end; whether all have."""
+        if self._grpc:
+            self._grpc.turn_away()
+        self.engine.drain()
+        return self.service.calls.drain(seconds)
 
     def close(self) -> None:
         """Close ports, write a last checkpoint, release the folder."""
@@ -104,19 +133,69 @@ def _end_process(_: BaseException) -> None:
     os._exit(70)
 
 
+class _Signals:
+    """The first one asks for an orderly end, the second one gets an end at once."""
+
+    def __init__(self) -> None:
+        self.first = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._came)
+
+    def _came(self, number: int, _: object) -> None:
+        if self.first.is_set():
+            os._exit(128 + number)
+        self.first.set()
+
+
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until a signal; `announce` is told the ports."""
+    logs.configure(settings)
     server = Server(settings, on_fatal=_end_process)
-    stop = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+    signals = _Signals()
     signal.signal(signal.SIGHUP, lambda *_: server.access.refresh())
     try:
         server.start()
         about = server.about
+        _log_start(server)
         announce(
             f"lakestore serves gRPC on {about['grpc']}, catalog and metrics on {about['scheme']}://{about['http']}"
         )
-        stop.wait()
+        signals.first.wait()
     finally:
-        server.close()
+        _end(server, settings.drain_seconds)
+
+
+def _log_start(server: Server) -> None:
+    engine, settings = server.engine, server.settings
+    logs.event(
+        log,
+        logging.INFO,
+        "started",
+        release=RELEASE,
+        formats={"journal": journal.VERSION, "checkpoint": checkpoint.VERSION, "segment": segment.VERSION},
+        data=str(settings.data.absolute()),
+        recovery_seconds=round(engine.recovery_seconds, 3),
+        lsn=engine.view.lsn,
+        tables=len(engine.view.tables),
+        timeline=engine.timeline,
+        **server.about,
+    )
+
+
+def _end(server: Server, seconds: float) -> None:
+    """Drain and close within that time; what is acknowledged is durable whether or not there is time for all of it."""
+    limit = threading.Timer(seconds, _give_up)
+    limit.daemon = True
+    limit.start()
+    logs.event(log, logging.INFO, "draining", seconds=seconds, running=server.service.calls.running())
+    if not server.drain(seconds / 2):
+        logs.event(log, logging.WARNING, "calls are cut off", running=server.service.calls.running())
+    server.close()
+    limit.cancel()
+    logs.event(log, logging.INFO, "stopped", lsn=server.engine.view.lsn)
+
+
+def _give_up() -> None:
+    logs.event(log, logging.WARNING, "stopped without a last checkpoint: the next start reads the journal")
+    logging.shutdown()
+    os._exit(0)

@@ -1,74 +1,301 @@
-"""Prometheus metrics, read from the server's state when they are asked for."""
+"""Prometheus metrics, read from the server's state when they are asked for. docs/metrics.md is made from `FAMILIES`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lakestore.server.audit import table_status
+from lakestore.release import RELEASE
+from lakestore.server import audit
+from lakestore.server.bucket import BucketLog
+from lakestore.server.calls import Calls
+from lakestore.server.catalog.catalog import Catalog
+from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
+from lakestore.server.figures import Histogram
+from lakestore.server.leases import Leases
 from lakestore.server.retention import Retention
-from lakestore.server.state import View
+from lakestore.server.state import TableState, View
 from lakestore.server.subscriptions import behind
 
+Sample = tuple[tuple[str, ...], float | Histogram]
+"""(label values, value)."""
 
-class EngineCollector(Collector):
-    """Figures of the engine and of each table."""
 
-    def __init__(self, engine: Engine, retention: Retention) -> None:
-        self._engine, self._retention = engine, retention
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the figures are read from."""
+
+    engine: Engine
+    calls: Calls
+    leases: Leases
+    catalog: Catalog
+    retention: Retention
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The parts at one view, with what is dear to add up."""
+
+    parts: Parts
+    view: View
+    status: Mapping[str, Mapping[str, Any]]
+    """Table name to its status."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+        return self.parts.engine
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name without `_total`, what it is, and how to read it."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    read: Callable[[Moment], Iterable[Sample] | float | Histogram]
+    labels: tuple[str, ...] = ()
+
+
+def _of_tables(key: str) -> Callable[[Moment], Iterator[Sample]]:
+    return lambda moment: (((name,), status[key]) for name, status in moment.status.items())
+
+
+def _lag(moment: Moment) -> Iterator[Sample]:
+    now = moment.parts.clock.now_us()
+    for state in moment.view.tables.values():
+        yield (state.table.name,), _oldest_hot_age(state, moment.status[state.table.name]["tier_point"], now)
+
+
+def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int) -> float:
+    times = [_first_time(log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point]
+    return max(now_us - min(times), 0) / 1e6 if times else 0.0
+
+
+def _first_time(log: BucketLog, point: int) -> int:
+    """When the first commit behind a commit end was made."""
+    index = next(chunk.index for chunk in log.chunks if chunk.end > point)
+    return int(index.time_us[np.searchsorted(index.end, point, side="right")])
+
+
+def _calls(moment: Moment) -> Iterator[Sample]:
+    yield from sorted(moment.parts.calls.seconds().items(), key=lambda found: found[0])
+
+
+def _running(moment: Moment) -> Iterator[Sample]:
+    for method, count in sorted(moment.parts.calls.running().items()):
+        yield (method,), count
+
+
+def _refusals(moment: Moment) -> Iterator[Sample]:
+    for kind, count in sorted(moment.parts.catalog.refusals.items()):
+        yield (kind,), count
+
+
+def _held(moment: Moment) -> Iterator[Sample]:
+    for uuid, state in moment.view.tables.items():
+        decision = moment.parts.retention.decision(uuid)
+        for by in decision.holders() if decision else []:
+            yield (state.table.name, by), decision.held_bytes if decision else 0
+
+
+def _behind(moment: Moment) -> Iterator[Sample]:
+    for name, subscription in moment.view.subscriptions.items():
+        yield (name,), behind(moment.view, subscription)
+
+
+def _checkpoint_age(moment: Moment) -> float:
+    return moment.parts.clock.monotonic() - moment.engine.checkpoints.at
+
+
+FAMILIES = (
+    Family(
+        "lakestore_info",
+        "gauge",
+        "1, with the release and the timeline of the history as labels.",
+        lambda m: [((RELEASE, m.engine.timeline), 1.0)],
+        ("release", "timeline"),
+    ),
+    Family("lakestore_commits", "counter", "Journal frames written.", lambda m: m.engine.totals.frames),
+    Family("lakestore_rows", "counter", "Rows that took an offset.", lambda m: m.engine.totals.rows),
+    Family(
+        "lakestore_journal_written_bytes", "counter", "Bytes written to the journal.", lambda m: m.engine.totals.bytes
+    ),
+    Family("lakestore_lsn", "gauge", "Newest visible commit.", lambda m: m.view.lsn),
+    Family(
+        "lakestore_commit_seconds",
+        "histogram",
+        "From the queue to the answer, per request.",
+        lambda m: m.engine.totals.commit_seconds,
+    ),
+    Family(
+        "lakestore_commit_group_requests",
+        "histogram",
+        "Requests that one journal frame holds.",
+        lambda m: m.engine.totals.group_requests,
+    ),
+    Family(
+        "lakestore_journal_sync_seconds",
+        "histogram",
+        "Writing and syncing one frame.",
+        lambda m: m.engine.totals.sync_seconds,
+    ),
+    Family("lakestore_queue_requests", "gauge", "Requests that wait for the commit loop.", lambda m: m.engine.queue[0]),
+    Family("lakestore_queue_bytes", "gauge", "Their rows.", lambda m: m.engine.queue[1]),
+    Family("lakestore_journal_bytes", "gauge", "Journal that a recovery would read.", lambda m: m.engine.journal_bytes),
+    Family(
+        "lakestore_checkpoint_seconds", "histogram", "Duration of a checkpoint.", lambda m: m.engine.checkpoints.seconds
+    ),
+    Family(
+        "lakestore_checkpoint_failures",
+        "counter",
+        "Checkpoints that failed; the one before stays valid.",
+        lambda m: m.engine.checkpoints.failed,
+    ),
+    Family(
+        "lakestore_checkpoint_age_seconds",
+        "gauge",
+        "Since the newest checkpoint, or the start if there was none.",
+        _checkpoint_age,
+    ),
+    Family(
+        "lakestore_recovery_seconds",
+        "gauge",
+        "How long the start took to read the data folder.",
+        lambda m: m.engine.recovery_seconds,
+    ),
+    Family(
+        "lakestore_index_overlay_keys",
+        "gauge",
+        "Keys written since the last checkpoint began.",
+        lambda m: m.engine.index.overlay_keys,
+    ),
+    Family(
+        "lakestore_index_keys",
+        "gauge",
+        "Live keys: the live rows of primary-key tables.",
+        lambda m: sum(s["rows"] for s in m.status.values() if s["keyed"]),
+    ),
+    Family(
+        "lakestore_index_ready",
+        "gauge",
+        "1 if the key index answers, 0 while it is rebuilt.",
+        lambda m: int(m.engine.index.ready),
+    ),
+    Family("lakestore_damage", "gauge", "Damaged places that are known of.", lambda m: len(m.engine.scrubber.damage)),
+    Family("lakestore_scrub_bytes", "counter", "Bytes read again by the scrub.", lambda m: m.engine.scrubber.bytes),
+    Family("lakestore_scrub_rounds", "counter", "Scrubs of everything.", lambda m: m.engine.scrubber.rounds),
+    Family("lakestore_index_bytes", "gauge", "File of the index.", lambda m: m.engine.index_bytes()),
+    Family("lakestore_segments", "gauge", "Segment files.", lambda m: sum(s["segments"] for s in m.status.values())),
+    Family(
+        "lakestore_segment_bytes",
+        "gauge",
+        "Bytes in them.",
+        lambda m: sum(s["segment_bytes"] for s in m.status.values()),
+    ),
+    Family(
+        "lakestore_disk_free_bytes", "gauge", "Free space for the data folder.", lambda m: m.engine.disk_free_bytes()
+    ),
+    Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.parts.leases.count),
+    Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
+    Family("lakestore_table_rows", "gauge", "Live rows.", _of_tables("rows"), ("table",)),
+    Family(
+        "lakestore_table_hot_offsets",
+        "gauge",
+        "Offsets that the lake does not have yet.",
+        _of_tables("hot"),
+        ("table",),
+    ),
+    Family(
+        "lakestore_table_tier_lag_seconds",
+        "gauge",
+        "Age of the oldest change that the lake does not have; 0 if it has all.",
+        _lag,
+        ("table",),
+    ),
+    Family(
+        "lakestore_retention_held_bytes",
+        "gauge",
+        "Log beyond its retention that somebody holds.",
+        _held,
+        ("table", "by"),
+    ),
+    Family(
+        "lakestore_subscription_behind",
+        "gauge",
+        "Changes that a subscription has before it.",
+        _behind,
+        ("subscription",),
+    ),
+    Family(
+        "lakestore_catalog_commits", "counter", "Commits to the Iceberg catalog.", lambda m: m.parts.catalog.commits
+    ),
+    Family(
+        "lakestore_catalog_refusals",
+        "counter",
+        "Catalog commits that were refused, by kind of error.",
+        _refusals,
+        ("code",),
+    ),
+    Family(
+        "lakestore_rpc_seconds",
+        "histogram",
+        "Duration of gRPC calls, by method and outcome: `ok` or the kind of the error; a stream is one call. "
+        "`_count` is how many there were.",
+        _calls,
+        ("method", "code"),
+    ),
+    Family("lakestore_rpc_running", "gauge", "Calls that run now, open streams among them.", _running, ("method",)),
+)
+"""Every metric, in the order of the page."""
+
+_MADE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+}
+
+
+class PartsCollector(Collector):
+    """Every family, at one view."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     def collect(self) -> Iterable[Metric]:
-        """The families, at one view."""
-        view, totals = self._engine.view, self._engine.totals
-        yield CounterMetricFamily("lakestore_commits", "Journal frames written.", value=totals.frames)
-        yield CounterMetricFamily("lakestore_rows", "Rows that took an offset.", value=totals.rows)
-        yield CounterMetricFamily("lakestore_journal_bytes", "Bytes written to the journal.", value=totals.bytes)
-        yield CounterMetricFamily("lakestore_sync_seconds", "Time in journal writes and syncs.", value=totals.seconds)
-        yield GaugeMetricFamily("lakestore_lsn", "Newest visible commit.", value=view.lsn)
-        yield GaugeMetricFamily(
-            "lakestore_overlay_keys", "Keys since the last checkpoint.", self._engine.index.overlay_keys
-        )
-        yield GaugeMetricFamily(
-            "lakestore_index_ready", "1 if the key index answers, 0 while it is rebuilt.", int(self._engine.index.ready)
-        )
-        scrubber = self._engine.scrubber
-        yield GaugeMetricFamily("lakestore_damage", "Damaged places that are known of.", len(scrubber.damage))
-        yield CounterMetricFamily("lakestore_scrub_bytes", "Bytes read again by the scrub.", value=scrubber.bytes)
-        yield CounterMetricFamily("lakestore_scrub_rounds", "Scrubs of everything.", value=scrubber.rounds)
-        rows = GaugeMetricFamily("lakestore_table_rows", "Live rows.", labels=["table"])
-        hot = GaugeMetricFamily("lakestore_table_hot_offsets", "Offsets not yet in the lake.", labels=["table"])
-        for state in view.tables.values():
-            status = table_status(state)
-            rows.add_metric([state.table.name], status["rows"])
-            hot.add_metric([state.table.name], status["hot"])
-        yield rows
-        yield hot
-        yield from self._kept(view)
-
-    def _kept(self, view: View) -> Iterable[Metric]:
-        """What retention would let go and who holds it; how far subscriptions are behind."""
-        held = GaugeMetricFamily(
-            "lakestore_retention_held_bytes", "Log beyond its retention that somebody holds.", labels=["table", "by"]
-        )
-        for uuid, state in view.tables.items():
-            decision = self._retention.decision(uuid)
-            for by in decision.holders() if decision else []:
-                held.add_metric([state.table.name, by], decision.held_bytes if decision else 0)
-        yield held
-        lag = GaugeMetricFamily(
-            "lakestore_subscription_behind", "Changes that a subscription has before it.", labels=["subscription"]
-        )
-        for name, subscription in view.subscriptions.items():
-            lag.add_metric([name], behind(view, subscription))
-        yield lag
+        """The families with their samples."""
+        view = self._parts.engine.view
+        status = {state.table.name: audit.table_status(state) for state in view.tables.values()}
+        moment = Moment(self._parts, view, status)
+        for family in FAMILIES:
+            found = family.read(moment)
+            yield _metric(family, [((), found)] if isinstance(found, int | float | Histogram) else found)
 
 
-def text(engine: Engine, retention: Retention) -> bytes:
+def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
+    if family.kind == "histogram":
+        made = HistogramMetricFamily(family.name, family.text, labels=family.labels)
+        for labels, value in samples:
+            if isinstance(value, Histogram):
+                made.add_metric(labels, value.buckets(), value.total)
+        return made
+    plain = _MADE[family.kind](family.name, family.text, labels=family.labels)
+    for labels, value in samples:
+        if not isinstance(value, Histogram):
+            plain.add_metric(labels, value)
+    return plain
+
+
+def text(parts: Parts) -> bytes:
     """The exposition of a server's metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(EngineCollector(engine, retention))
+    registry.register(PartsCollector(parts))
     return generate_latest(registry)

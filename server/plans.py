@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.schema import LAKE_TIMESTAMP
-from lakestore.server import reads
+from lakestore.server import lake_ahead, reads
 from lakestore.server.bucket import PREV
 from lakestore.server.catalog.ledger import TierRecord
 from lakestore.server.engine import Engine
@@ -46,7 +46,7 @@ class Plans:
             for state in states:
                 if state.created_lsn > lsn:
                     raise Invalid(f"table {state.table.name} did not exist at this position")
-            tiers = [_usable_tier(state, lsn, self._leases) for state in states]
+            tiers = [None if self._without_lake(state) else _usable_tier(state, lsn, self._leases) for state in states]
             named = list(zip(states, tiers, strict=True))
             snapshots = {state.table.uuid: tier.snapshot_id for state, tier in named if tier is not None}
             starts = {state.table.uuid: _log_needed(state, tier, lsn) for state, tier in named}
@@ -56,6 +56,10 @@ class Plans:
                 return view, states, tiers, self._leases.grant(snapshots, seconds, starts)
             except Unavailable:
                 view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
+
+    def _without_lake(self, state: TableState) -> bool:
+        """Files of a lake that went on without this history may have been expired: the log is read where it has all."""
+        return state.table.uuid in self._engine.lake_ahead and lake_ahead.is_whole(state)
 
     def _table_plan(
         self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool

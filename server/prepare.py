@@ -42,7 +42,7 @@ class Change:
     """Ids of the columns that the rows name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """What the commit loop takes."""
 
@@ -54,6 +54,8 @@ class Request:
     refusal: Invalid | None = None
     """Why the rows cannot be taken; the commit loop says so, unless the request was answered before."""
     answer: Future[Answer] = field(default_factory=Future)
+    queued: float = 0.0
+    """When, in monotonic seconds; set by the engine."""
 
     @property
     def nbytes(self) -> int:

@@ -149,6 +149,16 @@ class Segment:
         """The table's version that the rows were stored in."""
         return self._layout.schema_id
 
+    @property
+    def data(self) -> pa.Buffer:
+        """The whole file, mapped."""
+        return self._data
+
+    def check_all(self) -> None:
+        """Compare every stored byte with its checksum, or `Corrupt`."""
+        if self._layout.body.size:
+            self._check(0, self._layout.body.size)
+
     def pieces(self) -> Sequence[Piece]:
         """Its record batches."""
         return self._pieces

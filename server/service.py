@@ -11,6 +11,8 @@ from lakestore import rpc
 from lakestore.errors import Invalid
 from lakestore.release import RELEASE
 from lakestore.server import audit
+from lakestore.server.backup import Backups
+from lakestore.server.calls import Calls
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
@@ -31,8 +33,9 @@ from lakestore.v1 import lakestore_pb2 as pb
 class Looks:
     """What a server says of itself. Thread-safe."""
 
-    def __init__(self, engine: Engine, about: dict[str, str], retention: Retention) -> None:
-        self._engine, self._about, self._retention = engine, about, retention
+    def __init__(self, engine: Engine, about: dict[str, str], retention: Retention, clock: Clock) -> None:
+        self._engine, self._about, self._retention, self._clock = engine, about, retention, clock
+        self._began = clock.monotonic()
 
     def hello(self, request: pb.HelloRequest) -> pb.HelloAnswer:
         """Who this is; a client that is too old for this server is told so."""
@@ -60,13 +63,27 @@ class Looks:
             "index": self._engine.index.state,
             "damage": self._engine.scrubber.damage or "none known",
             "token": token_text(self._engine, view.lsn),
+            **self._health(),
         }
         return pb.StatusAnswer(status=orjson.dumps({**about, "tables": tables}).decode())
 
     def _table(self, state: TableState) -> dict[str, Any]:
         decision = self._retention.decision(state.table.uuid)
         held = {"held_by": decision.holders(), "held_bytes": decision.held_bytes} if decision else {}
-        return {**audit.table_status(state), **held}
+        ahead = self._engine.lake_ahead.get(state.table.uuid, "")
+        return {**audit.table_status(state), **held, "lake_ahead": ahead}
+
+    def _health(self) -> dict[str, Any]:
+        now, engine = self._clock.monotonic(), self._engine
+        return {
+            "release": RELEASE,
+            "health": "going down" if engine.is_draining else "serving",
+            "uptime_seconds": round(now - self._began, 1),
+            "checkpoint_age_seconds": round(now - engine.checkpoints.at, 1),
+            "checkpoints_failed": engine.checkpoints.failed,
+            "journal_bytes": engine.journal_bytes,
+            "disk_free_bytes": engine.disk_free_bytes(),
+        }
 
     def audit(self, request: pb.AuditRequest) -> pb.AuditAnswer:
         """Fold the log and compare it with the index, at one cut; when asked, read every stored byte before."""
@@ -92,6 +109,7 @@ class Service:
         about: dict[str, str],
         subscriptions: Subscriptions,
         retention: Retention,
+        calls: Calls,
     ) -> None:
         parts = (
             Tables(engine, catalog),
@@ -101,13 +119,19 @@ class Service:
             subscriptions,
             Plans(engine, leases),
             Tierer(engine, clock),
-            Looks(engine, about, retention),
+            Looks(engine, about, retention, clock),
+            Backups(engine),
         )
+        self.calls = calls
         self._verbs = {m.attribute: verb for m in rpc.methods() if (verb := _verb(parts, m.attribute))}
 
     def verb(self, name: str) -> Callable[..., Any]:
         """The verb of an RPC, named as `rpc.Method.attribute`."""
         return self._verbs[name]
+
+    def watched(self, method: rpc.Method) -> Callable[..., Any]:
+        """The verb of an RPC as a port calls it: counted, and refused while the server drains."""
+        return self.calls.watched(method, self._verbs[method.attribute])
 
     def has(self, name: str) -> bool:
         """Whether this server knows the verb."""

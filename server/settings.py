@@ -57,6 +57,15 @@ class Settings:
     """How often logs are looked at for what their retention lets go."""
     subscription_idle_seconds: float = option(7 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)
     """How long a named subscription that nobody reads or acknowledges is kept, and holds the log of its tables."""
+    drain_seconds: float = option(20.0, low=0, high=3600)
+    """How long an orderly end may take: half of it for running calls, the rest for a last checkpoint. A next start
+    reads from the journal what no checkpoint holds. A second signal ends the server at once."""
+    log_format: str = option("text", choices=("text", "json"), flag=True)
+    """The log on stderr: lines to read, or one JSON object per line."""
+    log_level: str = option("info", choices=("debug", "info", "warning", "error"), flag=True)
+    """What is logged: this and worse."""
+    slow_seconds: float = option(5.0, low=0, high=3600)
+    """Calls that take longer are logged, streams aside; 0 logs none."""
 
     @property
     def warehouse_uri(self) -> str:

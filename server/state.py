@@ -114,6 +114,8 @@ class State:
 
     def __init__(self, timeline: str, limits: Limits = DEFAULT) -> None:
         self.timeline, self._limits = timeline, limits
+        self.restored: dict[str, Any] | None = None
+        """Timeline and LSN of the backup that this history began with."""
         self.view = View()
         self.next_number = 1
         self.producers: dict[str, ProducerState] = {}
@@ -229,6 +231,7 @@ class State:
         view = self.view
         return {
             "timeline": self.timeline,
+            "restored": self.restored,
             "lsn": view.lsn,
             "time_us": view.time_us,
             "next_number": self.next_number,
@@ -247,6 +250,7 @@ class State:
     def from_small(data: dict[str, Any], tables: dict[str, TableState], limits: Limits = DEFAULT) -> State:
         """The state that `small` wrote, with tables read back."""
         state = State(data["timeline"], limits)
+        state.restored = data.get("restored")
         state.next_number = data["next_number"]
         for name, epoch, last, progress, answers in data["producers"]:
             state.producers[name] = ProducerState(epoch, last, progress, {s: a for s, a in answers})

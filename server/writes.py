@@ -21,8 +21,11 @@ from lakestore.server.state import State
 from lakestore.v1 import lakestore_pb2 as pb
 
 ANSWER_SECONDS = 60.0
+IDLE_SECONDS = 1.0
 DECODING_COPIES = 3
 """What decoding takes of a request's bytes: the rows, cast, and in the order of their buckets."""
+
+_Waiting = tuple[Request | LakestoreError, int]
 
 
 class Writes:
@@ -62,9 +65,7 @@ class Writes:
 
     def write(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitAnswer]:
         """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""
-        waiting: queue.Queue[tuple[Request | LakestoreError, int] | None] = queue.Queue(
-            self._engine.limits.producer_answers
-        )
+        waiting: queue.Queue[_Waiting | None] = queue.Queue(self._engine.limits.producer_answers)
         stopped = threading.Event()
 
         def take() -> None:
@@ -82,13 +83,23 @@ class Writes:
 
         threading.Thread(target=take, name="write-stream", daemon=True).start()
         try:
-            while (item := waiting.get()) is not None:
+            while (item := self._next(waiting)) is not None:
                 yield self._streamed(*item)
         finally:
             stopped.set()
             with suppress(queue.Empty):  # let a thread that waits for room see that it is over
                 while True:
                     waiting.get_nowait()
+
+    def _next(self, waiting: queue.Queue[_Waiting | None]) -> _Waiting | None:
+        """What is to be answered next; an idle stream is told when the server goes."""
+        while True:
+            with suppress(queue.Empty):
+                return waiting.get(timeout=IDLE_SECONDS)
+            try:
+                self._engine.refuse_when_draining()
+            except Unavailable as error:
+                return error, 0
 
     def _streamed(self, request: Request | LakestoreError, sequence: int) -> pb.CommitAnswer:
         try:

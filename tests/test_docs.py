@@ -1,7 +1,7 @@
 """What the documents say is true: snippets run, commands and options exist, links and named tests lead somewhere.
 
-`make docs` writes docs/cli.md from the commands' help, docs/settings.md from the fields of the settings, and
-docs/rights.md from the server's table of rights.
+`make docs` writes docs/cli.md, settings.md, metrics.md and rights.md from the commands, settings, metrics and rights
+of the code.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import pytest
 
 from lakestore import config
 from lakestore.cli.main import cli
-from lakestore.server import policy
+from lakestore.server import metrics, policy
 from lakestore.server.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "cli.md"
 SETTINGS = ROOT / "docs" / "settings.md"
+METRICS = ROOT / "docs" / "metrics.md"
 RIGHTS = ROOT / "docs" / "rights.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 HELP_COLUMNS = 100
@@ -72,6 +73,27 @@ def settings_page() -> str:
         flag = f"`{each.switch}`" if each.flag else ""
         lines.append(f"| `{each.name}` | `{each.variable}` | {flag} | {rule} | {default} | {each.text} |\n")
     return SETTINGS_HEAD + "".join(lines)
+
+
+METRICS_HEAD = """# Metrics
+
+Written by `make docs` from the metrics' own definitions. `GET /metrics` of the HTTP port answers in the format of
+Prometheus; everything is read at one commit. Counters start at 0 with the process. Histograms have `_bucket`, `_sum`
+and `_count`. Metrics with the label `table` have one sample for each table.
+
+| metric | kind | labels | what it is |
+|---|---|---|---|
+"""
+
+
+def metrics_page() -> str:
+    """Every metric, as docs/metrics.md has it."""
+    lines = []
+    for family in metrics.FAMILIES:
+        name = family.name + ("_total" if family.kind == "counter" else "")
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        lines.append(f"| `{name}` | {family.kind} | {labels} | {family.text} |\n")
+    return METRICS_HEAD + "".join(lines)
 
 
 def typed_commands() -> Iterator[tuple[str, list[str]]]:
@@ -128,6 +150,10 @@ def test_the_page_of_rights_is_up_to_date() -> None:
     assert RIGHTS.read_text() == policy.reference(), "run `make docs`"
 
 
+def test_the_metrics_page_is_up_to_date() -> None:
+    assert METRICS.read_text() == metrics_page(), "run `make docs`"
+
+
 def test_every_make_target_is_explained_and_those_named_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = set(" ".join(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)).split())
@@ -162,4 +188,5 @@ def test_links_and_named_files_lead_somewhere(page: Path) -> None:
 if __name__ == "__main__":
     REFERENCE.write_text(reference())
     SETTINGS.write_text(settings_page())
+    METRICS.write_text(metrics_page())
     RIGHTS.write_text(policy.reference())

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lakestore.cli.output import emit, emit_json, size
+from lakestore.cli.output import duration, emit, emit_json, size
 from lakestore.cli.server import connected, json_option, server_option
 from lakestore.moments import text_of
 
@@ -80,8 +80,23 @@ def status(table: str | None, server: str, as_json: bool) -> None:
         emit_json(found)
         return
     parts = found.pop("tables")
-    click.echo("\n".join(f"{name:10}{value}" for name, value in found.items()) + "\n")
+    click.echo("\n".join(f"{name:12}{value}" for name, value in _server(found).items()) + "\n")
     emit([_table_row(part) for part in parts], as_json=False, empty="no tables yet")
+    for part in parts:
+        if part.get("lake_ahead"):
+            click.echo(f"\n{part['lake_ahead']}")
+
+
+def _server(found: dict[str, Any]) -> dict[str, Any]:
+    """What a server says of itself, for people; one of an older release says less."""
+    shown = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_bytes", "_failed"))}
+    if "uptime_seconds" in found:
+        shown["uptime"] = duration(found["uptime_seconds"])
+        failed = f", {found['checkpoints_failed']} failed" if found["checkpoints_failed"] else ""
+        shown["journal"] = f"{size(found['journal_bytes'])} since the checkpoint"
+        shown["checkpoint"] = f"{duration(found['checkpoint_age_seconds'])} ago{failed}"
+        shown["disk"] = f"{size(found['disk_free_bytes'])} free"
+    return shown
 
 
 def _table_row(part: dict[str, Any]) -> dict[str, Any]:

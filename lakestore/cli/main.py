@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from lakestore.cli import apply, data, inspect, look, prove, rights, run
+from lakestore.cli import apply, data, inspect, keep, look, prove, rights, run
 from lakestore.errors import LakestoreError
 
 FAILED, INTERRUPTED = 1, 130
@@ -20,7 +20,7 @@ def cli() -> None:
     """A log server with primary-key tables whose rows move into Apache Iceberg, read as one table."""
 
 
-for group in (run, apply, look, data, prove, inspect, rights):
+for group in (run, apply, look, data, prove, inspect, rights, keep):
     for command in group.COMMANDS:
         cli.add_command(command)
 

@@ -80,6 +80,14 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def duration(seconds: float) -> str:
+    """Time for people."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 class Progress:
     """Rows done so far, on stderr: in place on a terminal, else a line now and then."""
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lakestore.server.service import Service
 
 CALL_SECONDS = 120.0
+BACKUP_SECONDS = 86_400.0
+"""A backup is one call, however much there is to copy."""
 HELLO_SECONDS = 10.0
 _CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -177,13 +179,14 @@ class GrpcTransport:
             kind = self._channel.stream_stream if method.streams_in else self._channel.unary_stream
             stream = kind(method.path, *coders)
             return lambda request: self._stream(method, stream, request)
+        longest = BACKUP_SECONDS if method.name == "Backup" else self._call_seconds
         unary = self._channel.unary_unary(method.path, *coders)
 
         def call(request: Any) -> Any:
             if PROCESS.is_orphan or self._closed or (greets and not self._greeted):
                 self._ready(greets)
             try:
-                scope, seconds = SCOPE.get(), seconds_left(self._call_seconds)
+                scope, seconds = SCOPE.get(), seconds_left(longest)
                 if scope is None:
                     return unary(request, timeout=seconds, metadata=self.credentials.metadata())
                 running = unary.future(request, timeout=seconds, metadata=self.credentials.metadata())

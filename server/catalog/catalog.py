@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid as uuids
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ from lakestore.server.catalog.problems import AlreadyExists, Forbidden, Namespac
 from lakestore.server.catalog.schemas import Json
 from lakestore.server.catalog.store import Store, Stored
 
+TIMELINE_PROPERTY = "lakestore.timeline"
+"""Of our tables' metadata: the history that wrote it."""
 COMMIT_ATTEMPTS_MAX = 20
 
 
@@ -73,12 +76,20 @@ class Catalog:
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_uuid: Callable[[], str] = lambda: str(uuids.uuid4()),
+        timeline: str = "",
     ) -> None:
+        self._timeline = timeline
+        self.ahead: Mapping[str, str] = {}
+        """Uuids of our tables that take no commit from outside, and why."""
         self.warehouse = warehouse_uri.rstrip("/")
         self._ledger = ledger
         self._store = store
         self._now_ms = now_ms
         self._new_uuid = new_uuid
+        self.commits = 0
+        """Since the start."""
+        self.refusals: Counter[str] = Counter()
+        """Commits that were refused, by the error's name."""
 
     # Namespaces.
 
@@ -224,7 +235,12 @@ class Catalog:
             raise Invalid("a commit names one or more tables, each of them once")
         if self._seen(key):
             return [self.load(change.name) for change in changes]
-        done = self._attempts(changes, key, trusted=False)
+        try:
+            done = self._attempts(changes, key, trusted=False)
+        except LakestoreError as error:
+            self.refusals[type(error).__name__] += 1
+            raise
+        self.commits += 1
         return [self._seen_as(made, self._resolved(change.name)[1]) for made, change in zip(done, changes, strict=True)]
 
     # How a commit is made.
@@ -254,6 +270,8 @@ class Catalog:
         requirements.check(change.requirements, self._seen_as(base, version).doc)
         table = self._ledger.own_table(name.namespace, name.table)
         known = self._knowledge(table) if table is not None and not trusted else None
+        if table is not None and known is not None and table.uuid in self.ahead:
+            raise Forbidden(self.ahead[table.uuid])
         updates = _versioned(base.doc, change.updates, version, known) if known else change.updates
         doc = metadata.updated(base.doc, updates, now_ms=self._now_ms(), base_location=base.location)
         if doc is base.doc:
@@ -299,6 +317,8 @@ class Catalog:
         return self._written(change.name, None, doc)
 
     def _written(self, name: Name, base: Stored | None, doc: Json, verdict: gate.Verdict | None = None) -> _Plan:
+        if self._timeline and self._ledger.own_table(name.namespace, name.table) is not None:
+            doc = {**doc, "properties": {**doc["properties"], TIMELINE_PROPERTY: self._timeline}}
         stored = self._store.save(self._place(doc, base), doc)
         step = SetPointer(
             name.namespace,

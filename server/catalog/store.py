@@ -36,6 +36,9 @@ class Storage(Protocol):
     def remove(self, location: str) -> None:
         """Remove the file; FileNotFoundError if it is not there."""
 
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder; empty when there is none."""
+
     def sync(self) -> None:
         """Make durable whatever other processes have written below the root."""
 
@@ -66,6 +69,11 @@ class LocalStorage:
     def remove(self, location: str) -> None:
         """Remove the file."""
         Path(places.plain(location)).unlink()
+
+    def names(self, folder: str) -> list[str]:
+        """Names of a folder's files."""
+        path = Path(places.plain(folder))
+        return [entry.name for entry in path.iterdir() if entry.is_file()] if path.is_dir() else []
 
     def sync(self) -> None:
         """syncfs of the file system that holds the root."""
@@ -117,6 +125,11 @@ class ObjectStorage:
     def remove(self, location: str) -> None:
         """Delete the object."""
         obstore.delete(self._store, self._key(location))
+
+    def names(self, folder: str) -> list[str]:
+        """Last parts of the objects' keys."""
+        found = obstore.list_with_delimiter(self._store, prefix=self._key(folder))
+        return [entry["path"].rsplit("/", 1)[-1] for entry in found["objects"]]
 
     def sync(self) -> None:
         """Nothing: what an engine was told is written is durable."""
@@ -170,6 +183,13 @@ class Store:
             raise Unavailable(f"{location} could not be written: {error}") from error
         self._remember(stored)
         return stored
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder of the warehouse."""
+        try:
+            return self._storage.names(folder)
+        except (OSError, obstore.exceptions.BaseError) as error:
+            raise Unavailable(f"{folder} could not be listed: {error}") from error
 
     def sync_warehouse(self) -> None:
         """Make durable what engines wrote; called before a pointer that moves main is journaled."""

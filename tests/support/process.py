@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,11 +16,27 @@ from typing import Self
 class ServerProcess:
     """`lakestore serve` on a folder. `kill` is kill -9."""
 
-    def __init__(self, data: Path, *, port: int = 0, http_port: int = 0) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *,
+        port: int = 0,
+        http_port: int = 0,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.data = data
+        self.errors = ""
+        """What it wrote to stderr, once it has ended."""
         command = [sys.executable, "-m", "lakestore", "serve", "--data", str(data)]
-        command += ["--port", str(port), "--http-port", str(http_port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command += ["--port", str(port), "--http-port", str(http_port), *arguments]
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
         found = re.search(r"gRPC on ([\w.]+):(\d+).*http://([\w.]+):(\d+)", said)
@@ -56,8 +74,19 @@ class ServerProcess:
     def stop(self) -> int:
         """An orderly end; the exit code."""
         self._process.terminate()
-        self._process.communicate(timeout=60)
+        return self.wait(60)
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code, once it has ended by itself."""
+        _, self.errors = self._process.communicate(timeout=seconds)
         return self._process.returncode
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on at the moment."""
+    with socket.socket() as each:
+        each.bind(("127.0.0.1", 0))
+        return int(each.getsockname()[1])
 
 
 def refused(data: Path, arguments: Sequence[str] = ()) -> str:

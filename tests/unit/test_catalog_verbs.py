@@ -199,6 +199,9 @@ class _Recorded:
     def remove(self, location: str) -> None:
         self.inner.remove(location)
 
+    def names(self, folder: str) -> list[str]:
+        return self.inner.names(folder)
+
     def sync(self) -> None:
         self.calls.append("sync")
         self.inner.sync()
