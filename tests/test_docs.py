@@ -107,10 +107,15 @@ def typed_commands() -> Iterator[tuple[str, list[str]]]:
                     yield page.name, shlex.split(line, comments=True)[1:]
 
 
-def test_the_readme_session_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SESSIONS = [block for block in blocks(ROOT / "README.md", "python") if "print(" in block]
+
+
+@pytest.mark.parametrize("session", SESSIONS, ids=range(len(SESSIONS)))
+def test_the_readme_sessions_print_what_they_say(
+    session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each `print` is followed by a comment with what it prints."""
     monkeypatch.chdir(tmp_path)
-    session = blocks(ROOT / "README.md", "python")[0]
     promised = [line.strip()[2:] for line in session.splitlines() if re.match(r"\s*# ", line)]
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
