@@ -111,9 +111,7 @@ SESSIONS = [block for block in blocks(ROOT / "README.md", "python") if "print(" 
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=range(len(SESSIONS)))
-def test_the_readme_sessions_print_what_they_say(
-    session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_readme_sessions_print_what_they_say(session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each `print` is followed by a comment with what it prints."""
     monkeypatch.chdir(tmp_path)
     promised = [line.strip()[2:] for line in session.splitlines() if re.match(r"\s*# ", line)]
