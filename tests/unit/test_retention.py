@@ -12,6 +12,7 @@ import pytest
 from lakestore import schema
 from lakestore.errors import Invalid, PositionExpired
 from lakestore.retention import Retention, parsed
+from lakestore.server.disk import RealDisk
 from lakestore.union.cut import Cut
 from lakestore.verify import verify
 from tests.support.kept import DAY, SCHEMA, Kept
@@ -118,6 +119,19 @@ def test_the_log_start_survives_restarts_with_and_without_a_checkpoint(kept: Kep
         assert kept.values(NAME) == [3, 4]
     kept.append(NAME, 5)
     assert kept.values(NAME) == [3, 4, 5]
+
+
+def test_the_log_start_survives_a_kill(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of the journal alone: no checkpoint has it yet."""
+    create(kept)
+    old_and_new(kept)
+    kept.tier(NAME)
+    monkeypatch.setattr(kept.server.engine, "wake_checkpoint", lambda: None)
+    kept.run()
+    kept.kill()
+    kept.open(tmp_path, RealDisk())
+    assert kept.state(NAME).starts() == (3,)
+    assert kept.values(NAME) == [3, 4]
 
 
 def test_bytes_beyond_the_retention_go_oldest_first(kept: Kept) -> None:
