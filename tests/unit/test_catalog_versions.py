@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from lakestore.errors import Invalid
 from lakestore.schema import Column, Lake, Table
+from lakestore.server import catalog_log
 from lakestore.server.catalog import metadata, own, schemas
 from lakestore.server.catalog.catalog import Name
+from lakestore.server.catalog.ledger import TierRecord
 from lakestore.server.catalog.problems import AlreadyExists, Forbidden, NoSuchTable
 from lakestore.server.catalog.schemas import Json
 from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, tier, world
@@ -162,3 +165,9 @@ def test_a_column_does_not_take_the_name_of_a_partition_field(lake: World) -> No
         with pytest.raises(Invalid, match="partitioning"):
             own.check_names(first, replace(first, columns=(*area, Column(3, name, "string"))))
     own.check_names(first, replace(first, columns=(columns[0], replace(columns[1], name="at_day"))))
+
+
+def test_tier_records_keep_version_and_live_rows_and_old_ones_open() -> None:
+    record = TierRecord(1 << 60, (5, 5), (1 << 63, 8), 3, 1, 10, 2)
+    assert catalog_log.tier_of(json.loads(json.dumps(catalog_log.tier_list(record)))) == record
+    assert catalog_log.tier_of(catalog_log.tier_list(record)[:5]) == replace(record, live_rows=None, schema_id=0)
