@@ -11,7 +11,7 @@ PROTO := proto/lakestore/v1/lakestore.proto
 PB2 := lakestore/v1/lakestore_pb2.py
 ARGS ?=
 
-.PHONY: help setup check proto demo test lint format bench docs clean
+.PHONY: help setup check proto demo test crash lint format bench docs clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,11 @@ demo: setup  ## run the whole story once and check it (under three minutes)
 
 test: setup  ## run the tests; ARGS="-k name" picks some
 	$(PY) -m pytest $(ARGS)
+
+crash: setup  ## power cuts, kills and flipped bits at every crash point, with many outcomes each (an hour)
+	LAKESTORE_CRASH_SEEDS=$${SEEDS:-8} LAKESTORE_FLIPS=$${FLIPS:-200} LAKESTORE_MODEL_EXAMPLES=$${EXAMPLES:-300} \
+	$(PY) -m pytest tests/model tests/unit/test_damage.py tests/unit/test_index_faults.py \
+	tests/integration/test_faulty_disk.py tests/integration/test_kill.py $(ARGS)
 
 lint: setup  ## ruff, formatting and mypy
 	$(VENV)/bin/ruff check

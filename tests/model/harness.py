@@ -39,19 +39,35 @@ Place = tuple[str, int, int]
 
 
 class TickClock:
-    """A clock that only moves when it is read."""
+    """A clock that only moves when it is read. The time of day may be set, and may stand still."""
 
     def __init__(self) -> None:
-        self._now = 1_700_000_000_000_000
+        self._ticks = 0
+        self._base = 1_700_000_000_000_000
+        self._frozen: int | None = None
 
     def now_us(self) -> int:
-        """One microsecond later each time."""
-        self._now += 1
-        return self._now
+        """One microsecond later each time, unless it stands still."""
+        self._ticks += 1
+        return self._base + self._ticks if self._frozen is None else self._frozen
 
     def monotonic(self) -> float:
-        """Seconds of the same clock."""
-        return self._now / 1e6
+        """Seconds that no setting of the clock changes."""
+        self._ticks += 1
+        return self._ticks / 1e6
+
+    def jump(self, seconds: int) -> None:
+        """Set the time of day forward or back."""
+        self._base += seconds * 1_000_000
+        self._frozen = None
+
+    def freeze(self) -> None:
+        """Let the time of day stand still until the next jump."""
+        self._frozen = self._base + self._ticks
+
+    def wait(self, seconds: int) -> None:
+        """Let time pass."""
+        self._ticks += seconds * 1_000_000
 
 
 class Harness:
@@ -61,14 +77,14 @@ class Harness:
         self._folder = folder
         self._lives = 0
         self.disk = SimDisk(folder / "0")
-        self._clock = TickClock()
+        self.clock = TickClock()
         self.epoch = 0
         self.seen: dict[Place, tuple[Any, ...]] = {}
         """The record at every offset that was ever read: it must never change."""
         self._start()
 
     def _start(self) -> None:
-        self.server = Server(Settings(self.disk.root), disk=self.disk, clock=self._clock)
+        self.server = Server(Settings(self.disk.root), disk=self.disk, clock=self.clock)
         self.await_index()
         transport: Any = LocalTransport(self.server.service)
         self.lake = ls.Lake(transport, "machine")

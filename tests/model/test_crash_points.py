@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from lakestore.errors import LakestoreError
 from lakestore.server.crash_points import CrashPoint
 from tests.model.model import Change
@@ -95,6 +97,7 @@ class Tour:
         self.story.check()
 
 
+@pytest.mark.timeout(900 * SEEDS * SEEDS)
 def test_every_crash_point_is_passed_and_power_may_go_there(tmp_path: Path) -> None:
     """One outcome by default, and the first pass of each point; all passes with more seeds."""
     tour = Tour(tmp_path / "all")

@@ -67,6 +67,7 @@ def checkpoint_steps(folder: Path) -> int:
     return len(told.harness.disk.steps) - before
 
 
+@pytest.mark.timeout(600)
 def test_power_is_lost_at_every_step_of_a_checkpoint(tmp_path: Path) -> None:
     for step in range(checkpoint_steps(tmp_path / "count") + 1):
         told = Story(tmp_path / str(step))
@@ -80,6 +81,7 @@ def test_power_is_lost_at_every_step_of_a_checkpoint(tmp_path: Path) -> None:
         told.harness.stop()
 
 
+@pytest.mark.timeout(600)
 def test_every_step_of_a_checkpoint_fails_once(tmp_path: Path) -> None:
     """The next checkpoint makes up for the failed one."""
     for step in range(checkpoint_steps(tmp_path / "count")):
@@ -93,6 +95,7 @@ def test_every_step_of_a_checkpoint_fails_once(tmp_path: Path) -> None:
         told.harness.stop()
 
 
+@pytest.mark.timeout(600)
 def test_power_is_lost_at_every_step_of_a_commit(tmp_path: Path) -> None:
     for step, seed in [(0, 0), *((1, seed) for seed in range(12)), (2, 0)]:
         told = Story(tmp_path / f"{step}-{seed}")
@@ -117,6 +120,7 @@ def test_power_is_lost_at_every_step_of_a_commit(tmp_path: Path) -> None:
         told.harness.stop()
 
 
+@pytest.mark.timeout(600)
 def test_power_is_lost_at_every_step_of_a_recovery(tmp_path: Path) -> None:
     for step in range(14):
         told = Story(tmp_path / str(step))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -201,6 +202,22 @@ class LakeMachine(RuleBasedStateMachine):
                 self.harness.commit(request)
             assert refused.value.applied == "no"
             self.accept(request, self.harness.commit(request), commit)
+
+    @rule(seconds=st.sampled_from([3600, -3600, 86_400, -86_400]))
+    def the_clock_jumps(self, seconds: int) -> None:
+        self.harness.clock.jump(seconds)
+
+    @rule()
+    def the_clock_stands_still(self) -> None:
+        self.harness.clock.freeze()
+
+    @invariant()
+    def time_never_goes_back(self) -> None:
+        """Per bucket, and so over jumps and restarts, whatever the clock says."""
+        for state in self.harness.server.engine.view.tables.values():
+            for log in state.logs:
+                times = log.commits(0, log.head).time_us if log.head else np.empty(0)
+                assert (np.diff(times) >= 0).all()
 
     @rule()
     def checkpoint(self) -> None:

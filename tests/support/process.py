@@ -7,10 +7,19 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+
+class DidNotStart(AssertionError):
+    """The process ended before it served."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ServerProcess:
@@ -24,16 +33,18 @@ class ServerProcess:
         http_port: int = 0,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (),
     ) -> None:
+        """`program` is what Python runs in place of `lakestore serve`."""
         self.data = data
         self.errors = ""
         """What it wrote to stderr, once it has ended."""
-        command = [sys.executable, "-m", "lakestore", "serve", "--data", str(data)]
-        command += ["--port", str(port), "--http-port", str(http_port), *arguments]
+        ours = ["-m", "lakestore", "serve", "--data", str(data), "--port", str(port), "--http-port", str(http_port)]
+        self._stderr = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, *(program or ours), *arguments],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._stderr,
             text=True,
             env={**os.environ, **(environment or {})},
         )
@@ -41,8 +52,8 @@ class ServerProcess:
         said = self._process.stdout.readline()
         found = re.search(r"gRPC on ([\w.]+):(\d+).*http://([\w.]+):(\d+)", said)
         if not found:
-            _, error = self._process.communicate(timeout=30)
-            raise AssertionError(f"the server did not start: {said}{error}")
+            self._finish(30)
+            raise DidNotStart(f"the server did not start: {said}{self.said()}", self._process.returncode)
         self.host, self.port, self.http_port = found[1], int(found[2]), int(found[4])
 
     @property
@@ -60,6 +71,25 @@ class ServerProcess:
         """Whether the process runs."""
         return self._process.poll() is None
 
+    @property
+    def code(self) -> int:
+        """The exit code of a process that has ended."""
+        self._finish(30)
+        return self._process.returncode
+
+    def said(self) -> str:
+        """Everything on stderr so far."""
+        if not self._stderr.closed:
+            size = os.fstat(self._stderr.fileno()).st_size
+            self.errors = os.pread(self._stderr.fileno(), size, 0).decode(errors="replace")
+        return self.errors
+
+    def _finish(self, seconds: float) -> None:
+        if not self._stderr.closed:
+            self._process.communicate(timeout=seconds)
+            self.said()
+            self._stderr.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -69,16 +99,17 @@ class ServerProcess:
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
         self._process.kill()
-        self._process.communicate(timeout=30)
+        self._finish(30)
 
     def stop(self) -> int:
         """An orderly end; the exit code."""
-        self._process.terminate()
+        if self.alive:
+            self._process.terminate()
         return self.wait(60)
 
     def wait(self, seconds: float) -> int:
         """Its exit code, once it has ended by itself."""
-        _, self.errors = self._process.communicate(timeout=seconds)
+        self._finish(seconds)
         return self._process.returncode
 
 

@@ -4,11 +4,14 @@ The root is a real folder, so readers may map its files; it plays the page cache
 be left after a power cut: contents as of the last `sync` of each file, names as of the last `sync_folder` of
 each folder. `crash` writes that into a new folder. Given a seed it also keeps some of what was not synced:
 per file a prefix of the writes, the last one cut at any byte or with a sector of zeros; per folder any of the
-changes. Files that did not come through the seam (LMDB's, which syncs them itself) are copied as they are.
+changes. A sync that fails loses what was not synced for good, as on Linux, whose page cache shows it all the same:
+the next sync succeeds and does not bring it back. Files that did not come through the seam (LMDB's, which syncs
+them itself) are copied as they are.
 """
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import threading
@@ -44,6 +47,12 @@ class _Content:
             self._apply(change)
         self.pending.clear()
 
+    def lose(self) -> None:
+        """A sync failed: the pages are marked clean and never written; what the file's size was set to stays."""
+        for change in self.pending:
+            self._apply(change if isinstance(change, int) else bytes(len(change)))
+        self.pending.clear()
+
     def _apply(self, change: bytes | int) -> None:
         if isinstance(change, int):
             del self.durable[change:]
@@ -54,6 +63,8 @@ class _Content:
         """What a restart finds."""
         if chance is None or not self.pending:
             return bytes(self.durable)
+        if chance.random() < 0.3 and not any(isinstance(change, int) for change in self.pending):
+            return bytes(self.durable) + _scattered(b"".join(c for c in self.pending if isinstance(c, bytes)), chance)
         kept = chance.randint(0, len(self.pending))
         left = _Content(bytearray(self.durable))
         for change in self.pending[:kept]:
@@ -61,6 +72,15 @@ class _Content:
         if kept < len(self.pending) and isinstance(torn := self.pending[kept], bytes):
             left._apply(_torn(torn, chance))
         return bytes(left.durable)
+
+
+def _scattered(data: bytes, chance: random.Random) -> bytes:
+    """Sectors written in any order: some are there, the others are zeros."""
+    part = bytearray(data)
+    for at in range(0, len(part), SECTOR):
+        if chance.random() < 0.5:
+            part[at : at + SECTOR] = bytes(len(part[at : at + SECTOR]))
+    return bytes(part)
 
 
 def _torn(data: bytes, chance: random.Random) -> bytes:
@@ -145,8 +165,13 @@ class SimFile:
 
     def sync(self) -> None:
         """Make the contents durable; the name is the folder's."""
-        with self._disk.step("sync"):
-            self._content.sync()
+        with self._disk.lock:
+            try:
+                with self._disk.step("sync"):
+                    self._content.sync()
+            except PlantedFailure:
+                self._content.lose()
+                raise
 
     def truncate(self, size: int) -> None:
         """Cut the file."""
@@ -193,6 +218,7 @@ class SimDisk:
         self._free: int | None = None
         self._failing: dict[str, int] = {}
         self._open: list[SimFile] = []
+        self._full_after: int | None = None
         self._power_until: tuple[CrashPoint, int] | None = None
         self.reached: Counter[CrashPoint] = Counter()
         """How often each crash point was passed."""
@@ -212,6 +238,11 @@ class SimDisk:
         """Let one step fail: the first whose name begins with `what` (write, sync, rename, …) after so many others."""
         with self.lock:
             self._failing[what] = after
+
+    def fill_up(self, after: int | None) -> None:
+        """Let so many more files and writes find space, then none until this is called with None."""
+        with self.lock:
+            self._full_after = after
 
     def heal(self) -> None:
         """Let nothing fail any more that has not failed yet."""
@@ -235,6 +266,10 @@ class SimDisk:
                 self._steps_left = -1
                 raise PowerLost(f"power was lost before this {what}")
             self._steps_left -= 1
+        if self._full_after is not None and what.startswith(("write", "create")):
+            self._full_after -= 1
+            if self._full_after < 0:
+                raise PlantedFailure(errno.ENOSPC, "No space left on device")
         for prefix in [prefix for prefix in self._failing if what.startswith(prefix)]:
             self._failing[prefix] -= 1
             if self._failing[prefix] < 0:
@@ -340,8 +375,13 @@ class SimDisk:
 
     def sync_folder(self, path: Path) -> None:
         """Make names durable; a folder that was removed from here is durably gone."""
-        with self.step(f"sync_folder {path.name}"):
-            self._folder(path).sync()
+        try:
+            with self.step(f"sync_folder {path.name}"):
+                self._folder(path).sync()
+        except PlantedFailure:
+            self._folder(path).pending.clear()
+            raise
+        with self.lock:
             for inner in [folder for folder in self._folders if folder.is_relative_to(path) and not folder.exists()]:
                 del self._folders[inner]
 
