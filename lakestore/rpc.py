@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import message_factory
 
-from lakestore.errors import LakestoreError, error_of
+from lakestore.errors import Invalid, LakestoreError, error_of
 from lakestore.v1 import lakestore_pb2
 
 ERROR_KEY = "lakestore-error-bin"
@@ -25,6 +25,18 @@ PROTOCOL, PROTOCOL_MIN = 2, 1
 """What this release speaks, and the oldest client that its server still understands. Both ends must know it."""
 SINCE = {name: 2 for name in ("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup")}
 """RPC to the protocol that it came with, where that is not the first one."""
+FIELDS_SINCE = {
+    "AuditRequest": {"deep": 2},
+    "Change": {"schema_id": 2},
+    "ChangesRequest": {"subscription": 2},
+    "CreateTableRequest": {"check_only": 2},
+    "FetchRequest": {"schema_id": 2},
+    "LookupRequest": {"schema_id": 2},
+}
+"""Request fields to the protocol they came with, where a server that does not know them would do something else.
+
+Their zero asks for nothing new: a table of such a server has only the version 0.
+"""
 READS = {
     "Hello",
     "GetTable",
@@ -97,6 +109,17 @@ def methods() -> Iterator[Method]:
             method.client_streaming,
             method.server_streaming,
         )
+
+
+def check_known(method: Method, request: Any, protocol: int, release: str) -> None:
+    """`Invalid` if a request asks for what a server of an older protocol would ignore without a word."""
+    for message in (request, *getattr(request, "changes", ())):
+        for name, since in FIELDS_SINCE.get(message.DESCRIPTOR.name, {}).items():
+            if since > protocol and getattr(message, name):
+                raise Invalid(
+                    f"the server ({release or 'an older release'}) would ignore {name!r} of {method.name}, which came"
+                    f" with protocol {since}: run the server with a newer release, or ask without it"
+                )
 
 
 def pack_error(error: LakestoreError) -> Metadata:

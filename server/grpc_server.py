@@ -55,9 +55,7 @@ class GrpcServer:
             maximum_concurrent_rpcs=limits.threads,
         )
         streams = Permits(limits.streams, 0.0, f"{limits.streams} streams are open, the limit: try again later")
-        handlers = {
-            method.name: _handler(service, method, streams) for method in rpc.methods() if service.has(method.attribute)
-        }
+        handlers = {method.name: _handler(service, method, streams) for method in rpc.methods()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(rpc.SERVICE, handlers),))
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from lakestore import rpc
-from lakestore.errors import Invalid
+from lakestore.errors import Internal, Invalid
 from lakestore.release import RELEASE
 from lakestore.server import audit
 from lakestore.server.backup import Backups
@@ -123,7 +123,7 @@ class Service:
             Backups(engine),
         )
         self.calls = calls
-        self._verbs = {m.attribute: verb for m in rpc.methods() if (verb := _verb(parts, m.attribute))}
+        self._verbs = {method.attribute: _verb(parts, method) for method in rpc.methods()}
 
     def verb(self, name: str) -> Callable[..., Any]:
         """The verb of an RPC, named as `rpc.Method.attribute`."""
@@ -133,10 +133,10 @@ class Service:
         """The verb of an RPC as a port calls it: counted, and refused while the server drains."""
         return self.calls.watched(method, self._verbs[method.attribute])
 
-    def has(self, name: str) -> bool:
-        """Whether this server knows the verb."""
-        return name in self._verbs
 
-
-def _verb(parts: tuple[object, ...], name: str) -> Callable[..., Any] | None:
-    return next((verb for verb in (getattr(part, name, None) for part in parts) if verb), None)
+def _verb(parts: tuple[object, ...], method: rpc.Method) -> Callable[..., Any]:
+    for part in parts:
+        verb: Callable[..., Any] | None = getattr(part, method.attribute, None)
+        if verb is not None:
+            return verb
+    raise Internal(f"a defect of the server: no part of it has the verb {method.name}")

@@ -185,6 +185,8 @@ class GrpcTransport:
         def call(request: Any) -> Any:
             if PROCESS.is_orphan or self._closed or (greets and not self._greeted):
                 self._ready(greets)
+            if greets:
+                self._check_known(method, request)
             try:
                 scope, seconds = SCOPE.get(), seconds_left(longest)
                 if scope is None:
@@ -201,6 +203,11 @@ class GrpcTransport:
 
     def _stream(self, method: rpc.Method, call: Any, request: Any) -> Iterator[Any]:
         self._ready(greets=True)
+        refusals: list[Invalid] = []
+        if method.streams_in:
+            request = self._known(method, request, refusals)
+        else:
+            self._check_known(method, request)
         try:
             answers = call(request, metadata=self.credentials.metadata())
         except ValueError as error:
@@ -213,6 +220,24 @@ class GrpcTransport:
             raise self._failed(error, method) from error
         finally:
             answers.cancel()
+        if refusals:
+            raise refusals[0]
+
+    def _check_known(self, method: rpc.Method, request: Any) -> None:
+        """Refuse what this server is too old to heed."""
+        protocol = self.server.protocol or 1
+        if protocol < rpc.PROTOCOL:
+            rpc.check_known(method, request, protocol, self.server.release)
+
+    def _known(self, method: rpc.Method, requests: Iterator[Any], refusals: list[Invalid]) -> Iterator[Any]:
+        """The requests up to one that is refused: gRPC would only tell of an error here as `UNKNOWN`."""
+        for request in requests:
+            try:
+                self._check_known(method, request)
+            except Invalid as refusal:
+                refusals.append(refusal)
+                return
+            yield request
 
     def _failed(self, error: grpc.RpcError, method: rpc.Method) -> LakestoreError:
         scope = SCOPE.get()
@@ -277,7 +302,7 @@ class LocalTransport:
         self._closed = False
         PROCESS.adopt(self)
         for method in rpc.methods():
-            if service.has(method.attribute) and method.attribute != "changes":
+            if method.attribute != "changes":
                 setattr(self, method.attribute, service.verb(method.attribute))
         self._follow = service.verb("changes")
 

@@ -7,10 +7,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -20,7 +22,9 @@ import pytest
 import lakestore as ls
 from lakestore import rpc
 from lakestore.client.transport import PROCESS
+from lakestore.client.writer import change as wire_change
 from lakestore.errors import Invalid, Unavailable
+from lakestore.server import grpc_server
 from lakestore.server.main import Server
 from lakestore.server.service import Looks
 from lakestore.server.settings import Settings
@@ -289,17 +293,57 @@ def test_a_newer_server_is_told_by_name(tmp_path: Path, monkeypatch: pytest.Monk
             lake.tables()
 
 
+@contextmanager
+def served_by_the_previous_protocol(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server without the RPCs that came later, `Hello` among them."""
+    known = SimpleNamespace(**vars(rpc))
+    known.methods = lambda: (method for method in rpc.methods() if method.name not in rpc.SINCE)
+    monkeypatch.setattr(grpc_server, "rpc", known)
+    running = Server(Settings(folder / "data", port=0, http_port=0))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
+
+
 def test_an_older_server_serves_what_it_knows_and_the_rest_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(Looks, "hello")
-    monkeypatch.delattr("lakestore.server.tables.Tables.alter_table")
-    with served(tmp_path) as old, ls.connect(old) as lake:
+    with served_by_the_previous_protocol(tmp_path, monkeypatch) as old, ls.connect(old.about["grpc"]) as lake:
         table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
         table.upsert([{"id": 1}])
         assert table.lookup([{"id": 1}]).num_rows == 1
+        assert sum(len(batch) for batch in table.changes(until="now")) == 1
         with pytest.raises(Invalid, match=r"has no AlterTable.*run the server with release"):
             lake.transport.alter_table(pb.AlterTableRequest(table="a.b"))
+
+
+def test_an_older_server_is_not_asked_for_what_it_would_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served_by_the_previous_protocol(tmp_path, monkeypatch) as old, ls.connect(old.about["grpc"]) as lake:
+        table = lake.create_table("a.b", SCHEMA)
+        later = ls.Table(lake, replace(table.definition, schema_id=1))
+        batch = pa.RecordBatch.from_pylist([{"id": 1, "v": "x"}], schema=SCHEMA)
+        commit = pb.CommitRequest(changes=[wire_change("a.b", pb.APPEND, [batch], 1)])
+        calls: list[tuple[str, Callable[[], object]]] = [
+            ("subscription", lambda: next(table.changes(subscription="mine"))),
+            ("check_only", lambda: lake.create(replace(table.definition, name="a.c"), check_only=True)),
+            ("deep", lambda: lake.transport.audit(pb.AuditRequest(table="a.b", deep=True))),
+            ("schema_id", lambda: lake.transport.commit(commit)),
+            ("schema_id", lambda: lake.transport.lookup(pb.LookupRequest(table="a.b", schema_id=1))),
+            ("schema_id", lambda: list(lake.transport.fetch(pb.FetchRequest(table_uuid="x", schema_id=1)))),
+            ("schema_id", lambda: list(lake.transport.write(iter([commit])))),
+        ]
+        for field, call in calls:
+            with pytest.raises(Invalid, match=f"would ignore '{field}' of .* protocol 2: run the server"):
+                call()
+        writer = later.writer()
+        writer.append([{"id": 1}])
+        with pytest.raises(Invalid, match="would ignore 'schema_id' of Write"):
+            writer.flush()
+        assert not old.engine.view.subscriptions
+        assert [each.name for each in lake.tables()] == ["a.b"]
+        assert table.scan().count() == 0
 
 
 def test_a_client_of_the_previous_protocol_still_works(process: ServerProcess) -> None:
