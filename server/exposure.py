@@ -13,7 +13,8 @@ from lakestore.server.settings import Settings, Tls
 from lakestore.server.tls import Keys, is_loopback
 
 TOKEN_KEY = "access-token.key"  # noqa: S105 (the name of a file)
-_USER_INFO = re.compile(r"[a-z0-9+.-]+://[^/@]*:[^/@]*@", re.IGNORECASE)
+_USER_INFO = re.compile(r"[a-z0-9+.-]+://[^/@]*:([^/@]*@|[^/@]*[^/@0-9][^/@]*/.*@)", re.IGNORECASE)
+"""`user:password@`, also with a slash in the password; what follows a host's colon otherwise is a port."""
 
 
 def check(settings: Settings) -> None:

@@ -150,9 +150,10 @@ class _Signals:
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until a signal; `announce` is told the ports."""
     logs.configure(settings)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is done anyway while the server begins
     server = Server(settings, on_fatal=_end_process)
     signals = _Signals()
-    signal.signal(signal.SIGHUP, lambda *_: server.access.refresh())
+    signal.signal(signal.SIGHUP, lambda *_: _refresh(server))
     try:
         server.start()
         about = server.about
@@ -163,6 +164,11 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         signals.first.wait()
     finally:
         _end(server, settings.drain_seconds)
+
+
+def _refresh(server: Server) -> None:
+    """In a thread of its own: a signal that interrupts its own handler must not wait for the lock that this holds."""
+    threading.Thread(target=server.access.refresh, name="auth-refresh", daemon=True).start()
 
 
 def _log_start(server: Server) -> None:

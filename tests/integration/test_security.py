@@ -20,7 +20,7 @@ from pyiceberg.exceptions import ForbiddenError, OAuthError, UnauthorizedError
 
 import lakestore as ls
 from lakestore.client.transport import connect as transport_to
-from lakestore.errors import Denied, Invalid, LakestoreError, NotAuthenticated, PlanExpired, Unavailable
+from lakestore.errors import Denied, Invalid, LakestoreError, NotAuthenticated, NotFound, PlanExpired, Unavailable
 from lakestore.server.main import Server
 from lakestore.server.settings import Settings, Tls
 from lakestore.v1 import lakestore_pb2 as pb
@@ -217,6 +217,38 @@ def test_producers_and_leases_belong_to_their_principal(world: World) -> None:
         with pytest.raises(Denied):
             list(other.transport.fetch(pb.FetchRequest(table_uuid=uuid, end=1)))
         assert etl.transport.renew_lease(pb.LeaseRequest(lease=plan.lease, seconds=60)).seconds == 60
+
+
+def test_a_subscription_belongs_to_its_principal(world: World) -> None:
+    def names(lake: ls.Lake) -> list[str]:
+        return [each.name for each in lake.subscriptions()]
+
+    with world.lake("etl") as etl, world.lake("report") as report, world.lake("root") as root:
+        batch, same_name = (
+            next(lake.table("shop.orders").changes(subscription="daily", until="now")) for lake in (etl, report)
+        )
+        next(root.table("web.clicks").changes(subscription="plain", until="now"))
+        before = {each.name: each.token for each in root.subscriptions()}
+        assert list(before) == ["etl/daily", "plain", "report/daily"]
+        with world.lake("other") as other:
+            for lake, taken in ((report, "etl/daily"), (other, "daily"), (other, "etl/daily"), (other, "plain")):
+                asked = pb.AckRequest(subscription=taken, epoch=1, token=batch.token)
+                for call in (lake.transport.ack, lambda r, lake=lake: lake.drop_subscription(r.subscription)):
+                    with pytest.raises(NotFound):
+                        call(pb.AckRequest.FromString(asked.SerializeToString()))
+            assert (names(etl), names(report), names(other)) == (["daily"], ["daily"], [])
+            with pytest.raises(Denied):
+                list(other.transport.changes(pb.ChangesRequest(tables=["shop.orders"], subscription="daily")))
+        assert {each.name: each.token for each in root.subscriptions()} == before, "nothing of others was moved"
+        batch.ack()
+        after = {each.name: each.token for each in root.subscriptions()}
+        assert after == {**before, "etl/daily": batch.token}
+        assert before["etl/daily"] != batch.token
+        same_name.ack()
+        root.drop_subscription("etl/daily")
+        assert (names(etl), names(report)) == ([], ["daily"])
+        with pytest.raises(NotFound):
+            batch.ack()
 
 
 def eventually(check: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ from lakestore.server.backup import Backups
 from lakestore.server.service import _verb
 
 
-@pytest.mark.parametrize("method", rpc.methods(), ids=lambda method: method.name)
+@pytest.mark.parametrize("method", list(rpc.methods()), ids=lambda method: method.name)
 def test_a_verb_that_no_part_has_is_an_error_at_start(method: rpc.Method) -> None:
     with pytest.raises(Internal, match=f"the verb {method.name}$"):
         _verb((object(),), method)
