@@ -31,6 +31,7 @@ from lakestore.server.settings import Settings
 from lakestore.server.subscriptions import Subscriptions
 
 log = logging.getLogger("lakestore.server")
+SIGNAL_SECONDS = 0.25
 STOP_SECONDS = 2.0
 
 
@@ -146,6 +147,11 @@ class _Signals:
             os._exit(128 + number)
         self.first.set()
 
+    def wait(self) -> None:
+        """Until the first one. A signal that comes just before a wait begins does not end it, so waits are short."""
+        while not self.first.wait(SIGNAL_SECONDS):
+            pass
+
 
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until a signal; `announce` is told the ports."""
@@ -161,7 +167,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         announce(
             f"lakestore serves gRPC on {about['grpc']}, catalog and metrics on {about['scheme']}://{about['http']}"
         )
-        signals.first.wait()
+        signals.wait()
     finally:
         _end(server, settings.drain_seconds)
 
