@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,19 +139,20 @@ class _Signals:
     """The first one asks for an orderly end, the second one gets an end at once."""
 
     def __init__(self) -> None:
-        self.first = threading.Event()
+        self._first = 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._came)
 
     def _came(self, number: int, _: object) -> None:
-        if self.first.is_set():
+        """Takes no lock: it runs wherever the main thread is."""
+        if self._first:
             os._exit(128 + number)
-        self.first.set()
+        self._first = number
 
     def wait(self) -> None:
         """Until the first one. A signal that comes just before a wait begins does not end it, so waits are short."""
-        while not self.first.wait(SIGNAL_SECONDS):
-            pass
+        while not self._first:
+            time.sleep(SIGNAL_SECONDS)
 
 
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:

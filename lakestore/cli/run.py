@@ -110,7 +110,8 @@ def stopped_by_signals() -> threading.Event:
     """An event that SIGINT and SIGTERM set."""
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stop.set())
+        # Not in the handler itself: it may interrupt this thread inside `stop.wait`, with its lock held.
+        signal.signal(name, lambda *_: threading.Thread(target=stop.set, daemon=True).start())
     return stop
 
 
