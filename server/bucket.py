@@ -128,9 +128,9 @@ class MemoryChunk:
 
 
 Shown = Callable[[pa.RecordBatch, int], pa.RecordBatch]
+"""A stored batch and its schema version, as the reader wants it."""
 Needed = Callable[[int], Sequence[str]]
 """Schema version to the stored columns that a reader needs."""
-"""A stored batch and its schema version, as the reader wants it."""
 
 
 def _as_stored(batch: pa.RecordBatch, _: int) -> pa.RecordBatch:

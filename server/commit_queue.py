@@ -20,6 +20,8 @@ from lakestore.server.state import State, View
 
 SMALL_BYTES_MAX = 64 << 10
 """A request up to here goes before larger ones of others."""
+TURNS_PASSED_MAX = 16
+"""So many turns in a row go by a large request that waits, then it has one: acknowledgements alone never end."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,8 @@ class CommitQueue:
         self._large: deque[Request] = deque()
         self._in_large: Counter[str] = Counter()
         """Producer to its requests in the large lane."""
+        self._passed = 0
+        """Turns since the large lane had one while something waited in it."""
         self._nbytes = 0
         self._closed = False
 
@@ -97,13 +101,31 @@ class CommitQueue:
         """Wait for work: one operation or task, or the requests of one group; empty once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._small or self._large or self._closed)
-            if self._small and not isinstance(self._small[0], Request):
-                work: list[Work] = [self._small.popleft()]
+            waiting = len(self._large)
+            if self._is_large_due():
+                work: list[Work] = [self._pop_large()]
+            elif self._small and not isinstance(self._small[0], Request):
+                work = [self._small.popleft()]
             else:
                 work = list(self._group())
+            self._passed = self._passed + 1 if self._large and len(self._large) == waiting else 0
             self._nbytes -= sum(each.nbytes for each in work)
             self._changed.notify_all()
             return work
+
+    def _is_large_due(self) -> bool:
+        """Whether a large request has waited long enough, and no earlier one of its producer still does."""
+        if not self._large or self._passed < TURNS_PASSED_MAX:
+            return False
+        producer = self._large[0].producer
+        return not producer or all(not isinstance(w, Request) or w.producer != producer for w in self._small)
+
+    def _pop_large(self) -> Request:
+        request = self._large.popleft()
+        self._in_large[request.producer] -= 1
+        if not self._in_large[request.producer]:
+            del self._in_large[request.producer]
+        return request
 
     def _group(self) -> Sequence[Request]:
         """Small requests up to the next operation, then large ones while the group has room."""
@@ -117,18 +139,12 @@ class CommitQueue:
             if self._small:
                 self._small.popleft()
             else:
-                self._large.popleft()
-                self._leave(following.producer)
+                self._pop_large()
             group.append(following)
             weight += following.nbytes
             if following.producer:
                 named.add((following.producer, following.sequence))
         return group
-
-    def _leave(self, producer: str) -> None:
-        self._in_large[producer] -= 1
-        if not self._in_large[producer]:
-            del self._in_large[producer]
 
     def wake(self) -> None:
         """Something that made no room has changed."""

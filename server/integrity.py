@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lakestore.errors import Corrupt, Unavailable
+from lakestore.errors import Corrupt
 from lakestore.server import checkpoint, index_worker, journal, journal_writer
 from lakestore.server.disk import Disk
 from lakestore.server.index import Index, table_prefix
+from lakestore.server.index_process import DamagedIndex
 from lakestore.server.segment import Segment
 from lakestore.server.state import TableState, View
 
@@ -142,7 +143,7 @@ class Integrity:
         while True:
             try:
                 lsn, data = self._index.walk(prefix, start, ENTRIES_AT_ONCE)
-            except Unavailable as error:
+            except DamagedIndex as error:
                 raise WrongIndex(f"the key index cannot be read: {error.message}") from error
             yield lsn, *index_worker.WALKED.unpack_from(data)
             start = data[index_worker.WALKED.size :]

@@ -55,6 +55,7 @@ class Server:
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         try:
+            store = Store(storage_for(settings.warehouse_uri))
             key = exposure.token_key(settings.data) if settings.auth else b""
             file = Path(settings.auth) if settings.auth else None
             self.access = Access(file, clock, key, settings.limits.access_token_seconds)
@@ -66,9 +67,9 @@ class Server:
             raise
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
         leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
-        store = Store(storage_for(settings.warehouse_uri))
         ledger = JournalLedger(self.engine, leases)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
+        self._look_at_lake(store)
         subscriptions = Subscriptions(self.engine, settings.subscription_idle_seconds)
         self.retention = Retention(self.engine, leases, subscriptions, clock, settings.retention_check_seconds)
         calls = Calls(clock, settings.slow_seconds)
@@ -78,16 +79,16 @@ class Server:
         self.parts = Parts(self.engine, calls, leases, self.catalog, self.retention, clock)
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
-        self._look_at_lake(store)
 
     def _look_at_lake(self, store: Store) -> None:
-        """After a restore: stop the tiering of tables whose lake went on without this history."""
+        """After a restore: stop tiering and retention of tables whose lake went on without this history."""
         if not self.engine.is_restored:
             return
         try:
             ahead = lake_ahead.find(self.engine.view, store, self.engine.timeline)
         except BaseException:
-            self.close()
+            self.engine.close(checkpoint=False)
+            self._lock.close()
             raise
         self.engine.lake_ahead = self.catalog.ahead = ahead
         for sentence in ahead.values():

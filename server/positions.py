@@ -45,7 +45,7 @@ def lsn_at(engine: Engine, text: str, names: Sequence[str]) -> int:
         raise Invalid(f"the time {text} lies ahead of the server's clock: a read goes back, never forward")
     view = engine.settled() if engine.view.time_us <= time_us else engine.view
     states = [view.named(name) for name in names]
-    return max(lsn_by_time(states, time_us), *(_created(state, time_us, len(states)) for state in states))
+    return max([lsn_by_time(states, time_us), *(_created(state, time_us, len(states)) for state in states)])
 
 
 def lsn_by_time(states: Sequence[TableState], time_us: int) -> int:

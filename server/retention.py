@@ -32,7 +32,7 @@ class Hold:
     """Something that needs a table's log."""
 
     by: str
-    """lake, lease, restart, clock, or `subscription NAME`."""
+    """lake, restore (the lake went on without this history), lease, restart, clock, or `subscription NAME`."""
     lsn: int
     """The log start may not pass this commit."""
 
@@ -162,6 +162,8 @@ class Retention:
         holds = [Hold("lake", self._tiered(state))]
         holds += [Hold("lease", reaching(state, starts)) for starts in self._leases.starts(uuid)]
         holds += [Hold(f"subscription {s.name}", s.lsn) for s in view.subscriptions.values() if uuid in s.tables]
+        if uuid in self._engine.lake_ahead:
+            holds.append(Hold("restore", state.log_start_lsn))
         if self._leases.in_grace:
             holds.append(Hold("restart", state.log_start_lsn))
         if self._paused:

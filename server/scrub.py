@@ -19,6 +19,10 @@ FIRST_SECONDS = 60.0
 PAUSE_SECONDS = 3600.0
 
 
+class _Stopped(Exception):
+    """The scrub closes in the middle of a round."""
+
+
 class Scrubber:
     """One round after the other, in its own thread or called by `run_once`."""
 
@@ -48,20 +52,21 @@ class Scrubber:
             wait = PAUSE_SECONDS
             try:
                 self.run_once(self._pause)
+            except _Stopped:
+                return
             except (LakestoreError, OSError, ValueError, MemoryError) as error:
                 log.error("the scrub was broken off, the next round begins in %d s: %s", wait, error)
 
     def _pause(self, size: int) -> None:
         self.bytes += size
-        self._closing.wait(size / self._rate)
+        if self._closing.wait(size / self._rate):
+            raise _Stopped
 
     def run_once(self, pause: Callable[[int], None] = lambda _: None) -> list[str]:
         """One round over everything; the damage."""
         found: list[str] = []
         self._note(found, self._integrity.shared(pause))
         for state in list(self._view().tables.values()):
-            if self._closing.is_set():
-                return found
             part = self._integrity.table(state, pause)
             self._note(found, part)
             if part.index_damage:

@@ -175,7 +175,8 @@ class Segment:
         data = self._layout.body.slice(offset, size)
         if self._keyed:
             return pa.ipc.read_record_batch(data, self._schema)
-        places = None if names is None else [self._schema.get_field_index(name) for name in names]
+        # No column at all would be every column; any one of them tells the number of rows.
+        places = None if names is None else [self._schema.get_field_index(name) for name in names] or [0]
         options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
         with pa.ipc.open_stream(data, options=options) as reader:
             return reader.read_next_batch()

@@ -97,3 +97,13 @@ def test_a_flipped_bit_in_a_segment_is_never_served(tmp_path: Path, keyed: bool)
             assert values(read, 0, 500) == list(range(500))
         except Corrupt as error:
             assert other.name in error.message
+
+
+def test_rows_without_any_column_cost_one_column(tmp_path: Path) -> None:
+    """What a count asks for: offsets alone, of a log table whose columns are packed."""
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    batch = pa.record_batch([range(7), ["x" * 100] * 7], schema=schema)
+    log = BucketLog(schema).append(MemoryChunk(0, batch, CommitIndex.one(1, 1, 7, 0, 7)))
+    segment.write(RealDisk(), tmp_path / "a.seg", log.chunks, keyed=False)
+    log = log.freeze().install([segment.Segment(tmp_path / "a.seg", lambda _: schema, keyed=False)])
+    assert [(b.num_rows, b.num_columns) for _, b, _ in log.rows(0, 7, needed=lambda _: [])] == [(7, 1)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore.schema import define
-from lakestore.server.commit_queue import SMALL_BYTES_MAX, CommitQueue, Operation
+from lakestore.server.commit_queue import SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
 from lakestore.server.prepare import Change, Request
 
 TABLE = define("a.b", pa.schema([("v", pa.binary())]))
@@ -50,6 +50,29 @@ def test_an_operation_has_its_own_turn_before_a_bulk_load() -> None:
     queue.put(operation)
     assert queue.take() == [operation]
     assert names(queue.take()) == [("bulk", 1)]
+
+
+def test_operations_without_end_let_a_bulk_load_have_its_turn() -> None:
+    queue = queue_of()
+    queue.put(request("bulk", 1))
+    queue.put(request("bulk", 2, 2 * SMALL_BYTES_MAX))
+    served: list[object] = []
+    for _ in range(2 * TURNS_PASSED_MAX):
+        queue.put(Operation(lambda _state, _frame: None))
+        queue.put(Operation(lambda _state, _frame: None))
+        served += queue.take()
+    assert [names([each]) for each in served if isinstance(each, Request)] == [[("bulk", 1)], [("bulk", 2)]]
+
+
+def test_a_bulk_load_whose_turn_has_come_stays_behind_earlier_work_of_its_producer() -> None:
+    queue = queue_of()
+    operations = [Operation(lambda _state, _frame: None) for _ in range(2 * TURNS_PASSED_MAX)]
+    for operation in operations:
+        queue.put(operation)
+    queue.put(request("p", 1))
+    queue.put(request("p", 2, 2 * SMALL_BYTES_MAX))
+    assert [queue.take() for _ in operations] == [[operation] for operation in operations]
+    assert names(queue.take()) == [("p", 1), ("p", 2)]
 
 
 def test_a_repeated_request_is_not_in_the_group_of_the_first() -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import lakestore as ls
 from lakestore.cli.main import cli
-from lakestore.errors import Corrupt, LakestoreError, NewerFormat
+from lakestore.errors import Corrupt, LakestoreError, NewerFormat, Unavailable
 from lakestore.limits import Limits
 from lakestore.server import checkpoint, scrub
 from lakestore.server.engine import Engine
@@ -221,6 +221,28 @@ def test_the_scrub_runs_by_itself_at_its_rate_unless_switched_off(
         assert engine_of(lake).scrubber.rounds == 0, "one byte a second takes longer, and closing does not wait for it"
     with ls.open(tmp_path / "data", limits=Limits(scrub_bytes=0)) as lake:
         assert not engine_of(lake).scrubber._thread.is_alive()
+
+
+def test_the_scrub_ends_in_the_middle_of_a_table(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub, "FIRST_SECONDS", 0.0)
+    shutil.copytree(whole, tmp_path / "data")
+    with ls.open(tmp_path / "data", limits=Limits(scrub_bytes=1)) as lake:
+        scrubber = engine_of(lake).scrubber
+        until(lambda: scrubber.bytes, "the first bytes")
+        scrubber.close()
+        assert (scrubber.bytes, scrubber.rounds) < (5000, 1), "a table may be as large as the disk"
+
+
+def test_an_index_that_cannot_be_asked_now_is_not_taken_for_a_damaged_one(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "data")
+    with ls.open(tmp_path / "data") as lake:
+        engine = engine_of(lake)
+        until(lambda: engine.index.ready, "the index")
+        engine.index._merger._process.kill()
+        with pytest.raises(Unavailable, match="try again"):
+            engine.scrubber.run_once()
+        assert engine.index.ready
+        assert not engine.scrubber.run_once()
 
 
 @pytest.mark.parametrize("offset", [-1, 7], ids=["lost", "wrong"])

@@ -111,6 +111,17 @@ def test_reads_do_without_a_lake_that_is_ahead(folder: Path) -> None:
         assert world.lake.table("a.log").scan().count() == 12
 
 
+def test_retention_drops_nothing_whose_copy_in_the_lake_may_be_gone(folder: Path) -> None:
+    with serving(folder, "restored") as world:
+        world.lake.table("a.log").alter(retention={"bytes": 1})
+        world.server.engine.checkpoint()
+        world.server.retention.run_once()
+        assert world.server.engine.view.named("a.log").starts() == (0,)
+        decision = world.server.retention.decision(world.uuid)
+        assert decision is not None
+        assert "restore" in decision.holders()
+
+
 def test_it_stays_noticed_when_the_log_has_grown_beyond_it(folder: Path) -> None:
     with serving(folder, "restored") as world:
         world.append(50)

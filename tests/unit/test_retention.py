@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from lakestore.errors import Invalid, PositionExpired
 from lakestore.retention import Retention, parsed
 from lakestore.server.disk import RealDisk
 from lakestore.union.cut import Cut
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.verify import verify
 from tests.support.kept import DAY, SCHEMA, Kept
 from tests.support.log_tierer import LogTierer
@@ -301,4 +303,25 @@ def test_union_reads_stay_exact_over_lake_and_log(tmp_path: Path) -> None:
     assert sorted(kept.values(NAME, "snapshot")) == list(range(9))
     found = verify(kept.lake.transport, NAME)
     assert found.same, found.problems()
+    kept.close()
+
+
+def test_verify_begins_anew_when_the_log_start_passes_its_cut(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, ports=True)
+    create(kept, {"bytes": 1})
+    tierer, transport = LogTierer(kept.server, kept.lake.transport), kept.lake.transport
+    audit, asked = transport.audit, []
+
+    def overtaken(request: pb.AuditRequest) -> pb.AuditAnswer:
+        asked.append(audit(request))
+        if len(asked) == 1:
+            kept.append(NAME, 2)
+            tierer.flush(NAME)
+            kept.run()
+        return asked[-1]
+
+    kept.append(NAME, 1)
+    with patch.object(transport, "audit", overtaken, create=True):
+        assert verify(transport, NAME).same
+    assert len(asked) == 2
     kept.close()

@@ -10,6 +10,7 @@ import pytest
 
 from lakestore import moments
 from lakestore.errors import Invalid, PositionExpired
+from lakestore.union.cut import Cut
 from tests.support.kept import DAY, SCHEMA, Kept
 
 NAME, OTHER = "t.log", "t.other"
@@ -133,3 +134,12 @@ def test_what_is_no_position_is_refused_with_an_example(kept: Kept, text: str) -
         kept.lake.at(text)
     with pytest.raises(Invalid, match="neither a position token nor a time"):
         kept.lake.table(NAME).changes(text)
+
+
+def test_a_time_is_no_question_to_a_server_without_tables(tmp_path: Path) -> None:
+    empty = Kept(tmp_path)
+    asked = now(empty)
+    empty.clock.advance(1)
+    with Cut(empty.lake.transport, [], at=moments.position_text(asked)) as cut:
+        assert not cut.plan.tables
+    empty.close()
