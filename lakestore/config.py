@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import yaml
 
+from lakestore import yaml_problem
 from lakestore.errors import Invalid
 
 PREFIX = "LAKESTORE_"
@@ -261,7 +262,7 @@ def _in_file(file: str, text: str, known: Mapping[str, Option]) -> Iterator[tupl
     try:
         found = yaml.load(text, _Loader) or {}  # noqa: S506 (it is the safe loader, less double keys)
     except yaml.YAMLError as error:
-        raise Invalid(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+        raise Invalid(f"{file} is not YAML: {yaml_problem.sentence(error)}") from error
     if not isinstance(found, dict):
         raise Invalid(f"{file} must hold 'name: value' lines, such as data: ./lake")
     yield from _flat(file, found, "", known)

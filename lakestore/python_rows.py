@@ -24,6 +24,8 @@ _MIDNIGHT = time()
 
 def of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     """A list of dicts; columns that the schema does not have come as pyarrow guesses them."""
+    if other := next((row for row in rows if not isinstance(row, Mapping)), None):
+        raise Invalid(f"a row is a dict of column name to value, unlike {other!r}")
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [_column([row.get(name) for row in rows], schema, name) for name in names]
     return pa.table(columns, names=names)

@@ -34,8 +34,8 @@ class Retention:
         return Retention(data["age_seconds"], data["bytes"]) if data else None
 
     def __str__(self) -> str:
-        parts = [f"{self.age_seconds} s"] if self.age_seconds is not None else []
-        return " or ".join([*parts, *([f"{self.bytes:,} bytes"] if self.bytes is not None else [])])
+        parts = [_shortest(self.age_seconds, _AGE_UNITS)] if self.age_seconds is not None else []
+        return " or ".join([*parts, *([_shortest(self.bytes, _BYTE_UNITS)] if self.bytes is not None else [])])
 
 
 def parsed(value: Any) -> Retention | None:
@@ -65,6 +65,12 @@ def check(retention: Retention | None, table: str, *, keyed: bool) -> None:
     amounts = [amount for amount in (retention.age_seconds, retention.bytes) if amount is not None]
     if not amounts or any(type(amount) is not int or amount < 1 for amount in amounts):
         raise Invalid(f"table {table}: retention takes an age or a number of bytes, each above zero")
+
+
+def _shortest(value: int, units: dict[str, int]) -> str:
+    """The value in the largest unit that divides it, as `parsed` reads it."""
+    unit = next(name for name in reversed(units) if value % units[name] == 0)
+    return f"{value // units[unit]}{unit}"
 
 
 def _scaled(value: Any, pattern: re.Pattern[str], units: dict[str, int], example: str) -> int:

@@ -128,7 +128,17 @@ def pack_error(error: LakestoreError) -> Metadata:
     return (told, (RETRY_KEY, f"{error.retry_after:.3f}")) if error.retry_after else (told,)
 
 
-def unpack_error(metadata: Mapping[str, Any], code: str, details: str, *, reads: bool = False) -> LakestoreError:
+def _silent(address: str, details: str) -> str:
+    """A server that does not answer, and why as far as the connection says."""
+    where = f"the server at {address}" if address else "the server"
+    if "http1" in details:
+        return f"{where} speaks HTTP: name the gRPC port, by default 7340"
+    return f"{where} does not answer ({details.rsplit('last error: ', 1)[-1].rstrip(')')}): is it running there?"
+
+
+def unpack_error(
+    metadata: Mapping[str, Any], code: str, details: str, *, reads: bool = False, address: str = ""
+) -> LakestoreError:
     """The error that metadata or, failing that, a bare status tells of."""
     if ERROR_KEY in metadata:
         kind, message, applied = json.loads(metadata[ERROR_KEY])[:3]
@@ -137,7 +147,7 @@ def unpack_error(metadata: Mapping[str, Any], code: str, details: str, *, reads:
     if code == "DEADLINE_EXCEEDED":
         return error_of("Unavailable", "the server did not answer in time: try again", applied)
     if code in ("UNAVAILABLE", "CANCELLED", "UNKNOWN"):
-        return error_of("Unavailable", f"the server does not answer ({details}): is it running?", applied)
+        return error_of("Unavailable", _silent(address, details), applied)
     if code == "RESOURCE_EXHAUSTED" and "oncurrent" in details:  # gRPC's own words for its limit of calls
         return error_of("Exhausted", "the server serves as many calls as it can: try again later", "no", BUSY_SECONDS)
     if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):

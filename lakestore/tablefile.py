@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from lakestore import schema
+from lakestore import schema, yaml_problem
 from lakestore.defaults import canonical
 from lakestore.errors import Invalid
 from lakestore.evolution import (
@@ -74,7 +74,7 @@ def parse(text: str, source: str) -> list[WantedTable]:
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise Invalid(f"{source} is not readable as YAML: {error}") from error
+        raise Invalid(f"{source} is not YAML: {yaml_problem.sentence(error)}") from error
     if not isinstance(data, dict) or set(data) != {"tables"} or not isinstance(data["tables"], list):
         raise Invalid(f"{source} is not a list of tables under the one key 'tables'")
     tables = [_table(entry, source) for entry in data["tables"]]

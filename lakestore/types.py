@@ -42,6 +42,26 @@ _TOKEN = re.compile(r"\s*(\w+\s*\([\d\s,]*\)|\w+|`(?:[^`]|``)+`|[<>,:])")
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 EXTENSIONS = ("arrow.uuid", "arrow.json")
 """Extension types that are taken as what they are stored as."""
+_ELSEWHERE = {
+    "boolean": "bool",
+    "tinyint": "int8",
+    "smallint": "int16",
+    "int": "int32",
+    "integer": "int32",
+    "long": "int64",
+    "bigint": "int64",
+    "float": "float32",
+    "real": "float32",
+    "double": "float64",
+    "str": "string",
+    "text": "string",
+    "varchar": "string",
+    "bytes": "binary",
+    "date32": "date",
+    "array": "list",
+    "row": "struct",
+}
+"""What other systems call our types."""
 _UINT64 = "uint64 has no type in the lake that holds it: use decimal(20,0), which keeps every value, or int64"
 
 
@@ -197,7 +217,11 @@ class _Parser:
             if not 1 <= int(match[1]) <= FIXED_BYTES_MAX:
                 raise self._refused(f"it has not 1 to {FIXED_BYTES_MAX} bytes")
             return pa.binary(int(match[1]))
-        raise self._refused(_UINT64 if word == "uint64" else "is not known")
+        if word == "uint64":
+            raise self._refused(_UINT64)
+        meant = _ELSEWHERE.get(word.lower()) or (word.lower() if word.lower() in _SIMPLE else "")
+        known = f"{', '.join(_SIMPLE)}, decimal(p,s), fixed(n), list<…>, struct<…>, map<…>"
+        raise self._refused(f"is not known: {f'did you mean {meant}?' if meant else f'known are {known}'}")
 
     def _name(self) -> str:
         token = self._next()

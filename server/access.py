@@ -150,8 +150,10 @@ def _load(file: Path) -> Book:
     try:
         mode = file.stat().st_mode
         text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"auth file {file} cannot be read: {type(error).__name__}") from error
+    except UnicodeDecodeError as error:
+        raise Invalid(f"auth file {file} cannot be read: it is not UTF-8") from error
+    except OSError as error:
+        raise Invalid(f"auth file {file} cannot be read: {error.strerror}") from error
     if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
         raise Invalid(f"auth file {file} may be read or changed by others: chmod 600 {file}")
     try:
@@ -168,7 +170,7 @@ def _stamp_of(file: Path) -> _Stamp:
     try:
         found = file.stat()
     except OSError as error:
-        raise Invalid(f"auth file {file} cannot be read: {type(error).__name__}") from error
+        raise Invalid(f"auth file {file} cannot be read: {error.strerror}") from error
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 

@@ -25,9 +25,10 @@ def check(settings: Settings) -> None:
         return
     lacking = [name for name, value in (("tls.cert", settings.tls.cert), ("auth", settings.auth)) if not value]
     if lacking:
+        are = "is" if len(lacking) == 1 else "are"
         raise Invalid(
-            f"host {settings.host} can be reached from other machines, and {' and '.join(lacking)} is not set:"
-            " set it, listen on 127.0.0.1, or say --insecure"
+            f"host {settings.host} can be reached from other machines, and {' and '.join(lacking)} {are} not set:"
+            " set what is missing, listen on 127.0.0.1, or say --insecure"
         )
 
 

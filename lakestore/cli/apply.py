@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from lakestore.cli.server import connected, json_option, server_option
 from lakestore.errors import Invalid
 from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, altered, to_json
 from lakestore.schema import Column, Table
+from lakestore.schema import Lake as LakeOptions
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -95,7 +96,8 @@ def _moves(wanted: Sequence[tablefile.WantedTable], there: dict[str, Table]) -> 
                 steps = tablefile.steps_between(before, table)
                 moves.append(Move(before, altered(before, steps), tuple(steps)))
         except Invalid as error:
-            problems.append(error.message)
+            named = table.name in error.message
+            problems.append(error.message if named else f"table {table.name}: {error.message}")
     if problems:
         raise Invalid(f"nothing was changed: {'; '.join(problems)}")
     return moves
@@ -155,6 +157,8 @@ def lines(before: Table | None, after: Table) -> Iterator[Line]:
     for column in old.values():
         if column.id not in new:
             yield "-", f"{column.name} {column.type}, with what it holds"
+    if before is None:
+        yield from _settings(after)
     if before:
         yield from _order(before, after)
         if before.retention != after.retention:
@@ -163,6 +167,17 @@ def lines(before: Table | None, after: Table) -> Iterator[Line]:
             was, becomes = getattr(before.lake, name), getattr(after.lake, name)
             if was != becomes:
                 yield "~", f"{name}: {was} → {becomes}"
+
+
+def _settings(table: Table) -> Iterator[Line]:
+    """What a new table is told beside its columns."""
+    if table.retention:
+        yield "+", f"retention: {table.retention}"
+    usual = LakeOptions()
+    for field in fields(LakeOptions):
+        value = getattr(table.lake, field.name)
+        if value != getattr(usual, field.name):
+            yield "+", f"lake {field.name}: {', '.join(value) if isinstance(value, tuple) else value}"
 
 
 def _described(column: Column, *, fresh: bool) -> str:

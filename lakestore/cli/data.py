@@ -41,7 +41,8 @@ def write(
     """Write FILE, or a folder of Parquet files, to TABLE.
 
     Parquet, CSV, JSON lines and Arrow files are told by their names. Rows go in commits of 100,000. An absent TABLE
-    is made from the file's columns with --key (primary-key table) or --create (log table).
+    is made from the file's columns with --key (primary-key table) or --create (log table). The token of the last
+    commit goes to stdout: `read --at` it to see exactly this state.
     """
     paths = formats.files_of(file)
     with connected(server) as lake:
@@ -161,7 +162,10 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
 @click.option("--until", default="now", show_default=True, help="now or a token.")
 @click.option("-f", "--follow", is_flag=True, help="Go on for ever.")
 @click.option("--before-images", is_flag=True, help="Also -U: the row as it was before an update.")
-@click.option("--subscription", help="Go on where this named subscription stands; what was shown is acknowledged.")
+@click.option(
+    "--subscription",
+    help="Go on where this named subscription stands, a new one at --start; what was shown is acknowledged.",
+)
 @server_option
 @json_option
 def changes(
@@ -187,8 +191,7 @@ def changes(
                 sys.stdout.flush()
             if subscription:
                 batch.ack()
-    if token is not None:
-        click.echo(f"token: {token}", err=True)
+    click.echo("no changes" if token is None else f"token: {token}", err=True)
 
 
 def _changes_shown(rows: pa.Table, *, as_json: bool) -> None:

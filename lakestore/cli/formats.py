@@ -76,11 +76,11 @@ def _parquet(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
 
 
 def _csv(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    if wanted is not None:
-        _check_flat(wanted)
-    types = {field.name: field.type for field in wanted} if wanted else None
+    flat = [field for field in wanted or () if not pa.types.is_nested(field.type)]
+    types = {field.name: field.type for field in flat} or None
     convert = pacsv.ConvertOptions(column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False)
     with pacsv.open_csv(path, convert_options=convert) as reader:
+        _check_flat(pa.schema([field for field in wanted or () if field.name in reader.schema.names]))
         yield from reader
 
 

@@ -17,9 +17,10 @@ from lakestore.cli.server import json_option
 @json_option
 @click.pass_context
 def inspect(context: click.Context, paths: tuple[Path, ...], rows: bool, as_json: bool) -> None:
-    """Describe journal, segment, checkpoint and index files, or all of a data folder, from the bytes alone.
+    """Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.
 
-    Nothing is changed and no server is needed. Damaged files are described up to the damage; the exit code is then 1.
+    From the bytes alone: nothing is changed and no server is needed. Damaged files are described up to the damage; the
+    exit code is then 1.
     """
     from lakestore.server.inspect.look import look
 

@@ -64,7 +64,8 @@ def _row(line: str, wanted: pa.Schema, place: str) -> dict[str, Any]:
     try:
         row = json.loads(line, parse_float=Decimal)
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"{place} is not JSON: {error}") from error
+        why = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
+        raise Invalid(f"{place} is not JSON: {why}") from error
     if not isinstance(row, dict):
         raise Invalid(f"{place} is no JSON object")
     made: dict[str, Any] = dict.fromkeys(wanted.names)

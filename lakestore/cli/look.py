@@ -54,7 +54,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
         "kind": "primary-key table" if found.keyed else "log table",
         "buckets": f"{found.buckets} by ({', '.join(found.bucket_key)})" if found.bucket_key else str(found.buckets),
         "merge": found.merge if found.keyed else "-",
-        "retention": f"{found.retention}, then only in the lake" if found.retention else "-",
+        "retention": f"{found.retention}, then only in the lake" if found.retention else "the whole log is kept",
         "lake": f"freshness {found.lake.freshness}, format version {found.lake.format_version}",
         "partitioned by": ", ".join(found.lake.partition_by) or "-",
         "sorted by": ", ".join(found.lake.sort_by) or "-",
@@ -87,9 +87,15 @@ def status(table: str | None, server: str, as_json: bool) -> None:
             click.echo(f"\n{part['lake_ahead']}")
 
 
+_FIRST = ("release", "health", "grpc", "http", "warehouse")
+
+
 def _server(found: dict[str, Any]) -> dict[str, Any]:
     """What a server says of itself, for people; one of an older release says less."""
-    shown = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_bytes", "_failed"))}
+    plain = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_bytes", "_failed"))}
+    if scheme := plain.pop("scheme", ""):
+        plain["http"] = f"{scheme}://{plain['http']}"
+    shown = {name: plain.pop(name) for name in _FIRST if name in plain} | plain
     if "uptime_seconds" in found:
         shown["uptime"] = duration(found["uptime_seconds"])
         failed = f", {found['checkpoints_failed']} failed" if found["checkpoints_failed"] else ""

@@ -20,8 +20,14 @@ def cli() -> None:
     """A log server with primary-key tables whose rows move into Apache Iceberg, read as one table."""
 
 
+def _first_sentence(text: str) -> str:
+    """What the list of commands says of one; click would end it somewhere."""
+    return " ".join(text.partition("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
+
+
 for group in (run, apply, look, data, prove, inspect, rights, keep):
     for command in group.COMMANDS:
+        command.short_help = _first_sentence(command.help or "")
         cli.add_command(command)
 
 

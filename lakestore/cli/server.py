@@ -51,7 +51,11 @@ def server_option(command: _Command) -> _Command:
             envvar=f"LAKESTORE_{name.removeprefix('tls-').replace('-', '_').upper()}", help=what,
         )(command)  # fmt: skip
     return click.option(
-        "--server", envvar="LAKESTORE_SERVER", default=SERVER_DEFAULT, show_default=True, help="Host and port."
+        "--server",
+        envvar="LAKESTORE_SERVER",
+        default=SERVER_DEFAULT,
+        show_default=True,
+        help="Host and gRPC port; or in LAKESTORE_SERVER.",
     )(command)
 
 

@@ -108,7 +108,9 @@ def token_in(file: str | Path) -> Callable[[], str]:
         try:
             return Path(file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(f"token file {file} cannot be read: {type(error).__name__}") from error
+            raise Invalid(
+                f"token file {file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+            ) from error
 
     return read
 
@@ -140,7 +142,7 @@ def _bytes(file: str | Path | None) -> bytes | None:
     try:
         return Path(file).read_bytes() if file is not None else None
     except OSError as error:
-        raise Invalid(f"{file} cannot be read: {error.strerror}") from error
+        raise Invalid(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from error
 
 
 def _is_this_machine(address: str) -> bool:

@@ -116,6 +116,9 @@ class Lake:
         self._last: Token | None = None
         self._definitions: dict[str, Definition] = {}
 
+    def __repr__(self) -> str:
+        return f"<lakestore lake at {self.address}>"
+
     @property
     def last_token(self) -> str:
         """The newest position that this lake has written: its plain reads never fall behind it."""

@@ -7,6 +7,7 @@ gRPC's threads do not survive a fork: in a child of a process that has connected
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -31,6 +32,7 @@ CALL_SECONDS = 120.0
 BACKUP_SECONDS = 86_400.0
 """A backup is one call, however much there is to copy."""
 HELLO_SECONDS = 10.0
+_ADDRESS = re.compile(r"\D.*:\d+$|^unix:")
 _CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
@@ -142,7 +144,7 @@ class _Process:
 PROCESS = _Process()
 
 
-def _error_of(error: grpc.RpcError, method: rpc.Method, release: str) -> LakestoreError:
+def _error_of(error: grpc.RpcError, method: rpc.Method, release: str, address: str) -> LakestoreError:
     call: Any = error  # every error of a channel is a call too; the stubs do not say so
     code = call.code().name
     if code == "UNIMPLEMENTED":
@@ -150,7 +152,8 @@ def _error_of(error: grpc.RpcError, method: rpc.Method, release: str) -> Lakesto
             f"the server ({release or 'an older release'}) has no {method.name}, which came with protocol"
             f" {rpc.SINCE.get(method.name, 1)}: run the server with release {RELEASE} or newer"
         )
-    return rpc.unpack_error(dict(call.trailing_metadata() or ()), code, call.details() or "", reads=method.reads)
+    metadata = dict(call.trailing_metadata() or ())
+    return rpc.unpack_error(metadata, code, call.details() or "", reads=method.reads, address=address)
 
 
 class GrpcTransport:
@@ -159,8 +162,9 @@ class GrpcTransport:
     def __init__(self, address: str, credentials: Credentials = NOTHING, *, call_seconds: float = CALL_SECONDS) -> None:
         PROCESS.check()
         PROCESS.has_connected = True
-        if address.isdigit() or "://" in address:
+        if not _ADDRESS.search(address) or "://" in address:
             raise Invalid(f"{address!r} is no host:port of a server, such as localhost:7340")
+        self._address = address
         self._call_seconds = call_seconds
         self.credentials = credentials
         self._channel = _channel(address, credentials)
@@ -243,7 +247,7 @@ class GrpcTransport:
         scope = SCOPE.get()
         if scope is not None and scope.is_cancelled:
             return _ended(False)
-        told = _error_of(error, method, self.server.release)
+        told = _error_of(error, method, self.server.release, self._address)
         call: Any = error
         if call.code() is grpc.StatusCode.UNAVAILABLE:
             self._greeted = False  # what answers next may be another release

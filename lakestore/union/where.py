@@ -113,7 +113,7 @@ def parse(text: str, table: Table) -> RowFilter:
     try:
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
     except (SqlglotError, RecursionError) as error:
-        raise Invalid(f"condition {_short(text)!r} is not SQL that can be read: {_first_line(error)}") from error
+        raise Invalid(f"{_short(text)!r} is not a whole condition in SQL, such as amount > 10") from error
     reader = _Reader(table)
     expression, skip = reader.condition(tree, negated=False)
     schema = table.read_schema([*table.selected(None), *SYSTEM_TYPES])

@@ -8,8 +8,9 @@ from pathlib import Path
 from lakestore.errors import Invalid, NotFound
 from lakestore.server import checkpoint as checkpoint_format
 from lakestore.server import journal_writer
+from lakestore.server.backup_format import NAME as MANIFEST
 from lakestore.server.checkpointer import SEGMENTS, SUFFIX
-from lakestore.server.inspect import checkpoint, index, journal, segment
+from lakestore.server.inspect import checkpoint, index, journal, manifest, segment
 from lakestore.server.inspect.definitions import Definitions
 from lakestore.server.inspect.found import Found
 
@@ -26,10 +27,14 @@ def look(path: Path, *, rows: bool = False) -> Iterator[Found]:
         yield checkpoint.describe(path)
     elif path.suffix == SUFFIX:
         yield segment.describe(path, Definitions.of_folder(path.parent.parent.parent), rows=rows)
+    elif path.name == MANIFEST:
+        yield manifest.describe(path)
     elif path.name == "data.mdb":
         yield index.describe(path.parent)
     else:
-        raise Invalid(f"{path} is no journal, segment, checkpoint or index: name one of these, or a data folder")
+        raise Invalid(
+            f"{path} is no journal, segment, checkpoint, index or MANIFEST by its name: name one of these, or a folder"
+        )
 
 
 def _folder(path: Path, *, rows: bool) -> Iterator[Found]:
@@ -39,6 +44,8 @@ def _folder(path: Path, *, rows: bool) -> Iterator[Found]:
     names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
     known = Definitions.of_folder(path)
     looked = False
+    if MANIFEST in names:
+        yield manifest.describe(path / MANIFEST)
     for name in names:
         if name.startswith(checkpoint_format.PREFIX) and not name.endswith(".tmp"):
             looked = True
@@ -52,4 +59,4 @@ def _folder(path: Path, *, rows: bool) -> Iterator[Found]:
     if (path / "index" / "data.mdb").is_file():
         yield index.describe(path / "index")
     if not looked:
-        raise Invalid(f"{path} is no data folder of a server: it has neither journal nor checkpoint")
+        raise Invalid(f"{path} is neither a data folder nor a backup: it has neither journal nor checkpoint")

@@ -14,7 +14,9 @@ from lakestore.server.segment import Segment
 
 def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
     """What a segment holds; damaged blocks are named, the others are read."""
-    found = Found(str(path), "segment", {"bytes": path.stat().st_size, "table": known.name(path.parent.name)})
+    found = Found(
+        str(path), "segment", {"bytes": path.stat().st_size, "table": known.name(path.parent.name) or "unknown"}
+    )
     schema = None
 
     def stored(schema_id: int) -> pa.Schema:

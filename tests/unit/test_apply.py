@@ -160,10 +160,16 @@ def test_what_is_not_said_of_an_old_table_stays(shell: Shell) -> None:
     assert shell(text).endswith("nothing to do\n")
 
 
+def test_the_plan_of_a_new_table_says_what_else_it_is_told(shell: Shell) -> None:
+    said = shell(FILE + "    retention: 7d\n", "--plan", code=apply_command.PENDING)
+    for line in ("lake freshness: 10s", "lake partition_by: month(day)", "lake format_version: 3", "retention: 7d"):
+        assert f"  + {line}\n" in said
+
+
 def test_retention_is_said_changed_and_taken_back(shell: Shell) -> None:
     kept = FILE + "    retention: 7d\n"
     shell(FILE)
-    assert "shop.events: options\n  ~ retention: all → 604800 s\n" in shell(kept, "--plan", code=apply_command.PENDING)
+    assert "shop.events: options\n  ~ retention: all → 7d\n" in shell(kept, "--plan", code=apply_command.PENDING)
     shell(kept)
     assert shell(kept).endswith("nothing to do\n")
     assert shell(FILE).endswith("nothing to do\n")

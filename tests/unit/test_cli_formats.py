@@ -41,6 +41,16 @@ ROWS = [
 ]  # fmt: skip
 
 
+def test_a_csv_file_may_leave_out_the_nested_columns_of_a_table(tmp_path: Path) -> None:
+    nested = pa.schema([*SCHEMA, pa.field("tags", pa.list_(pa.string()))])
+    path = tmp_path / "x.csv"
+    path.write_text("id,name\n7,x\n")
+    assert pa.Table.from_batches(formats.batches_of(path, nested)).to_pylist() == [{"id": 7, "name": "x"}]
+    path.write_text("id,tags\n7,x\n")
+    with pytest.raises(Invalid, match="'tags' is nested"):
+        list(formats.batches_of(path, nested))
+
+
 @pytest.mark.parametrize("name", ["x.parquet", "x.csv", "x.jsonl", "x.arrow"])
 def test_a_file_gives_back_what_was_written(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

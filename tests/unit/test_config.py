@@ -104,7 +104,7 @@ def test_the_variables_of_other_tools_are_left_alone() -> None:
         ("limits: 3", "server.yaml: limits is a section: write its settings below it, indented"),
         (
             "port: 1\nport: 2",
-            "server.yaml is not YAML: 'port' is written twice",
+            "server.yaml is not YAML: line 2, column 1: 'port' is written twice",
         ),
         ("- a", "server.yaml must hold 'name: value' lines, such as data: ./lake"),
         ("port: [", "server.yaml is not YAML"),
