@@ -58,9 +58,10 @@ class Part:
 class Cast:
     """Casts columns of one batch."""
 
-    def __init__(self, table: str, limits: Limits = DEFAULT) -> None:
+    def __init__(self, table: str, limits: Limits = DEFAULT, claim: Callable[[int], None] | None = None) -> None:
+        """`claim` is told of bytes before they are made, and may refuse them too."""
         self._table = table
-        self._limits = limits
+        self._limits, self._claim = limits, claim
         self._left: float = limits.batch_memory_bytes
 
     def column(self, array: pa.Array, field: pa.Field) -> pa.Array:
@@ -74,9 +75,9 @@ class Cast:
         self.pay(count, kind, path)
         return pa.nulls(count, kind)
 
-    def pay(self, count: int, kind: pa.DataType, path: str) -> None:
+    def pay(self, count: int, kind: pa.DataType, path: str, each_bytes: int = 0) -> None:
         """Take what so many values will need at least from what one batch may take, or refuse."""
-        self._spend(count * _width(kind), path)
+        self._spend(count * max(_width(kind), each_bytes), path)
 
     def _any(self, array: pa.Array, want: Wanted, path: str, place: Place) -> pa.Array:
         if isinstance(array.type, pa.BaseExtensionType) and array.type.extension_name in EXTENSIONS:
@@ -240,6 +241,8 @@ class Cast:
         if self._left < 0:
             most = self._limits.batch_memory_bytes
             raise self._refused(path, f"unfolds, with what is before it, to over {most} bytes: send smaller batches")
+        if self._claim is not None:
+            self._claim(int(count))
 
     def _weights(self, array: pa.Array, path: str) -> Floats:
         """About how many bytes each value takes once it is unfolded."""

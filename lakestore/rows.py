@@ -6,7 +6,7 @@ cast to the table's types losslessly or refused with the column, the row and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import google_crc32c
@@ -107,9 +107,17 @@ def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def conform(
-    batch: pa.RecordBatch, table: Table, *, keys_only: bool = False, limits: Limits = DEFAULT
+    batch: pa.RecordBatch,
+    table: Table,
+    *,
+    keys_only: bool = False,
+    limits: Limits = DEFAULT,
+    claim: Callable[[int], None] | None = None,
 ) -> pa.RecordBatch:
-    """The batch with exactly the table's columns and types (its key's columns for a delete), or `Invalid`."""
+    """The batch with exactly the table's columns and types (its key's columns for a delete), or `Invalid`.
+
+    `claim` is told of bytes that unfold, before they do.
+    """
     wanted = [table.column(name) for name in table.primary_key] if keys_only else table.columns
     if not keys_only:
         known = {column.name for column in wanted}
@@ -118,7 +126,7 @@ def conform(
                 raise Invalid(f"table {table.name} has no column {name!r}")
     if len(set(batch.schema.names)) != len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
-    cast = Cast(table.name, limits)
+    cast = Cast(table.name, limits, claim)
     arrays = [_conform_column(batch, column, table, cast) for column in wanted]
     return pa.RecordBatch.from_arrays(arrays, schema=_nullable(pa.schema([column.arrow for column in wanted])))
 
@@ -133,7 +141,7 @@ def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, cast: C
     if at < 0:
         if not field.nullable and wanted.default is None:
             raise Invalid(f"table {table.name}: required column {field.name!r} is missing")
-        cast.pay(batch.num_rows, field.type, field.name)
+        cast.pay(batch.num_rows, field.type, field.name, filled(wanted, 1, "default").nbytes)
         return filled(wanted, batch.num_rows, "default")
     column = cast.column(batch.column(at), field)
     if not field.nullable and column.null_count:

@@ -36,7 +36,8 @@ class Lookups:
             if not table.keyed:
                 raise Invalid(f"table {table.name} has no primary key to look up")
             named = batch.select([name for name in source.primary_key if name in batch.schema.names])
-            wanted.append(rows.conform(renamed(named, source, table), table, keys_only=True))
+            asked = renamed(named, source, table)
+            wanted.append(rows.conform(asked, table, keys_only=True, limits=self._engine.limits))
             return keys.encode(wanted[-1].columns, table_prefix(table.number), self._engine.limits.key_bytes)
 
         view, offsets = self._engine.lookup(request.table, encode)

@@ -6,12 +6,14 @@ Who finds none left waits a little, then is told to come again later. Whoever as
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from lakestore.errors import Exhausted
 
 RETRY_AFTER_SECONDS = 0.5
+Claim = Callable[[int], None]
+"""Takes more, or raises `Exhausted`."""
 
 
 class Permits:
@@ -28,16 +30,23 @@ class Permits:
         return self._held
 
     @contextmanager
-    def taken(self, amount: int) -> Iterator[None]:
-        """Hold that much while the block runs, or `Exhausted`."""
-        amount = min(amount, self._most)
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._held + amount <= self._most, self._wait_seconds):
-                raise Exhausted(self._refusal, retry_after=RETRY_AFTER_SECONDS)
-            self._held += amount
+    def taken(self, amount: int) -> Iterator[Claim]:
+        """Hold that much while the block runs, or `Exhausted`; what the block is given takes more, for as long."""
+        mine = 0
+
+        def claim(more: int) -> None:
+            nonlocal mine
+            more = min(more, self._most - mine)
+            with self._changed:
+                if not self._changed.wait_for(lambda: self._held + more <= self._most, self._wait_seconds):
+                    raise Exhausted(self._refusal, retry_after=RETRY_AFTER_SECONDS)
+                self._held += more
+            mine += more
+
         try:
-            yield
+            claim(amount)
+            yield claim
         finally:
             with self._changed:
-                self._held -= amount
+                self._held -= mine
                 self._changed.notify_all()

@@ -22,9 +22,13 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.projection import Projection, check_present, renamed
 from lakestore.schema import Table
 from lakestore.server.index import table_prefix
+from lakestore.server.permits import Claim
 from lakestore.server.state import View
 from lakestore.server.versions import Versions
 from lakestore.v1 import lakestore_pb2 as pb
+
+KEY_OBJECT_BYTES = 96
+"""About what an encoded key takes as an object of Python, beside its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Request:
     @property
     def nbytes(self) -> int:
         """Weight in the queue."""
-        return 1024 + sum(int(change.batch.nbytes) for change in self.changes)
+        return 1024 + sum(int(change.batch.nbytes) + KEY_OBJECT_BYTES * len(change.keys) for change in self.changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,13 @@ class Answer:
     """Per change: table name, inserted, updated, deleted, not found, schema version."""
 
 
-def change_of(versions: Versions, message: pb.Change, producer: str, limits: Limits = DEFAULT) -> Change:
-    """A change as it came off the wire, in the current version; names are those of the version that it says."""
+def change_of(
+    versions: Versions, message: pb.Change, producer: str, limits: Limits = DEFAULT, claim: Claim | None = None
+) -> Change:
+    """A change as it came off the wire, in the current version; names are those of the version that it says.
+
+    `claim` is told of memory that the message's length does not show, before it is taken.
+    """
     table = versions.current
     kind = pb.ChangeKind.Name(message.kind)
     if kind not in ("APPEND", "UPSERT", "DELETE"):
@@ -88,7 +97,9 @@ def change_of(versions: Versions, message: pb.Change, producer: str, limits: Lim
         batch = batch.select([name for name in source.primary_key if name in batch.schema.names])
     named = renamed(batch, source, table)
     given = frozenset(column.id for column in table.columns if column.name in set(named.schema.names))
-    batch = rows.conform(named, table, keys_only=delete, limits=limits)
+    batch = rows.conform(named, table, keys_only=delete, limits=limits, claim=claim)
+    if claim is not None and table.keyed:
+        claim(batch.num_rows * KEY_OBJECT_BYTES)
     return _routed(table, batch, given, delete=delete, producer=producer, limits=limits)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 
 import pyarrow as pa
@@ -25,7 +26,8 @@ IDLE_SECONDS = 1.0
 DECODING_COPIES = 3
 """What decoding takes of a request's bytes: the rows, cast, and in the order of their buckets."""
 
-_Waiting = tuple[Request | LakestoreError, int]
+_Waiting = tuple[Future[Answer] | LakestoreError, int]
+"""Without the rows: a client that does not read its answers must not hold them."""
 
 
 class Writes:
@@ -61,7 +63,7 @@ class Writes:
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered."""
-        return self._answered(self._submit(request), request.sequence)
+        return self._answered(self._submit(request).answer, request.sequence)
 
     def write(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitAnswer]:
         """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""
@@ -73,7 +75,7 @@ class Writes:
                 for request in requests:
                     if stopped.is_set():
                         return
-                    waiting.put((self._submit(request), request.sequence))
+                    waiting.put((self._submit(request).answer, request.sequence))
             except LakestoreError as error:
                 waiting.put((error, 0))
             except (pa.ArrowException, ValueError, TypeError, LookupError, MemoryError) as error:
@@ -101,11 +103,11 @@ class Writes:
             except Unavailable as error:
                 return error, 0
 
-    def _streamed(self, request: Request | LakestoreError, sequence: int) -> pb.CommitAnswer:
+    def _streamed(self, answer: Future[Answer] | LakestoreError, sequence: int) -> pb.CommitAnswer:
         try:
-            if isinstance(request, LakestoreError):
-                raise request
-            return self._answered(request, sequence)
+            if isinstance(answer, LakestoreError):
+                raise answer
+            return self._answered(answer, sequence)
         except LakestoreError as error:
             told = pb.Error(
                 kind=error.kind, message=error.message, applied=error.applied, retry_after_seconds=error.retry_after
@@ -115,13 +117,13 @@ class Writes:
     def _submit(self, request: pb.CommitRequest) -> Request:
         self._check(request)
         self._engine.await_room()
-        with self._decoding.taken(DECODING_COPIES * sum(len(change.rows) for change in request.changes)):
+        with self._decoding.taken(DECODING_COPIES * sum(len(change.rows) for change in request.changes)) as claim:
             view = self._engine.view
             states = [view.named(change.table) for change in request.changes]
             refusal: Invalid | None = None
             try:
                 changes = tuple(
-                    change_of(state.versions, change, request.producer, self._engine.limits)
+                    change_of(state.versions, change, request.producer, self._engine.limits, claim)
                     for state, change in zip(states, request.changes, strict=True)
                 )
             except Invalid as error:
@@ -140,9 +142,9 @@ class Writes:
             raise Invalid(f"the progress of a producer is longer than {limits.progress_bytes} bytes: keep it elsewhere")
         check_name(request.producer, limits)
 
-    def _answered(self, request: Request, sequence: int) -> pb.CommitAnswer:
+    def _answered(self, future: Future[Answer], sequence: int) -> pb.CommitAnswer:
         try:
-            answer: Answer = request.answer.result(ANSWER_SECONDS)
+            answer = future.result(ANSWER_SECONDS)
         except TimeoutError as error:
             raise Unavailable("the commit was not answered in time: try again", applied="unknown") from error
         results = [

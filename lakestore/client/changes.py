@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from lakestore import moments
 from lakestore.client.resume import resumed
-from lakestore.client.transport import Transport
-from lakestore.errors import Internal, Invalid
+from lakestore.client.retry import Backoff
+from lakestore.client.transport import LocalTransport, Transport
+from lakestore.errors import Internal, Invalid, LakestoreError
 from lakestore.schema import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.token import Place, Token
 from lakestore.union import arrow
@@ -30,7 +31,7 @@ class ChangeBatch:
     def __init__(
         self, message: pb.ChangeBatch, rows: pa.Table | None = None, stream: ChangeStream | None = None, token: str = ""
     ) -> None:
-        self._stream, self._epoch = stream, message.subscription_epoch
+        self._stream = stream
         self.name = message.table
         """`database.table`."""
         self.token = token or message.token
@@ -49,7 +50,7 @@ class ChangeBatch:
         """Everything up to and with this batch is done: the named subscription goes on behind it, durably."""
         if self._stream is None or not self._stream.subscription:
             raise Invalid("only batches of a named subscription are acknowledged: changes(subscription='name')")
-        self._stream.ack(self._epoch, self.token)
+        self._stream.ack(self.token)
 
     def to_arrow(self) -> pa.Table:
         """The rows."""
@@ -70,7 +71,8 @@ class ChangeStream:
 
     def __init__(self, transport: Transport, request: pb.ChangesRequest) -> None:
         self._transport, self._request = transport, request
-        self._messages = resumed(transport, request)
+        self._epoch = 0
+        self._messages = resumed(transport, request, self._opened)
         self._batches = self._read()
 
     @property
@@ -84,9 +86,20 @@ class ChangeStream:
     def __next__(self) -> ChangeBatch:
         return next(self._batches)
 
-    def ack(self, epoch: int, token: str) -> None:
-        """Move the subscription's position, as its consumer of that epoch."""
-        self._transport.ack(pb.AckRequest(subscription=self.subscription, epoch=epoch, token=token))
+    def ack(self, token: str) -> None:
+        """Move the subscription's position; tried again while the server cannot be reached, as that moves it once."""
+        backoff = Backoff()
+        while True:
+            try:
+                self._transport.ack(pb.AckRequest(subscription=self.subscription, epoch=self._epoch, token=token))
+                return
+            except LakestoreError as error:
+                if isinstance(self._transport, LocalTransport) or not backoff.wait(error):
+                    raise
+
+    def _opened(self, epoch: int) -> None:
+        """Each connection is the subscription's next consumer; batches of an earlier one are still this stream's."""
+        self._epoch = epoch
 
     def close(self) -> None:
         """End the stream."""

@@ -7,7 +7,7 @@ after a reconnect rows come again; they are known by bucket and offset, which on
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -56,15 +56,17 @@ class Seen:
         return mask
 
 
-def resumed(transport: Transport, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
-    """The stream of a request, over as many connections as it takes."""
+def resumed(
+    transport: Transport, request: pb.ChangesRequest, opened: Callable[[int], None] = lambda _: None
+) -> Iterator[pb.ChangeBatch]:
+    """The stream of a request, over as many connections as it takes; `opened` is told a subscription's epoch."""
     fixed = pb.ChangesRequest()
     fixed.CopyFrom(request)
     if request.start == "latest" and not request.subscription:
         fixed.start = _head(transport, request)
     if request.until == "now":
         fixed.until = _head(transport, request)
-    return _resumed(transport, fixed)
+    return _resumed(transport, fixed, opened)
 
 
 def _head(transport: Transport, request: pb.ChangesRequest) -> str:
@@ -105,13 +107,16 @@ class _Handed:
         self._again = True
 
 
-def _resumed(transport: Transport, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
+def _resumed(
+    transport: Transport, request: pb.ChangesRequest, opened: Callable[[int], None]
+) -> Iterator[pb.ChangeBatch]:
     backoff, handed = Backoff(), _Handed(request)
     while True:
         messages = transport.changes(request)
         try:
             for message in messages:
                 backoff.reset()
+                opened(message.subscription_epoch)
                 fresh = handed.fresh(message)
                 if fresh is not None:
                     yield fresh

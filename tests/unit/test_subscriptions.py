@@ -93,7 +93,7 @@ def test_a_position_of_another_stream_is_refused(kept: Kept) -> None:
     next(stream)
     for wrong in (foreign, token):
         with pytest.raises(Invalid, match="not one of subscription"):
-            stream.ack(1, wrong)
+            stream.ack(wrong)
     with pytest.raises(NotFound, match="was dropped"):
         kept.lake.transport.ack(pb.AckRequest(subscription="none", epoch=1, token=foreign))
     stream.close()
