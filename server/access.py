@@ -26,6 +26,7 @@ log = logging.getLogger("lakestore.access")
 CHECK_SECONDS = 1.0
 """How old the knowledge of the auth file may be."""
 _Stamp = tuple[int, int, int]
+"""Content, mode and file: a file that was refused for its mode is read again when that is set right."""
 
 
 class Access:
@@ -40,7 +41,8 @@ class Access:
         self.generation = 0
         """Changes whenever rights may have."""
         if file is not None:
-            self._book, self._stamp = _load(file), _stamp_of(file)
+            self._stamp = _stamp_of(file)
+            self._book = _load(file)
 
     @property
     def is_open(self) -> bool:
@@ -171,7 +173,7 @@ def _stamp_of(file: Path) -> _Stamp:
         found = file.stat()
     except OSError as error:
         raise Invalid(f"auth file {file} cannot be read: {error.strerror}") from error
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
 def _refusal(token: str, certificate: Sequence[str]) -> str:

@@ -161,7 +161,7 @@ class Feed:
 def _chosen(view: View, tables: tuple[str, ...], columns: list[str]) -> tuple[tuple[int, ...], ...]:
     """The ids of the columns to show, per table; nothing where none are named."""
     named = [name for name in columns if name not in SYSTEM_TYPES]
-    chosen = (tuple(view.tables[uuid].table.column(name).id for name in named) for uuid in tables)
+    chosen = (tuple(view.tables[uuid].versions.column_id(name) for name in named) for uuid in tables)
     return tuple(chosen) if columns else ()
 
 

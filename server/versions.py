@@ -61,6 +61,12 @@ class Versions:
                 return table
         raise Invalid(f"table {self.current.name} has no schema version {schema_id}: load the table again")
 
+    def column_id(self, name: str) -> int:
+        """The id of the column that has the name, or had it last: who follows it goes on when it is renamed."""
+        named = (column.id for table in reversed(self.tables) for column in table.columns if column.name == name)
+        found = next(named, None)
+        return self.current.column(name).id if found is None else found
+
     def stored(self, schema_id: int) -> pa.Schema:
         """The schema of batches that were stored in that version."""
         return stored_schema(self.numbered(schema_id))

@@ -126,7 +126,9 @@ class ChangeStream:
             raise Internal(f"the server names no place in the snapshot of table {message.table}")
         with Cut(self._transport, [message.table], at=Token(token.timeline, token.lsn)) as cut:
             scan = cut.plan.scan(message.table)
-            names = [*LAKE_COLUMNS, *scan.table.selected([n for n in self._request.columns if n not in SYSTEM_TYPES])]
+            asked = self._request.columns
+            named = [name for name in asked if name not in SYSTEM_TYPES]
+            names = [*LAKE_COLUMNS, *(scan.table.selected(named) if named or not asked else [])]
             held: pa.RecordBatch | None = None
             for batch in arrow.execute(cut, scan, names):
                 rows = _behind(batch, token.place.bucket, token.place.offset)

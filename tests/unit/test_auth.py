@@ -187,6 +187,19 @@ def test_a_changed_file_holds_within_seconds_and_a_broken_one_changes_nothing(
     assert access.caller(OTHER).principal.name == "etl"
 
 
+def test_a_file_that_was_refused_for_its_mode_holds_once_that_is_right(
+    access: Access, file: Path, clock: HandClock
+) -> None:
+    file.chmod(0o604)
+    changed(file, yaml.safe_dump(said((["read"], ["*"]), tokens=[{"sha256": hash_of(OTHER)}])))
+    clock.us += 2_000_000
+    assert access.caller(TOKEN).principal.name == "etl"
+    file.chmod(0o600)
+    clock.us += 2_000_000
+    with pytest.raises(NotAuthenticated):
+        access.caller(TOKEN)
+
+
 def test_nobody_without_credentials_is_a_principal(access: Access) -> None:
     shows: list[tuple[str, list[str]]] = [("", []), ("nonsense", []), ("", ["x"]), ("nonsense", ["etl"])]
     for token, certificate in shows:

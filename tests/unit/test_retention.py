@@ -13,6 +13,7 @@ import pytest
 from lakestore import schema
 from lakestore.errors import Invalid, PositionExpired
 from lakestore.retention import Retention, parsed
+from lakestore.schema import SYSTEM_TYPES
 from lakestore.server.disk import RealDisk
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
@@ -301,6 +302,8 @@ def test_union_reads_stay_exact_over_lake_and_log(tmp_path: Path) -> None:
         assert kept.lake.at(token).sql(f"SELECT max(v) AS m FROM {NAME}").to_pylist() == [{"m": newest}]
         assert kept.values(NAME, token) == list(range(newest + 1, 9))
     assert sorted(kept.values(NAME, "snapshot")) == list(range(9))
+    for batch in table.changes("snapshot", until="now", columns=["__offset"]):
+        assert set(batch.table.schema.names) <= set(SYSTEM_TYPES), "from the lake as from the log"
     found = verify(kept.lake.transport, NAME)
     assert found.same, found.problems()
     kept.close()

@@ -248,6 +248,12 @@ def test_a_change_batch_has_rows_of_one_version_and_says_which(home: Home) -> No
     assert [(row["__change"], row["id"], row["m"], row["c"]) for row in old] == [("-U", 1, 3, 9), ("-D", 2, 2, 9)]
     shown = [batch.table.schema.names[4:] for batch in table.changes(until="now", columns=["m", "c"])]
     assert shown == [["n"], ["m", "c"], ["m", "c"]]
+    opened_before = [
+        batch.table.schema.names[4:] for batch in table.changes(middle, until="now", columns=["n", "word"])
+    ]
+    assert opened_before == [["m", "word"], ["m"]], "a stream that is opened again goes on as if it never ended"
+    with pytest.raises(Invalid, match="no column 'never'"):
+        list(table.changes(until="now", columns=["never"]))
     snapshot = list(table.changes("snapshot", until="now"))
     assert {batch.schema_id for batch in snapshot} == {2}
     resumed = list(table.changes(snapshot[0].token, until="now", columns=["c"]))
