@@ -19,6 +19,7 @@ from lakestore.client import credentials
 from lakestore.client import transport as transports
 from lakestore.client.alter import fitting
 from lakestore.client.changes import ChangeStream, Start, request
+from lakestore.client.combine import Combiner
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import within
 from lakestore.client.table import Table
@@ -111,6 +112,7 @@ class Lake:
         self.transport = transport
         self.address = address
         self.producers = ProducerPool(transport)
+        self.single_writes = Combiner(self.producers)
         self._on_close = on_close
         self._lock = threading.Lock()
         self._last: Token | None = None

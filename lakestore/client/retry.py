@@ -36,6 +36,11 @@ def seconds_left(most: float) -> float:
     return most if end is None else min(most, max(end - time.monotonic(), 0.0))
 
 
+def has_deadline() -> bool:
+    """Whether the caller has set one."""
+    return _DEADLINE.get() is not None
+
+
 def is_passing(error: LakestoreError) -> bool:
     """Whether the same request may succeed later."""
     return isinstance(error, (Unavailable, Exhausted))

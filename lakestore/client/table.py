@@ -10,8 +10,9 @@ import pyarrow as pa
 from lakestore import rows
 from lakestore.client.alter import fitting, steps_of
 from lakestore.client.changes import ChangeStream, Start, request
+from lakestore.client.combine import Write
 from lakestore.client.producer import Producer
-from lakestore.client.writer import Writer, change
+from lakestore.client.writer import Writer
 from lakestore.evolution import Step
 from lakestore.moments import At, position_text
 from lakestore.schema import Table as Definition
@@ -72,9 +73,9 @@ class Table:
 
     def _write(self, kind: pb.ChangeKind.ValueType, data: Any) -> str:
         version, batch = fitting(self._lake, self.definition, data)
-        answer = self._lake.producers.commit([change(self.name, kind, [batch], version.schema_id)])
-        self.last_result = answer.results[0]
-        return self._lake.seen(answer.token)
+        written = self._lake.single_writes.commit(Write(self.name, kind, batch, version.schema_id))
+        self.last_result = written.result
+        return self._lake.seen(written.token)
 
     def writer(self, *, producer: str | None = None) -> Writer:
         """Pipelined writing. A named producer fences its predecessor and is handed its progress back."""

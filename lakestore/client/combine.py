@@ -1,0 +1,163 @@
+"""Single writes of many threads as one commit: while a few are on their way, those that come wait and go together.
+
+A thread alone never waits. Nobody's error is another's: a group that is refused is sent again one by one, each by
+its own thread. Writes inside `within` and large ones go alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakestore.client.producer import ProducerPool
+from lakestore.client.retry import has_deadline, is_passing
+from lakestore.client.transport import PROCESS
+from lakestore.client.writer import change
+from lakestore.errors import Internal, LakestoreError, Unavailable, error_of
+from lakestore.v1 import lakestore_pb2 as pb
+
+SMALL_BYTES_MAX = 64 << 10
+"""A larger write gains nothing from company."""
+GROUP_WRITES_MAX = 64
+ON_THE_WAY = 2
+"""Commits that one lake has in flight before others wait for company."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Rows of one call."""
+
+    table: str
+    kind: pb.ChangeKind.ValueType
+    batch: pa.RecordBatch
+    schema_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one call's rows."""
+
+    token: str
+    result: pb.ChangeResult
+
+
+@dataclass(slots=True)
+class _Waiting:
+    write: Write
+    woken: threading.Event = field(default_factory=threading.Event)
+    leads: bool = False
+    """Its thread sends the next group."""
+    outcome: Written | LakestoreError | None = None
+    refused: bool = False
+    """Its group was, for what may be another's fault: nothing of it is stored."""
+
+
+class Combiner:
+    """All single writes of a lake. Thread-safe."""
+
+    def __init__(self, producers: ProducerPool, *, on_the_way_max: int = ON_THE_WAY) -> None:
+        self._producers, self._on_the_way_max = producers, on_the_way_max
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        """In no group yet, and not leading one."""
+        self._on_the_way = 0
+
+    def commit(self, write: Write) -> Written:
+        """Commit one write, alone or in company."""
+        PROCESS.check()
+        if write.batch.nbytes > SMALL_BYTES_MAX or has_deadline():
+            return self._alone(write)
+        mine = _Waiting(write)
+        with self._lock:
+            mine.leads = self._on_the_way < self._on_the_way_max
+            if mine.leads:
+                self._on_the_way += 1
+            else:
+                self._waiting.append(mine)
+        if not mine.leads:
+            mine.woken.wait()
+        if mine.leads:
+            self._lead(mine)
+        if mine.refused:
+            return self._alone(write)
+        if isinstance(mine.outcome, Written):
+            return mine.outcome
+        raise mine.outcome or Internal("a commit ended without an answer", applied="unknown")
+
+    def _alone(self, write: Write) -> Written:
+        answer = self._producers.commit([_joined([write])])
+        return Written(answer.token, answer.results[0])
+
+    def _lead(self, mine: _Waiting) -> None:
+        """Send this write with those that wait; then one of those that came meanwhile leads."""
+        group = [mine]
+        with self._lock:
+            while self._waiting and len(group) < GROUP_WRITES_MAX:
+                group.append(self._waiting.popleft())
+        lost = Unavailable("the call that carried this commit was interrupted", applied="unknown")
+        for each in group:
+            each.outcome = _copy(lost)
+        try:
+            for each, outcome in zip(group, self._sent([each.write for each in group]), strict=True):
+                each.outcome = outcome
+        except LakestoreError as error:
+            refused = len(group) > 1 and error.applied == "no" and not is_passing(error)
+            for each in group:
+                each.outcome, each.refused = _copy(error), refused
+        finally:
+            self._hand_over(group)
+
+    def _hand_over(self, group: Sequence[_Waiting]) -> None:
+        with self._lock:
+            following = self._waiting.popleft() if self._waiting else None
+            if following is None:
+                self._on_the_way -= 1
+        if following is not None:
+            following.leads = True
+            following.woken.set()
+        for each in group:
+            each.woken.set()
+
+    def _sent(self, writes: Sequence[Write]) -> list[Written]:
+        """One commit of them all."""
+        together = _together(writes)
+        answer = self._producers.commit([_joined([writes[i] for i in members]) for members in together])
+        written = {
+            i: Written(answer.token, _share(writes[i], result))
+            for members, result in zip(together, answer.results, strict=True)
+            for i in members
+        }
+        return [written[i] for i in range(len(writes))]
+
+
+def _together(writes: Sequence[Write]) -> list[list[int]]:
+    """Places of the writes that may be one change: appends of like rows to one table."""
+    groups: dict[object, list[int]] = {}
+    for i, write in enumerate(writes):
+        alike = (write.table, write.schema_id, write.batch.schema) if write.kind == pb.APPEND else i
+        groups.setdefault(alike, []).append(i)
+    return list(groups.values())
+
+
+def _joined(writes: Sequence[Write]) -> pb.Change:
+    first = writes[0]
+    return change(first.table, first.kind, [write.batch for write in writes], first.schema_id)
+
+
+def _share(write: Write, result: pb.ChangeResult) -> pb.ChangeResult:
+    """What one write did of what its change did."""
+    if write.kind != pb.APPEND:
+        return result
+    own = pb.ChangeResult()
+    own.CopyFrom(result)
+    own.inserted = write.batch.num_rows
+    return own
+
+
+def _copy(error: LakestoreError) -> LakestoreError:
+    """Each thread raises its own."""
+    return error_of(error.kind, error.message, error.applied, error.retry_after)
