@@ -100,12 +100,21 @@ class Stream(Generic[T]):
 
     async def aclose(self) -> None:
         """End the stream. Again is harmless."""
+        if self._closed:
+            return
         self._closed = True
         self._scope.cancel()
         self._bridge.streams.discard(self)
         if self._next is not None:
             self._next.add_done_callback(_forget)
+        self._thread.submit(self._let_go)
         self._thread.shutdown(wait=False)
+
+    def _let_go(self) -> None:
+        """Give back what the iterator holds, such as the lease of a read: a call that no loop may wait for."""
+        close = getattr(self._items, "close", None)
+        if close:
+            close()
 
     async def __aenter__(self) -> Self:
         return self
