@@ -35,6 +35,8 @@ _SIMPLE: dict[str, tuple[pa.DataType, str]] = {
     "timestamp": (pa.timestamp("us"), "timestamp"),
     "timestamptz": (pa.timestamp("us", tz="UTC"), "timestamptz"),
 }
+NAMES = tuple(_SIMPLE)
+"""Types that are a name and no more."""
 _BY_ARROW = {arrow: name for name, (arrow, _) in _SIMPLE.items()}
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _FIXED = re.compile(r"fixed\(\s*(\d+)\s*\)")

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
-from lakestore import config
+from lakestore import config, tablefile, types
 from lakestore.cli.main import cli
 from lakestore.server import metrics, policy
 from lakestore.server.settings import Settings
@@ -186,6 +186,26 @@ def test_links_and_named_files_lead_somewhere(page: Path) -> None:
         r"`((?:tests|lakestore|server|tiering|spark_reader|docs|proto|examples)/[\w./]+\.\w+)`", text
     ):
         assert (ROOT / path).exists(), path
+
+
+def test_the_page_of_tables_is_a_file_that_apply_takes_and_names_every_type() -> None:
+    page = (ROOT / "docs" / "tables.md").read_text()
+    (text,) = blocks(ROOT / "docs" / "tables.md", "yaml")
+    for table in tablefile.parse(text, "tables.yaml"):
+        table.definition()
+    named = {name for spoken in re.findall(r"`([^`]*)`", page) for name in spoken.split()}
+    keys = ("TABLE_KEYS", "COLUMN_KEYS")
+    assert {name for key in keys for name in getattr(tablefile, f"_{key}")} | set(types.NAMES) <= named
+
+
+def test_the_table_of_modules_names_every_module() -> None:
+    told = (ROOT / "docs" / "architecture.md").read_text().partition("## 2.")[0]
+    named = {name for spoken in re.findall(r"`([^`]*)`", told) for name in spoken.split()}
+    folders = ("lakestore", "lakestore/union", "lakestore/client", "lakestore/cli", "lakestore/demo", "tiering",
+               "spark_reader", "server", "server/catalog", "server/inspect")  # fmt: skip
+    modules = {path.name for folder in folders for path in (ROOT / folder).glob("[!_]*.py")}
+    assert sorted(modules - named) == [], "name it in docs/architecture.md §1"
+    assert sorted(name for name in named if name.endswith(".py") and "/" not in name and name not in modules) == []
 
 
 if __name__ == "__main__":

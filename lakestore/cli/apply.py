@@ -55,7 +55,7 @@ class Move:
 @server_option
 @json_option
 def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json: bool) -> int:
-    """Create or evolve tables to what a file says.
+    """Create or evolve tables to what a file says; docs/tables.md is about such files.
 
     The whole file is checked before the first change. Tables that it does not name are left alone. A column is
     renamed with `renamed_from:` in the file, and dropped only if --allow-drop names it.
