@@ -25,6 +25,7 @@ log = logging.getLogger("lakestore.retention")
 CLOCK_JUMP_SECONDS = 3_600.0
 CLOCK_PAUSE_SECONDS_MAX = 86_400.0
 _NEWEST = 1 << 62
+_SAID = {"lake": "what is not in the lake yet", "restore": "a lake that is ahead of this restored server"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,4 +220,4 @@ class Retention:
 
 
 def _named(holders: Sequence[str]) -> str:
-    return " and ".join("what is not in the lake yet" if by == "lake" else by for by in holders)
+    return " and ".join(_SAID.get(by, by) for by in holders)
