@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from lakestore.errors import Denied, NotAuthenticated
-from lakestore.server import auth, owned, policy
+from lakestore.server import auth, logs, owned, policy
 from lakestore.server.access import Access, Caller
 from lakestore.server.engine import Engine
 from lakestore.server.policy import Asked, Kind, Row
@@ -75,7 +75,7 @@ class Admission:
         try:
             policy.check(row, principal, asked, self._known, what)
         except Denied as error:
-            log.info("denied: %s", error.message)
+            logs.event(log, logging.INFO, "denied", what=what, why=error.message)
             raise
 
     def _caller(self, row: Row | None, token: str, certificate: Sequence[str], what: str) -> Caller | None:
@@ -84,7 +84,7 @@ class Admission:
         try:
             return self.access.caller(token, certificate)
         except NotAuthenticated as error:
-            log.info("denied: %s: %s", what, error.message)
+            logs.event(log, logging.INFO, "denied", what=what, why=error.message)
             raise
 
 

@@ -100,6 +100,7 @@ class HttpServer:
             proxy_headers=False,
             ssl_context_factory=_renewing(keys) if keys else None,
         )
+        self._wanted = config.port
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
         self.port = 0
@@ -110,7 +111,9 @@ class HttpServer:
         deadline = time.monotonic() + START_SECONDS
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise Unavailable("the HTTP port cannot be opened: is it in use?")
+                raise Unavailable(
+                    f"the HTTP port {self._wanted} cannot be opened: is it in use? --http-port 0 picks a free one"
+                )
             time.sleep(0.01)
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
 

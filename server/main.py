@@ -104,7 +104,9 @@ class Server:
         try:
             self._grpc = GrpcServer(self.service, f"{host}:{self.settings.port}", admission, self._keys, limits)
         except RuntimeError as error:
-            raise Unavailable(f"the gRPC port {self.settings.port} cannot be opened: is it in use?") from error
+            raise Unavailable(
+                f"the gRPC port {self.settings.port} cannot be opened: is it in use? --port 0 picks a free one"
+            ) from error
         self.about.update(http=f"{host}:{self._http.port}", grpc=f"{host}:{self._grpc.port}")
         self._grpc.start()
 

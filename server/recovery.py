@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore import keys
-from lakestore.errors import Conflict, Corrupt, NewerFormat
+from lakestore.errors import Conflict, Corrupt, Invalid, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 from lakestore.server import catalog_log, checkpoint, formats, journal, journal_writer, segment
@@ -86,7 +86,10 @@ def _first_checkpoint(folder: Path, disk: Disk) -> dict[str, Any]:
 
 def lock_folder(folder: Path) -> IO[str]:
     """Keep a second server out; the lock ends with the process."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise Invalid(f"the data folder {folder} is, or lies in, a file: name a folder") from error
     file = (folder / "lock").open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

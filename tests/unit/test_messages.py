@@ -62,6 +62,13 @@ def test_the_http_port_is_told_apart_from_a_silent_server() -> None:
     assert told.message == "the server at h:7341 speaks HTTP: name the gRPC port, by default 7340"
 
 
+def test_a_data_folder_that_is_a_file_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "data"):
+        with pytest.raises(Invalid, match="is, or lies in, a file: name a folder"):
+            ls.open(path)
+
+
 def test_counting_looks_at_the_columns_too(lake: ls.Lake) -> None:
     with pytest.raises(Invalid, match="no column 'w'"):
         lake.table("d.t").scan(columns=["w"]).count()
