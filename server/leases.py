@@ -131,6 +131,11 @@ class Leases:
             self._retired.update((table_uuid, snapshot) for snapshot in snapshots)
         return True
 
+    def keep(self, table_uuid: str, snapshots: frozenset[int]) -> None:
+        """These snapshots do not expire after all."""
+        with self._lock:
+            self._retired.difference_update((table_uuid, snapshot) for snapshot in snapshots)
+
     def is_retired(self, table_uuid: str, snapshot: int) -> bool:
         """Whether no read may begin on a snapshot any more."""
         return (table_uuid, snapshot) in self._retired

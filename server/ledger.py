@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lakestore.errors import Conflict
+from lakestore.errors import Conflict, LakestoreError
 from lakestore.schema import Table
 from lakestore.server import catalog_log
 from lakestore.server.bucket import Position
@@ -83,17 +83,24 @@ class JournalLedger:
 
     def commit(self, change: CatalogChange) -> None:
         """Journal the change, or refuse it before anything is written."""
+        retired: list[tuple[str, frozenset[int]]] = []
 
         def plan(state: State, frame: Frame) -> None:
             catalog_log.check(change, state.view.namespaces, state.view.pointers)
-            self._check_still_true(change, state)
+            self._check_still_true(change, state, retired)
             frame.catalog.append(catalog_log.encode(change))
 
         self._engine.reach(CrashPoint.CATALOG_READY)
-        self._engine.operate(plan)
+        try:
+            self._engine.operate(plan)
+        except LakestoreError as error:
+            if error.applied == "no":
+                for uuid, snapshots in retired:
+                    self._leases.keep(uuid, snapshots)
+            raise
         self._engine.reach(CrashPoint.CATALOG_COMMITTED)
 
-    def _check_still_true(self, change: CatalogChange, state: State) -> None:
+    def _check_still_true(self, change: CatalogChange, state: State, retired: list[tuple[str, frozenset[int]]]) -> None:
         """The gate judged by leases and epoch of a moment ago: a change they overtook is judged again."""
         for uuid, added, forgotten in catalog_log.tier_changes(change):
             known = state.view.tables.get(uuid)
@@ -102,3 +109,4 @@ class JournalLedger:
                 raise Conflict("another tierer has taken over")
             if forgotten and not self._leases.retire(uuid, forgotten):
                 raise Conflict("a read has begun on a snapshot that was to expire")
+            retired.append((uuid, forgotten))

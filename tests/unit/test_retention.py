@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from lakestore import schema
-from lakestore.errors import Invalid, PositionExpired
+from lakestore.errors import Exhausted, Invalid, PositionExpired
 from lakestore.retention import Retention, parsed
 from lakestore.schema import SYSTEM_TYPES
+from lakestore.server.catalog.ledger import CatalogChange, SetPointer
 from lakestore.server.disk import RealDisk
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
@@ -272,6 +273,27 @@ def test_a_refused_frame_moves_nothing(kept: Kept, monkeypatch: pytest.MonkeyPat
         pass
     kept.run()
     assert kept.state(NAME).starts() == (3,)
+
+
+def test_an_expiry_that_is_refused_leaves_its_snapshots_readable(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(kept)
+    first = kept.append(NAME, 1)
+    snapshot = kept.tier(NAME)
+    state, view = kept.state(NAME), kept.server.engine.view
+    pointer = view.pointers[state.table.namespace, state.table.short_name]
+    expiry = SetPointer(state.table.namespace, state.table.short_name, pointer.location, pointer, (), (snapshot,))
+
+    def full(*_: object) -> int:
+        raise OSError(28, "no space")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(kept.server.engine._journal._file, "write", full)
+        with pytest.raises(Exhausted, match="free space"):
+            kept.server.catalog._ledger.commit(CatalogChange((expiry,)))
+    asked = pb.PlanRequest(tables=[NAME], at=first)
+    assert kept.lake.transport.plan(asked).tables[0].snapshot_id == snapshot
+    kept.server.catalog._ledger.commit(CatalogChange((expiry,)))
+    assert kept.lake.transport.plan(asked).tables[0].snapshot_id == 0
 
 
 def test_union_reads_stay_exact_over_lake_and_log(tmp_path: Path) -> None:
