@@ -157,7 +157,8 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
     "--start",
     default="earliest",
     show_default=True,
-    help="earliest, latest, snapshot, a token, or a time such as 2026-11-20T10:00Z (UTC where it names no zone).",
+    help="earliest (what the log still has), latest, snapshot (all rows, then changes), a token, or a time such as"
+    " 2026-11-20T10:00Z (UTC where it names no zone).",
 )
 @click.option("--until", default="now", show_default=True, help="now or a token.")
 @click.option("-f", "--follow", is_flag=True, help="Go on for ever.")
