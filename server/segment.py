@@ -9,7 +9,7 @@ Primary-key tables: one uncompressed batch, for random reads in the mapped file.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,9 +48,8 @@ def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> in
 
     The folder is the caller's to sync.
     """
-    batches = [piece.load() for chunk in chunks for piece in chunk.pieces()]
-    parts, entries = (_plain if keyed else _packed)(batches)
-    body = pa.py_buffer(b"".join(parts))
+    batches = (piece.load() for chunk in chunks for piece in chunk.pieces())
+    body, entries = (_plain if keyed else _packed)(batches)
     index = CommitIndex.joined([chunk.index for chunk in chunks])
     crcs = _block_crcs(body)
     arrays = (index.lsn, index.time_us, index.end, index.live_sum.view(np.int64), index.live_rows)
@@ -70,28 +69,44 @@ def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> in
     return size
 
 
-def _plain(batches: list[pa.RecordBatch]) -> tuple[list[Any], list[list[int]]]:
-    batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+def _plain(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Buffer, list[list[int]]]:
+    """One batch as it is, for random reads."""
+    every = list(batches)
+    batch = pa.concat_batches(every) if len(every) > 1 else every[0]
     buffer = batch.serialize()
-    return _padded(buffer), [[0, buffer.size, batch.num_rows]]
+    return pa.py_buffer(b"".join(_padded(buffer))), [[0, buffer.size, batch.num_rows]]
 
 
-def _packed(batches: list[pa.RecordBatch]) -> tuple[list[Any], list[list[int]]]:
+def _packed(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Buffer, list[list[int]]]:
+    """Compressed batches of about one size; only one of them is in memory unpacked."""
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    parts: list[Any] = []
-    entries, at = [], 0
-    rows = pa.Table.from_batches(batches).combine_chunks()
-    fitting = LOG_BATCH_BYTES * rows.num_rows // max(rows.nbytes, 1)
-    for batch in rows.to_batches(max_chunksize=min(max(fitting, 1), LOG_BATCH_ROWS)):
-        sink = pa.BufferOutputStream()
+    sink = pa.BufferOutputStream()
+    entries = []
+    for batch in _even(batches):
+        at = sink.tell()
         with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
             writer.write_batch(batch)
-        buffer = sink.getvalue()
-        entries.append([at, buffer.size, batch.num_rows])
-        padded = _padded(buffer)
-        parts += padded
-        at += sum(len(part) for part in padded)
-    return parts, entries
+        size = sink.tell() - at
+        entries.append([at, size, batch.num_rows])
+        sink.write(bytes(-size % 64))
+    return sink.getvalue(), entries
+
+
+def _even(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches as large as a segment's may be."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        fitting = min(max(LOG_BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1), 1), LOG_BATCH_ROWS)
+        for at in range(0, batch.num_rows, fitting):
+            piece = batch.slice(at, fitting)
+            rows, size = rows + piece.num_rows, size + int(piece.nbytes)
+            if waiting and (rows > LOG_BATCH_ROWS or size > LOG_BATCH_BYTES):
+                yield pa.concat_batches(waiting)
+                waiting, rows, size = [], piece.num_rows, int(piece.nbytes)
+            waiting.append(piece)
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _block_crcs(body: pa.Buffer) -> npt.NDArray[np.uint32]:

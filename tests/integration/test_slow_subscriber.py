@@ -12,6 +12,7 @@ import pytest
 
 import lakestore as ls
 from lakestore import rpc
+from lakestore.limits import DEFAULT
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.process import ServerProcess
 
@@ -48,7 +49,9 @@ def test_subscribers_that_do_not_read_cost_bounded_memory(tmp_path: Path) -> Non
         assert sum(len(batch) for batch in table.changes(until="now")) == ROWS * ROUNDS, "others read on"
         grown = resident_bytes(server.pid) - before
         unread = STALLED * ROUNDS * ROWS * BLOB
-        assert grown < unread / 8, f"{grown >> 20} MB grown with {unread >> 20} MB unread"
+        held = 2 * STALLED * DEFAULT.read_batch_bytes
+        assert held < unread / 4
+        assert grown < held, f"{grown >> 20} MB grown with {unread >> 20} MB unread: more than two batches a stream"
         for call in calls:
             call.cancel()
         for channel in channels:
