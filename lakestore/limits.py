@@ -73,7 +73,7 @@ class Limits:
     """How long a commit waits for room, in the queue and in memory, before it is told to come again later."""
     in_flight_bytes: int = option(512 * _MB, low=1 * _MB, high=64 * _GB)
     """Requests that are being decoded and checked, each counted with what that takes; one more waits, as above."""
-    group_bytes: int = option(8 * _MB, low=1, high=_INT32)
+    group_bytes: int = option(4 * _MB, low=1, high=_INT32)
     """About what one journal frame takes from the queue; the rest goes into the next."""
 
     journal_checkpoint_bytes: int = option(96 * _MB, low=1 * _KB, high=32 * _GB)

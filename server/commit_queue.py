@@ -20,6 +20,8 @@ from lakestore.server.state import State, View
 
 SMALL_BYTES_MAX = 64 << 10
 """A request up to here goes before larger ones of others."""
+SMALL_STRETCH = 1.25
+"""A bulk load fills what there is; this much beyond is left for small requests."""
 TURNS_PASSED_MAX = 16
 """So many turns in a row go by a large request that waits, then it has one: acknowledgements alone never end."""
 
@@ -48,9 +50,11 @@ Work = Request | Operation | Task
 
 
 class CommitQueue:
-    """Thread-safe. `is_full` says whether something else than the queue leaves no room; `refuse` raises when down."""
+    """Thread-safe. `is_full` says whether something else than the queue leaves no room, its limits stretched by a
+    factor; `refuse` raises when down.
+    """
 
-    def __init__(self, limits: Limits, is_full: Callable[[], bool], refuse: Callable[[], None]) -> None:
+    def __init__(self, limits: Limits, is_full: Callable[[float], bool], refuse: Callable[[], None]) -> None:
         self._limits, self._is_full, self._refuse = limits, is_full, refuse
         self._changed = threading.Condition()
         self._small: deque[Work] = deque()
@@ -70,17 +74,19 @@ class CommitQueue:
         """Rows that wait."""
         return self._nbytes
 
-    def await_room(self, seconds: float, retry_after: Callable[[], float]) -> None:
-        """Wait until there is room; `Exhausted` when the time is over."""
+    def await_room(self, seconds: float, retry_after: Callable[[], float], nbytes: int = SMALL_BYTES_MAX + 1) -> None:
+        """Wait until there is room for so much; `Exhausted` when the time is over."""
+        stretch = SMALL_STRETCH if nbytes <= SMALL_BYTES_MAX else 1.0
         with self._changed:
-            room = self._changed.wait_for(lambda: self._closed or self._has_room(), seconds)
+            room = self._changed.wait_for(lambda: self._closed or self._has_room(stretch), seconds)
             self._refuse()
             if not room:
                 raise Exhausted("the commit queue is full: send more slowly", retry_after=retry_after())
 
-    def _has_room(self) -> bool:
+    def _has_room(self, stretch: float) -> bool:
         limits = self._limits
-        return len(self) < limits.queue_commits and self._nbytes < limits.queue_bytes and not self._is_full()
+        full = len(self) >= limits.queue_commits * stretch or self._nbytes >= limits.queue_bytes * stretch
+        return not full and not self._is_full(stretch)
 
     def put(self, work: Work) -> None:
         """Add work; it is refused when the server is down."""

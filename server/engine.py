@@ -139,11 +139,11 @@ class Engine:
 
     def submit(self, request: Request | Operation) -> None:
         """Queue work; its answer comes by its future. `Exhausted`, with a hint, when there is no room soon."""
-        self.await_room(OPERATION_WAIT_SECONDS if isinstance(request, Operation) else None)
+        self.await_room(OPERATION_WAIT_SECONDS if isinstance(request, Operation) else None, request.nbytes)
         request.queued = self._clock.monotonic()
         self._queue.put(request)
 
-    def await_room(self, seconds: float | None = None) -> None:
+    def await_room(self, seconds: float | None = None, nbytes: int = 1 << 30) -> None:
         """Wait until the queue has room, for rows no longer than `queue_wait_ms`: before their memory is taken."""
         if seconds is None and self._is_disk_full():
             raise Exhausted(
@@ -153,7 +153,7 @@ class Engine:
         if seconds is None:
             self.refuse_when_draining()
         wait = self.limits.queue_wait_ms / 1000 if seconds is None else seconds
-        self._queue.await_room(wait, self._drain_seconds)
+        self._queue.await_room(wait, self._drain_seconds, nbytes)
 
     def _drain_seconds(self) -> float:
         """About how long the loop takes for what waits, at the pace of the journal so far."""
@@ -169,8 +169,8 @@ class Engine:
             self._disk_checked = now
         return self._disk_full
 
-    def _is_journal_full(self) -> bool:
-        return self._journal.untrimmed_bytes >= self.limits.journal_bytes
+    def _is_journal_full(self, stretch: float = 1.0) -> bool:
+        return self._journal.untrimmed_bytes >= self.limits.journal_bytes * stretch
 
     def operate(self, plan: Callable[[State, Frame], None]) -> View:
         """Run an operation to its end."""

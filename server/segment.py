@@ -32,6 +32,8 @@ VERSION = 1
 LOG_BATCH_ROWS = 65_536
 LOG_BATCH_BYTES = 16 << 20
 """A reader unpacks a whole batch, however few of its rows it wants."""
+SYNC_BYTES = 2 << 20
+"""A journal's sync waits for what other files have to write: segments never have much."""
 _HEADER = struct.Struct("<IHHIQQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = 64
@@ -60,7 +62,11 @@ def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> in
     crc = crc32c(tail, crc32c(meta, crc32c(header)))
     file = disk.create(path)
     try:
-        size = file.write([(header + _CRC.pack(crc)).ljust(_HEADER_BYTES, b"\0"), *_padded(meta), body, tail])
+        size = file.write([(header + _CRC.pack(crc)).ljust(_HEADER_BYTES, b"\0"), *_padded(meta)])
+        for at in range(0, body.size, SYNC_BYTES):
+            size += file.write([body.slice(at, min(SYNC_BYTES, body.size - at))])
+            file.sync()
+        size += file.write([tail])
         disk.reach(CrashPoint.SEGMENT_WRITTEN)
         file.sync()
         disk.reach(CrashPoint.SEGMENT_SYNCED)

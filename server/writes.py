@@ -116,8 +116,9 @@ class Writes:
 
     def _submit(self, request: pb.CommitRequest) -> Request:
         self._check(request)
-        self._engine.await_room()
-        with self._decoding.taken(DECODING_COPIES * sum(len(change.rows) for change in request.changes)) as claim:
+        nbytes = sum(len(change.rows) for change in request.changes)
+        self._engine.await_room(nbytes=nbytes)
+        with self._decoding.taken(DECODING_COPIES * nbytes) as claim:
             view = self._engine.view
             states = [view.named(change.table) for change in request.changes]
             refusal: Invalid | None = None

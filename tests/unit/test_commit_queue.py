@@ -21,7 +21,7 @@ TABLE = define("a.b", pa.schema([("v", pa.binary())]))
 
 
 def queue_of(**limits: int) -> CommitQueue:
-    return CommitQueue(replace(DEFAULT, **limits), lambda: False, lambda: None)
+    return CommitQueue(replace(DEFAULT, **limits), lambda _: False, lambda: None)
 
 
 def request(producer: str, sequence: int, nbytes: int = 1) -> Request:
@@ -116,3 +116,15 @@ def test_each_producer_is_served_in_order_and_nobody_is_forgotten(sent: list[tup
             served[producer].append(sequence)
     assert served == {producer: list(range(1, count + 1)) for producer, count in sequences.items()}
     assert queue.nbytes == 0
+
+
+def test_a_bulk_load_leaves_room_for_small_requests() -> None:
+    queue = queue_of(queue_bytes=4 * SMALL_BYTES_MAX)
+    for sequence in range(1, 5):
+        queue.put(request("bulk", sequence, SMALL_BYTES_MAX))
+    with pytest.raises(Exhausted):
+        queue.await_room(0.0, lambda: 0.5, 10 * SMALL_BYTES_MAX)
+    queue.await_room(0.0, lambda: 0.5, 100)
+    queue.put(request("bulk", 5, SMALL_BYTES_MAX))
+    with pytest.raises(Exhausted):
+        queue.await_room(0.0, lambda: 0.5, 100)
