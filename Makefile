@@ -11,7 +11,7 @@ PROTO := proto/lakestore/v1/lakestore.proto
 PB2 := lakestore/v1/lakestore_pb2.py
 ARGS ?=
 
-.PHONY: help setup check proto demo test crash lint format bench docs clean
+.PHONY: help setup check proto demo test long crash lint format bench docs clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,9 @@ demo: setup  ## run the whole story once and check it (under three minutes)
 
 test: setup  ## run the tests; ARGS="-k name" picks some
 	$(PY) -m pytest $(ARGS)
+
+long: setup  ## the tests that make test leaves out: second forms of long ones
+	$(PY) -m pytest -m long $(ARGS)
 
 crash: setup  ## power cuts, kills and flipped bits at every crash point, with many outcomes each (an hour)
 	LAKESTORE_CRASH_SEEDS=$${SEEDS:-8} LAKESTORE_FLIPS=$${FLIPS:-200} LAKESTORE_MODEL_EXAMPLES=$${EXAMPLES:-300} \

@@ -41,7 +41,7 @@ ROUNDS: list[list[list[Step]]] = [
 """Per round the changes, each followed by writes."""
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture(params=[2, pytest.param(3, marks=pytest.mark.long)])
 def shop(server: Server, lake: ls.Lake, spark: SparkSession, request: pytest.FixtureRequest) -> Evolving:
     made = Evolving(server, lake, spark, request.param)
     made.create()
@@ -199,7 +199,7 @@ DEFAULTS = {
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("required", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("shop", [3], indirect=True)
 def test_defaults_of_older_rows_are_seen_by_every_engine(shop: Evolving, required: bool) -> None:
     every = [shop.by_union, shop.by_spark_union, shop.by_spark, shop.by_duckdb, shop.by_pyiceberg]

@@ -20,7 +20,7 @@ SIGNALS = 300
 
 def test_a_server_does_not_listen_to_everyone_unasked(tmp_path: Path) -> None:
     said = refused(tmp_path / "data", ["--host", "0.0.0.0"])
-    assert "can be reached from other machines, and tls.cert and auth is not set" in said
+    assert "can be reached from other machines, and tls.cert and auth are not set" in said
     assert "Traceback" not in said
     assert "password" in refused(tmp_path / "data", ["--warehouse", "s3://me:s3cr3t@bucket/lake"])
     with ServerProcess(tmp_path / "data", arguments=["--host", "0.0.0.0", "--insecure"]) as running:

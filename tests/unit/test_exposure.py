@@ -18,7 +18,7 @@ BOTH: dict[str, Any] = {"tls": Tls(cert="server.pem", key="server.key"), "auth":
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "", "192.168.0.7", "lake.example.org", "2130706433"])
 def test_beyond_this_machine_takes_tls_and_auth_or_a_plain_word(host: str) -> None:
     for given, lacking in (
-        ({}, "and tls.cert and auth is not set"),
+        ({}, "and tls.cert and auth are not set"),
         ({"tls": BOTH["tls"]}, "and auth is not set"),
         ({"auth": BOTH["auth"]}, "and tls.cert is not set"),
     ):

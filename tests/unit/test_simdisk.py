@@ -137,7 +137,7 @@ def test_power_goes_in_the_middle_of_a_write(disk: SimDisk, tmp_path: Path) -> N
         with pytest.raises(PowerLost):
             change()
     assert disk.read(disk.root / "a/x") == b"", "a running process sees nothing of it"
-    found = {left(disk, tmp_path, seed)["a/x"] for seed in range(20)}
+    found = {left(disk, tmp_path, seed)["a/x"] for seed in range(100)}
     assert b"" in found
     assert found & {b"da", b"dat", b"d", b"data"}
 
