@@ -248,6 +248,8 @@ def _(step: RenameColumn, table: Table) -> Table:
         primary_key=tuple(map(name, table.primary_key)),
         bucket_key=tuple(map(name, table.bucket_key)),
         lake=lake,
+        merge=table.merge.renamed(name),
+        ttl=replace(table.ttl, column=name(table.ttl.column)) if table.ttl else None,
     )
 
 
@@ -318,6 +320,8 @@ def _use(table: Table, name: str) -> str:
     uses = {
         "primary key": table.primary_key,
         "bucket key": table.bucket_key,
+        "merge engine": table.merge.columns,
+        "ttl": [table.ttl.column] if table.ttl else [],
         "lake's partitioning": [part.column for part in table.lake.partition_fields()],
         "lake's sort order": [part.column for part in table.lake.sort_fields()],
     }

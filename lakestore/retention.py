@@ -17,7 +17,7 @@ _OPTIONS = ("age", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a log table keeps of its log; None keeps everything. Only what is in the lake ever goes."""
+    """What a table keeps of its log; None keeps everything. Only what is in the lake ever goes."""
 
     age_seconds: int | None = None
     """Commits older than this may go."""
@@ -54,14 +54,10 @@ def parsed(value: Any) -> Retention | None:
     )
 
 
-def check(retention: Retention | None, table: str, *, keyed: bool) -> None:
+def check(retention: Retention | None, table: str) -> None:
     """`Invalid` for a retention that this table cannot have."""
     if retention is None:
         return
-    if keyed:
-        raise Invalid(
-            f"table {table}: a primary-key table keeps its whole log, so retention= is for log tables; leave it out"
-        )
     amounts = [amount for amount in (retention.age_seconds, retention.bytes) if amount is not None]
     if not amounts or any(type(amount) is not int or amount < 1 for amount in amounts):
         raise Invalid(f"table {table}: retention takes an age or a number of bytes, each above zero")

@@ -21,17 +21,17 @@ RETRY_KEY = "lakestore-retry-after"
 """Seconds, as text; an entry of its own, for older clients take the first one to have three parts."""
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-PROTOCOL, PROTOCOL_MIN = 2, 1
+PROTOCOL, PROTOCOL_MIN = 3, 1
 """What this release speaks, and the oldest client that its server still understands. Both ends must know it."""
 SINCE = {name: 2 for name in ("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup")}
 """RPC to the protocol that it came with, where that is not the first one."""
 FIELDS_SINCE = {
     "AuditRequest": {"deep": 2},
     "Change": {"schema_id": 2},
-    "ChangesRequest": {"subscription": 2},
+    "ChangesRequest": {"subscription": 2, "where": 3, "member": 3},
     "CreateTableRequest": {"check_only": 2},
     "FetchRequest": {"schema_id": 2},
-    "LookupRequest": {"schema_id": 2},
+    "LookupRequest": {"schema_id": 2, "at": 3},
 }
 """Request fields to the protocol they came with, where a server that does not know them would do something else.
 

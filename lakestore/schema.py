@@ -16,9 +16,15 @@ import pyarrow as pa
 from lakestore import defaults, types
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
+from lakestore.merge import DELETES, UPSERT, Merge
+from lakestore.merge import check as check_merge
+from lakestore.merge import parsed as parse_merge
 from lakestore.retention import Retention
 from lakestore.retention import check as check_retention
 from lakestore.retention import parsed as parse_retention
+from lakestore.ttl import TOMBSTONE_SECONDS, Ttl, seconds
+from lakestore.ttl import check as check_ttl
+from lakestore.ttl import parsed as parse_ttl
 from lakestore.types import arrow_type, type_name
 
 SYSTEM_PREFIX = "__"
@@ -155,7 +161,8 @@ class Table:
     buckets: int = 4
     bucket_key: tuple[str, ...] = ()
     """Columns whose hash picks the bucket; the primary key by default, none for a log table."""
-    merge: str = "upsert"
+    merge: Merge = UPSERT
+    """What a row means whose key is there already."""
     lake: Lake = field(default_factory=Lake)
     uuid: str = ""
     """Given by the server: a table dropped and made anew is another table."""
@@ -166,6 +173,14 @@ class Table:
     """Highest id that any column or nested field ever had; none is given twice."""
     retention: Retention | None = None
     """How long the log is kept; None keeps all of it."""
+    deletes: str = "allow"
+    """Whether deletes are taken: one of `DELETES`."""
+    skip_unchanged: bool = False
+    """Whether an upsert that equals the live row is no change."""
+    ttl: Ttl | None = None
+    """When rows expire; None: never."""
+    tombstone_seconds: int = TOMBSTONE_SECONDS
+    """How long a `versioned` table remembers the version of a deleted row, at least."""
 
     @property
     def keyed(self) -> bool:
@@ -235,7 +250,7 @@ class Table:
             "primary_key": list(self.primary_key),
             "buckets": self.buckets,
             "bucket_key": list(self.bucket_key),
-            "merge": self.merge,
+            "merge": self.merge.as_data(),
             "lake": {
                 "freshness": self.lake.freshness,
                 "partition_by": list(self.lake.partition_by),
@@ -248,7 +263,19 @@ class Table:
             "schema_id": self.schema_id,
             "last_column_id": self.last_column_id,
             **({"retention": self.retention.as_dict()} if self.retention else {}),
+            **self._keyed_options(),
         }
+
+    def _keyed_options(self) -> dict[str, Any]:
+        """Those that differ from what they are by default."""
+        said: dict[str, Any] = {
+            "deletes": self.deletes,
+            "skip_unchanged": self.skip_unchanged,
+            "ttl": self.ttl.as_dict() if self.ttl else None,
+            "tombstone_seconds": self.tombstone_seconds,
+        }
+        usual = {"deletes": "allow", "skip_unchanged": False, "ttl": None, "tombstone_seconds": TOMBSTONE_SECONDS}
+        return {name: value for name, value in said.items() if value != usual[name]}
 
     @staticmethod
     def from_json(text: str | bytes) -> Table:
@@ -266,7 +293,7 @@ class Table:
             primary_key=tuple(data["primary_key"]),
             buckets=data["buckets"],
             bucket_key=tuple(data["bucket_key"]),
-            merge=data["merge"],
+            merge=parse_merge(data["merge"]),
             lake=Lake(
                 freshness=lake["freshness"],
                 partition_by=tuple(lake["partition_by"]),
@@ -279,6 +306,10 @@ class Table:
             schema_id=data["schema_id"],
             last_column_id=data.get("last_column_id") or max_id(columns),
             retention=Retention.from_dict(data.get("retention")),
+            deletes=data.get("deletes", "allow"),
+            skip_unchanged=data.get("skip_unchanged", False),
+            ttl=Ttl.from_dict(data.get("ttl")),
+            tombstone_seconds=data.get("tombstone_seconds", TOMBSTONE_SECONDS),
         )
 
 
@@ -306,15 +337,21 @@ def define(
     primary_key: list[str] | tuple[str, ...] | None = None,
     buckets: int = 4,
     bucket_key: list[str] | tuple[str, ...] | None = None,
-    merge: str = "upsert",
+    merge: Any = "upsert",
     lake: dict[str, Any] | None = None,
     limits: Limits = DEFAULT,
     retention: Any = None,
+    deletes: str = "allow",
+    skip_unchanged: bool = False,
+    ttl: Any = None,
+    tombstone_ttl: Any = TOMBSTONE_SECONDS,
 ) -> Table:
     """A table from what a user writes, checked by `check`."""
     keys = tuple(primary_key or ())
+    engine = parse_merge(merge)
+    required = {*keys, engine.column}
     columns = numbered(
-        [Column(0, f.name, type_name(f.type, f.name), required=not f.nullable or f.name in keys) for f in schema]
+        [Column(0, f.name, type_name(f.type, f.name), required=not f.nullable or f.name in required) for f in schema]
     )
     table = Table(
         name=name,
@@ -322,10 +359,14 @@ def define(
         primary_key=keys,
         buckets=buckets,
         bucket_key=tuple(bucket_key or keys),
-        merge=merge,
+        merge=engine,
         lake=lake_options(lake or {}),
         last_column_id=max_id(columns),
         retention=parse_retention(retention),
+        deletes=deletes,
+        skip_unchanged=skip_unchanged,
+        ttl=parse_ttl(ttl),
+        tombstone_seconds=seconds(tombstone_ttl, "tombstone_ttl"),
     )
     check(table, limits)
     return table
@@ -353,11 +394,10 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
             defaults.scalar(value, column.type, column.name)
     _check_ids(table)
     _check_keys(table)
-    check_retention(table.retention, table.name, keyed=table.keyed)
+    check_retention(table.retention, table.name)
     if type(table.buckets) is not int or not 1 <= table.buckets <= limits.buckets:
         raise Invalid(f"table {table.name}: buckets must be 1 to {limits.buckets}, not {table.buckets}")
-    if table.merge != "upsert":
-        raise Invalid(f"table {table.name}: merge engine {table.merge!r} is not known; known is 'upsert'")
+    _check_changes(table)
     if table.lake.format_version not in (2, 3):
         raise Invalid(f"table {table.name}: lake format_version must be 2 or 3")
     if table.lake.freshness_seconds < 1:
@@ -369,6 +409,20 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
                 f"table {table.name}: column {name!r} is nested, and lake tables are neither "
                 "partitioned nor sorted by those"
             )
+
+
+def _check_changes(table: Table) -> None:
+    """What becomes of a row whose key is there already, of deletes and of old rows."""
+    check_merge(table.merge, {c.name: (c.type, c.required) for c in table.columns}, table.primary_key, table.name)
+    if table.deletes not in DELETES:
+        raise Invalid(f"table {table.name}: deletes is one of {', '.join(DELETES)}, not {table.deletes!r}")
+    if type(table.skip_unchanged) is not bool:
+        raise Invalid(f"table {table.name}: skip_unchanged is true or false, not {table.skip_unchanged!r}")
+    if not table.keyed and (table.deletes != "allow" or table.skip_unchanged):
+        raise Invalid(f"table {table.name}: deletes= and skip_unchanged= are for primary-key tables; leave them out")
+    if type(table.tombstone_seconds) is not int or table.tombstone_seconds < 0:
+        raise Invalid(f"table {table.name}: tombstone_ttl is a number of seconds, not {table.tombstone_seconds!r}")
+    check_ttl(table.ttl, {c.name: c.type for c in table.columns}, table.name, keyed=table.keyed)
 
 
 def _check_names(table: Table, limits: Limits) -> None:

@@ -33,7 +33,20 @@ from lakestore.retention import parsed as parse_retention
 from lakestore.schema import Column, Table
 from lakestore.types import arrow_type
 
-_TABLE_KEYS = ("name", "columns", "primary_key", "buckets", "bucket_key", "merge", "lake", "retention")
+_TABLE_KEYS = (
+    "name",
+    "columns",
+    "primary_key",
+    "buckets",
+    "bucket_key",
+    "merge",
+    "lake",
+    "retention",
+    "deletes",
+    "skip_unchanged",
+    "ttl",
+    "tombstone_ttl",
+)
 _COLUMN_KEYS = ("name", "type", "required", "default", "new_rows_only", "renamed_from")
 
 

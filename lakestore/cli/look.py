@@ -26,7 +26,7 @@ def tables(server: str, as_json: bool) -> None:
             "primary key": ", ".join(table.primary_key) or None,
             "columns": len(table.columns),
             "buckets": table.buckets,
-            "merge": table.merge if table.keyed else None,
+            "merge": str(table.merge) if table.keyed else None,
             "freshness": table.lake.freshness,
         }
         for table in found
@@ -53,7 +53,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
         "table": found.name,
         "kind": "primary-key table" if found.keyed else "log table",
         "buckets": f"{found.buckets} by ({', '.join(found.bucket_key)})" if found.bucket_key else str(found.buckets),
-        "merge": found.merge if found.keyed else "-",
+        "merge": str(found.merge) if found.keyed else "-",
         "retention": f"{found.retention}, then only in the lake" if found.retention else "the whole log is kept",
         "lake": f"freshness {found.lake.freshness}, format version {found.lake.format_version}",
         "partitioned by": ", ".join(found.lake.partition_by) or "-",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from lakestore import evolution, moments, schema
+from lakestore import evolution, moments
 from lakestore.client import credentials
 from lakestore.client import transport as transports
 from lakestore.client.alter import fitting
@@ -28,9 +28,12 @@ from lakestore.client.writer import change
 from lakestore.errors import Invalid
 from lakestore.evolution import Step
 from lakestore.limits import DEFAULT, WIDEST, Limits
+from lakestore.merge import Merge
 from lakestore.moments import At, position_text
 from lakestore.schema import Table as Definition
+from lakestore.schema import define
 from lakestore.token import Token
+from lakestore.ttl import TOMBSTONE_SECONDS
 from lakestore.union import sql as union_sql
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -142,13 +145,33 @@ class Lake:
         primary_key: list[str] | None = None,
         buckets: int = 4,
         bucket_key: list[str] | None = None,
-        merge: str = "upsert",
+        merge: str | dict[str, Any] | Merge = "upsert",
         lake: dict[str, Any] | None = None,
         retention: str | dict[str, Any] | None = None,
+        deletes: str = "allow",
+        skip_unchanged: bool = False,
+        ttl: dict[str, Any] | None = None,
+        tombstone_ttl: str | int = TOMBSTONE_SECONDS,
     ) -> Table:
         """Create a table; without a primary key it is a log table, which may give up its old log once it is tiered:
         `retention="7d"` or `{"age": "7d", "bytes": "10GB"}`."""
-        definition = _define(name, schema, primary_key, buckets, bucket_key, merge, lake, retention)
+        if not isinstance(schema, pa.Schema):
+            raise Invalid("schema= is a pyarrow schema")
+        definition = define(
+            name,
+            schema,
+            primary_key=primary_key,
+            buckets=buckets,
+            bucket_key=bucket_key,
+            merge=merge,
+            lake=lake,
+            limits=WIDEST,
+            retention=retention,
+            deletes=deletes,
+            skip_unchanged=skip_unchanged,
+            ttl=ttl,
+            tombstone_ttl=tombstone_ttl,
+        )
         return self.create(definition)
 
     def create(self, definition: Definition, *, check_only: bool = False) -> Table:
@@ -269,31 +292,6 @@ class Lake:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
-
-
-def _define(
-    name: str,
-    columns: pa.Schema,
-    primary_key: list[str] | None,
-    buckets: int,
-    bucket_key: list[str] | None,
-    merge: str,
-    lake: dict[str, Any] | None,
-    retention: str | dict[str, Any] | None,
-) -> Definition:
-    if not isinstance(columns, pa.Schema):
-        raise Invalid("schema= is a pyarrow schema")
-    return schema.define(
-        name,
-        columns,
-        primary_key=primary_key,
-        buckets=buckets,
-        bucket_key=bucket_key,
-        merge=merge,
-        lake=lake,
-        limits=WIDEST,
-        retention=retention,
-    )
 
 
 def connect(

@@ -71,11 +71,6 @@ def test_a_retention_that_says_nothing_is_refused(given: object) -> None:
         schema.define("a.b", SCHEMA, retention=given)
 
 
-def test_a_primary_key_table_keeps_its_log() -> None:
-    with pytest.raises(Invalid, match="log tables"):
-        schema.define("a.b", SCHEMA, primary_key=["v"], retention="7d")
-
-
 def test_tiering_disabled_longer_than_retention(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing that is not in the lake ever goes, and the log and the status say who holds it."""
     create(kept)

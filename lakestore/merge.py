@@ -1,0 +1,189 @@
+"""Merge engines: what a row means whose key is there already. Values only; the server does the merging.
+
+`upsert` replaces the row; `partial` only the columns that are sent; `first_row` keeps the row that is there;
+`versioned(column)` keeps the row with the higher version; `aggregate({column: function, …})` combines both,
+columns that are not named by their last value that is not null.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lakestore.errors import Invalid
+
+ENGINES = ("upsert", "partial", "first_row", "versioned", "aggregate")
+DELETES = ("allow", "ignore", "refuse")
+_VERSION_TYPES = ("int", "uint", "timestamp", "date")
+_NUMBERS = ("int", "uint", "float", "decimal")
+_ORDERED = (*_NUMBERS, "string", "date", "time", "bool")
+_FUNCTION = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
+FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "sum": _NUMBERS,
+    "product": _NUMBERS,
+    "max": _ORDERED,
+    "min": _ORDERED,
+    "first": (),
+    "last": (),
+    "last_non_null": (),
+    "count": ("int",),
+    "bool_and": ("bool",),
+    "bool_or": ("bool",),
+    "string_list": ("string",),
+    "bitmap": ("binary",),
+    "distinct_count": ("int64",),
+}
+"""Name to what the types of its columns begin with; nothing: any type."""
+REST = "last_non_null"
+"""What columns of an `aggregate` table do that no function is named for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """How a column is aggregated."""
+
+    name: str
+    """One of `FUNCTIONS`."""
+    argument: str = ""
+    """Of `string_list` the separator, by default a comma; of `distinct_count` the bitmap column that it counts."""
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.argument})" if self.argument else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A table's merge engine."""
+
+    engine: str = "upsert"
+    column: str = ""
+    """Of `versioned`: where the version stands."""
+    functions: tuple[tuple[str, Function], ...] = ()
+    """Of `aggregate`: (column, function) pairs."""
+
+    @property
+    def folds(self) -> bool:
+        """Whether several changes of a key in one batch become one, and the row that is there is looked at."""
+        return self.engine != "upsert"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns it names."""
+        counted = [f.argument for _, f in self.functions if f.name == "distinct_count"]
+        version = [self.column] if self.column else []
+        return tuple(dict.fromkeys([*version, *(column for column, _ in self.functions), *counted]))
+
+    def renamed(self, name: Callable[[str], str]) -> Merge:
+        """With its columns' names mapped."""
+        functions = tuple(
+            (name(c), replace(f, argument=name(f.argument)) if f.name == "distinct_count" else f)
+            for c, f in self.functions
+        )
+        return replace(self, column=name(self.column) if self.column else "", functions=functions)
+
+    def as_data(self) -> str | dict[str, Any]:
+        """The stored form, which `parsed` takes: a name, or a name with what it needs."""
+        if self.engine == "versioned":
+            return {"versioned": self.column}
+        if self.engine == "aggregate":
+            return {"aggregate": {column: str(function) for column, function in self.functions}}
+        return self.engine
+
+    def __str__(self) -> str:
+        if self.engine == "versioned":
+            return f"versioned({self.column})"
+        if self.engine == "aggregate":
+            return f"aggregate({', '.join(f'{column}: {function}' for column, function in self.functions)})"
+        return self.engine
+
+
+UPSERT = Merge()
+
+
+def versioned(column: str) -> Merge:
+    """`merge=versioned("updated_at")`: the row with the higher version stays, of equal ones the later."""
+    return Merge("versioned", column)
+
+
+def aggregate(functions: Mapping[str, str]) -> Merge:
+    """`merge=aggregate({"total": "sum", "tags": "string_list(;)"})`."""
+    return Merge("aggregate", functions=tuple((column, _function(text)) for column, text in functions.items()))
+
+
+def parsed(value: Any) -> Merge:
+    """A user's `merge=`: a `Merge`, a name, `"versioned(column)"`, or a dict `{"aggregate": {…}}`; or `Invalid`."""
+    if isinstance(value, Merge):
+        return value
+    if isinstance(value, dict) and len(value) == 1:
+        engine, of = next(iter(value.items()))
+        if engine == "versioned" and isinstance(of, str):
+            return versioned(of)
+        if engine == "aggregate" and isinstance(of, dict) and all(isinstance(f, str) for f in of.values()):
+            return aggregate(of)
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*versioned\(\s*(\w+)\s*\)\s*", value)
+        if match:
+            return versioned(match[1])
+        if value in ("upsert", "partial", "first_row"):
+            return Merge(value)
+    raise Invalid(
+        f"merge engine {value!r} is not known: say 'upsert', 'partial', 'first_row', 'versioned(column)' or"
+        " aggregate({column: function})"
+    )
+
+
+def _function(text: str) -> Function:
+    match = _FUNCTION.fullmatch(text)
+    if not match or match[1] not in FUNCTIONS:
+        raise Invalid(f"aggregate function {text!r} is not known; known are {', '.join(FUNCTIONS)}")
+    takes = match[1] in ("string_list", "distinct_count")
+    if match[2] is not None and not takes:
+        raise Invalid(f"aggregate function {match[1]} takes no argument, unlike {text!r}")
+    if match[1] == "distinct_count" and not match[2]:
+        raise Invalid("distinct_count names the bitmap column that it counts: distinct_count(column)")
+    return Function(match[1], match[2] or "")
+
+
+def check(merge: Merge, columns: Mapping[str, tuple[str, bool]], keys: Sequence[str], table: str) -> None:
+    """Refuse an engine that the table's columns, name to (type, required), cannot have."""
+    if not keys:
+        if merge != UPSERT:
+            raise Invalid(f"table {table}: a log table has no merge engine; leave merge out, or name a primary key")
+        return
+    for name in merge.columns:
+        if name not in columns:
+            raise Invalid(f"table {table}: the merge engine names column {name!r}, which is not there")
+        if name in keys:
+            raise Invalid(f"table {table}: column {name!r} is in the primary key and cannot be merged")
+    needed = [name for name, (_, required) in columns.items() if required and name not in keys]
+    if merge.engine == "partial" and needed:
+        raise Invalid(
+            f"table {table}: column {needed[0]!r} is required, which partial rows need not bring: make it optional"
+        )
+    if merge.engine == "versioned":
+        _check_version(merge.column, columns, table)
+    if merge.engine == "aggregate":
+        _check_functions(merge, columns, table)
+
+
+def _check_version(column: str, columns: Mapping[str, tuple[str, bool]], table: str) -> None:
+    kind, required = columns[column]
+    if not kind.startswith(_VERSION_TYPES):
+        raise Invalid(f"table {table}: version column {column!r} is {kind}: take an integer, a date or a timestamp")
+    if not required:
+        raise Invalid(f"table {table}: version column {column!r} must be required")
+
+
+def _check_functions(merge: Merge, columns: Mapping[str, tuple[str, bool]], table: str) -> None:
+    if not merge.functions:
+        raise Invalid(f"table {table}: aggregate names a function for at least one column")
+    functions = dict(merge.functions)
+    for name, function in merge.functions:
+        kind, _ = columns[name]
+        starts = FUNCTIONS[function.name]
+        if starts and not kind.startswith(starts):
+            raise Invalid(f"table {table}: column {name!r} is {kind}, and {function.name} takes {', '.join(starts)}")
+        if function.name == "distinct_count" and functions.get(function.argument, function).name != "bitmap":
+            raise Invalid(f"table {table}: {function} counts column {function.argument!r}, which is no bitmap column")

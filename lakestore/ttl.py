@@ -1,0 +1,64 @@
+"""When rows of a primary-key table expire: by the time in a column of theirs. They are deleted as by a user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lakestore.errors import Invalid
+from lakestore.retention import parsed as parse_retention
+
+TOMBSTONE_SECONDS = 7 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Ttl:
+    """Rows are deleted when the time in `column` is `seconds` ago; those without a time stay."""
+
+    column: str
+    seconds: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stored form."""
+        return {"column": self.column, "seconds": self.seconds}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any] | None) -> Ttl | None:
+        """What `as_dict` gave."""
+        return Ttl(data["column"], data["seconds"]) if data else None
+
+    def __str__(self) -> str:
+        return f"{self.seconds} s after {self.column}"
+
+
+def parsed(value: Any) -> Ttl | None:
+    """A user's `ttl=`: {"column": "created_at", "after": "30d"}, or None."""
+    if value is None or isinstance(value, Ttl):
+        return value
+    if not isinstance(value, dict) or set(value) != {"column", "after"} or not isinstance(value["column"], str):
+        raise Invalid(f"ttl {value!r} is not {{'column': 'created_at', 'after': '30d'}}")
+    return Ttl(value["column"], seconds(value["after"], "ttl"))
+
+
+def seconds(value: Any, what: str) -> int:
+    """A span of time as users write it: '30m', '12h', '7d', or seconds."""
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        kept = parse_retention(value)
+        if kept is not None and kept.age_seconds is not None:
+            return kept.age_seconds
+    raise Invalid(f"{what} {value!r} is not a span of time such as '30m', '12h' or '7d'")
+
+
+def check(ttl: Ttl | None, columns: Mapping[str, str], table: str, *, keyed: bool) -> None:
+    """Refuse a TTL that the table, with columns of these types, cannot have."""
+    if ttl is None:
+        return
+    if not keyed:
+        raise Invalid(f"table {table}: ttl= is for primary-key tables; a log table has retention=")
+    if not columns.get(ttl.column, "timestamp").startswith(("timestamp", "date")):
+        raise Invalid(f"table {table}: ttl column {ttl.column!r} is {columns[ttl.column]}: take a timestamp or a date")
+    if ttl.column not in columns:
+        raise Invalid(f"table {table}: ttl column {ttl.column!r} is not there")
+    if type(ttl.seconds) is not int or ttl.seconds < 1:
+        raise Invalid(f"table {table}: ttl takes a time above zero")
