@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from lakestore.errors import LakestoreError
 from lakestore.limits import DEFAULT, Limits
 from lakestore.retention import Retention
 from lakestore.server import catalog_log, checkpoint, journal_writer, logs, segment
@@ -23,6 +20,7 @@ from lakestore.server.bucket import BucketLog, Chunk
 from lakestore.server.clock import Clock, RealClock
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
+from lakestore.server.duty import Duty
 from lakestore.server.figures import Histogram
 from lakestore.server.index import Index
 from lakestore.server.state import State, TableState, View
@@ -30,7 +28,6 @@ from lakestore.server.state import State, TableState, View
 log = logging.getLogger("lakestore.checkpoint")
 SEGMENTS = "segments"
 SUFFIX = ".seg"
-RETRY_SECONDS = 5.0
 SEGMENTS_KEPT = 16
 """About how many segments of a bucket a retention keeps: by so much of it rows may stay longer."""
 NO_SPAN = 1 << 62
@@ -87,35 +84,18 @@ class Checkpointer:
         self._folder, self._disk, self._index = folder, disk, index
         self._freeze, self._install = freeze, install
         self._running = threading.Lock()
-        self._wanted = threading.Event()
-        self._closing = threading.Event()
         self._attempt = 0
         self._made: list[Path] = []
-        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-        self._thread.start()
+        self._duty = Duty("checkpoint", self.run_once, _failed)
+        self._duty.start()
 
     def wake(self) -> None:
         """Ask for a checkpoint soon."""
-        self._wanted.set()
+        self._duty.wake()
 
     def close(self) -> None:
         """Stop after the one that runs."""
-        self._closing.set()
-        self._wanted.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            if self._closing.is_set():
-                return
-            try:
-                self.run_once()
-            except (LakestoreError, OSError, pa.ArrowException, ValueError, MemoryError) as error:
-                log.error("the checkpoint failed, the last one stays valid: %s", error)
-                self._closing.wait(RETRY_SECONDS)
-                self._wanted.set()
+        self._duty.close()
 
     def run_once(self) -> None:
         """One checkpoint, from freeze to trimmed journal."""
@@ -141,9 +121,7 @@ class Checkpointer:
     def _checkpoint(self) -> Made:
         frozen = self._freeze()
         self._disk.reach(CrashPoint.CHECKPOINT_FROZEN)
-        self._wanted.clear()
-        if self._closing.is_set():
-            self._wanted.set()
+        self._duty.taken()
         try:
             cut = self._cut(frozen.view)
             self._index.merge(frozen.view.lsn)
@@ -209,6 +187,10 @@ class Checkpointer:
         self._disk.reach(CrashPoint.TRIM_SEGMENTS_REMOVED)
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.TRIM_DURABLE)
+
+
+def _failed(error: Exception) -> None:
+    log.error("the checkpoint failed, the last one stays valid: %s", error)
 
 
 def _segments(view: View, cut: Mapping[tuple[str, int], list[Chunk]]) -> list[segment.Segment]:

@@ -7,22 +7,21 @@ over. What is read are immutable logs. A table whose rows are damaged stays with
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 
 from lakestore import keys
-from lakestore.errors import Corrupt, LakestoreError
+from lakestore.errors import Corrupt
 from lakestore.offsets import OffsetSet
 from lakestore.server.bucket import CHANGE, DELETE
+from lakestore.server.duty import Duty
 from lakestore.server.index import Index, table_prefix
 from lakestore.server.index_process import DamagedIndex
 from lakestore.server.state import TableState, View
 
 log = logging.getLogger("lakestore.index")
-RETRY_SECONDS = 5.0
 PART_ROWS = 262_144
 
 
@@ -32,34 +31,20 @@ class Rebuilder:
     def __init__(self, index: Index, on_loop: Callable[[Callable[[View], None]], None]) -> None:
         """`on_loop` runs a function on the commit loop, with the view there."""
         self._index, self._on_loop = index, on_loop
-        self._wanted = threading.Event()
-        self._closing = threading.Event()
-        index.on_problem = self._wanted.set
+        self._duty = Duty("index-rebuild", self._rebuild, self._failed)
+        index.on_problem = self._duty.wake
         if not index.ready:
-            self._wanted.set()
-        self._thread = threading.Thread(target=self._run, name="index-rebuild", daemon=True)
-        self._thread.start()
+            self._duty.wake()
+        self._duty.start()
 
     def close(self) -> None:
         """Stop; an unfinished rebuild begins anew at the next start."""
-        self._closing.set()
-        self._wanted.set()
-        self._thread.join()
+        self._duty.close()
 
-    def _run(self) -> None:
-        while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            if self._closing.is_set():
-                return
-            try:
-                self._rebuild()
-            except (LakestoreError, OSError, pa.ArrowException, ValueError, MemoryError) as error:
-                if isinstance(error, DamagedIndex):
-                    self._index.found_problem(f"it is damaged: {error}", damaged=True)
-                log.error("the rebuild of the key index failed and is tried again: %s", error)
-                self._closing.wait(RETRY_SECONDS)
-                self._wanted.set()
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, DamagedIndex):
+            self._index.found_problem(f"it is damaged: {error}", damaged=True)
+        log.error("the rebuild of the key index failed and is tried again: %s", error)
 
     def _rebuild(self) -> None:
         views: list[View] = []
@@ -75,7 +60,7 @@ class Rebuilder:
             except Corrupt as error:
                 log.error("table %s has no key index: %s", state.table.name, error)
                 broken[table_prefix(state.table.number)] = error.message
-            if self._closing.is_set():
+            if self._duty.is_closing:
                 return
         self._on_loop(lambda view: self._index.finish_rebuild(view.lsn, broken))
         log.warning("the key index is rebuilt from %d rows", progress.total)
@@ -84,7 +69,7 @@ class Rebuilder:
         held, prefix = state.logs[bucket], table_prefix(state.table.number)
         dead = OffsetSet.of(held.prevs(0, held.head))
         for start, batch, schema_id in held.rows(0, held.head, PART_ROWS):
-            if self._closing.is_set():
+            if self._duty.is_closing:
                 return
             offsets = np.arange(start, start + batch.num_rows, dtype=np.int64)
             live = ~dead.contains(offsets) & (batch.column(CHANGE).to_numpy() != DELETE)

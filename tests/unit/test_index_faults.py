@@ -122,7 +122,7 @@ def test_a_start_in_the_middle_of_a_rebuild_begins_it_anew(tmp_path: Path, held:
     until(lambda: engine_of(lake).index.progress, "the rebuild")
     closing = threading.Thread(target=lake.close)
     closing.start()
-    until(lambda: engine_of(lake)._rebuilder._closing.is_set(), "closing")
+    until(lambda: engine_of(lake)._rebuilder._duty.is_closing, "closing")
     held.set()
     closing.join(30)
     with ls.open(tmp_path) as lake:

@@ -136,7 +136,7 @@ def test_a_failed_last_checkpoint_does_not_keep_the_folder_locked(tmp_path: Path
 
 
 def test_the_checkpoint_thread_tries_again_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestore.server.checkpointer.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("lakestore.server.duty.RETRY_SECONDS", 0.01)
     disk = NoRename()
     with ls.open(tmp_path / "data", disk=disk) as lake:
         lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
@@ -149,12 +149,12 @@ def test_the_checkpoint_thread_tries_again_by_itself(tmp_path: Path, monkeypatch
             runs.append(1)
             run_once()
 
-        monkeypatch.setattr(checkpointer, "run_once", counted)
+        monkeypatch.setattr(checkpointer._duty, "_work", counted)
         checkpointer.wake()
         for _ in range(500):
             if len(runs) > 1:
                 break
-            checkpointer._closing.wait(0.01)
+            checkpointer._duty._closing.wait(0.01)
         assert len(runs) > 1
 
 

@@ -1,0 +1,60 @@
+"""Work that one thread does whenever it is asked for, and again after a pause when it failed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from lakestore.errors import LakestoreError
+
+RETRY_SECONDS = 5.0
+
+
+class Duty:
+    """A thread that runs `work` once for all that asked for it meanwhile; a failure is told, then tried again."""
+
+    def __init__(self, name: str, work: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        self._work, self._failed = work, failed
+        self._wanted = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait for what is asked."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Ask for the work soon."""
+        self._wanted.set()
+
+    def taken(self) -> None:
+        """What was asked for until now is being done; who asks later wants it once more."""
+        self._wanted.clear()
+        if self._closing.is_set():
+            self._wanted.set()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the work should end."""
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        """Stop after the work that runs."""
+        self._closing.set()
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._closing.is_set():
+                return
+            try:
+                self._work()
+            except (LakestoreError, OSError, pa.ArrowException, ValueError, MemoryError) as error:
+                self._failed(error)
+                self._closing.wait(RETRY_SECONDS)
+                self._wanted.set()
