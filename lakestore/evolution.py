@@ -19,13 +19,18 @@ from lakestore import schema
 from lakestore.defaults import canonical
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
+from lakestore.merge import Merge
+from lakestore.merge import parsed as parse_merge
 from lakestore.retention import Retention
 from lakestore.retention import parsed as parse_retention
 from lakestore.schema import Column, Table
+from lakestore.ttl import Ttl, seconds
+from lakestore.ttl import parsed as parse_ttl
 from lakestore.types import arrow_type
 
 UNCHANGED = "unchanged"
 LAKE_SETTABLE = ("freshness", "target_file_bytes")
+
 _PROMOTIONS = {
     "int8": ("int16", "int32", "int64"),
     "int16": ("int32", "int64"),
@@ -39,6 +44,30 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _ASIDE = "lakestore_renaming_"
 _SORTED_COLUMN = re.compile(r"\s*(\w+)")
 _PARTITIONED_COLUMN = re.compile(r"(\w+)\s*\)?\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a table that may be changed."""
+
+    field: str
+    """Of `Table`."""
+    read: Callable[[Any], Any]
+    """From what a user writes."""
+
+
+def _as_said(value: Any) -> Any:
+    return value
+
+
+OPTIONS: dict[str, Option] = {
+    "retention": Option("retention", parse_retention),
+    "deletes": Option("deletes", _as_said),
+    "skip_unchanged": Option("skip_unchanged", _as_said),
+    "ttl": Option("ttl", parse_ttl),
+    "tombstone_ttl": Option("tombstone_seconds", lambda value: seconds(value, "tombstone_ttl")),
+}
+"""By the names of `create_table`; beside `LAKE_SETTABLE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +140,16 @@ class SetOptions:
     """Of `LAKE_SETTABLE`."""
     retention: Any = UNCHANGED
     """As `create_table` takes it; None keeps everything."""
+    deletes: Any = UNCHANGED
+    """allow, ignore or refuse."""
+    skip_unchanged: Any = UNCHANGED
+    """True or false."""
+    ttl: Any = UNCHANGED
+    """As `create_table` takes it; None: rows do not expire."""
+    tombstone_ttl: Any = UNCHANGED
+    """As `create_table` takes it."""
+    merge: Any = UNCHANGED
+    """Refused if it is another engine: rows that are there were merged by the one that was."""
 
 
 Step = AddColumn | DropColumn | RenameColumn | WidenColumn | MoveColumn | MakeOptional | SetDefault | SetOptions
@@ -134,7 +173,11 @@ def to_json(steps: Iterable[Step]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A default or a retention as a user writes it in Python."""
+    """A default or an option as a user writes it in Python."""
+    if isinstance(value, Ttl):
+        return {"column": value.column, "after": value.seconds}
+    if isinstance(value, Merge):
+        return value.as_data()
     if isinstance(value, Retention):
         amounts = {"age": value.age_seconds, "bytes": value.bytes}
         return {name: amount for name, amount in amounts.items() if amount is not None}
@@ -299,8 +342,18 @@ def _(step: SetOptions, table: Table) -> Table:
             )
         if type(step.lake[name]) is not type(getattr(table.lake, name)):
             raise Invalid(f"table {table.name}: lake option {name!r} cannot be {step.lake[name]!r}")
-    retention = table.retention if step.retention == UNCHANGED else parse_retention(step.retention)
-    return replace(table, lake=replace(table.lake, **step.lake), retention=retention)
+    if step.merge != UNCHANGED and parse_merge(step.merge) != table.merge:
+        raise Invalid(
+            f"table {table.name}: the merge engine is {table.merge} and cannot become {parse_merge(step.merge)}:"
+            " make a table of another name and copy the rows"
+        )
+    return replace(table, lake=replace(table.lake, **step.lake), **_options(step))
+
+
+def _options(step: SetOptions) -> dict[str, Any]:
+    """What a step sets beside the lake's options, by the names of `Table`."""
+    said = {name: getattr(step, name) for name in OPTIONS if getattr(step, name) != UNCHANGED}
+    return {OPTIONS[name].field: OPTIONS[name].read(value) for name, value in said.items()}
 
 
 def widens(old: str, new: str) -> bool:

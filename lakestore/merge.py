@@ -40,7 +40,7 @@ REST = "last_non_null"
 """What columns of an `aggregate` table do that no function is named for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Function:
     """How a column is aggregated."""
 
@@ -61,7 +61,7 @@ class Merge:
     column: str = ""
     """Of `versioned`: where the version stands."""
     functions: tuple[tuple[str, Function], ...] = ()
-    """Of `aggregate`: (column, function) pairs."""
+    """Of `aggregate`: (column, function) pairs, by column."""
 
     @property
     def folds(self) -> bool:
@@ -77,11 +77,11 @@ class Merge:
 
     def renamed(self, name: Callable[[str], str]) -> Merge:
         """With its columns' names mapped."""
-        functions = tuple(
+        functions = sorted(
             (name(c), replace(f, argument=name(f.argument)) if f.name == "distinct_count" else f)
             for c, f in self.functions
         )
-        return replace(self, column=name(self.column) if self.column else "", functions=functions)
+        return replace(self, column=name(self.column) if self.column else "", functions=tuple(functions))
 
     def as_data(self) -> str | dict[str, Any]:
         """The stored form, which `parsed` takes: a name, or a name with what it needs."""
@@ -109,7 +109,7 @@ def versioned(column: str) -> Merge:
 
 def aggregate(functions: Mapping[str, str]) -> Merge:
     """`merge=aggregate({"total": "sum", "tags": "string_list(;)"})`."""
-    return Merge("aggregate", functions=tuple((column, _function(text)) for column, text in functions.items()))
+    return Merge("aggregate", functions=tuple((column, _function(functions[column])) for column in sorted(functions)))
 
 
 def parsed(value: Any) -> Merge:

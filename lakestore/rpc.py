@@ -37,6 +37,11 @@ FIELDS_SINCE = {
 
 Their zero asks for nothing new: a table of such a server has only the version 0.
 """
+DEFINITION_SINCE = {"retention": 2, "deletes": 3, "skip_unchanged": 3, "ttl": 3, "tombstone_seconds": 3}
+"""Keys of a new table's definition to the protocol they came with; said only where they ask for something.
+
+Another merge engine than `upsert` is refused by every server that does not know it.
+"""
 READS = {
     "Hello",
     "GetTable",
@@ -116,10 +121,18 @@ def check_known(method: Method, request: Any, protocol: int, release: str) -> No
     for message in (request, *getattr(request, "changes", ())):
         for name, since in FIELDS_SINCE.get(message.DESCRIPTOR.name, {}).items():
             if since > protocol and getattr(message, name):
-                raise Invalid(
-                    f"the server ({release or 'an older release'}) would ignore {name!r} of {method.name}, which came"
-                    f" with protocol {since}: run the server with a newer release, or ask without it"
-                )
+                raise _ignored(method, name, since, release)
+    if method.name == "CreateTable" and protocol < max(DEFINITION_SINCE.values()):
+        for name in json.loads(request.definition):
+            if DEFINITION_SINCE.get(name, 0) > protocol:
+                raise _ignored(method, name, DEFINITION_SINCE[name], release)
+
+
+def _ignored(method: Method, name: str, since: int, release: str) -> Invalid:
+    return Invalid(
+        f"the server ({release or 'an older release'}) would ignore {name!r} of {method.name}, which came"
+        f" with protocol {since}: run the server with a newer release, or ask without it"
+    )
 
 
 def pack_error(error: LakestoreError) -> Metadata:

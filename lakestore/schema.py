@@ -22,7 +22,7 @@ from lakestore.merge import parsed as parse_merge
 from lakestore.retention import Retention
 from lakestore.retention import check as check_retention
 from lakestore.retention import parsed as parse_retention
-from lakestore.ttl import TOMBSTONE_SECONDS, Ttl, seconds
+from lakestore.ttl import SECONDS_MAX, TOMBSTONE_SECONDS, Ttl, seconds
 from lakestore.ttl import check as check_ttl
 from lakestore.ttl import parsed as parse_ttl
 from lakestore.types import arrow_type, type_name
@@ -420,8 +420,8 @@ def _check_changes(table: Table) -> None:
         raise Invalid(f"table {table.name}: skip_unchanged is true or false, not {table.skip_unchanged!r}")
     if not table.keyed and (table.deletes != "allow" or table.skip_unchanged):
         raise Invalid(f"table {table.name}: deletes= and skip_unchanged= are for primary-key tables; leave them out")
-    if type(table.tombstone_seconds) is not int or table.tombstone_seconds < 0:
-        raise Invalid(f"table {table.name}: tombstone_ttl is a number of seconds, not {table.tombstone_seconds!r}")
+    if type(table.tombstone_seconds) is not int or not 0 <= table.tombstone_seconds <= SECONDS_MAX:
+        raise Invalid(f"table {table.name}: tombstone_ttl is up to {SECONDS_MAX} s, not {table.tombstone_seconds!r}")
     check_ttl(table.ttl, {c.name: c.type for c in table.columns}, table.name, keyed=table.keyed)
 
 

@@ -18,6 +18,7 @@ from lakestore.defaults import canonical
 from lakestore.errors import Invalid
 from lakestore.evolution import (
     LAKE_SETTABLE,
+    OPTIONS,
     AddColumn,
     DropColumn,
     MakeOptional,
@@ -29,7 +30,7 @@ from lakestore.evolution import (
     altered,
     renames,
 )
-from lakestore.retention import parsed as parse_retention
+from lakestore.merge import parsed as parse_merge
 from lakestore.schema import Column, Table
 from lakestore.types import arrow_type
 
@@ -137,13 +138,16 @@ def steps_between(table: Table, wanted: WantedTable) -> list[Step]:
     taken = _taken(table, wanted)
     gone = [column.name for column in table.columns if column not in taken.values()]
     renamed = {old.name: name for name, old in taken.items() if old.name != name}
-    steps: list[Step] = [DropColumn(name) for name in gone]
+    steps: list[Step] = []
+    if table.ttl and table.ttl.column in gone and "ttl" in wanted.options:
+        steps.append(SetOptions(ttl=None))
+    steps += [DropColumn(name) for name in gone]
     steps += renames(renamed)
     steps += _added(wanted, taken)
     for column in wanted.columns:
         if column.name in taken:
             steps += _column_steps(table, taken[column.name], column)
-    steps += _options(table, wanted)
+    steps += _options(altered(table, steps), wanted)
     reached = altered(table, steps)
     _check_fixed(reached, wanted)
     steps += _moves([c.name for c in reached.columns], [c.name for c in wanted.columns])
@@ -183,7 +187,7 @@ def _taken(table: Table, wanted: WantedTable) -> dict[str, Column]:
 
 def _column_steps(table: Table, old: Column, wanted: WantedColumn) -> list[Step]:
     steps: list[Step] = []
-    required = wanted.required or old.name in table.primary_key
+    required = wanted.required or old.name in (*table.primary_key, table.merge.column)
     if arrow_type(old.type) != arrow_type(wanted.type):
         steps.append(WidenColumn(wanted.name, wanted.type))
     if old.required and not required:
@@ -204,17 +208,22 @@ def _options(table: Table, wanted: WantedTable) -> list[Step]:
     schema.lake_options(said)
     lake = {name: said[name] for name in LAKE_SETTABLE if name in said and said[name] != getattr(table.lake, name)}
     steps: list[Step] = [SetOptions(lake=lake)] if lake else []
-    kept = wanted.options.get("retention")
-    if "retention" in wanted.options and parse_retention(kept) != table.retention:
-        steps.append(SetOptions(retention=kept))
-    return steps
+    options = {name: wanted.options[name] for name in OPTIONS if name in wanted.options}
+    differing = {
+        name: value
+        for name, value in options.items()
+        if OPTIONS[name].read(value) != getattr(table, OPTIONS[name].field)
+    }
+    return [*steps, SetOptions(**differing)] if differing else steps
 
 
 def _check_fixed(reached: Table, wanted: WantedTable) -> None:
-    """Refuse what would have to move rows to other places."""
+    """Refuse what would have to move rows to other places, or merge them anew."""
     lake = schema.lake_options(wanted.options.get("lake", {}))
-    said = {name: value for name, value in wanted.options.items() if name not in ("lake", "retention")}
+    said = {name: value for name, value in wanted.options.items() if name not in ("lake", *OPTIONS)}
     said["primary_key"] = said.get("primary_key") or []
+    if "merge" in said:
+        said["merge"] = parse_merge(said["merge"])
     there: dict[str, Any] = {name: getattr(reached, name) for name in said}
     for name in set(wanted.options.get("lake", {})) - set(LAKE_SETTABLE):
         said[f"lake.{name}"], there[f"lake.{name}"] = getattr(lake, name), getattr(reached.lake, name)

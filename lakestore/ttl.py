@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakestore.errors import Invalid
+from lakestore.retention import Retention
 from lakestore.retention import parsed as parse_retention
 
 TOMBSTONE_SECONDS = 7 * 86_400
+SECONDS_MAX = 10_000 * 366 * 86_400
+"""Longer than any span between two times of a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,12 @@ class Ttl:
         return Ttl(data["column"], data["seconds"]) if data else None
 
     def __str__(self) -> str:
-        return f"{self.seconds} s after {self.column}"
+        return f"{span(self.seconds)} after {self.column}"
+
+
+def span(amount: int) -> str:
+    """Seconds in the largest unit that divides them: 604800 is 7d."""
+    return str(Retention(age_seconds=amount)) if amount else "0s"
 
 
 def parsed(value: Any) -> Ttl | None:
@@ -60,5 +68,5 @@ def check(ttl: Ttl | None, columns: Mapping[str, str], table: str, *, keyed: boo
         raise Invalid(f"table {table}: ttl column {ttl.column!r} is {columns[ttl.column]}: take a timestamp or a date")
     if ttl.column not in columns:
         raise Invalid(f"table {table}: ttl column {ttl.column!r} is not there")
-    if type(ttl.seconds) is not int or ttl.seconds < 1:
-        raise Invalid(f"table {table}: ttl takes a time above zero")
+    if type(ttl.seconds) is not int or not 1 <= ttl.seconds <= SECONDS_MAX:
+        raise Invalid(f"table {table}: ttl takes a time above zero and up to {span(SECONDS_MAX)}")

@@ -115,7 +115,7 @@ def renewed(request: Request, view: View) -> Request:
 
 def _renewed(change: Change, table: Table) -> Change:
     if change.table.schema_id == table.schema_id:
-        return change
+        return replace(change, table=table)
     check_present(change.given, change.table, table)
     known = {column.id for column in change.table.columns}
     for column in table.columns:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from lakestore import evolution, schema
 from lakestore.errors import Conflict, Invalid
@@ -27,11 +28,7 @@ class Tables:
 
     def create_table(self, request: pb.CreateTableRequest) -> pb.TableInfo:
         """Create a table and its lake table."""
-        try:
-            table = Table.from_json(request.definition)
-        except (ValueError, KeyError, TypeError) as error:
-            raise Invalid(f"the table definition is not readable: {error}") from error
-        table = replace(table, uuid=str(uuid.uuid4()), schema_id=0)
+        table = replace(_read(request.definition), uuid=str(uuid.uuid4()), schema_id=0)
         try:
             schema.check(table, self._engine.limits)
         except (TypeError, AttributeError) as error:
@@ -112,6 +109,18 @@ class Tables:
         view = self._engine.view
         infos = [pb.TableInfo(definition=view.named(name).table.to_json()) for name in sorted(view.names)]
         return pb.ListTablesAnswer(tables=infos)
+
+
+def _read(definition: str) -> Table:
+    """A definition off the wire; what it says beyond what this release knows would be another table."""
+    try:
+        said = json.loads(definition)
+        table = Table.from_dict(said)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Invalid(f"the table definition is not readable: {error}") from error
+    for name in set(said) - {field.name for field in fields(Table)}:
+        raise Invalid(f"this server does not know {name!r} of a table: run it with a newer release")
+    return table
 
 
 def _catalog_step(state: State, frame: Frame, *steps: CatalogStep) -> None:

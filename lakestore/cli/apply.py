@@ -14,8 +14,10 @@ from lakestore.cli.output import emit_json
 from lakestore.cli.server import connected, json_option, server_option
 from lakestore.errors import Invalid
 from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, altered, to_json
+from lakestore.merge import UPSERT
 from lakestore.schema import Column, Table
 from lakestore.schema import Lake as LakeOptions
+from lakestore.ttl import span
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -159,25 +161,44 @@ def lines(before: Table | None, after: Table) -> Iterator[Line]:
             yield "-", f"{column.name} {column.type}, with what it holds"
     if before is None:
         yield from _settings(after)
-    if before:
+    else:
         yield from _order(before, after)
-        if before.retention != after.retention:
-            yield "~", f"retention: {before.retention or 'all'} → {after.retention or 'all'}"
-        for name in LAKE_SETTABLE:
-            was, becomes = getattr(before.lake, name), getattr(after.lake, name)
-            if was != becomes:
-                yield "~", f"{name}: {was} → {becomes}"
+        yield from _changed_settings(before, after)
+
+
+def _changed_settings(before: Table, after: Table) -> Iterator[Line]:
+    was_said = dict(_options(before))
+    for name, text in _options(after):
+        if was_said[name] != text:
+            yield "~", f"{name}: {was_said[name]} → {text}"
+    for name in LAKE_SETTABLE:
+        was, becomes = getattr(before.lake, name), getattr(after.lake, name)
+        if was != becomes:
+            yield "~", f"{name}: {was} → {becomes}"
 
 
 def _settings(table: Table) -> Iterator[Line]:
     """What a new table is told beside its columns."""
-    if table.retention:
-        yield "+", f"retention: {table.retention}"
+    if table.merge != UPSERT:
+        yield "+", f"merge: {table.merge}"
+    plain = dict(_options(Table("", ())))
+    for name, text in _options(table):
+        if text != plain[name]:
+            yield "+", f"{name}: {text}"
     usual = LakeOptions()
     for field in fields(LakeOptions):
         value = getattr(table.lake, field.name)
         if value != getattr(usual, field.name):
             yield "+", f"lake {field.name}: {', '.join(value) if isinstance(value, tuple) else value}"
+
+
+def _options(table: Table) -> Iterator[tuple[str, str]]:
+    """What `evolution.OPTIONS` are of a table, as a person reads it."""
+    yield "retention", str(table.retention or "all")
+    yield "deletes", table.deletes
+    yield "skip_unchanged", "yes" if table.skip_unchanged else "no"
+    yield "ttl", str(table.ttl or "never")
+    yield "tombstone_ttl", span(table.tombstone_seconds)
 
 
 def _described(column: Column, *, fresh: bool) -> str:

@@ -11,6 +11,8 @@ import click
 from lakestore.cli.output import duration, emit, emit_json, size
 from lakestore.cli.server import connected, json_option, server_option
 from lakestore.moments import text_of
+from lakestore.schema import Table
+from lakestore.ttl import span
 
 
 @click.command()
@@ -27,6 +29,7 @@ def tables(server: str, as_json: bool) -> None:
             "columns": len(table.columns),
             "buckets": table.buckets,
             "merge": str(table.merge) if table.keyed else None,
+            "ttl": str(table.ttl) if table.ttl else None,
             "freshness": table.lake.freshness,
         }
         for table in found
@@ -53,7 +56,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
         "table": found.name,
         "kind": "primary-key table" if found.keyed else "log table",
         "buckets": f"{found.buckets} by ({', '.join(found.bucket_key)})" if found.bucket_key else str(found.buckets),
-        "merge": str(found.merge) if found.keyed else "-",
+        **(_keyed(found) if found.keyed else {}),
         "retention": f"{found.retention}, then only in the lake" if found.retention else "the whole log is kept",
         "lake": f"freshness {found.lake.freshness}, format version {found.lake.format_version}",
         "partitioned by": ", ".join(found.lake.partition_by) or "-",
@@ -63,6 +66,19 @@ def describe(table: str, server: str, as_json: bool) -> None:
     }
     click.echo("\n".join(f"{name:15}{value}" for name, value in lines.items()) + "\n")
     emit(columns, as_json=False)
+
+
+def _keyed(table: Table) -> dict[str, str]:
+    """What `describe` says of primary-key tables alone."""
+    skipped = ", rows that equal the live one are skipped" if table.skip_unchanged else ""
+    lines = {
+        "merge": f"{table.merge}{skipped}",
+        "deletes": {"allow": "allowed", "ignore": "ignored", "refuse": "refused"}[table.deletes],
+        "rows expire": str(table.ttl) if table.ttl else "never",
+    }
+    if table.merge.engine == "versioned":
+        lines["tombstones"] = f"kept for {span(table.tombstone_seconds)}"
+    return lines
 
 
 @click.command()

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lakestore import rows
 from lakestore.errors import Invalid
 from lakestore.evolution import (
-    UNCHANGED,
+    OPTIONS,
     AddColumn,
     DropColumn,
     MakeOptional,
@@ -39,9 +39,12 @@ def steps_of(
     new_rows_only: bool = False,
     order: Sequence[str] = (),
     lake: Mapping[str, Any] | None = None,
-    retention: Any = UNCHANGED,
+    **options: Any,
 ) -> list[Step]:
-    """The steps, in the order of the arguments here; all but the first two use names as they are after a rename."""
+    """The steps, in the order of the arguments here; all but the first two use names as they are after a rename.
+
+    `options` are of `evolution.OPTIONS`; another merge engine is refused in words.
+    """
     for name, value in {"drop": drop, "optional": optional, "order": order}.items():
         if isinstance(value, str):
             raise Invalid(f"{name}= takes a list of column names, not the text {value!r}")
@@ -54,8 +57,13 @@ def steps_of(
     steps += [MakeOptional(name) for name in optional]
     steps += [SetDefault(name, value) for name, value in defaults.items()]
     steps += [MoveColumn(name, first=not i, after=order[i - 1] if i else "") for i, name in enumerate(order)]
-    if lake or retention != UNCHANGED:
-        steps.append(SetOptions(dict(lake or {}), retention))
+    for name in options:
+        if name not in OPTIONS and name != "merge":
+            raise Invalid(f"alter takes no {name!r}; options of a table are {', '.join(OPTIONS)}")
+    if drop and "ttl" in options:
+        steps.insert(0, SetOptions(ttl=None))  # the column that it used may go
+    if lake or options:
+        steps.append(SetOptions(dict(lake or {}), **options))
     return steps
 
 
