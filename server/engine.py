@@ -27,7 +27,7 @@ from lakestore.server.commit_queue import CommitQueue, Operation, Task, Work
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.figures import COUNTS, Histogram
-from lakestore.server.index import table_prefix
+from lakestore.server.index import live, table_prefix
 from lakestore.server.index_rebuild import Rebuilder
 from lakestore.server.integrity import Integrity
 from lakestore.server.journal import Frame
@@ -190,7 +190,7 @@ class Engine:
             if view.named(name).table.uuid != state.table.uuid:
                 continue
             try:
-                return view, self.index.finish(reading)
+                return view, live(self.index.finish(reading))
             except Unavailable as error:
                 moved_on = error
         raise moved_on

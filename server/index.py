@@ -1,4 +1,4 @@
-"""The key index: key bytes -> live offset.
+"""The key index: key bytes -> live offset, or, flagged, the offset of a record that is remembered for an absent key.
 
 LMDB stands at the last checkpoint; what came after is in memory, newest first: the overlay that commits
 write to, the frozen overlay that a checkpoint is merging, and merged ones kept as a cache. Derived data: it can be
@@ -26,7 +26,7 @@ from lakestore.server.index_process import DamagedIndex, IndexProcess
 
 log = logging.getLogger("lakestore.index")
 Ints = npt.NDArray[np.int64]
-ABSENT = worker.ABSENT
+ABSENT, FLAG = worker.ABSENT, worker.FLAG
 _MISS = -3
 _STAGE_KEYS = 20_000
 PREFIX_BYTES = 4
@@ -124,7 +124,7 @@ class Index:
         return len(self._overlay)
 
     def find(self, keys: Sequence[bytes]) -> Ints:
-        """Live offsets for the commit loop."""
+        """Values for the commit loop: live offsets, flagged ones, or ABSENT."""
         return self.finish(self.begin(keys))
 
     def begin(self, keys: Sequence[bytes]) -> Reading:
@@ -135,7 +135,7 @@ class Index:
         return Reading(keys, values, self._older, self._frozen_lsn, self._generation)
 
     def finish(self, reading: Reading) -> Ints:
-        """The rest of a look-up: frozen overlays, then LMDB."""
+        """The rest of a look-up: frozen overlays, then LMDB. Flagged values come as they are."""
         values = reading.values
         for overlay in reading.older:
             missing = np.flatnonzero(values == _MISS)
@@ -176,7 +176,7 @@ class Index:
             return generation[prefix]
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int]) -> None:
-        """Name new live offsets; ABSENT for a deleted key. Under `lock`."""
+        """Name new live offsets; ABSENT, or a flagged offset, for a deleted key. Under `lock`."""
         self._overlay.update(zip(keys, offsets, strict=True))
 
     def freeze(self, lsn: int) -> None:
@@ -276,6 +276,16 @@ class Index:
         """End the worker processes."""
         self._finder.close()
         self._merger.close()
+
+
+def is_live(values: Ints) -> npt.NDArray[np.bool_]:
+    """Which values of the index name a live row."""
+    return (values >= 0) & (values < FLAG)
+
+
+def live(values: Ints) -> Ints:
+    """Values of the index as readers take them: what is flagged is ABSENT."""
+    return np.where(values >= FLAG, ABSENT, values)
 
 
 def table_prefix(number: int) -> bytes:

@@ -28,6 +28,8 @@ REPLY = struct.Struct("<qQ")
 FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST, WALK, NEXT = 1, 2, 3, 4, 5, 6, 7, 8
 MARK = b"\x00"
 ABSENT, DAMAGED = -1, -2
+FLAG = 1 << 62
+"""Set in a value that names no live row: the offset, without it, is of a record that is remembered for its key."""
 FAILED, DAMAGED_FILES = -9, -10
 """In place of an LSN: the answer is LMDB's error. After FAILED the same request may succeed; after DAMAGED_FILES,
 which is also a sync that failed, the files must not be used any more."""
@@ -35,7 +37,7 @@ MAP_BYTES = 1 << 30
 """To begin with; doubled whenever it is full."""
 MAP_BYTES_MAX = 1 << 46
 WALKED = struct.Struct("<QQQ")
-"""Answer to WALK: entries, sum of mixed offsets, damaged entries; then the key to go on from, none at the end."""
+"""Answer to WALK: live entries, sum of their mixed offsets, damaged ones; then the key to go on from, none: the end."""
 WALK_SECONDS_MAX = 900.0
 _TEMPORARY = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError, lmdb.LockError)
 _VALUE = np.dtype([("offset", "<i8"), ("check", "<u4")])
@@ -157,7 +159,8 @@ class Store:
             offsets = stored["offset"].astype(np.int64)
             out_of_order = sum(a >= b for a, b in itertools.pairwise(keys))
             damaged = int((check_of(keys, offsets) != stored["check"]).sum()) + out_of_order
-            count, total = len(keys), int(_mixed(offsets).sum(dtype=np.uint64))
+            live = offsets[(offsets & FLAG) == 0]
+            count, total = len(live), int(_mixed(live).sum(dtype=np.uint64))
         lsn = _mark(self._walk)
         if not following:
             self._end_walk()
