@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-import numpy as np
-
 from lakestore import moments
 from lakestore.errors import Invalid, NotFound, PositionExpired
 from lakestore.schema import SYSTEM_TYPES
 from lakestore.server.engine import Engine
-from lakestore.server.feed_batches import Shape, message, run, shown_columns
+from lakestore.server.feed_batches import Shape, live_rows, message, run
 from lakestore.server.feed_cache import FeedCache, Prepared, Run
 from lakestore.server.positions import lsn_by_time, parse_token
-from lakestore.server.reads import bounded, dead_of, live, project
 from lakestore.server.state import TableState, View
 from lakestore.server.subscriptions import Subscriptions, check_current
 from lakestore.token import Place, Token
@@ -110,20 +107,12 @@ class Feed:
 
     def _table_snapshot(self, stream: _Stream, state: TableState, position: Token, here: Place) -> Iterator[Prepared]:
         """One table's live rows, out of its log."""
-        table = state.versions.at(position.lsn)
+        table, limits = state.versions.at(position.lsn), self._engine.limits
         for bucket in range(here.bucket, state.table.buckets):
-            log = state.logs[bucket]
-            head = log.at_lsn(position.lsn).end
-            dead = dead_of(log, 0, head)
-            for rows in live(log, here.offset if bucket == here.bucket else 0, head, dead):
-                inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
-                at = 0
-                shape = state.versions.projection(rows.schema_id, table)
-                shown = project(shape, inserts, shown_columns(table, stream.shape), bucket)
-                for batch in bounded(shown, self._engine.limits.read_batch_bytes):
-                    at += batch.num_rows
-                    after = Place(state.table.uuid, bucket, int(rows.offsets[at - 1]) + 1)
-                    yield message(table, batch, replace(position, place=after), snapshot=True)
+            start = here.offset if bucket == here.bucket else 0
+            for batch, after in live_rows(state, stream.shape, bucket, start, position.lsn, limits):
+                place = Place(state.table.uuid, bucket, after)
+                yield message(table, batch, replace(position, place=place), snapshot=True)
 
     def _follow(self, stream: _Stream, position: Token, listener: Listener) -> Iterator[Prepared]:
         lsn, tables = position.lsn, stream.shape.tables

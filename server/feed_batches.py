@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from lakestore.limits import Limits
 from lakestore.rows import encode
 from lakestore.schema import SYSTEM_TYPES, Table
 from lakestore.server.feed_cache import Prepared, Run
-from lakestore.server.reads import bounded, project, read, with_before_images
+from lakestore.server.reads import bounded, dead_of, live, project, read, with_before_images
 from lakestore.server.state import TableState, View
 from lakestore.token import Token
 from lakestore.v1 import lakestore_pb2 as pb
@@ -43,6 +43,21 @@ def message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool
     )
 
 
+def live_rows(
+    state: TableState, shape: Shape, bucket: int, start: int, lsn: int, limits: Limits
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """A bucket's live rows at a cut, from an offset on, as inserts; with each batch the offset after it."""
+    log, table = state.logs[bucket], state.versions.at(lsn)
+    head = log.at_lsn(lsn).end
+    for rows in live(log, start, head, dead_of(log, 0, head)):
+        inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
+        at = 0
+        shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)
+        for batch in bounded(shown, limits.read_batch_bytes):
+            at += batch.num_rows
+            yield batch, int(rows.offsets[at - 1]) + 1
+
+
 def shown_columns(table: Table, shape: Shape) -> list[str]:
     """The system columns, then the user's; chosen ones go by id, and are left out of versions without them."""
     names = {column.id: column.name for column in table.columns}
@@ -71,7 +86,8 @@ def _between(view: View, shape: Shape, at: Token, upto: int, nbytes: int) -> lis
     for uuid in shape.tables:
         state = view.by_uuid(uuid)
         table = state.versions.at(at.lsn + 1)
-        batch = _table_batch(state, table, shape, at.lsn, upto)
+        ranges = [(log.at_lsn(at.lsn).end, log.at_lsn(upto).end) for log in state.logs]
+        batch = table_batch(state, table, shape, ranges)
         if batch is not None:
             batches += [(table, piece) for piece in bounded(batch, nbytes)]
     last = len(batches) - 1
@@ -81,12 +97,14 @@ def _between(view: View, shape: Shape, at: Token, upto: int, nbytes: int) -> lis
     ]
 
 
-def _table_batch(state: TableState, table: Table, shape: Shape, lsn: int, upto: int) -> pa.RecordBatch | None:
+def table_batch(
+    state: TableState, table: Table, shape: Shape, ranges: Sequence[tuple[int, int]]
+) -> pa.RecordBatch | None:
+    """The changes of a range of each bucket, in LSN order; the ranges begin and end with commits of one version."""
     parts: list[pa.RecordBatch] = []
     lsns: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    for bucket, log in enumerate(state.logs):
-        start, end = log.at_lsn(lsn).end, log.at_lsn(upto).end
-        if start == end:
+    for bucket, (log, (start, end)) in enumerate(zip(state.logs, ranges, strict=True)):
+        if start >= end:
             continue
         commits = log.commits(start, end)
         for rows in read(log, start, end):
