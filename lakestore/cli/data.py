@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,13 @@ from lakestore.cli.server import connected, json_option, server_option
 from lakestore.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
+    from lakestore.client.changes import ChangeBatch
     from lakestore.client.lake import Lake
     from lakestore.client.table import Table
 
 SHOWN_ROWS = 50
 _FORMATS = click.Choice(["parquet", "csv", "jsonl", "arrow"])
+_EVENTS = click.Choice(["json", "debezium", "debezium-schema"])
 
 
 @click.command()
@@ -167,6 +169,7 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
     "--subscription",
     help="Go on where this named subscription stands, a new one at --start; what was shown is acknowledged.",
 )
+@click.option("--format", "kind", type=_EVENTS, help="One JSON object a line: rows, or Debezium's events.")
 @server_option
 @json_option
 def changes(
@@ -176,18 +179,21 @@ def changes(
     follow: bool,
     before_images: bool,
     subscription: str | None,
+    kind: str | None,
     server: str,
     as_json: bool,
 ) -> None:
     """Show the changes of TABLE in order; the token to go on from comes on stderr."""
     token = None
     with connected(server) as lake:
+        show = _shower(lake, "json" if as_json else kind)
+        before_images = before_images or (kind or "").startswith("debezium")
         stream = lake.table(table).changes(
             start, until=None if follow else until, before_images=before_images, subscription=subscription
         )
         for batch in stream:
             token = batch.token
-            _changes_shown(batch.to_arrow(), as_json=as_json)
+            show(batch)
             if follow or subscription:
                 sys.stdout.flush()
             if subscription:
@@ -195,11 +201,21 @@ def changes(
     click.echo("no changes" if token is None else f"token: {token}", err=True)
 
 
-def _changes_shown(rows: pa.Table, *, as_json: bool) -> None:
-    if as_json:
-        emit_lines(rows)
-    elif rows.num_rows:
-        click.echo(shown.table(rows.to_pylist()))
+def _shower(lake: Lake, kind: str | None) -> Callable[[ChangeBatch], None]:
+    """What prints a batch of changes."""
+    if kind == "json":
+        return lambda batch: emit_lines(batch.to_arrow())
+    if kind is None:
+        return lambda batch: click.echo(shown.table(batch.to_pylist())) if len(batch) else None
+    from lakestore.client.events import Encoder
+
+    encoder = Encoder(lake, kind)
+
+    def show(batch: ChangeBatch) -> None:
+        for events in encoder.events(batch):
+            click.echo(b"\n".join(events.values.to_pylist()))
+
+    return show
 
 
 @click.command()

@@ -102,6 +102,17 @@ def test_delete_changes_and_lookup(shell: Shell, orders: str, tmp_path: Path) ->
     assert shell("changes", orders, "--start", token)[0] == ""
 
 
+def test_changes_as_debezium_events(shell: Shell, orders: str, tmp_path: Path) -> None:
+    start = shell("changes", orders, "--json")[1].split()[-1]
+    (tmp_path / "gone.csv").write_text("id\n7\n")
+    shell("write", orders, str(tmp_path / "gone.csv"), "--delete")
+    (line,) = shell("changes", orders, "--start", start, "--format", "debezium")[0].splitlines()
+    event = json.loads(line)
+    assert (event["op"], event["before"]["customer"], event["after"]) == ("d", "c0", None)
+    (line,) = shell("changes", orders, "--start", start, "--format", "debezium-schema")[0].splitlines()
+    assert json.loads(line)["payload"]["before"]["id"] == 7
+
+
 def test_sql(shell: Shell, orders: str) -> None:
     out, _ = shell("sql", f"SELECT customer, count(*) AS n FROM {orders} GROUP BY 1 ORDER BY 1", "--json")
     assert json.loads(out.splitlines()[0]) == {"customer": "c0", "n": 143}

@@ -1,0 +1,157 @@
+"""Arrow columns as JSON texts, column by column: rows become JSON without a Python loop over them.
+
+Only values that need a loop get one: bytes, and texts with characters that JSON escapes. Two styles differ in how
+they write times, bytes and maps. Numbers that JSON has no form for are texts in both: "NaN", "Infinity".
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_ESCAPED = r'["\\\x00-\x1f]'
+_NULL = "null"
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How the types are written that JSON does not have."""
+
+    numbers_of_time: bool
+    """Dates as days, times and timestamps without a zone as microseconds; else ISO 8601 texts."""
+    bytes_text: Callable[[bytes], str]
+    maps_as_pairs: bool
+    """Maps whose keys are no texts as lists of [key, value]; else as objects, their keys written as texts."""
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode("ascii")
+
+
+CONNECT = Style(numbers_of_time=True, bytes_text=_base64, maps_as_pairs=True)
+"""As Debezium's connectors and Kafka Connect's JSON converter write them."""
+PLAIN = Style(numbers_of_time=False, bytes_text=bytes.hex, maps_as_pairs=False)
+"""As `lakestore read --json` writes them."""
+
+
+def objects(names: Sequence[str], columns: Sequence[pa.Array], style: Style, *, front: str = "{") -> pa.Array:
+    """Per row the JSON object of these columns, behind what it begins with."""
+    parts: list[Any] = [front]
+    for number, (name, column) in enumerate(zip(names, columns, strict=True)):
+        parts += [f"{',' if number else ''}{json.dumps(name, ensure_ascii=False)}:", values(column, style)]
+    return joined(*parts, "}")
+
+
+def joined(*parts: Any) -> pa.Array:
+    """Texts put together row by row."""
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def values(array: pa.Array, style: Style) -> pa.Array:
+    """Per value its JSON text; `null` for null."""
+    kind = array.type
+    t = pa.types
+    if t.is_struct(kind):
+        text = _or_null(array, objects([part.name for part in kind], array.flatten(), style))
+    elif t.is_list(kind):
+        text = _or_null(array, joined("[", _listed(array, values(_inside(array, array.values), style)), "]"))
+    elif t.is_map(kind):
+        text = _or_null(array, _map(array, style))
+    else:
+        text = _scalar(array, style)
+    return text.fill_null(_NULL) if text.null_count else text
+
+
+def _scalar(array: pa.Array, style: Style) -> pa.Array:
+    kind = array.type
+    t = pa.types
+    if t.is_string(kind):
+        return _quoted(array)
+    if t.is_floating(kind):
+        return _floats(array)
+    if t.is_decimal(kind):
+        return _in_quotes(_decimals(array))
+    if t.is_temporal(kind):
+        return _times(array, style)
+    if t.is_binary(kind) or t.is_fixed_size_binary(kind):
+        shown = [None if value is None else style.bytes_text(value) for value in array.to_pylist()]
+        return _in_quotes(pa.array(shown, pa.string()))
+    return array.cast(pa.string())
+
+
+def _quoted(array: pa.Array) -> pa.Array:
+    text = _in_quotes(array)
+    special = pc.match_substring_regex(array, _ESCAPED).fill_null(False)
+    if not special.true_count:
+        return text
+    escaped = [json.dumps(value, ensure_ascii=False) for value in array.filter(special).to_pylist()]
+    return pc.replace_with_mask(text, special, pa.array(escaped, pa.string()))
+
+
+def _in_quotes(text: pa.Array) -> pa.Array:
+    return joined('"', text, '"')
+
+
+def _floats(array: pa.Array) -> pa.Array:
+    text = array.cast(pa.string())
+    whole = pc.match_substring_regex(text, r"^-?\d+$").fill_null(False)
+    if whole.true_count:
+        text = pc.if_else(whole, joined(text, ".0"), text)
+    if pc.is_finite(array).false_count:
+        for said, written in (("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"')):
+            text = pc.if_else(pc.equal(text, said), written, text)
+    return text
+
+
+def _decimals(array: pa.Array) -> pa.Array:
+    """All digits: Arrow writes small ones as 1E-10."""
+    text = array.cast(pa.string())
+    short = pc.match_substring(text, "E").fill_null(False)
+    if not short.true_count:
+        return text
+    return pc.replace_with_mask(text, short, pa.array([f"{value:f}" for value in array.filter(short).to_pylist()]))
+
+
+def _times(array: pa.Array, style: Style) -> pa.Array:
+    kind = array.type
+    if pa.types.is_timestamp(kind) and (kind.tz is not None or not style.numbers_of_time):
+        return _in_quotes(pc.replace_substring(array.cast(pa.string()), " ", "T"))
+    if style.numbers_of_time:
+        whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
+        return array.cast(whole).cast(pa.string())
+    return _in_quotes(array.cast(pa.string()))
+
+
+def _or_null(array: pa.Array, text: pa.Array) -> pa.Array:
+    return pc.if_else(array.is_valid(), text, None) if array.null_count else text
+
+
+def _inside(array: pa.Array, held: pa.Array) -> pa.Array:
+    """What the lists or maps of an array hold, which may be a part of its child."""
+    start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return held.slice(start, end - start)
+
+
+def _listed(array: pa.Array, texts: pa.Array) -> pa.Array:
+    """The texts of each list with commas between."""
+    offsets = array.offsets.to_numpy()
+    whole = pa.ListArray.from_arrays(pa.array((offsets - offsets[0]).astype(np.int32)), texts)
+    return pc.binary_join(whole, ",")
+
+
+def _map(array: pa.Array, style: Style) -> pa.Array:
+    keys = values(_inside(array, array.keys), style)
+    items = values(_inside(array, array.items), style)
+    named = pa.types.is_string(array.type.key_type)
+    if style.maps_as_pairs and not named:
+        return joined("[", _listed(array, joined("[", keys, ",", items, "]")), "]")
+    if not named:
+        keys = pc.if_else(pc.starts_with(keys, '"'), keys, _in_quotes(keys))
+    return joined("{", _listed(array, joined(keys, ":", items)), "}")
