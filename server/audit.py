@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from lakestore import keys
 from lakestore.livesum import live_sum
-from lakestore.offsets import OffsetSet
 from lakestore.server import reads
 from lakestore.server.bucket import BucketLog
 from lakestore.server.engine import Engine
@@ -61,11 +60,12 @@ def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAu
     state = view.named(name)
     for bucket, log in enumerate(state.logs):
         head = log.at_head
-        log_sum = index_sum = log.base.live_sum
-        log_rows = index_rows = log.base.live_rows
-        start = log.base.end
+        # What a log table has dropped lives on in the lake; a primary-key table has its base here.
+        start = 0 if log.keyed else log.base.end
+        log_sum = index_sum = 0 if log.keyed else log.base.live_sum
+        log_rows = index_rows = 0 if log.keyed else log.base.live_rows
         dead = reads.dead_of(log, start, log.head)
-        for rows in reads.live(log, start, log.head, dead):
+        for rows in reads.live_at(log, start, log.head, dead):
             log_sum += live_sum(rows.offsets)
             log_rows += len(rows.offsets)
             confirmed = _confirmed(engine, state, bucket, rows) if log.keyed else rows.offsets
@@ -105,6 +105,8 @@ def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows)
     encoded = keys.encode(columns, table_prefix(table.number))
     later, offsets = engine.lookup(table.name, lambda _: encoded)
     log = later.by_uuid(table.uuid).logs[bucket]
-    superseded = OffsetSet.of(log.prevs(state.logs[bucket].head, log.head))
-    confirmed: Ints = rows.offsets[(offsets == rows.offsets) | superseded.contains(rows.offsets)]
+    audited = state.logs[bucket].head
+    superseded = reads.dead_of(log, audited if audited >= log.base.end else 0, log.head)
+    gone = superseded.contains(rows.offsets) | ~log.holds(rows.offsets)
+    confirmed: Ints = rows.offsets[(offsets == rows.offsets) | gone]
     return confirmed

@@ -2,6 +2,8 @@
 
 A chunk is a segment file or rows still in memory. `append`, `freeze` and `install` give a new log; whoever
 holds an old one goes on reading it. Small chunks in memory are joined, sixteen of a size at a time.
+Of a primary-key table, chunks below the log start stay: they hold the rows that live there (the base), others only
+until they are compacted, and then know which rows are left.
 """
 
 from __future__ import annotations
@@ -80,8 +82,15 @@ class Chunk(Protocol):
         """About how many bytes."""
 
     @property
+    def rows(self) -> int:
+        """How many rows it holds; fewer than offsets if some are gone."""
+
+    @property
     def schema_id(self) -> int:
         """The table's version that the rows were stored in."""
+
+    def kills(self) -> Ints:
+        """Offsets that records superseded which are gone from here; sorted."""
 
     def pieces(self) -> Sequence[Piece]:
         """The chunk's record batches, in offset order."""
@@ -95,6 +104,27 @@ class Piece:
     end: int
     load: BatchLoader
     schema_id: int = 0
+    left: Callable[[], Ints] | None = None
+    """Where rows of the range are gone: gives the offsets of those that are left."""
+
+    def between(self, start: int, end: int) -> tuple[int, int, Ints]:
+        """(place of the first row, place after the last, offsets) of its rows in [start, end)."""
+        if self.left is None:
+            low, high = max(start, self.start), min(end, self.end)
+            return low - self.start, high - self.start, np.arange(low, high, dtype=np.int64)
+        held = self.left()
+        first, last = (int(at) for at in np.searchsorted(held, [start, end]))
+        return first, last, held[first:last]
+
+    def places(self, offsets: Ints) -> Ints:
+        """Where in the batch these offsets are; -1 for rows that are gone."""
+        if self.left is None:
+            return np.where(offsets < self.end, offsets - self.start, -1)
+        held = self.left()
+        if not len(held):
+            return np.full(len(offsets), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(held, offsets), len(held) - 1)
+        return np.where(held[at] == offsets, at, -1)
 
 
 class BatchLoader(Protocol):
@@ -121,6 +151,15 @@ class MemoryChunk:
     def size(self) -> int:
         """Bytes of the batch."""
         return int(self.batch.nbytes)
+
+    @property
+    def rows(self) -> int:
+        """All of its range."""
+        return int(self.batch.num_rows)
+
+    def kills(self) -> Ints:
+        """None: every record is here."""
+        return _EMPTY
 
     def pieces(self) -> Sequence[Piece]:
         """The one batch."""
@@ -169,6 +208,8 @@ class BucketLog:
     at_head: Position = field(default_factory=Position)
     base: Position = field(default_factory=Position)
     """The bucket at its log start. Its LSN is the table's log start: nothing is known of commits before it."""
+    compactions: int = 0
+    """How often rows below the log start were dropped since the server began."""
 
     @property
     def head(self) -> int:
@@ -191,11 +232,11 @@ class BucketLog:
         return replace(self, sealed=len(self.chunks))
 
     def install(self, segments: Sequence[Chunk]) -> BucketLog:
-        """The log with everything below the segments' end replaced by them."""
-        end = segments[-1].end if segments else 0
-        later = tuple(chunk for chunk in self.chunks if chunk.start >= end)
-        kept = tuple(chunk for chunk in segments if chunk.end > self.base.end)
-        return replace(self, chunks=(*kept, *later), sealed=len(kept))
+        """The log with what was frozen replaced by segments."""
+        kept = tuple(chunk for chunk in segments if self.keyed or chunk.end > self.base.end)
+        before, later = self.chunks[: self.sealed], self.chunks[self.sealed :]
+        compactions = self.compactions + (sum(c.rows for c in kept) < sum(c.rows for c in before))
+        return replace(self, chunks=(*kept, *later), sealed=len(kept), compactions=compactions)
 
     def from_lsn(self, lsn: int) -> BucketLog:
         """The log without the commits up to `lsn`; a chunk that reaches beyond them stays whole."""
@@ -203,7 +244,9 @@ class BucketLog:
         return self.above(base)
 
     def above(self, base: Position) -> BucketLog:
-        """The log that starts at `base`, one of its commit ends."""
+        """The log that starts at `base`, one of its commit ends. What lives there stays."""
+        if self.keyed:
+            return replace(self, base=base)
         kept = tuple(chunk for chunk in self.chunks if chunk.end > base.end)
         sealed = max(self.sealed - (len(self.chunks) - len(kept)), 0)
         return replace(self, chunks=kept, sealed=sealed, base=base)
@@ -238,7 +281,8 @@ class BucketLog:
         if at < 0:
             return self.base
         index = self.chunks[at].index
-        return position_of(index, int(np.searchsorted(index.lsn, lsn, side="right")) - 1)
+        found = position_of(index, int(np.searchsorted(index.lsn, lsn, side="right")) - 1)
+        return found if found.lsn > self.base.lsn else self.base
 
     def at_time(self, time_us: int) -> Position:
         """The bucket as of the last commit at or before a time, or the log start if there is none."""
@@ -250,7 +294,8 @@ class BucketLog:
         return found if found.lsn > self.base.lsn else self.base
 
     def lsn_beyond(self, end: int) -> int | None:
-        """The first commit that ends beyond `end`; None when `end` is the head."""
+        """The first commit behind the log start that ends beyond `end`; None when `end` is the head."""
+        end = max(end, self.base.end)
         at = int(np.searchsorted(self._chunk_ends, end, side="right"))
         if at == len(self.chunks):
             return None
@@ -323,16 +368,24 @@ class BucketLog:
             raise PositionExpired(
                 f"changes are kept from offset {self.base.end} on, and offset {start} was asked for: read a snapshot"
             )
+        for offsets, batch, schema_id in self.stored(start, end, rows_max, needed):
+            yield int(offsets[0]), batch, schema_id
+
+    def stored(
+        self, start: int, end: int, rows_max: int = 1 << 62, needed: Needed | None = None
+    ) -> Iterator[tuple[Ints, pa.RecordBatch, int]]:
+        """(offsets, batch, schema version) of what is left of [start, end), below the log start as well; see `rows`."""
         first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
         for piece in self._pieces[first:]:
             if piece.start >= end:
                 return
-            low, high = max(start, piece.start), min(end, piece.end)
+            low, high, offsets = piece.between(start, end)
             if low >= high:
                 continue
             batch = piece.load(needed(piece.schema_id) if needed else None)
             for at in range(low, high, rows_max):
-                yield at, batch.slice(at - piece.start, min(rows_max, high - at)), piece.schema_id
+                upto = min(at + rows_max, high)
+                yield offsets[at - low : upto - low], batch.slice(at, upto - at), piece.schema_id
 
     def column(self, name: str, start: int, end: int) -> list[pa.Array]:
         """One system column of [start, end)."""
@@ -345,6 +398,20 @@ class BucketLog:
         arrays = [column.to_numpy() for column in self.column(PREV, start, end)]
         return [array[array >= 0] for array in arrays]
 
+    def dead_below(self, end: int) -> list[Ints]:
+        """Every superseded offset of which the row may still be there, as of a commit end at or above the log start."""
+        prevs = [batch.column(PREV).to_numpy() for _, batch, _ in self.stored(0, end)]
+        return [*(array[array >= 0] for array in prevs), *(chunk.kills() for chunk in self.chunks)]
+
+    def holds(self, offsets: Ints) -> npt.NDArray[np.bool_]:
+        """For each offset, whether its record is there: it may be gone below the log start."""
+        there = np.zeros(len(offsets), dtype=np.bool_)
+        piece_of = np.searchsorted(self._starts, offsets, side="right") - 1
+        for number in np.unique(piece_of[piece_of >= 0]).tolist():
+            here = np.flatnonzero(piece_of == number)
+            there[here] = self._pieces[number].places(offsets[here]) >= 0
+        return there
+
     def take(self, offsets: Ints, shown: Shown = _as_stored) -> pa.RecordBatch:
         """The rows at these offsets, in their order; `shown` brings them to one schema version."""
         if not len(offsets):
@@ -356,7 +423,10 @@ class BucketLog:
         parts = []
         for group in np.split(np.arange(len(wanted)), cuts):
             piece = self._pieces[int(piece_of[group[0]])]
-            parts.append(shown(piece.load().take(pa.array(wanted[group] - piece.start)), piece.schema_id))
+            places = piece.places(wanted[group])
+            if places.min() < 0:
+                raise Internal(f"no row is left at offset {int(wanted[group][places.argmin()])}")
+            parts.append(shown(piece.load().take(pa.array(places)), piece.schema_id))
         found = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
         if len(offsets) > 1 and not np.array_equal(order, np.arange(len(order))):
             back = np.empty(len(order), dtype=np.int64)

@@ -99,7 +99,7 @@ class Feed:
             state = view.by_uuid(uuid)
             _check_reach(state, position.lsn)
             here = place if place and place.table == uuid else Place(uuid, 0, 0)
-            if any(state.starts()):
+            if not state.has_all_rows:
                 yield stream.sent(_from_lake(stream, state, replace(position, place=here)))
                 continue
             for prepared in self._table_snapshot(stream, state, replace(position, place=here), here):

@@ -12,7 +12,7 @@ from lakestore.limits import Limits
 from lakestore.rows import encode
 from lakestore.schema import SYSTEM_TYPES, Table
 from lakestore.server.feed_cache import Prepared, Run
-from lakestore.server.reads import bounded, dead_of, live, project, read, with_before_images
+from lakestore.server.reads import bounded, dead_of, live_at, project, read, with_before_images
 from lakestore.server.state import TableState, View
 from lakestore.token import Token
 from lakestore.v1 import lakestore_pb2 as pb
@@ -49,7 +49,7 @@ def live_rows(
     """A bucket's live rows at a cut, from an offset on, as inserts; with each batch the offset after it."""
     log, table = state.logs[bucket], state.versions.at(lsn)
     head = log.at_lsn(lsn).end
-    for rows in live(log, start, head, dead_of(log, 0, head)):
+    for rows in live_at(log, start, head, dead_of(log, 0, head)):
         inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
         at = 0
         shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)

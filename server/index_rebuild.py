@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import numpy as np
 import pyarrow as pa
 
 from lakestore import keys
@@ -50,7 +49,8 @@ class Rebuilder:
         views: list[View] = []
         self._on_loop(views.append)
         tables = [state for state in views[0].tables.values() if state.table.keyed]
-        progress = _Progress(self._index, sum(sum(state.heads()) for state in tables))
+        total = sum(chunk.rows for state in tables for held in state.logs for chunk in held.chunks)
+        progress = _Progress(self._index, total)
         broken: dict[bytes, str] = {}
         self._index.begin_rebuild()
         for state in tables:
@@ -67,11 +67,10 @@ class Rebuilder:
 
     def _bucket(self, state: TableState, bucket: int, progress: _Progress) -> None:
         held, prefix = state.logs[bucket], table_prefix(state.table.number)
-        dead = OffsetSet.of(held.prevs(0, held.head))
-        for start, batch, schema_id in held.rows(0, held.head, PART_ROWS):
+        dead = OffsetSet.of(held.dead_below(held.head))
+        for offsets, batch, schema_id in held.stored(0, held.head, PART_ROWS):
             if self._duty.is_closing:
                 return
-            offsets = np.arange(start, start + batch.num_rows, dtype=np.int64)
             live = ~dead.contains(offsets) & (batch.column(CHANGE).to_numpy() != DELETE)
             rows = batch.filter(pa.array(live))
             columns = [rows.column(name) for name in state.versions.numbered(schema_id).primary_key]

@@ -70,4 +70,4 @@ def _sentence(state: TableState, pointer: Pointer, location: str, doc: Json) -> 
 
 def is_whole(state: TableState) -> bool:
     """Whether the server's log alone holds all rows of the table, so that reads can do without the lake."""
-    return not any(state.starts())
+    return state.has_all_rows

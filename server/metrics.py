@@ -83,6 +83,7 @@ def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int) -> fl
 
 def _first_time(log: BucketLog, point: int) -> int:
     """When the first commit behind a commit end was made."""
+    point = max(point, log.base.end)
     index = next(chunk.index for chunk in log.chunks if chunk.end > point)
     return int(index.time_us[np.searchsorted(index.end, point, side="right")])
 

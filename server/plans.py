@@ -103,7 +103,8 @@ class Plans:
         )
         if request.live_only:
             dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
-            parts = reads.live(log, request.start, request.end, dead, wish)
+            based = log.keyed and request.live_start == 0 and request.live_end >= max(log.base.end, request.end)
+            parts = (reads.live_at if based else reads.live)(log, request.start, request.end, dead, wish)
         else:
             parts = reads.read(log, request.start, request.end, wish)
         shown = (
@@ -148,10 +149,10 @@ def _usable_tier(state: TableState, lsn: int, leases: Leases) -> TierRecord | No
     below = [tier for tier in kept if _fits(tier.tier_point, heads, starts)]
     if below:
         return below[-1]
-    if not any(starts):
+    if state.has_all_rows:
         return None
     beyond = [tier for tier in kept if all(head <= point for point, head in zip(tier.tier_point, heads, strict=True))]
-    if not beyond or state.table.keyed:
+    if not beyond:
         raise PositionExpired(
             f"no snapshot that is kept in the lake fits table {state.table.name} at LSN {lsn}: read a later position"
         )
@@ -167,7 +168,12 @@ def _fits(points: tuple[int, ...], heads: tuple[int, ...], starts: tuple[int, ..
 
 
 def _log_needed(state: TableState, tier: TierRecord | None, lsn: int) -> tuple[int, ...]:
-    """The first offset of each bucket that is read from the log; beyond all of them where none is."""
+    """The first offset of each bucket that is read from the log; beyond all of them where none is.
+
+    Without a snapshot a log table needs all of its log; of a primary-key table the log start may come up to the cut.
+    """
     heads = _heads(state, lsn)
+    if tier is None and state.table.keyed:
+        return heads
     points = tier.tier_point if tier else (0,) * len(heads)
     return tuple(point if point < head else NOT_READ for point, head in zip(points, heads, strict=True))

@@ -61,10 +61,13 @@ class Wish:
 def read(log: BucketLog, start: int, end: int, wish: Wish = Wish()) -> Iterator[Rows]:
     """The rows of [start, end) in pieces."""
     for at, batch, schema_id in log.rows(start, end, wish.rows_max, wish.needed):
-        offsets = np.arange(at, at + batch.num_rows, dtype=np.int64)
-        change = batch.column(CHANGE).to_numpy() if log.keyed else np.zeros(batch.num_rows, dtype=np.int8)
-        times = log.times_at(offsets) if wish.timed else np.zeros(batch.num_rows, dtype=np.int64)
-        yield Rows(batch, offsets, times, change, schema_id)
+        yield _rows(log, np.arange(at, at + batch.num_rows, dtype=np.int64), batch, schema_id, wish)
+
+
+def _rows(log: BucketLog, offsets: Ints, batch: pa.RecordBatch, schema_id: int, wish: Wish) -> Rows:
+    change = batch.column(CHANGE).to_numpy() if log.keyed else np.zeros(batch.num_rows, dtype=np.int8)
+    times = log.times_at(offsets) if wish.timed else np.zeros(batch.num_rows, dtype=np.int64)
+    return Rows(batch, offsets, times, change, schema_id)
 
 
 def live(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: Wish = Wish()) -> Iterator[Rows]:
@@ -78,8 +81,26 @@ def live(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: Wish = Wis
             yield kept
 
 
+def live_at(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: Wish = Wish()) -> Iterator[Rows]:
+    """The rows of offsets [start, end) that live at a cut, those of the base as well; `dead` is `dead_of(log, 0, cut)`.
+
+    Of a log table what lies below the log start is not here.
+    """
+    if not log.keyed:
+        yield from live(log, start, end, dead, wish)
+        return
+    for offsets, batch, schema_id in log.stored(start, end, wish.rows_max, wish.needed):
+        mask = (batch.column(CHANGE).to_numpy() != DELETE) & ~dead.contains(offsets)
+        if mask.any():
+            whole = mask.all()
+            kept = batch if whole else batch.filter(pa.array(mask))
+            yield _rows(log, offsets if whole else offsets[mask], kept, schema_id, wish)
+
+
 def dead_of(log: BucketLog, start: int, end: int) -> OffsetSet:
-    """Every offset that [start, end) supersedes."""
+    """Every offset that [start, end) supersedes; from 0 on, of those whose rows may still be there."""
+    if start == 0 and log.keyed and log.base.end <= end:
+        return OffsetSet.of(log.dead_below(end))
     return OffsetSet.of(log.prevs(start, end))
 
 
@@ -163,11 +184,12 @@ class DeadCache:
     def __init__(self, ranges_max: int) -> None:
         self._ranges_max = ranges_max
         self._lock = threading.Lock()
-        self._sets: OrderedDict[tuple[str, int, int, int], OffsetSet] = OrderedDict()
+        self._sets: OrderedDict[tuple[str, int, int, int, int], OffsetSet] = OrderedDict()
 
     def of(self, table: str, bucket: int, log: BucketLog, start: int, end: int) -> OffsetSet:
         """Every offset that [start, end) supersedes."""
-        key = (table, bucket, start, end)
+        # Rows that were dropped meanwhile need not be in the set, and an older view may still have them.
+        key = (table, bucket, start, end, log.compactions if start < log.base.end else 0)
         with self._lock:
             if key in self._sets:
                 self._sets.move_to_end(key)

@@ -64,10 +64,11 @@ def decide(state: TableState, now_us: int, holds: Sequence[Hold]) -> Decision:
 
 
 def _chunk_ends(state: TableState) -> Iterator[tuple[int, int, int]]:
-    """(last LSN, its time, bytes) of every chunk."""
+    """(last LSN, its time, bytes) of every chunk of the log; what lies below its start counts for no retention."""
     for held in state.logs:
         for chunk in held.chunks:
-            yield int(chunk.index.lsn[-1]), int(chunk.index.time_us[-1]), chunk.size
+            if chunk.end > held.base.end:
+                yield int(chunk.index.lsn[-1]), int(chunk.index.time_us[-1]), chunk.size
 
 
 def _wanted(state: TableState, now_us: int, ends: Sequence[tuple[int, int, int]]) -> int:

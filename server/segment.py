@@ -23,7 +23,7 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.rows import crc32c
 from lakestore.server import formats
-from lakestore.server.bucket import Chunk, CommitIndex, Piece
+from lakestore.server.bucket import Chunk, CommitIndex, Ints, Piece
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 
@@ -164,6 +164,15 @@ class Segment:
     def size(self) -> int:
         """Bytes of the file."""
         return self._size
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return sum(rows for _, _, rows in self._layout.batches)
+
+    def kills(self) -> Ints:
+        """None: every record is here."""
+        return np.empty(0, dtype=np.int64)
 
     @property
     def schema_id(self) -> int:

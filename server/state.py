@@ -63,6 +63,11 @@ class TableState:
         """Each bucket's log start."""
         return tuple(log.base.end for log in self.logs)
 
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether the log and what lives below its start are the whole table, so that reads can do without the lake."""
+        return self.table.keyed or not any(self.starts())
+
     def from_lsn(self, lsn: int) -> TableState:
         """The table without the commits up to `lsn`."""
         return replace(self, logs=tuple(log.from_lsn(lsn) for log in self.logs))
@@ -291,5 +296,5 @@ def _subscribed(before: Mapping[str, Subscription], entries: list[list[Any]]) ->
 
 def log_of(table: Table, chunks: Sequence[Chunk], base: Position) -> BucketLog:
     """A log made of segments above a log start."""
-    head = position_of(chunks[-1].index, -1) if chunks else base
+    head = position_of(chunks[-1].index, -1) if chunks and chunks[-1].end > base.end else base
     return BucketLog(stored_schema(table), tuple(chunks), len(chunks), head, base)

@@ -20,6 +20,7 @@ from lakestore.server.settings import Settings
 from lakestore.types import arrow_type, type_name
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.model.model import Change, Cut, Field, Row, TableModel
+from tests.support.log_start import compact, move_log_start
 from tests.support.simdisk import SimDisk
 from tests.support.waiting import until
 
@@ -131,6 +132,14 @@ class Harness:
         except LakestoreError:
             return False
         return True
+
+    def move_log_start(self, name: str, lsn: int | None = None) -> int:
+        """Let the log of a table begin behind a commit, by default the newest one; that LSN."""
+        return move_log_start(self.server.engine, name, lsn)
+
+    def compact(self) -> None:
+        """Checkpoints until nothing below a log start is due to be rewritten."""
+        compact(self.server.engine)
 
     def crash_twice(self, steps: int, first: int | None, second: int | None) -> None:
         """Cut power, and once more after some steps of the recovery."""

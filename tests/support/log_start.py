@@ -1,0 +1,25 @@
+"""Moving a table's log start without a lake, so that reads do without one too."""
+
+from __future__ import annotations
+
+from lakestore.server.engine import Engine
+from lakestore.server.journal import Frame
+from lakestore.server.state import State
+
+
+def move_log_start(engine: Engine, name: str, lsn: int | None = None) -> int:
+    """Let a table's log begin behind a commit, by default the newest one, as the retention duty does; that LSN."""
+    moved: list[int] = []
+
+    def plan(state: State, frame: Frame) -> None:
+        table = state.view.named(name)
+        moved.append(max(state.view.lsn if lsn is None else lsn, table.log_start_lsn))
+        frame.starts.append([table.table.uuid, moved[0]])
+
+    engine.operate(plan)
+    return moved[0]
+
+
+def compact(engine: Engine) -> None:
+    """Checkpoints until they rewrite nothing more."""
+    engine.checkpoint()
