@@ -21,14 +21,20 @@ from lakestore.errors import Invalid
 from lakestore.limits import WIDEST
 
 INDEX_KEY_BYTES_MAX = 511
+HASH_BITS = 128
+"""Of the hash of a key that the index cannot take whole; less only in tests."""
+SLOTS_MAX = 1 << 16
 _HASH_BYTES = 16
+_WHOLE_BYTES_MAX = INDEX_KEY_BYTES_MAX - _HASH_BYTES
+_SLOT_BYTES = 2
+_SLOT_HEAD = _WHOLE_BYTES_MAX - _SLOT_BYTES - 1
 Matrix = npt.NDArray[np.uint8]
 
 
 def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
     """Each row's key as the index takes it: prefix, then the encoded parts."""
     matrix = _matrix(columns)
-    if matrix is not None and len(prefix) + matrix.shape[1] <= INDEX_KEY_BYTES_MAX - _HASH_BYTES:
+    if matrix is not None and len(prefix) + matrix.shape[1] <= _WHOLE_BYTES_MAX:
         full = np.empty((len(matrix), len(prefix) + matrix.shape[1]), dtype=np.uint8)
         full[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
         full[:, len(prefix) :] = matrix
@@ -56,13 +62,43 @@ def _rows_of(matrix: Matrix) -> list[bytes]:
     return keys
 
 
+def whole(columns: Sequence[pa.Array]) -> list[bytes]:
+    """Each row's key in full, of any length: what tells keys of one hash apart."""
+    matrix = _matrix(columns)
+    return _variable(columns) if matrix is None else _rows_of(matrix)
+
+
+def is_hashed(key: bytes) -> bool:
+    """Whether a key of the index is prefix and hash."""
+    return len(key) > _WHOLE_BYTES_MAX
+
+
+def slot(key: bytes, number: int) -> bytes:
+    """The key under which the index keeps the next keys of one hash: one byte shorter, so it is no other's first."""
+    if number >= SLOTS_MAX:
+        raise Invalid(f"more than {SLOTS_MAX - 1} long keys have one hash: shorten the keys")
+    if not number:
+        return key
+    return key[:_SLOT_HEAD] + key[_WHOLE_BYTES_MAX:] + number.to_bytes(_SLOT_BYTES, "big")
+
+
+def slot_number(key: bytes) -> int:
+    """Which slot of its hash a key of the index is."""
+    in_slot = len(key) == INDEX_KEY_BYTES_MAX - 1
+    return int.from_bytes(key[-_SLOT_BYTES:], "big") if in_slot else 0
+
+
 def _bounded(key: bytes, prefix: bytes, bytes_max: int) -> bytes:
     if len(key) > bytes_max:
         raise Invalid(f"a key of {len(key)} bytes is longer than {bytes_max}")
-    if len(prefix) + len(key) <= INDEX_KEY_BYTES_MAX - _HASH_BYTES:
+    if len(prefix) + len(key) <= _WHOLE_BYTES_MAX:
         return prefix + key
-    kept = INDEX_KEY_BYTES_MAX - _HASH_BYTES - len(prefix)
-    return prefix + key[:kept] + xxhash.xxh3_128_digest(key)
+    return prefix + key[: _WHOLE_BYTES_MAX - len(prefix)] + _digest(key)
+
+
+def _digest(key: bytes) -> bytes:
+    number = xxhash.xxh3_128_intdigest(key) & ((1 << HASH_BITS) - 1)
+    return number.to_bytes(_HASH_BYTES, "big")
 
 
 def _matrix(columns: Sequence[pa.Array]) -> Matrix | None:
