@@ -75,11 +75,19 @@ def is_hashed(key: bytes) -> bool:
 
 def slot(key: bytes, number: int) -> bytes:
     """The key under which the index keeps the next keys of one hash: one byte shorter, so it is no other's first."""
+    return _numbered(key[:_SLOT_HEAD] + key[_WHOLE_BYTES_MAX:], number) if number else key
+
+
+def _numbered(head: bytes, number: int) -> bytes:
     if number >= SLOTS_MAX:
         raise Invalid(f"more than {SLOTS_MAX - 1} long keys have one hash: shorten the keys")
-    if not number:
-        return key
-    return key[:_SLOT_HEAD] + key[_WHOLE_BYTES_MAX:] + number.to_bytes(_SLOT_BYTES, "big")
+    return head + number.to_bytes(_SLOT_BYTES, "big")
+
+
+def following(key: bytes) -> bytes:
+    """The slot behind the one of this key of the index."""
+    number = slot_number(key)
+    return slot(key, 1) if not number else _numbered(key[:-_SLOT_BYTES], number + 1)
 
 
 def slot_number(key: bytes) -> int:

@@ -15,6 +15,7 @@ from lakestore.server import reads
 from lakestore.server.bucket import BucketLog
 from lakestore.server.engine import Engine
 from lakestore.server.index import table_prefix
+from lakestore.server.slots import Asked
 from lakestore.server.state import TableState, View
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -102,8 +103,8 @@ def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows)
     table = state.table
     named = state.versions.numbered(rows.schema_id).primary_key
     columns: list[pa.Array] = [rows.batch.column(name) for name in named]
-    encoded = keys.encode(columns, table_prefix(table.number))
-    later, offsets = engine.lookup(table.name, lambda _: encoded)
+    asked = Asked(keys.encode(columns, table_prefix(table.number)), lambda: columns)
+    later, offsets = engine.lookup(table.name, lambda _: asked)
     log = later.by_uuid(table.uuid).logs[bucket]
     audited = state.logs[bucket].head
     superseded = reads.dead_of(log, audited if audited >= log.base.end else 0, log.head)

@@ -16,9 +16,10 @@ import pyarrow as pa
 from lakestore.livesum import moved
 from lakestore.server.assign import ABSENT, Assigned, assign
 from lakestore.server.bucket import DELETE, INSERT, UPDATE
-from lakestore.server.index import Index
+from lakestore.server.index import Index, live
 from lakestore.server.journal import Frame, RowsPart
 from lakestore.server.prepare import Answer, Change, Request
+from lakestore.server.slots import Asked, Entries, Probe, Resolved
 from lakestore.server.state import TableState, View
 from lakestore.server.versions import stored_schema
 
@@ -68,7 +69,7 @@ def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us:
     for uuid, changes in by_table.items():
         heads = _Heads.of(view.tables[uuid])
         if changes[0].table.keyed:
-            _keyed(builder, changes, heads, index)
+            _keyed(builder, changes, view.tables[uuid], heads, index)
         else:
             for change in changes:
                 _appended(builder, change, heads)
@@ -112,24 +113,43 @@ def _add(
     builder.frame.rows.append(RowsPart(change.table.uuid, bucket, start, batch, *at_end, change.table.schema_id))
 
 
-def _keyed(builder: _Builder, changes: list[Change], heads: _Heads, index: Index) -> None:
+def _keyed(builder: _Builder, changes: list[Change], state: TableState, heads: _Heads, index: Index) -> None:
     keys: Sequence[bytes] = changes[0].keys if len(changes) == 1 else [k for c in changes for k in c.keys]
     deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
     buckets = np.concatenate([c.buckets for c in changes])
-    assigned = assign(keys, deletes, buckets, index.find(keys), heads.next)
+    found = _resolved(keys, changes, state, index, deletes)
+    assigned = assign(found.keys, deletes, buckets, live(found.values), heads.next)
     at = 0
     for change in changes:
         part = slice(at, at + len(change.keys))
         at = part.stop
-        _keyed_change(builder, change, _part(assigned, part), heads)
+        _keyed_change(builder, change, found.part(part), _part(assigned, part), heads)
+
+
+def _resolved(
+    keys: Sequence[bytes],
+    changes: Sequence[Change],
+    state: TableState,
+    index: Index,
+    deletes: npt.NDArray[np.bool_],
+) -> Resolved:
+    """The index's word on all keys of a table's changes, each under its own slot."""
+
+    def columns() -> list[pa.Array]:
+        return [pa.concat_arrays([c.batch.column(name) for c in changes]) for name in state.table.primary_key]
+
+    probe = Probe(Asked(keys, columns))
+    while (found := probe.resolved(state, index.find(probe.keys), deletes)) is None:
+        probe = probe.deeper()
+    return found
 
 
 def _part(assigned: Assigned, rows: slice) -> Assigned:
     return Assigned(assigned.kept[rows], assigned.change[rows], assigned.prev[rows], assigned.offset[rows])
 
 
-def _keyed_change(builder: _Builder, change: Change, rows: Assigned, heads: _Heads) -> None:
-    batch, buckets, keys = change.batch, change.buckets, change.keys
+def _keyed_change(builder: _Builder, change: Change, found: Resolved, rows: Assigned, heads: _Heads) -> None:
+    batch, buckets, keys = change.batch, change.buckets, found.keys
     missing = 0
     if not rows.kept.all():
         kept = np.flatnonzero(rows.kept)
@@ -140,10 +160,12 @@ def _keyed_change(builder: _Builder, change: Change, rows: Assigned, heads: _Hea
     stored = pa.RecordBatch.from_arrays(
         [pa.array(rows.change), pa.array(rows.prev), *batch.columns], schema=stored_schema(change.table)
     )
+    entries = Entries.of(keys, rows.offset, rows.change == DELETE, buckets, found.links)
     for bucket, first, last in _slices(buckets):
         prev, kind = rows.prev[first:last], rows.change[first:last]
         born = rows.offset[first:last][kind != DELETE]
         _add(builder, change, heads, bucket, stored.slice(first, last - first), born, prev[prev != ABSENT])
+        builder.frame.rows[-1].slots = entries.named(first, last)
     counts = np.bincount(rows.change, minlength=3)
     builder.results[id(change)] = [
         change.table.name,
@@ -154,4 +176,4 @@ def _keyed_change(builder: _Builder, change: Change, rows: Assigned, heads: _Hea
         change.table.schema_id,
     ]
     if keys:
-        builder.keys.append((keys, np.where(rows.change == DELETE, ABSENT, rows.offset).tolist()))
+        builder.keys.append((keys, entries.values.tolist()))

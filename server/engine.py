@@ -34,6 +34,7 @@ from lakestore.server.journal import Frame
 from lakestore.server.prepare import Answer, Request, renewed
 from lakestore.server.scrub import Scrubber
 from lakestore.server.segment import Segment
+from lakestore.server.slots import Asked, Probe
 from lakestore.server.state import ProducerState, State, TableState, View
 
 log = logging.getLogger("lakestore.engine")
@@ -178,21 +179,27 @@ class Engine:
         self.submit(operation)
         return operation.answer.result()
 
-    def lookup(self, name: str, encode: Callable[[TableState], Sequence[bytes]]) -> tuple[View, npt.NDArray[np.int64]]:
+    def lookup(self, name: str, encode: Callable[[TableState], Asked]) -> tuple[View, npt.NDArray[np.int64]]:
         """(view, live offsets) of keys at one moment."""
         moved_on = Unavailable(f"table {name} keeps changing under the look-up: look up again")
+        probe: Probe | None = None
         for _ in range(_INDEX_RETRIES):
             state = self._view.named(name)
-            keys = encode(state)
+            probe = probe or Probe(encode(state))
             with self.index.lock:
                 view = self._view
-                reading = self.index.begin(keys)
+                reading = self.index.begin(probe.keys)
             if view.named(name).table.uuid != state.table.uuid:
+                probe = None
                 continue
             try:
-                return view, live(self.index.finish(reading))
+                found = probe.resolved(view.named(name), self.index.finish(reading))
             except Unavailable as error:
                 moved_on = error
+                continue
+            if found is not None:
+                return view, live(found.values)
+            probe = probe.deeper()
         raise moved_on
 
     @property

@@ -27,6 +27,7 @@ from lakestore.server.index_process import DamagedIndex, IndexProcess
 log = logging.getLogger("lakestore.index")
 Ints = npt.NDArray[np.int64]
 ABSENT, FLAG = worker.ABSENT, worker.FLAG
+OFFSET_BITS, OFFSET_MASK = worker.OFFSET_BITS, worker.OFFSET_MASK
 _MISS = -3
 _STAGE_KEYS = 20_000
 PREFIX_BYTES = 4
@@ -256,12 +257,22 @@ class Index:
                 self._merger.ask(worker.MERGE, lsn=-1)
             self._disk.reach(CrashPoint.REBUILD_STAGED)
 
+    def staged(self, keys: Sequence[bytes]) -> Ints:
+        """What a rebuild has put in under these keys so far."""
+        with self._writing:
+            return np.frombuffer(self._merger.ask(worker.FIND, keys)[1], dtype=np.int64)
+
     def finish_rebuild(self, lsn: int, broken: dict[bytes, str]) -> None:
-        """The rebuilt index stands at `lsn`, but for tables whose rows are damaged. On the commit loop."""
+        """The rebuilt index stands at `lsn`, but for tables whose rows are damaged. On the commit loop.
+
+        It holds all that commits made so far, some of it in other slots than they said: their entries are forgotten.
+        """
         with self._writing:
             merged_lsn = self._merger.ask(worker.MERGE, lsn=-1 if broken else lsn)[0]
             self._disk.reach(CrashPoint.REBUILD_FINISHED)
             with self.lock, self._highest_lock:
+                self._overlay, self._older = {}, ()
+                self._frozen = {} if self._frozen is not None else None
                 self._broken = broken
                 self._merged_lsn = self._frozen_lsn = merged_lsn
                 self._highest = {}

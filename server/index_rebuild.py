@@ -14,6 +14,7 @@ import pyarrow as pa
 from lakestore import keys
 from lakestore.errors import Corrupt
 from lakestore.offsets import OffsetSet
+from lakestore.server import slots
 from lakestore.server.bucket import CHANGE, DELETE
 from lakestore.server.duty import Duty
 from lakestore.server.index import Index, table_prefix
@@ -74,7 +75,8 @@ class Rebuilder:
             live = ~dead.contains(offsets) & (batch.column(CHANGE).to_numpy() != DELETE)
             rows = batch.filter(pa.array(live))
             columns = [rows.column(name) for name in state.versions.numbered(schema_id).primary_key]
-            self._index.stage(keys.encode(columns, prefix), offsets[live])
+            entries = slots.staged(keys.encode(columns, prefix), offsets[live], bucket, self._index.staged)
+            self._index.stage(entries.keys, entries.values)
             progress.add(batch.num_rows)
 
 

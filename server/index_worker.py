@@ -30,6 +30,9 @@ MARK = b"\x00"
 ABSENT, DAMAGED = -1, -2
 FLAG = 1 << 62
 """Set in a value that names no live row: the offset, without it, is of a record that is remembered for its key."""
+OFFSET_BITS = 45
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+"""The offset in a value; that of a hashed key has its bucket, plus one, above it."""
 FAILED, DAMAGED_FILES = -9, -10
 """In place of an LSN: the answer is LMDB's error. After FAILED the same request may succeed; after DAMAGED_FILES,
 which is also a sync that failed, the files must not be used any more."""
@@ -159,7 +162,7 @@ class Store:
             offsets = stored["offset"].astype(np.int64)
             out_of_order = sum(a >= b for a, b in itertools.pairwise(keys))
             damaged = int((check_of(keys, offsets) != stored["check"]).sum()) + out_of_order
-            live = offsets[(offsets & FLAG) == 0]
+            live = offsets[(offsets & FLAG) == 0] & OFFSET_MASK
             count, total = len(live), int(_mixed(live).sum(dtype=np.uint64))
         lsn = _mark(self._walk)
         if not following:

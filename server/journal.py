@@ -6,7 +6,7 @@ meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells
 user that look like one; files of version 1 have neither header nor salt. Keys of the meta: t (time
 in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
 schema version]], producers, create, alter, drop, catalog, tierer, starts,
-subscriptions.
+subscriptions, slots [[part, row, slot, link]].
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class RowsPart:
     live_rows: int
     schema_id: int = 0
     """The table's version that the batch is in."""
+    slots: list[list[int]] = field(default_factory=list)
+    """[row, slot, 1 if it leaves a link]: index entries that the keys alone do not tell."""
 
 
 @dataclass(slots=True)
@@ -110,6 +112,7 @@ def _meta(frame: Frame, rows: list[list[Any]]) -> dict[str, Any]:
         "tierer": frame.tierer,
         "starts": frame.starts,
         "subscriptions": frame.subscriptions,
+        "slots": [[at, *entry] for at, part in enumerate(frame.rows) for entry in part.slots],
     }
     return {"t": frame.time_us} | {name: section for name, section in sections.items() if section}
 

@@ -13,6 +13,7 @@ from lakestore.server import reads
 from lakestore.server.engine import Engine
 from lakestore.server.index import table_prefix
 from lakestore.server.positions import parse_token, reached
+from lakestore.server.slots import Asked
 from lakestore.server.state import TableState
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -31,14 +32,16 @@ class Lookups:
 
         wanted: list[pa.RecordBatch] = []
 
-        def encode(state: TableState) -> list[bytes]:
+        def encode(state: TableState) -> Asked:
             table, source = state.table, _asked(state, request)
             if not table.keyed:
                 raise Invalid(f"table {table.name} has no primary key to look up")
             named = batch.select([name for name in source.primary_key if name in batch.schema.names])
             asked = renamed(named, source, table)
             wanted.append(rows.conform(asked, table, keys_only=True, limits=self._engine.limits))
-            return keys.encode(wanted[-1].columns, table_prefix(table.number), self._engine.limits.key_bytes)
+            columns = wanted[-1].columns
+            prefix, bytes_max = table_prefix(table.number), self._engine.limits.key_bytes
+            return Asked(keys.encode(columns, prefix, bytes_max), lambda: columns)
 
         view, offsets = self._engine.lookup(request.table, encode)
         state = view.named(request.table)

@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,9 +27,10 @@ from lakestore.server.bucket import CHANGE, DELETE, Position
 from lakestore.server.checkpointer import SEGMENTS, remove_unnamed
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
-from lakestore.server.index import ABSENT, Index, table_prefix
+from lakestore.server.index import Index, table_prefix
 from lakestore.server.journal import Frame, RawFrame, RowsPart
 from lakestore.server.journal_writer import JournalWriter
+from lakestore.server.slots import replayed
 from lakestore.server.state import State, TableState, log_of
 from lakestore.server.versions import Versions, stored_schema
 
@@ -61,11 +63,11 @@ def _open(folder: Path, disk: Disk, limits: Limits) -> Opened:
     checkpoint_lsn = state.view.lsn
     _remove_temporary(disk, folder)
     remove_unnamed(disk, folder, data["tables"])
-    overlay, journal_bytes = _replay(folder, disk, state)
-    formats.sign(disk, folder)
-    disk.reach(CrashPoint.RECOVERY_REPLAYED)
     index = Index(folder / "index", disk, limits.index_cache_keys)
     try:
+        overlay, journal_bytes = _replay(folder, disk, state, index.lsn)
+        formats.sign(disk, folder)
+        disk.reach(CrashPoint.RECOVERY_REPLAYED)
         _load_index(index, state, overlay, checkpoint_lsn)
         writer = JournalWriter(disk, folder, state.view.lsn + 1)
     except BaseException:
@@ -130,8 +132,11 @@ def _from_checkpoint(folder: Path, data: dict[str, Any], limits: Limits) -> Stat
     return State.from_small(data, tables, limits)
 
 
-def _replay(folder: Path, disk: Disk, state: State) -> tuple[dict[bytes, int], int]:
-    """Apply the journal behind the checkpoint: (the index entries it makes, its bytes)."""
+def _replay(folder: Path, disk: Disk, state: State, index_lsn: int) -> tuple[dict[bytes, int], int]:
+    """Apply the journal behind the checkpoint: (the index entries that it makes behind `index_lsn`, its bytes).
+
+    What LMDB holds stays as it is there: a rebuild may have given a key another slot than its frame says.
+    """
     names = [name for name in disk.list(folder) if name.startswith(journal_writer.PREFIX)]
     overlay: dict[bytes, int] = {}
     total = 0
@@ -145,7 +150,7 @@ def _replay(folder: Path, disk: Disk, state: State) -> tuple[dict[bytes, int], i
                     raise Corrupt(
                         f"journal file {name} goes on at LSN {raw.lsn}, not {state.view.lsn + 1}: one is missing"
                     )
-                _apply(raw, state, overlay)
+                _apply(raw, state, overlay, index_lsn)
             end = raw.end
         total += end
         if last:
@@ -172,7 +177,7 @@ def _copy_synced(folder: Path, disk: Disk, name: str, data: bytes) -> None:
     disk.reach(CrashPoint.RECOVERY_DURABLE)
 
 
-def _apply(raw: RawFrame, state: State, overlay: dict[bytes, int]) -> None:
+def _apply(raw: RawFrame, state: State, overlay: dict[bytes, int], index_lsn: int) -> None:
     meta = raw.meta
     frame = Frame(
         raw.lsn,
@@ -186,22 +191,29 @@ def _apply(raw: RawFrame, state: State, overlay: dict[bytes, int]) -> None:
         starts=meta.get("starts", []),
         subscriptions=meta.get("subscriptions", []),
     )
-    for row in meta.get("rows", []):
+    slots: dict[int, list[list[int]]] = {}
+    for part, *entry in meta.get("slots", []):
+        slots.setdefault(part, []).append(entry)
+    for part, row in enumerate(meta.get("rows", [])):
         schema_id = row[8] if len(row) > 8 else 0
         table = state.view.tables[row[0]].versions.numbered(schema_id)
         batch = raw.batch(row, stored_schema(table))
         frame.rows.append(RowsPart(row[0], row[1], row[2], batch, row[6], row[7], schema_id))
-        if table.keyed:
-            overlay.update(_entries(table, batch, row[2]))
+        if table.keyed and raw.lsn > index_lsn:
+            overlay.update(_entries(table, batch, row[1], row[2], slots.get(part, [])))
     state.apply(frame)
 
 
-def _entries(table: Table, batch: pa.RecordBatch, start: int) -> dict[bytes, int]:
+def _entries(
+    table: Table, batch: pa.RecordBatch, bucket: int, start: int, slots: list[list[int]]
+) -> Iterator[tuple[bytes, int]]:
     """Index entries of a stored batch."""
     columns = [batch.column(name) for name in table.primary_key]
     offsets = np.arange(start, start + batch.num_rows, dtype=np.int64)
-    live = np.where(batch.column(CHANGE).to_numpy() == DELETE, ABSENT, offsets)
-    return dict(zip(keys.encode(columns, table_prefix(table.number)), live.tolist(), strict=True))
+    deletes = batch.column(CHANGE).to_numpy() == DELETE
+    encoded = keys.encode(columns, table_prefix(table.number))
+    entries = replayed(encoded, offsets, deletes, bucket, slots)
+    return zip(entries.keys, entries.values.tolist(), strict=True)
 
 
 def _load_index(index: Index, state: State, overlay: dict[bytes, int], checkpoint_lsn: int) -> None:

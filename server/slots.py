@@ -1,35 +1,34 @@
-"""Keys that the index keeps as prefix and hash: which slot of the hash is whose.
+"""Keys that the index keeps as prefix and hash: which slot of a hash is whose.
 
 What is found under a hashed key is compared with the row's whole key; a key that finds another one's row there goes
-on to the next slot. A chain of slots has no gaps: a delete leaves a flagged entry, a link, where a further slot is in
-use. Values of hashed keys carry their bucket, for keys of one hash may lie in different ones. Other keys cost nothing.
+on to the next slot. A chain of slots has no gaps: where a further one is in use, a delete leaves a flagged entry, a
+link. Values of hashed keys carry their bucket, for keys of one hash may lie in different ones. Others cost nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore import keys
-from lakestore.server.index import ABSENT, FLAG, OFFSET_BITS, OFFSET_MASK, plain
+from lakestore.server.index import ABSENT, FLAG, OFFSET_BITS, OFFSET_MASK
 from lakestore.server.state import TableState
 
 Ints = npt.NDArray[np.int64]
-Ask = Callable[[Sequence[bytes]], Ints]
-_SLOTS_AT_FIRST = 2
-"""A key's own slot, and whether the next one is in use."""
+Buckets = npt.NDArray[np.int32]
+_DEEPER = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Keys for the index, and the columns that they were made of, of the table's current version."""
+    """Keys for the index, and the key columns they were made of, of the table's current version."""
 
     keys: Sequence[bytes]
-    columns: Sequence[pa.Array]
+    columns: Callable[[], Sequence[pa.Array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,40 +41,207 @@ class Resolved:
     links: frozenset[bytes] = frozenset()
     """Keys whose entries stay when they are deleted: a further slot is in use."""
 
+    def part(self, rows: slice) -> Resolved:
+        """Those of some rows."""
+        return Resolved(self.keys[rows], self.values[rows], self.links)
+
 
 def hashed(index_keys: Sequence[bytes]) -> list[int]:
     """The rows whose keys are prefix and hash."""
+    if not index_keys or not keys.is_hashed(max(index_keys, key=len)):
+        return []
     return [i for i, key in enumerate(index_keys) if keys.is_hashed(key)]
 
 
-def packed(index_keys: Sequence[bytes], values: Ints, buckets: npt.NDArray[np.int32]) -> Ints:
-    """Values as the index takes them: those of hashed keys carry the bucket."""
-    rows = np.array(hashed(index_keys), dtype=np.int64)
-    if not len(rows):
-        return values
-    rows = rows[values[rows] != ABSENT]
-    values = values.copy()
-    values[rows] |= (buckets[rows].astype(np.int64) + 1) << OFFSET_BITS
-    return values
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What stored rows make of the index."""
+
+    keys: Sequence[bytes]
+    values: Ints
+    """ABSENT for a delete that leaves nothing; those of hashed keys carry their bucket."""
+
+    @staticmethod
+    def of(
+        slotted: Sequence[bytes],
+        offsets: Ints,
+        deletes: npt.NDArray[np.bool_],
+        buckets: Buckets | int,
+        links: Container[bytes] = (),
+    ) -> Entries:
+        """Entries of rows whose keys have their slots."""
+        values = np.where(deletes, ABSENT, offsets)
+        rows = hashed(slotted)
+        for row in rows:
+            if deletes[row] and slotted[row] in links:
+                values[row] = offsets[row] | FLAG
+        if rows:
+            at = np.array([row for row in rows if values[row] != ABSENT], dtype=np.int64)
+            values[at] |= (np.broadcast_to(buckets, len(values))[at].astype(np.int64) + 1) << OFFSET_BITS
+        return Entries(slotted, values)
+
+    def named(self, first: int, last: int) -> list[list[int]]:
+        """[row, slot, 1 for a link] of those in a range of rows that the journal must name for an exact replay."""
+        part = self.keys[first:last]
+        named = []
+        for row in hashed(part):
+            entry = [row, keys.slot_number(part[row]), int(self.values[first + row] >= FLAG)]
+            if entry[1:] != [0, 0]:
+                named.append(entry)
+        return named
 
 
-def resolved(
-    state: TableState, asked: Asked, ask: Ask, deletes: npt.NDArray[np.bool_] | None = None
-) -> Resolved:
-    """Keys by slots, for a commit of rows with these keys; a key that is only deleted takes no slot."""
-    rows = hashed(asked.keys)
-    if not rows:
-        return Resolved(asked.keys, ask(asked.keys))
-    whole = keys.whole([column.take(pa.array(rows)) for column in asked.columns])
-    chains = _Chains(state, ask)
-    chains.load({asked.keys[row] for row in rows})
-    placed = _Places(chains, keeps_tombstones=state.table.merge.startswith("versioned"))
-    plain_rows = [row for row, key in enumerate(asked.keys) if not keys.is_hashed(key)]
-    values = np.empty(len(asked.keys), dtype=np.int64)
-    values[plain_rows] = ask([asked.keys[row] for row in plain_rows]) if plain_rows else []
-    buckets = _buckets(state, asked, rows)
-    new_keys = list(asked.keys)
-    taken = {key for row, key in zip(rows, whole, strict=True) if deletes is None or not deletes[row]}
-    for row, key, bucket in zip(rows, whole, buckets.tolist(), strict=True):
-        new_keys[row], values[row] = placed.of(asked.keys[row], key, bucket, takes=key in taken)
-    return Resolved(new_keys, values, placed.links(new_keys[row] for row in rows))
+def replayed(
+    index_keys: Sequence[bytes],
+    offsets: Ints,
+    deletes: npt.NDArray[np.bool_],
+    bucket: int,
+    slots: Sequence[Sequence[int]],
+) -> Entries:
+    """The entries that a commit made, of its rows and of what its frame says of slots."""
+    if not slots:
+        return Entries.of(index_keys, offsets, deletes, bucket)
+    slotted = list(index_keys)
+    for row, number, _ in slots:
+        slotted[row] = keys.slot(slotted[row], number)
+    return Entries.of(slotted, offsets, deletes, bucket, {slotted[row] for row, _, link in slots if link})
+
+
+def staged(index_keys: Sequence[bytes], offsets: Ints, bucket: int, ask: Callable[[Sequence[bytes]], Ints]) -> Entries:
+    """The entries of live rows in a rebuild, no two of which have one key: `ask` tells what is staged already."""
+    slotted, given = list(index_keys), set[bytes]()
+    waiting, number = hashed(index_keys), 0
+    while waiting:
+        wanted = [keys.slot(index_keys[row], number) for row in waiting]
+        further = []
+        for row, key, value in zip(waiting, wanted, ask(wanted).tolist(), strict=True):
+            if value != ABSENT or key in given:
+                further.append(row)
+            else:
+                slotted[row] = key
+                given.add(key)
+        waiting, number = further, number + 1
+    return Entries.of(slotted, offsets, np.zeros(len(offsets), dtype=np.bool_), bucket)
+
+
+class Probe:
+    """One look-up of the index for keys of one table, with as many slots of each hash as are asked for."""
+
+    def __init__(self, asked: Asked, depth: int = 1) -> None:
+        self._asked, self._depth = asked, depth
+        self._rows = hashed(asked.keys)
+        self._bases = list(dict.fromkeys(asked.keys[row] for row in self._rows))
+        further = dict.fromkeys(keys.slot(base, n) for base in self._bases for n in range(1, depth + 1))
+        self.keys: Sequence[bytes] = [*asked.keys, *further] if further else asked.keys
+        """What to look up, at one moment."""
+
+    def deeper(self) -> Probe:
+        """The same with more slots."""
+        return Probe(self._asked, self._depth * _DEEPER)
+
+    def resolved(
+        self, state: TableState, values: Ints, deletes: npt.NDArray[np.bool_] | None = None
+    ) -> Resolved | None:
+        """What was found; None when a chain is longer than was asked for.
+
+        With `deletes`, which rows are such, keys that are not there get free slots, for a commit that stores a row of
+        each of them; a key that is only deleted takes none.
+        """
+        if not self._rows:
+            return Resolved(self._asked.keys, values)
+        found = {key: value for key, value in zip(self.keys, values.tolist(), strict=True) if value != ABSENT}
+        if any(keys.slot(base, self._depth) in found for base in self._bases):
+            return None
+        whole, buckets = self._whole(state)
+        places = _Places(state, found, self._chains(found, buckets))
+        taken = {key for row, key in zip(self._rows, whole, strict=True) if deletes is not None and not deletes[row]}
+        slotted, offsets = list(self._asked.keys), values[: len(self._asked.keys)].copy()
+        for row, key, bucket in zip(self._rows, whole, buckets.tolist(), strict=True):
+            slotted[row], offsets[row] = places.of(slotted[row], key, bucket, takes=key in taken)
+        return Resolved(slotted, offsets, places.links(slotted[row] for row in self._rows))
+
+    def _whole(self, state: TableState) -> tuple[list[bytes], Buckets]:
+        """(keys in full, buckets) of the rows with hashed keys."""
+        table, rows = state.table, pa.array(self._rows)
+        columns = dict(zip(table.primary_key, (c.take(rows) for c in self._asked.columns()), strict=True))
+        buckets = keys.buckets([columns[name] for name in table.bucket_key], table.buckets)
+        return keys.whole(list(columns.values())), buckets
+
+    def _chains(self, found: Mapping[bytes, int], buckets: Buckets) -> dict[tuple[bytes, int], int]:
+        """(slot's key, bucket) to its value, for those that may hold a row of a key that is asked for."""
+        chains: dict[tuple[bytes, int], int] = {}
+        for row, bucket in zip(self._rows, buckets.tolist(), strict=True):
+            for n in range(self._depth):
+                key = keys.slot(self._asked.keys[row], n)
+                if key not in found:
+                    break
+                if _bucket_of(found[key]) in (bucket, None):
+                    chains[key, bucket] = found[key]
+        return chains
+
+
+def _bucket_of(value: int) -> int | None:
+    """The bucket in a hashed key's value; None in one of a release that did not keep it."""
+    bucket = (value & ~FLAG) >> OFFSET_BITS
+    return bucket - 1 if bucket else None
+
+
+class _Places:
+    """Which slot each key has, or gets."""
+
+    def __init__(self, state: TableState, found: dict[bytes, int], chains: Mapping[tuple[bytes, int], int]) -> None:
+        self._found = found
+        self._remembers = state.table.merge.engine == "versioned"
+        wanted = {place: value for place, value in chains.items() if value < FLAG or self._remembers}
+        self._holders = _holders(state, wanted)
+        self._mine: dict[bytes, tuple[bytes, int]] = {}
+        self._given: set[bytes] = set()
+
+    def of(self, base: bytes, whole: bytes, bucket: int, *, takes: bool) -> tuple[bytes, int]:
+        """(slot's key, offset, flagged or not) of a key; a free slot, if it takes one, when it has none."""
+        if whole not in self._mine:
+            key, value = self._searched(base, whole, bucket)
+            if value == ABSENT and not takes:
+                return key, value
+            self._mine[whole] = key, value
+            self._given.add(key)
+        return self._mine[whole]
+
+    def _searched(self, base: bytes, whole: bytes, bucket: int) -> tuple[bytes, int]:
+        free, n = b"", 0
+        while True:
+            key = keys.slot(base, n)
+            if key not in self._given:
+                if key not in self._found:
+                    return free or key, ABSENT
+                value = self._found[key]
+                holder = self._holders.get((key, bucket))
+                if holder == whole:
+                    return key, value & (OFFSET_MASK | FLAG)
+                if value >= FLAG and not (self._remembers and holder is not None):
+                    free = free or key
+            n += 1
+
+    def links(self, slotted: Iterable[bytes]) -> frozenset[bytes]:
+        """Of these, the keys behind which a further slot is in use."""
+        used = self._found.keys() | self._given
+        return frozenset(key for key in slotted if keys.following(key) in used)
+
+
+def _holders(state: TableState, wanted: Mapping[tuple[bytes, int], int]) -> dict[tuple[bytes, int], bytes]:
+    """(slot's key, bucket) to the whole key of the row that its value names."""
+    holders: dict[tuple[bytes, int], bytes] = {}
+    table = state.table
+    for bucket in {bucket for _, bucket in wanted}:
+        log = state.logs[bucket]
+        places = [
+            (place, value & OFFSET_MASK)
+            for place, value in wanted.items()
+            if place[1] == bucket and value & OFFSET_MASK < log.head
+        ]
+        if places:
+            offsets = np.array([offset for _, offset in places], dtype=np.int64)
+            rows = log.take(offsets, state.versions.shown_as(table))
+            whole = keys.whole([rows.column(name) for name in table.primary_key])
+            holders.update(zip((place for place, _ in places), whole, strict=True))
+    return holders
