@@ -40,6 +40,7 @@ def table_status(state: TableState) -> dict[str, Any]:
         "log_start_lsn": state.log_start_lsn,
         "log_start_us": max(log.base.time_us for log in state.logs) if state.log_start_lsn else 0,
         "retention": str(state.table.retention) if state.table.retention else None,
+        "ttl": str(state.table.ttl) if state.table.ttl else None,
         "tier_point": list(points),
         "hot": sum(heads) - sum(points),
         "freshness": state.table.lake.freshness,

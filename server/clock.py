@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+JUMP_SECONDS = 3_600.0
+PAUSE_SECONDS_MAX = 86_400.0
+
 
 class Clock(Protocol):
     """Where time comes from."""
@@ -26,3 +29,32 @@ class RealClock:
     def monotonic(self) -> float:
         """Monotonic time."""
         return time.monotonic()
+
+
+class JumpWatch:
+    """Notices that the time of day was set; what compares times with the clock then pauses as long as it jumped."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = (clock.now_us(), clock.monotonic())
+        self._paused_until = float("-inf")
+
+    def look(self) -> tuple[int, float]:
+        """(the time in microseconds, by how many seconds it has jumped since the last look or 0)."""
+        before_us, before = self._last
+        now_us, now = self._last = (self._clock.now_us(), self._clock.monotonic())
+        jump = abs((now_us - before_us) / 1e6 - (now - before))
+        if jump <= JUMP_SECONDS:
+            return now_us, 0.0
+        self._paused_until = now + min(jump, PAUSE_SECONDS_MAX)
+        return now_us, jump
+
+    @property
+    def left(self) -> float:
+        """Seconds of pause that are left."""
+        return max(self._paused_until - self._clock.monotonic(), 0.0)
+
+    @property
+    def paused(self) -> bool:
+        """Whether a jump was too short ago."""
+        return self._clock.monotonic() < self._paused_until

@@ -28,11 +28,13 @@ TURNS_PASSED_MAX = 16
 
 @dataclass(slots=True)
 class Operation:
-    """A change other than rows: `plan` fills a frame from the state, or raises."""
+    """A change that is no producer's: `plan` fills a frame from the state, or raises."""
 
     plan: Callable[[State, Frame], None]
     answer: Future[View] = field(default_factory=Future)
     nbytes: int = 1024
+    keys: list[tuple[Sequence[bytes], list[int]]] = field(default_factory=list)
+    """Index entries to put once the frame is durable; `plan` fills them too."""
     queued: float = 0.0
     """When, in monotonic seconds; set by the engine."""
 

@@ -416,7 +416,7 @@ class Engine:
         except LakestoreError as error:
             operation.answer.set_exception(error)
             return
-        self._publish(Commit(frame, [], []))
+        self._publish(Commit(frame, [], operation.keys))
         operation.answer.set_result(self._view)
 
     def _append(self, frame: Frame) -> None:

@@ -21,6 +21,7 @@ from lakestore.server.catalog.store import Store, storage_for
 from lakestore.server.clock import Clock, RealClock
 from lakestore.server.disk import Disk, RealDisk
 from lakestore.server.engine import Engine
+from lakestore.server.expiry import Expiry
 from lakestore.server.grpc_server import GrpcServer
 from lakestore.server.http import HttpServer, app
 from lakestore.server.leases import Leases
@@ -72,11 +73,12 @@ class Server:
         self._look_at_lake(store)
         subscriptions = Subscriptions(self.engine, settings.subscription_idle_seconds)
         self.retention = Retention(self.engine, leases, subscriptions, clock, settings.retention_check_seconds)
+        self.expiry = Expiry(self.engine, clock, settings.expiry_check_seconds)
         calls = Calls(clock, settings.slow_seconds)
         self.service = Service(
-            self.engine, self.catalog, leases, clock, self.about, subscriptions, self.retention, calls
+            self.engine, self.catalog, leases, clock, self.about, subscriptions, self.retention, self.expiry, calls
         )
-        self.parts = Parts(self.engine, calls, leases, self.catalog, self.retention, clock)
+        self.parts = Parts(self.engine, calls, leases, self.catalog, self.retention, self.expiry, clock)
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
 
@@ -117,13 +119,18 @@ class Server:
         self.engine.drain()
         return self.service.calls.drain(seconds)
 
+    def stop_duties(self) -> None:
+        """End what works by itself beside the engine."""
+        self.expiry.close()
+        self.retention.close()
+
     def close(self) -> None:
         """Close ports, write a last checkpoint, release the folder."""
         if self._grpc:
             self._grpc.stop(STOP_SECONDS)
         if self._http:
             self._http.stop()
-        self.retention.close()
+        self.stop_duties()
         self.engine.close()
         self._lock.close()
 

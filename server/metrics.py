@@ -18,6 +18,7 @@ from lakestore.server.calls import Calls
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
+from lakestore.server.expiry import Expiry, Figures
 from lakestore.server.figures import Histogram
 from lakestore.server.leases import Leases
 from lakestore.server.retention import Retention
@@ -37,6 +38,7 @@ class Parts:
     leases: Leases
     catalog: Catalog
     retention: Retention
+    expiry: Expiry
     clock: Clock
 
 
@@ -107,6 +109,19 @@ def _held(moment: Moment) -> Iterator[Sample]:
         decision = moment.parts.retention.decision(uuid)
         for by in decision.holders() if decision else []:
             yield (state.table.name, by), decision.held_bytes if decision else 0
+
+
+def _expiring(moment: Moment) -> Iterator[tuple[tuple[str], Figures]]:
+    for state in moment.view.tables.values():
+        figures = moment.parts.expiry.figures(state)
+        if figures:
+            yield (state.table.name,), figures
+
+
+def _overdue(moment: Moment) -> Iterator[Sample]:
+    now = moment.parts.clock.now_us()
+    for labels, figures in _expiring(moment):
+        yield labels, max(now - figures.next_us, 0) / 1e6 if figures.next_us is not None else 0.0
 
 
 def _behind(moment: Moment) -> Iterator[Sample]:
@@ -229,6 +244,20 @@ FAMILIES = (
         "Log beyond its retention that somebody holds.",
         _held,
         ("table", "by"),
+    ),
+    Family(
+        "lakestore_rows_expired",
+        "counter",
+        "Rows that a table's TTL has deleted.",
+        lambda m: ((labels, figures.expired) for labels, figures in _expiring(m)),
+        ("table",),
+    ),
+    Family(
+        "lakestore_expiry_overdue_seconds",
+        "gauge",
+        "For how long rows may have been due to expire; high where nothing can be written, or the clock jumped.",
+        _overdue,
+        ("table",),
     ),
     Family(
         "lakestore_subscription_behind",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, LakestoreError
-from lakestore.server.clock import Clock
+from lakestore.server.clock import Clock, JumpWatch
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
 from lakestore.server.leases import Leases
@@ -22,8 +22,6 @@ from lakestore.server.state import State, TableState, View
 from lakestore.server.subscriptions import Subscriptions
 
 log = logging.getLogger("lakestore.retention")
-CLOCK_JUMP_SECONDS = 3_600.0
-CLOCK_PAUSE_SECONDS_MAX = 86_400.0
 _NEWEST = 1 << 62
 _SAID = {"lake": "what is not in the lake yet", "restore": "a lake that is ahead of this restored server"}
 
@@ -100,14 +98,13 @@ class Retention:
     def __init__(
         self, engine: Engine, leases: Leases, subscriptions: Subscriptions, clock: Clock, check_seconds: float
     ) -> None:
-        self._engine, self._leases, self._subscriptions, self._clock = engine, leases, subscriptions, clock
+        self._engine, self._leases, self._subscriptions = engine, leases, subscriptions
         self._check_seconds = check_seconds
         self._running = threading.Lock()
         self._closing = threading.Event()
         self._decisions: dict[str, Decision] = {}
         self._said: dict[str, tuple[str, ...]] = {}
-        self._last_clock = (clock.now_us(), clock.monotonic())
-        self._paused_until = float("-inf")
+        self._watch = JumpWatch(clock)
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
         self._thread.start()
 
@@ -124,7 +121,7 @@ class Retention:
         """One round over all tables."""
         with self._running:
             now_us = self._watch_clock()
-            if not self._paused and not self._leases.in_grace:
+            if not self._watch.paused and not self._leases.in_grace:
                 self._subscriptions.forget_idle(now_us)
             self._subscriptions.note_consumers(now_us)
             view = self._engine.view
@@ -145,18 +142,11 @@ class Retention:
             except LakestoreError as error:
                 log.error("a round of retention failed and will be tried again: %s", error)
 
-    @property
-    def _paused(self) -> bool:
-        return self._clock.monotonic() < self._paused_until
-
     def _watch_clock(self) -> int:
         """The time; a clock that has jumped since the last round pauses the duty for as long as it jumped."""
-        before_us, before = self._last_clock
-        now_us, now = self._last_clock = (self._clock.now_us(), self._clock.monotonic())
-        jump = abs((now_us - before_us) / 1e6 - (now - before))
-        if jump > CLOCK_JUMP_SECONDS:
-            self._paused_until = now + min(jump, CLOCK_PAUSE_SECONDS_MAX)
-            log.warning("the clock jumped by %.0f s: no log is dropped for %.0f s", jump, self._paused_until - now)
+        now_us, jump = self._watch.look()
+        if jump:
+            log.warning("the clock jumped by %.0f s: no log is dropped for %.0f s", jump, self._watch.left)
         return now_us
 
     def _holds(self, view: View, state: TableState) -> list[Hold]:
@@ -168,7 +158,7 @@ class Retention:
             holds.append(Hold("restore", state.log_start_lsn))
         if self._leases.in_grace:
             holds.append(Hold("restart", state.log_start_lsn))
-        if self._paused:
+        if self._watch.paused:
             holds.append(Hold("clock", state.log_start_lsn))
         return holds
 

@@ -16,6 +16,7 @@ from lakestore.server.calls import Calls
 from lakestore.server.catalog.catalog import Catalog
 from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
+from lakestore.server.expiry import Expiry
 from lakestore.server.feed import Feed
 from lakestore.server.leases import Leases
 from lakestore.server.lookups import Lookups
@@ -33,8 +34,10 @@ from lakestore.v1 import lakestore_pb2 as pb
 class Looks:
     """What a server says of itself. Thread-safe."""
 
-    def __init__(self, engine: Engine, about: dict[str, str], retention: Retention, clock: Clock) -> None:
-        self._engine, self._about, self._retention, self._clock = engine, about, retention, clock
+    def __init__(
+        self, engine: Engine, about: dict[str, str], retention: Retention, expiry: Expiry, clock: Clock
+    ) -> None:
+        self._engine, self._about, self._retention, self._expiry, self._clock = engine, about, retention, expiry, clock
         self._began = clock.monotonic()
 
     def hello(self, request: pb.HelloRequest) -> pb.HelloAnswer:
@@ -71,7 +74,9 @@ class Looks:
         decision = self._retention.decision(state.table.uuid)
         held = {"held_by": decision.holders(), "held_bytes": decision.held_bytes} if decision else {}
         ahead = self._engine.lake_ahead.get(state.table.uuid, "")
-        return {**audit.table_status(state), **held, "lake_ahead": ahead}
+        figures = self._expiry.figures(state)
+        expiring = {"expired": figures.expired, "next_expiry_us": figures.next_us} if figures else {}
+        return {**audit.table_status(state), **held, **expiring, "lake_ahead": ahead}
 
     def _health(self) -> dict[str, Any]:
         now, engine = self._clock.monotonic(), self._engine
@@ -109,6 +114,7 @@ class Service:
         about: dict[str, str],
         subscriptions: Subscriptions,
         retention: Retention,
+        expiry: Expiry,
         calls: Calls,
     ) -> None:
         parts = (
@@ -119,7 +125,7 @@ class Service:
             subscriptions,
             Plans(engine, leases),
             Tierer(engine, clock),
-            Looks(engine, about, retention, clock),
+            Looks(engine, about, retention, expiry, clock),
             Backups(engine),
         )
         self.calls = calls

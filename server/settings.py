@@ -55,6 +55,8 @@ class Settings:
 
     retention_check_seconds: float = option(60.0, low=0.1, high=DAY_SECONDS)
     """How often logs are looked at for what their retention lets go."""
+    expiry_check_seconds: float = option(10.0, low=0.1, high=DAY_SECONDS)
+    """How often tables with a `ttl` are looked at for rows whose time is over."""
     subscription_idle_seconds: float = option(7 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)
     """How long a named subscription that nobody reads or acknowledges is kept, and holds the log of its tables."""
     drain_seconds: float = option(20.0, low=0, high=3600)

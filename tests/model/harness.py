@@ -102,7 +102,7 @@ class Harness:
 
     def _end_process(self) -> None:
         self.lake.close()
-        self.server.retention.close()
+        self.server.stop_duties()
         self.server.engine.close(checkpoint=False)
         self.server._lock.close()
 

@@ -81,7 +81,7 @@ class Kept:
     def kill(self) -> None:
         """The process ends: no checkpoint, nothing said."""
         self.lake.close()
-        self.server.retention.close()
+        self.server.stop_duties()
         self.server.engine.close(checkpoint=False)
         self.server._lock.close()
 
