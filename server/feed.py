@@ -15,16 +15,22 @@ from typing import Protocol
 from lakestore import moments
 from lakestore.errors import Invalid, NotFound, PositionExpired
 from lakestore.schema import SYSTEM_TYPES
+from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
-from lakestore.server.feed_batches import Shape, live_rows, message, run
+from lakestore.server.feed_batches import Shape, live_rows, message, progress, run
 from lakestore.server.feed_cache import FeedCache, Prepared, Run
-from lakestore.server.positions import lsn_by_time, parse_token
+from lakestore.server.feed_filter import bound
+from lakestore.server.positions import lsn_at, lsn_by_time, parse_token
 from lakestore.server.state import TableState, View
 from lakestore.server.subscriptions import Subscriptions, check_current
 from lakestore.token import Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
 
 POLL_SECONDS = 1.0
+PROGRESS_SECONDS = 1.0
+"""A stream whose condition lets nothing through tells so often how far it has come."""
+PROGRESS_ROWS = 1_000_000
+"""And after so many offsets of a snapshot."""
 
 
 class Listener(Protocol):
@@ -43,6 +49,8 @@ class _Stream:
     until: int | None
     reads_lake: bool
     subscription: str
+    progress: bool
+    """Whether its consumer understands messages that only tell how far the stream has come."""
     epoch: int = 0
 
     def checked(self, view: View) -> View:
@@ -56,11 +64,34 @@ class _Stream:
         return prepared.of_consumer(self.epoch) if self.subscription else prepared
 
 
+class _Told:
+    """How far the consumer of a stream knows that it has come."""
+
+    def __init__(self, position: Token, clock: Clock) -> None:
+        self.lsn, self._clock = position.lsn, clock
+        self.behind = position.place is not None
+        """Whether it lacks something: the end of its snapshot, or changes that were passed over."""
+        self._at = clock.monotonic()
+
+    def upto(self, lsn: int, *, sent: bool) -> bool:
+        """The stream has come to `lsn`, and its consumer was sent that or nothing; whether it is time to tell."""
+        now = self._clock.monotonic()
+        if sent:
+            self.lsn, self.behind, self._at = lsn, False, now
+            return False
+        self.behind = True
+        return now - self._at >= PROGRESS_SECONDS
+
+    def timeout(self, poll: float | None) -> float | None:
+        """How long to wait for changes."""
+        return PROGRESS_SECONDS if self.behind else poll
+
+
 class Feed:
     """Change streams. Thread-safe."""
 
-    def __init__(self, engine: Engine, subscriptions: Subscriptions) -> None:
-        self._engine, self._subscriptions = engine, subscriptions
+    def __init__(self, engine: Engine, subscriptions: Subscriptions, clock: Clock) -> None:
+        self._engine, self._subscriptions, self._clock = engine, subscriptions, clock
         self._cache = FeedCache(engine.limits.feed_cache_bytes)
 
     def changes(self, request: pb.ChangesRequest, listener: Listener) -> Iterator[Prepared]:
@@ -72,9 +103,11 @@ class Feed:
         tables = tuple(view.named(name).table.uuid for name in request.tables)
         until = None
         if request.until:
-            until = view.lsn if request.until == "now" else parse_token(request.until, engine).lsn
-        shape = Shape(tables, request.before_images, _chosen(view, tables, list(request.columns)))
-        stream = _Stream(shape, until, request.lake_snapshot, request.subscription)
+            until = view.lsn if request.until == "now" else lsn_at(engine, request.until, request.tables)
+        chosen = _chosen(view, tables, list(request.columns))
+        where = tuple(bound(request.where, view.tables[uuid].versions) for uuid in tables) if request.where else ()
+        shape = Shape(tables, request.before_images, chosen, where)
+        stream = _Stream(shape, until, request.lake_snapshot, request.subscription, request.progress)
         with ExitStack() as stack:
             if request.subscription:
                 stack.enter_context(self._subscriptions.consumed(request.subscription))
@@ -87,7 +120,6 @@ class Feed:
             stack.enter_context(self._cache.followed(shape))
             if position.place:
                 yield from self._snapshot(stream, position)
-                position = replace(position, place=None)
             yield from self._follow(stream, position, listener)
 
     def _snapshot(self, stream: _Stream, position: Token) -> Iterator[Prepared]:
@@ -107,15 +139,23 @@ class Feed:
 
     def _table_snapshot(self, stream: _Stream, state: TableState, position: Token, here: Place) -> Iterator[Prepared]:
         """One table's live rows, out of its log."""
-        table, limits = state.versions.at(position.lsn), self._engine.limits
+        table, limits, passed = state.versions.at(position.lsn), self._engine.limits, 0
         for bucket in range(here.bucket, state.table.buckets):
             start = here.offset if bucket == here.bucket else 0
             for batch, after in live_rows(state, stream.shape, bucket, start, position.lsn, limits):
-                place = Place(state.table.uuid, bucket, after)
-                yield message(table, batch, replace(position, place=place), snapshot=True)
+                reached = replace(position, place=Place(state.table.uuid, bucket, after))
+                passed = 0 if batch.num_rows else passed + after - start
+                start = after
+                if batch.num_rows:
+                    yield message(table, batch, reached, snapshot=True)
+                elif passed >= PROGRESS_ROWS and stream.progress:
+                    passed = 0
+                    yield progress(table, reached)
 
     def _follow(self, stream: _Stream, position: Token, listener: Listener) -> Iterator[Prepared]:
+        """The changes behind a position; where a condition lets none through, or a snapshot ends, how far it came."""
         lsn, tables = position.lsn, stream.shape.tables
+        told = _Told(position, self._clock)
         keys = [*tables, *([stream.subscription] if stream.subscription else [])]
         with self._engine.bells.heard(keys) as bell:
             poll = None if listener.add_callback(bell.set) else POLL_SECONDS
@@ -125,26 +165,39 @@ class Feed:
                 if not listener.is_active():
                     return
                 limit = view.lsn if stream.until is None else min(view.lsn, stream.until)
-                if not _changed(view, tables, lsn, limit):
+                if _changed(view, tables, lsn, limit):
+                    found = self._run(view, stream, lsn, limit)
+                    for prepared in found.messages:
+                        yield stream.sent(prepared)
+                    lsn = found.upto
+                    due = told.upto(lsn, sent=bool(found.messages))
+                else:
                     lsn = limit
-                    self._wait(stream, lsn, bell, poll)
-                    continue
-                found = self._run(view, stream, lsn, limit)
-                for prepared in found.messages:
-                    yield stream.sent(prepared)
-                lsn = found.upto
+                    due = self._wait(stream, lsn, bell, told.timeout(poll)) and told.behind
+                if due and stream.progress:
+                    yield stream.sent(self._progress(stream, lsn))
+                    told.upto(lsn, sent=True)
+        if stream.progress and (told.behind or lsn > told.lsn):
+            yield stream.sent(self._progress(stream, lsn))
+
+    def _progress(self, stream: _Stream, lsn: int) -> Prepared:
+        state = self._engine.view.by_uuid(stream.shape.tables[0])
+        return progress(state.versions.at(lsn), Token(self._engine.timeline, lsn, stream.shape.tables))
 
     def _run(self, view: View, stream: _Stream, lsn: int, limit: int) -> Run:
         """The next messages: of streams of the same shape only one makes them."""
         made = partial(run, view, stream.shape, Token(self._engine.timeline, lsn), limit, self._engine.limits)
         return self._cache.of(stream.shape, lsn, limit, made)
 
-    def _wait(self, stream: _Stream, lsn: int, bell: threading.Event, poll: float | None) -> None:
-        """Until one of the tables changes. An end that lies ahead may be reached by other tables' commits."""
+    def _wait(self, stream: _Stream, lsn: int, bell: threading.Event, timeout: float | None) -> bool:
+        """Until one of the tables changes, or for a time; whether that went by. An end that lies ahead may be reached
+        by other tables' commits.
+        """
         if stream.until is None:
-            bell.wait(poll)
-        elif lsn < stream.until:
-            self._engine.wait_beyond(lsn, POLL_SECONDS)
+            return not bell.wait(timeout)
+        if lsn < stream.until:
+            return self._engine.wait_beyond(lsn, POLL_SECONDS).lsn <= lsn
+        return False
 
 
 def _chosen(view: View, tables: tuple[str, ...], columns: list[str]) -> tuple[tuple[int, ...], ...]:

@@ -11,9 +11,12 @@ import pyarrow as pa
 from lakestore.limits import Limits
 from lakestore.rows import encode
 from lakestore.schema import SYSTEM_TYPES, Table
+from lakestore.server.bucket import BucketLog
 from lakestore.server.feed_cache import Prepared, Run
-from lakestore.server.reads import bounded, dead_of, live_at, project, read, with_before_images
+from lakestore.server.feed_filter import Condition, Test, filtered
+from lakestore.server.reads import Rows, Wish, bounded, dead_of, live_at, project, read, with_before_images
 from lakestore.server.state import TableState, View
+from lakestore.server.versions import Versions
 from lakestore.token import Token
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -27,6 +30,12 @@ class Shape:
     before_images: bool
     columns: tuple[tuple[int, ...], ...]
     """Per table the ids of the columns to show; empty for all columns of a version."""
+    where: tuple[Condition, ...] = ()
+    """Per table what rows must meet; empty for nothing."""
+
+    def test(self, versions: Versions, table: Table) -> Test | None:
+        """What rows of a version of a table must meet."""
+        return Test.of(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None
 
 
 def run(view: View, shape: Shape, at: Token, limit: int, limits: Limits) -> Run:
@@ -43,19 +52,29 @@ def message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool
     )
 
 
+def progress(table: Table, token: Token) -> Prepared:
+    """A message without rows: up to the token nothing else lies for a stream."""
+    return Prepared.of(pb.ChangeBatch(table=table.name, token=str(token), progress=True, schema_id=table.schema_id))
+
+
 def live_rows(
     state: TableState, shape: Shape, bucket: int, start: int, lsn: int, limits: Limits
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """A bucket's live rows at a cut, from an offset on, as inserts; with each batch the offset after it."""
+    """A bucket's live rows at a cut, from an offset on, as inserts; with each batch the offset after it.
+
+    Where the condition lets nothing through, batches are empty.
+    """
     log, table = state.logs[bucket], state.versions.at(lsn)
-    head = log.at_lsn(lsn).end
-    for rows in live_at(log, start, head, dead_of(log, 0, head)):
+    head, test = log.at_lsn(lsn).end, shape.test(state.versions, table)
+    for found in live_at(log, start, head, dead_of(log, 0, head), _piece(log, limits)):
+        rows = found if test is None else found.filter(test.mask(found.batch, found.schema_id))
         inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
         at = 0
         shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)
         for batch in bounded(shown, limits.read_batch_bytes):
             at += batch.num_rows
-            yield batch, int(rows.offsets[at - 1]) + 1
+            last = found.offsets[-1] if at == len(rows.offsets) else rows.offsets[at - 1]
+            yield batch, int(last) + 1
 
 
 def shown_columns(table: Table, shape: Shape) -> list[str]:
@@ -107,14 +126,29 @@ def table_batch(
         if start >= end:
             continue
         commits = log.commits(start, end)
-        for rows in read(log, start, end):
-            shown = with_before_images(log, rows, state.versions) if shape.before_images and log.keyed else rows
+        for rows in _seen(log, start, end, state.versions, table, shape):
             projection = state.versions.projection(rows.schema_id, table)
-            parts.append(project(projection, shown, shown_columns(table, shape), bucket))
-            lsns.append(commits.lsn[np.searchsorted(commits.end, shown.offsets, side="right")])
+            parts.append(project(projection, rows, shown_columns(table, shape), bucket))
+            lsns.append(commits.lsn[np.searchsorted(commits.end, rows.offsets, side="right")])
     if not parts:
         return None
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.concatenate(lsns), kind="stable")
     return pa.concat_batches(parts).take(pa.array(order))
+
+
+def _piece(log: BucketLog, limits: Limits) -> Wish:
+    """Pieces of a snapshot that take about a message of memory each."""
+    row_bytes = sum(chunk.size for chunk in log.chunks) // max(sum(chunk.rows for chunk in log.chunks), 1) + 1
+    return Wish(max(min(limits.fetch_batch_rows, limits.read_batch_bytes // row_bytes), 1))
+
+
+def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table, shape: Shape) -> Iterator[Rows]:
+    """The changes of a range as streams of the shape are to see them."""
+    test, needed = shape.test(versions, table), versions.stored_names(table, shown_columns(table, shape))
+    if test is not None:
+        yield from filtered(log, start, end, test, needed, images=shape.before_images)
+        return
+    for rows in read(log, start, end, Wish(needed=needed)):
+        yield with_before_images(log, rows, versions) if shape.before_images and log.keyed else rows

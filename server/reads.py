@@ -105,25 +105,29 @@ def dead_of(log: BucketLog, start: int, end: int) -> OffsetSet:
 
 
 def with_before_images(log: BucketLog, rows: Rows, versions: Versions) -> Rows:
-    """Changes with the row before each update in front of it, and deletes carrying the row they removed.
+    """Changes with the row before each update in front of it, and deletes carrying the row they removed."""
+    return imaged(log, rows, rows.batch.column(PREV).to_numpy(), versions, updates=True)
 
-    What was is shown in the version of its change.
+
+def imaged(log: BucketLog, rows: Rows, prev: Ints, versions: Versions, *, updates: bool) -> Rows:
+    """Changes of the rows at `prev` (-1 for none): deletes carry the row they removed, and with `updates` the row
+    before each update stands in front of it. What was is shown in the version of its change.
     """
-    prev = rows.batch.column(PREV).to_numpy()
-    has_prev = np.flatnonzero(prev >= 0)
+    wanted = (prev >= 0) & (updates | (rows.change == DELETE))
+    has_prev = np.flatnonzero(wanted)
     if not len(has_prev):
         return rows
     old = log.take(prev[has_prev], versions.shown_as(versions.numbered(rows.schema_id)))
-    updates = rows.change[has_prev] != DELETE
+    updated = rows.change[has_prev] != DELETE
     both = pa.concat_batches([rows.batch, old])
     count = len(rows.offsets)
     place = np.arange(count, dtype=np.int64)
-    deleted = has_prev[~updates]
-    place[deleted] = count + np.flatnonzero(~updates)
-    order = np.argsort(np.concatenate([np.arange(count) * 2 + 1, has_prev[updates] * 2]), kind="stable")
-    source = np.concatenate([place, count + np.flatnonzero(updates)])[order]
-    row = np.concatenate([np.arange(count), has_prev[updates]])[order]
-    change = np.concatenate([rows.change, np.full(int(updates.sum()), BEFORE, dtype=np.int8)])[order]
+    deleted = has_prev[~updated]
+    place[deleted] = count + np.flatnonzero(~updated)
+    order = np.argsort(np.concatenate([np.arange(count) * 2 + 1, has_prev[updated] * 2]), kind="stable")
+    source = np.concatenate([place, count + np.flatnonzero(updated)])[order]
+    row = np.concatenate([np.arange(count), has_prev[updated]])[order]
+    change = np.concatenate([rows.change, np.full(int(updated.sum()), BEFORE, dtype=np.int8)])[order]
     return Rows(both.take(pa.array(source)), rows.offsets[row], rows.times_us[row], change, rows.schema_id)
 
 

@@ -162,7 +162,11 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
     help="earliest (what the log still has), latest, snapshot (all rows, then changes), a token, or a time such as"
     " 2026-11-20T10:00Z (UTC where it names no zone).",
 )
-@click.option("--until", default="now", show_default=True, help="now or a token.")
+@click.option("--until", default="now", show_default=True, help="now, a token or a time that has been.")
+@click.option(
+    "--where",
+    help="Only the rows that match, such as amount > 10: one that comes to match is +I, one that ceases to -D.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on for ever.")
 @click.option("--before-images", is_flag=True, help="Also -U: the row as it was before an update.")
 @click.option(
@@ -176,6 +180,7 @@ def changes(
     table: str,
     start: str,
     until: str,
+    where: str | None,
     follow: bool,
     before_images: bool,
     subscription: str | None,
@@ -184,21 +189,28 @@ def changes(
     as_json: bool,
 ) -> None:
     """Show the changes of TABLE in order; the token to go on from comes on stderr."""
-    token = None
     with connected(server) as lake:
         show = _shower(lake, "json" if as_json else kind)
         before_images = before_images or (kind or "").startswith("debezium")
         stream = lake.table(table).changes(
-            start, until=None if follow else until, before_images=before_images, subscription=subscription
+            start,
+            until=None if follow else until,
+            before_images=before_images,
+            where=where,
+            subscription=subscription,
         )
+        any_shown = False
         for batch in stream:
-            token = batch.token
+            any_shown = True
             show(batch)
             if follow or subscription:
                 sys.stdout.flush()
             if subscription:
                 batch.ack()
-    click.echo("no changes" if token is None else f"token: {token}", err=True)
+    if not any_shown:
+        click.echo("no changes", err=True)
+    if stream.token:
+        click.echo(f"token: {stream.token}", err=True)
 
 
 def _shower(lake: Lake, kind: str | None) -> Callable[[ChangeBatch], None]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakestore import moments
+from lakestore import moments, where
 from lakestore.client.resume import resumed
 from lakestore.client.retry import Backoff
 from lakestore.client.transport import LocalTransport, Transport
@@ -23,6 +23,9 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 Start = str | datetime | Token
 """`earliest`, `latest`, `snapshot`, a token, or a time: UTC where it names no zone."""
+
+Until = str | datetime | Token
+"""`now`, a token, or a time that has been: the last commit at or before it."""
 
 
 class ChangeBatch:
@@ -40,7 +43,9 @@ class ChangeBatch:
         """The version of the table that these rows are in; all of a batch are in one."""
         self.snapshot = message.snapshot
         """Whether this is part of the snapshot that comes first."""
-        self.table: pa.Table = _decoded(message.rows) if rows is None else rows
+        self.progress = message.progress
+        """Whether this has no rows and only says that the stream has come to its token."""
+        self.table: pa.Table = _decoded(message) if rows is None else rows
         """The changes: `__change`, `__bucket`, `__offset`, `__timestamp`, then the row."""
 
     def __len__(self) -> int:
@@ -69,9 +74,13 @@ class ChangeBatch:
 class ChangeStream:
     """An iterator of `ChangeBatch`; `close` ends it."""
 
-    def __init__(self, transport: Transport, request: pb.ChangesRequest) -> None:
-        self._transport, self._request = transport, request
+    def __init__(self, transport: Transport, request: pb.ChangesRequest, *, progress: bool = False) -> None:
+        self._transport, self._request, self._shows_progress = transport, request, progress
         self._epoch = 0
+        self.token = ""
+        """How far the stream has come: nothing between the last batch and here is for it. Empty before the start."""
+        self._handed = ("", "")  # the last batch's token, and the newest progress behind it
+        self._acked = ""
         self._messages = resumed(transport, request, self._opened)
         self._batches = self._read()
 
@@ -87,7 +96,14 @@ class ChangeStream:
         return next(self._batches)
 
     def ack(self, token: str) -> None:
-        """Move the subscription's position; tried again while the server cannot be reached, as that moves it once."""
+        """Move the subscription's position, behind the last batch as far as the stream has come; tried again while the
+        server cannot be reached, as that moves it once.
+        """
+        last, progress = self._handed
+        self._move(progress if token == last and progress else token)
+        self._acked = token
+
+    def _move(self, token: str) -> None:
         backoff = Backoff()
         while True:
             try:
@@ -110,10 +126,22 @@ class ChangeStream:
 
     def _read(self) -> Generator[ChangeBatch]:
         for message in self._messages:
-            if message.read_the_lake:
-                yield from self._lake_snapshot(message)
-            else:
-                yield ChangeBatch(message, stream=self)
+            if message.progress and not self._shows_progress:
+                self._progressed(message.token)
+                continue
+            batches = (
+                self._lake_snapshot(message) if message.read_the_lake else iter([ChangeBatch(message, stream=self)])
+            )
+            for batch in batches:
+                self.token, self._handed = batch.token, (batch.token, "")
+                yield batch
+
+    def _progressed(self, token: str) -> None:
+        """Nothing lies between the last batch and here: with that done, so is all before the token."""
+        last = self._handed[0]
+        self.token, self._handed = token, (last, token)
+        if self.subscription and self._acked == last:
+            self._move(token)
 
     def _lake_snapshot(self, message: pb.ChangeBatch) -> Iterator[ChangeBatch]:
         """The snapshot of a table whose old rows are only in the lake: a union read at its cut.
@@ -129,8 +157,9 @@ class ChangeStream:
             asked = self._request.columns
             named = [name for name in asked if name not in SYSTEM_TYPES]
             names = [*LAKE_COLUMNS, *(scan.table.selected(named) if named or not asked else [])]
+            condition = where.parse(self._request.where, scan.table) if self._request.where else None
             held: pa.RecordBatch | None = None
-            for batch in arrow.execute(cut, scan, names):
+            for batch in arrow.execute(cut, scan, names, condition):
                 rows = _behind(batch, token.place.bucket, token.place.offset)
                 if rows.num_rows and held is not None:
                     yield ChangeBatch(message, _inserts(held), self)
@@ -142,21 +171,24 @@ class ChangeStream:
 def request(
     tables: Sequence[str],
     start: Start,
-    until: str | None,
+    until: Until | None,
     columns: Sequence[str] | None,
     subscription: str | None,
     *,
     before_images: bool,
+    where: str | None = None,
 ) -> pb.ChangesRequest:
     """The request of a change stream."""
     return pb.ChangesRequest(
         tables=tables,
         start=moments.start_text(start),
-        until=str(until or ""),
+        until=moments.position_text(until) if until and until != "now" else str(until or ""),
         before_images=before_images,
         columns=list(columns or ()),
         subscription=subscription or "",
         lake_snapshot=True,
+        where=where or "",
+        progress=True,
     )
 
 
@@ -167,8 +199,10 @@ def _after_table(token: Token) -> Token:
     return replace(token, place=Place(later[0], 0, 0) if later else None)
 
 
-def _decoded(rows: bytes) -> pa.Table:
-    with pa.ipc.open_stream(rows) as reader:
+def _decoded(message: pb.ChangeBatch) -> pa.Table:
+    if message.progress:
+        return pa.table({})
+    with pa.ipc.open_stream(message.rows) as reader:
         return reader.read_all()
 
 

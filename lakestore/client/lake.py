@@ -18,7 +18,7 @@ from lakestore import evolution, moments
 from lakestore.client import credentials
 from lakestore.client import transport as transports
 from lakestore.client.alter import fitting
-from lakestore.client.changes import ChangeStream, Start, request
+from lakestore.client.changes import ChangeStream, Start, Until, request
 from lakestore.client.combine import Combiner
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import within
@@ -235,14 +235,16 @@ class Lake:
         tables: Sequence[str],
         start: Start = "earliest",
         *,
-        until: str | None = None,
+        until: Until | None = None,
         before_images: bool = False,
         columns: Sequence[str] | None = None,
+        where: str | None = None,
         subscription: str | None = None,
+        progress: bool = False,
     ) -> ChangeStream:
         """The changelogs of several tables in one stream, as `Table.changes`: whole commits, in their order."""
-        asked = request(tables, start, until, columns, subscription, before_images=before_images)
-        return ChangeStream(self.transport, asked)
+        asked = request(tables, start, until, columns, subscription, before_images=before_images, where=where)
+        return ChangeStream(self.transport, asked, progress=progress)
 
     def subscriptions(self) -> list[Subscription]:
         """The named subscriptions that the server keeps."""

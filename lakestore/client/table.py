@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakestore import rows
 from lakestore.client.alter import fitting, steps_of
-from lakestore.client.changes import ChangeStream, Start, request
+from lakestore.client.changes import ChangeStream, Start, Until, request
 from lakestore.client.combine import Write
 from lakestore.client.producer import Producer
 from lakestore.client.writer import Writer
@@ -111,15 +111,19 @@ class Table:
         self,
         start: Start = "earliest",
         *,
-        until: str | None = None,
+        until: Until | None = None,
         before_images: bool = False,
         columns: Sequence[str] | None = None,
+        where: str | None = None,
         subscription: str | None = None,
+        progress: bool = False,
     ) -> ChangeStream:
         """The changelog from `earliest`, `latest`, `snapshot`, a token or a time; endless without `until`.
 
-        With `subscription="name"` the server keeps the position, which `batch.ack()` moves; `start` is where a new
-        subscription begins.
+        With `where="amount > 10"` they are the changes of the rows that match, so that their fold is the scan with the
+        same condition: a row that comes to match is +I, one that ceases to is -D with what it was. With
+        `subscription="name"` the server keeps the position, which `batch.ack()` moves; `start` is where a new
+        subscription begins. `progress=True` also gives batches without rows that say how far the stream has come.
         """
-        asked = request([self.name], start, until, columns, subscription, before_images=before_images)
-        return ChangeStream(self._lake.transport, asked)
+        asked = request([self.name], start, until, columns, subscription, before_images=before_images, where=where)
+        return ChangeStream(self._lake.transport, asked, progress=progress)

@@ -16,7 +16,7 @@ from lakestore.schema import LAKE_OFFSET, Table
 from lakestore.union import plan
 from lakestore.union.cut import Cut
 from lakestore.union.plan import TableScan
-from lakestore.union.where import RowFilter
+from lakestore.where import RowFilter
 
 BATCH_ROWS_MAX = 131_072
 

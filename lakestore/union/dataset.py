@@ -13,7 +13,7 @@ from lakestore.errors import LakestoreError
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.union.plan import TableScan
-from lakestore.union.where import RowFilter, row_filter
+from lakestore.where import RowFilter, row_filter
 
 
 class Rows(ds.Dataset):  # type: ignore[misc]

@@ -32,7 +32,7 @@ from lakestore.projection import filled
 from lakestore.schema import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES, Table
 from lakestore.union.plan import TableScan
 from lakestore.union.stored import declared, id_of
-from lakestore.union.where import AllOf, RowFilter, Skip, Test
+from lakestore.where import AllOf, RowFilter, Skip, Test
 
 BATCH_ROWS = 131_072
 METADATA_KEPT = 32

@@ -37,10 +37,11 @@ from pyiceberg.types import (
 
 from lakestore import rows as ipc
 from lakestore import schema as model
+from lakestore import where
 from lakestore.errors import Invalid, NotFound, PlanExpired
 from lakestore.livesum import live_sum
 from lakestore.offsets import OffsetSet
-from lakestore.union import lake, sql, where
+from lakestore.union import lake, sql
 from lakestore.union.cut import Cut
 from lakestore.union.plan import decode
 from lakestore.union.scan import Scan

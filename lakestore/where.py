@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
@@ -75,9 +76,21 @@ class RowFilter:
             return batch
         if not self.floats:
             return batch.filter(self.expression)
-        table = pa.Table.from_batches([self._ordered(batch)])
-        marked = table.append_column("", pa.array(np.arange(batch.num_rows)))
-        return batch.take(marked.filter(self.expression).column("").combine_chunks())
+        return batch.take(self._places(batch))
+
+    def mask(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """For each row of the batch whether the condition is true."""
+        held = np.zeros(batch.num_rows, dtype=np.bool_)
+        if batch.num_rows:
+            held[self._places(batch).to_numpy()] = True
+        return held
+
+    def _places(self, batch: pa.RecordBatch) -> pa.Array:
+        """Of the rows for which the condition is true."""
+        places = pa.array(np.arange(batch.num_rows))
+        ordered = self._ordered(batch)
+        marked = pa.Table.from_arrays([*ordered.columns, places], names=[*self.columns, ""])
+        return marked.filter(self.expression).column("").combine_chunks()
 
     def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns read, with NaN replaced by infinity, which compares as NaN should."""
