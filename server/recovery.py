@@ -63,12 +63,12 @@ def _open(folder: Path, disk: Disk, limits: Limits) -> Opened:
     checkpoint_lsn = state.view.lsn
     _remove_temporary(disk, folder)
     remove_unnamed(disk, folder, data["tables"])
+    stored, journal_bytes = _replay(folder, disk, state)
+    formats.sign(disk, folder)
+    disk.reach(CrashPoint.RECOVERY_REPLAYED)
     index = Index(folder / "index", disk, limits.index_cache_keys)
     try:
-        overlay, journal_bytes = _replay(folder, disk, state, index.lsn)
-        formats.sign(disk, folder)
-        disk.reach(CrashPoint.RECOVERY_REPLAYED)
-        _load_index(index, state, overlay, checkpoint_lsn)
+        _load_index(index, state, stored, checkpoint_lsn)
         writer = JournalWriter(disk, folder, state.view.lsn + 1)
     except BaseException:
         index.close()
@@ -132,13 +132,22 @@ def _from_checkpoint(folder: Path, data: dict[str, Any], limits: Limits) -> Stat
     return State.from_small(data, tables, limits)
 
 
-def _replay(folder: Path, disk: Disk, state: State, index_lsn: int) -> tuple[dict[bytes, int], int]:
-    """Apply the journal behind the checkpoint: (the index entries that it makes behind `index_lsn`, its bytes).
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Rows of a primary-key table that the journal brought."""
 
-    What LMDB holds stays as it is there: a rebuild may have given a key another slot than its frame says.
-    """
+    lsn: int
+    table: Table
+    batch: pa.RecordBatch
+    bucket: int
+    start: int
+    slots: list[list[int]]
+
+
+def _replay(folder: Path, disk: Disk, state: State) -> tuple[list[_Stored], int]:
+    """Apply the journal behind the checkpoint: (the rows that the index must know, its bytes)."""
     names = [name for name in disk.list(folder) if name.startswith(journal_writer.PREFIX)]
-    overlay: dict[bytes, int] = {}
+    stored: list[_Stored] = []
     total = 0
     for name in names:
         last = name == names[-1]
@@ -150,12 +159,12 @@ def _replay(folder: Path, disk: Disk, state: State, index_lsn: int) -> tuple[dic
                     raise Corrupt(
                         f"journal file {name} goes on at LSN {raw.lsn}, not {state.view.lsn + 1}: one is missing"
                     )
-                _apply(raw, state, overlay, index_lsn)
+                _apply(raw, state, stored)
             end = raw.end
         total += end
         if last:
             _copy_synced(folder, disk, name, data[:end])
-    return overlay, total
+    return stored, total
 
 
 def _copy_synced(folder: Path, disk: Disk, name: str, data: bytes) -> None:
@@ -177,7 +186,7 @@ def _copy_synced(folder: Path, disk: Disk, name: str, data: bytes) -> None:
     disk.reach(CrashPoint.RECOVERY_DURABLE)
 
 
-def _apply(raw: RawFrame, state: State, overlay: dict[bytes, int], index_lsn: int) -> None:
+def _apply(raw: RawFrame, state: State, stored: list[_Stored]) -> None:
     meta = raw.meta
     frame = Frame(
         raw.lsn,
@@ -199,29 +208,36 @@ def _apply(raw: RawFrame, state: State, overlay: dict[bytes, int], index_lsn: in
         table = state.view.tables[row[0]].versions.numbered(schema_id)
         batch = raw.batch(row, stored_schema(table))
         frame.rows.append(RowsPart(row[0], row[1], row[2], batch, row[6], row[7], schema_id))
-        if table.keyed and raw.lsn > index_lsn:
-            overlay.update(_entries(table, batch, row[1], row[2], slots.get(part, [])))
+        if table.keyed:
+            stored.append(_Stored(raw.lsn, table, batch, row[1], row[2], slots.get(part, [])))
     state.apply(frame)
 
 
-def _entries(
-    table: Table, batch: pa.RecordBatch, bucket: int, start: int, slots: list[list[int]]
-) -> Iterator[tuple[bytes, int]]:
+def _entries(rows: _Stored) -> Iterator[tuple[bytes, int]]:
     """Index entries of a stored batch."""
-    columns = [batch.column(name) for name in table.primary_key]
-    offsets = np.arange(start, start + batch.num_rows, dtype=np.int64)
-    deletes = batch.column(CHANGE).to_numpy() == DELETE
-    encoded = keys.encode(columns, table_prefix(table.number))
-    entries = replayed(encoded, offsets, deletes, bucket, slots)
+    columns = [rows.batch.column(name) for name in rows.table.primary_key]
+    offsets = np.arange(rows.start, rows.start + rows.batch.num_rows, dtype=np.int64)
+    deletes = rows.batch.column(CHANGE).to_numpy() == DELETE
+    encoded = keys.encode(columns, table_prefix(rows.table.number))
+    entries = replayed(encoded, offsets, deletes, rows.bucket, rows.slots)
     return zip(entries.keys, entries.values.tolist(), strict=True)
 
 
-def _load_index(index: Index, state: State, overlay: dict[bytes, int], checkpoint_lsn: int) -> None:
-    """Put what the journal says over LMDB, or have the index rebuilt beside serving."""
+def _load_index(index: Index, state: State, stored: list[_Stored], checkpoint_lsn: int) -> None:
+    """Put what the journal says over LMDB, or have the index rebuilt beside serving.
+
+    What LMDB holds stays as it is there: a rebuild may have given a key another slot than its frame says.
+    """
     if index.ready and index.lsn < 0 and state.view.lsn == 0:
         index.finish_rebuild(0, {})
     elif index.ready and not checkpoint_lsn <= index.lsn <= state.view.lsn:
         what = "it is lost" if index.lsn < 0 else f"it stands at {index.lsn}, the checkpoint at {checkpoint_lsn}"
         index.found_problem(what, damaged=False)
+    if not index.ready:
+        return
+    overlay: dict[bytes, int] = {}
+    for rows in stored:
+        if rows.lsn > index.lsn:
+            overlay.update(_entries(rows))
     with index.lock:
         index.put(list(overlay), list(overlay.values()))

@@ -14,9 +14,10 @@ from lakestore.verify import verify
 from tests.unit.test_index_faults import engine_of, lose, ready
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
-LONG = "x" * 600
-NAMES = [f"{LONG}{i:03d}" for i in range(90)] + [f"{i}" for i in range(20)]
-ABSENT = [f"{LONG}no{i}" for i in range(30)]
+LONG = "x" * 60_000
+"""As long as keys may be; what differs comes last."""
+NAMES = [f"{LONG}{i:02d}" for i in range(60)] + [f"{i}" for i in range(20)]
+ABSENT = [f"{LONG}no{i}" for i in range(20)]
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def step(chance: random.Random, table: ls.Table, model: dict[str, int], number: 
             model.pop(name, None)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_hash_collision_forced(tmp_path: Path, seed: int) -> None:
     """Inserts, updates, deletes, keys that come back, checkpoints, restarts and rebuilds."""
     chance, model = random.Random(seed), dict[str, int]()
@@ -69,3 +70,49 @@ def test_hash_collision_forced(tmp_path: Path, seed: int) -> None:
             ready(lake)
         exact(lake, model)
     lake.close()
+
+
+def twins(count: int) -> list[str]:
+    """Keys of one hash."""
+    names = [f"{LONG}{i}" for i in range(16 * count)]
+    encoded = keys.encode([pa.array(names)], b"four")
+    return [name for name, key in zip(names, encoded, strict=True) if key == encoded[0]][:count]
+
+
+def pairs(table: ls.Table, names: list[str]) -> list[int]:
+    """What is found under some names."""
+    found: list[int] = table.lookup([{"k": name} for name in names])["n"].to_pylist()
+    return found
+
+
+def test_a_rebuild_may_give_other_slots_than_the_journal_behind_the_checkpoint_says(tmp_path: Path) -> None:
+    first, second = twins(2)
+    with ls.open(tmp_path) as lake:
+        table = lake.create_table("a.b", SCHEMA, primary_key=["k"], buckets=1)
+        table.upsert([{"k": first, "n": 1}, {"k": second, "n": 2}])
+        engine_of(lake).checkpoint()
+        table.delete([{"k": first}])
+        engine_of(lake).close(checkpoint=False)
+    lose(tmp_path)
+    for _ in range(2):
+        with ls.open(tmp_path) as lake:
+            ready(lake)
+            assert pairs(lake.table("a.b"), [first, second]) == [2]
+            engine_of(lake).close(checkpoint=False)
+
+
+def test_a_delete_of_an_absent_key_leaves_no_gap_before_a_key_of_its_hash(tmp_path: Path) -> None:
+    first, second, third = twins(3)
+    with ls.open(tmp_path) as lake:
+        table = lake.create_table("a.b", SCHEMA, primary_key=["k"], buckets=1)
+        with lake.commit() as commit:
+            commit.delete("a.b", [{"k": first}])
+            commit.upsert("a.b", [{"k": second, "n": 2}, {"k": third, "n": 3}])
+            commit.delete("a.b", [{"k": second}])
+        assert pairs(table, [first, second, third]) == [3]
+        with lake.commit() as commit:
+            commit.upsert("a.b", [{"k": first, "n": 1}, {"k": second, "n": 2}])
+        assert pairs(table, [first, second, third]) == [1, 2, 3]
+        engine_of(lake).checkpoint()
+        assert engine_of(lake).scrubber.run_once() == [], "the scrub adds up the entries of hashed keys"
+        assert engine_of(lake).index.ready
