@@ -15,6 +15,7 @@ import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
 BLOCK_ROWS = 4096
+SPARE_BLOCKS = 4096
 LAST_US = (1 << 63) - 1
 _DAY_US = 86_400_000_000
 _NONE: Ints = np.empty(0, dtype=np.int64)
@@ -66,6 +67,10 @@ class Due:
         blocks, lowest = _lowest(offsets, times) if len(offsets) else (_NONE, _NONE)
         self.blocks = np.concatenate([self.blocks[:low], blocks, self.blocks[high:]])
         self.bounds = np.concatenate([self.bounds[:low], lowest, self.bounds[high:]])
+
+    def outgrown(self, rows: int) -> bool:
+        """Whether most blocks have no rows any more, of so many that are stored: then count them in anew."""
+        return len(self.blocks) > SPARE_BLOCKS + 4 * (rows // BLOCK_ROWS)
 
     @property
     def next(self) -> int | None:

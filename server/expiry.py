@@ -160,7 +160,7 @@ class _Round:
     def run(self) -> None:
         """Look at every bucket."""
         for bucket, held in enumerate(self._state.logs):
-            part = self._known.setdefault((self._table.uuid, bucket, self._column.id), Due())
+            part = self._part(bucket)
             self._learn(part, bucket)
             for first, last in due.runs(part.until(self._limit), _RUN_BLOCKS):
                 if self._is_over():
@@ -172,6 +172,14 @@ class _Round:
                 left = [rows.take(rows.times > self._limit) for rows in found]
                 part.settle(first, last, *_joined(left))
             part.finish(self._limit)
+
+    def _part(self, bucket: int) -> Due:
+        key = self._table.uuid, bucket, self._column.id
+        part = self._known.get(key, Due())
+        if part.outgrown(sum(chunk.rows for chunk in self._state.logs[bucket].chunks)):
+            part = Due(done=part.done)
+        self._known[key] = part
+        return part
 
     def _learn(self, part: Due, bucket: int) -> None:
         """Count in what came since the last round."""

@@ -12,14 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakestore.errors import Unavailable
 from lakestore.evolution import RenameColumn, SetOptions
 from lakestore.limits import Limits
-from lakestore.server import expiry
+from lakestore.server import due, expiry
+from lakestore.server.due import Due
 from lakestore.server.metrics import text as metrics_text
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.verify import verify
 from tests.support.kept import DAY, START_US, Kept
+from tests.support.log_start import compact, move_log_start
 from tests.support.waiting import until
 
 HOUR = 3600
@@ -313,3 +318,59 @@ def test_the_duty_runs_by_itself(tmp_path: Path) -> None:
         until(lambda: kept.lake.table(NAME).scan().count() == 0, "the row to expire")
     finally:
         kept.close()
+
+
+def test_what_lives_below_the_log_start_expires_too(kept: Kept) -> None:
+    made(kept)
+    put(kept, *((i, moment(kept, -HOUR + i * 10)) for i in range(1, 8)))
+    put(kept, (1, moment(kept)), (2, moment(kept)))
+    kept.server.expiry.run_once()
+    move_log_start(kept.server.engine, NAME)
+    compact(kept.server.engine)
+    kept.restart()
+    kept.clock.advance(45)
+    kept.server.expiry.run_once()
+    found = kept.lake.table(NAME).lookup([{"id": i} for i in range(10)])
+    assert found.column("id").to_pylist() == [1, 2, 5, 6, 7]
+    assert verify(kept.lake.transport, NAME).problems() == []
+
+
+def test_keys_of_any_length_expire(kept: Kept) -> None:
+    schema = pa.schema([("id", pa.string()), ("n", pa.int32()), ("at", pa.timestamp("us"))])
+    table = kept.lake.create_table(NAME, schema, primary_key=["id", "n"], ttl={"column": "at", "after": "1h"})
+    names = ["", "a\0", "b" * 700, "b" * 699 + "c"]
+    now = moment(kept).replace(tzinfo=None)
+    table.upsert([{"id": name, "n": n, "at": now - timedelta(hours=2 * (n < 0))} for name in names for n in (-1, 1)])
+    kept.server.expiry.run_once()
+    assert table.lookup([{"id": name, "n": n} for name in names for n in (-1, 1)]).column("n").to_pylist() == [1] * 4
+    kept.kill()
+    kept._start()
+    assert verify(kept.lake.transport, NAME).problems() == []
+    assert kept.lake.table(NAME).scan().count() == 4
+
+
+@given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(-5, 5)), unique_by=lambda row: row[0]), st.data())
+def test_bounds_find_every_block_that_may_have_something_due(rows: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Against the rows themselves: counted in in parts, settled at rising and falling limits."""
+    rows.sort()
+    part, at = Due(), 0
+    while at < len(rows):
+        count = data.draw(st.integers(1, len(rows) - at))
+        part.add(*columns_of(rows[at : at + count]))
+        at += count
+        limit = data.draw(st.integers(-6, 6))
+        left = [row for row in rows[:at] if row[1] > limit]
+        due_blocks = {offset // due.BLOCK_ROWS for offset, time in rows[:at] if time <= limit}
+        for first, last in due.runs(part.until(limit), 3):
+            assert last - first < 3
+            due_blocks -= set(range(first, last + 1))
+            part.settle(first, last, *columns_of([r for r in left if first <= r[0] // due.BLOCK_ROWS <= last]))
+        rows[:at], at = left, len(left)
+        assert not due_blocks
+        assert part.next == min((time for _, time in left), default=None) or part.next is not None
+        assert not len(part.until(limit))
+
+
+def columns_of(rows: list[tuple[int, int]]) -> tuple[due.Ints, due.Ints]:
+    table = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
