@@ -22,6 +22,7 @@ from lakestore.client.table import Table as SyncTable
 from lakestore.client.transport import SCOPE, Scope
 from lakestore.client.writer import Writer as SyncWriter
 from lakestore.evolution import Step
+from lakestore.moments import At
 from lakestore.union.scan import Scan as SyncScan
 from lakestore.union.sql import SqlResult
 
@@ -211,9 +212,9 @@ class Table:
         """Delete keys; the commit's token."""
         return await self._bridge.run(self.sync.delete, data)
 
-    async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of these keys, in their order."""
-        return await self._bridge.run(self.sync.lookup, keys, columns=columns)
+    async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None, at: At | None = None) -> pa.Table:
+        """The rows of these keys, or of their first columns, in order, now or at a token or a time."""
+        return await self._bridge.run(self.sync.lookup, keys, columns=columns, at=at)
 
     def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: str | None = None) -> Scan:
         """A union read."""

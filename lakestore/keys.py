@@ -27,7 +27,8 @@ SLOTS_MAX = 1 << 16
 _HASH_BYTES = 16
 _WHOLE_BYTES_MAX = INDEX_KEY_BYTES_MAX - _HASH_BYTES
 _SLOT_BYTES = 2
-_SLOT_HEAD = _WHOLE_BYTES_MAX - _SLOT_BYTES - 1
+KEPT_BYTES = _WHOLE_BYTES_MAX - _SLOT_BYTES - 1
+"""All keys of the index keep so many bytes of what they stand for; keys that are alike up to there are in any order."""
 Matrix = npt.NDArray[np.uint8]
 
 
@@ -40,6 +41,19 @@ def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.k
         full[:, len(prefix) :] = matrix
         return _rows_of(full)
     return [_bounded(key, prefix, bytes_max) for key in _variable(columns)]
+
+
+def leading(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
+    """What the keys with these leading columns begin with, before they are cut."""
+    parts = [_binary(column, closed=True) for column in columns]
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary())) if len(parts) > 1 else parts[0]
+    return [prefix + key for key in joined.to_pylist()]
+
+
+def beyond(prefix: bytes) -> bytes:
+    """The first bytes behind all that begin with these."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
 
 
 def buckets(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int32]:
@@ -63,7 +77,7 @@ def _rows_of(matrix: Matrix) -> list[bytes]:
 
 
 def whole(columns: Sequence[pa.Array]) -> list[bytes]:
-    """Each row's key in full, of any length: what tells keys of one hash apart."""
+    """Each row's key in full, of any length and in key order: what tells keys of one hash apart."""
     matrix = _matrix(columns)
     return _variable(columns) if matrix is None else _rows_of(matrix)
 
@@ -75,7 +89,7 @@ def is_hashed(key: bytes) -> bool:
 
 def slot(key: bytes, number: int) -> bytes:
     """The key under which the index keeps the next keys of one hash: one byte shorter, so it is no other's first."""
-    return _numbered(key[:_SLOT_HEAD] + key[_WHOLE_BYTES_MAX:], number) if number else key
+    return _numbered(key[:KEPT_BYTES] + key[_WHOLE_BYTES_MAX:], number) if number else key
 
 
 def _numbered(head: bytes, number: int) -> bytes:

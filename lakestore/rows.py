@@ -111,14 +111,16 @@ def conform(
     table: Table,
     *,
     keys_only: bool = False,
+    only: Sequence[str] = (),
     limits: Limits = DEFAULT,
     claim: Callable[[int], None] | None = None,
 ) -> pa.RecordBatch:
-    """The batch with exactly the table's columns and types (its key's columns for a delete), or `Invalid`.
+    """The batch with exactly the table's columns and types (its key's for a delete, or `only` those), or `Invalid`.
 
     `claim` is told of bytes that unfold, before they do.
     """
-    wanted = [table.column(name) for name in table.primary_key] if keys_only else table.columns
+    names = only or table.primary_key
+    wanted = [table.column(name) for name in names] if keys_only else table.columns
     if not keys_only:
         known = {column.name for column in wanted}
         for name in batch.schema.names:

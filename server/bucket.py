@@ -8,10 +8,11 @@ until they are compacted, and then know which rows are left.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -412,27 +413,45 @@ class BucketLog:
             there[here] = self._pieces[number].places(offsets[here]) >= 0
         return there
 
+    def located(self, offsets: Ints) -> Iterator[tuple[Ints, Piece, Ints]]:
+        """(places in `offsets`, piece, rows in it) of these offsets, piece by piece in offset order."""
+        order = np.argsort(offsets, kind="stable") if len(offsets) > 1 else np.zeros(len(offsets), dtype=np.int64)
+        wanted = offsets[order]
+        piece_of = np.searchsorted(self._starts, wanted, side="right") - 1
+        cuts = [0, *(np.flatnonzero(np.diff(piece_of)) + 1).tolist(), len(wanted)]
+        for first, last in itertools.pairwise(cuts if len(wanted) else []):
+            piece = self._pieces[int(piece_of[first])]
+            rows = piece.places(wanted[first:last])
+            if rows.min() < 0:
+                raise Internal(f"no row is left at offset {int(wanted[first:last][rows.argmin()])}")
+            yield order[first:last], piece, rows
+
+    def values(self, name: str, offsets: Ints) -> npt.NDArray[Any]:
+        """A system column at these offsets."""
+        found = np.empty(len(offsets), dtype=np.int64)
+        for places, piece, rows in self.located(offsets):
+            found[places] = piece.load().column(name).to_numpy()[rows]
+        return found
+
     def take(self, offsets: Ints, shown: Shown = _as_stored) -> pa.RecordBatch:
         """The rows at these offsets, in their order; `shown` brings them to one schema version."""
         if not len(offsets):
             return pa.RecordBatch.from_pylist([], schema=self.schema)
-        order = np.argsort(offsets, kind="stable")
-        wanted = offsets[order]
-        piece_of = np.searchsorted(self._starts, wanted, side="right") - 1
-        cuts = np.flatnonzero(np.diff(piece_of)) + 1
-        parts = []
-        for group in np.split(np.arange(len(wanted)), cuts):
-            piece = self._pieces[int(piece_of[group[0]])]
-            places = piece.places(wanted[group])
-            if places.min() < 0:
-                raise Internal(f"no row is left at offset {int(wanted[group][places.argmin()])}")
-            parts.append(shown(piece.load().take(pa.array(places)), piece.schema_id))
+        parts, order = [], []
+        for places, piece, rows in self.located(offsets):
+            parts.append(shown(piece.load().take(pa.array(rows)), piece.schema_id))
+            order.append(places)
         found = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
-        if len(offsets) > 1 and not np.array_equal(order, np.arange(len(order))):
-            back = np.empty(len(order), dtype=np.int64)
-            back[order] = np.arange(len(order))
-            found = found.take(pa.array(back))
+        return in_order(found, np.concatenate(order))
+
+
+def in_order(found: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
+    """Rows by their places."""
+    if len(places) <= 1 or (places[1:] > places[:-1]).all():
         return found
+    back = np.empty(len(places), dtype=np.int64)
+    back[places] = np.arange(len(places))
+    return found.take(pa.array(back))
 
 
 def position_of(index: CommitIndex, i: int) -> Position:

@@ -28,6 +28,7 @@ from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.figures import COUNTS, Histogram
 from lakestore.server.index import live, table_prefix
+from lakestore.server.index_order import Range
 from lakestore.server.index_rebuild import Rebuilder
 from lakestore.server.integrity import Integrity
 from lakestore.server.journal import Frame
@@ -200,6 +201,25 @@ class Engine:
             if found is not None:
                 return view, live(found.values)
             probe = probe.deeper()
+        raise moved_on
+
+    def lookup_ranges(
+        self, name: str, bounds: Callable[[TableState], Sequence[tuple[bytes, bytes]]], most: int
+    ) -> tuple[View, list[Range]]:
+        """(view, the first live keys of each [low, high)) at one moment."""
+        moved_on = Unavailable(f"table {name} keeps changing under the look-up: look up again")
+        for _ in range(_INDEX_RETRIES):
+            state = self._view.named(name)
+            wanted = bounds(state)
+            self.index.arrange(table_prefix(state.table.number))
+            try:
+                with self.index.lock:
+                    view = self._view
+                    reading = self.index.begin_ranges(wanted, most)
+                if view.named(name).table.uuid == state.table.uuid:
+                    return view, self.index.finish_ranges(reading)
+            except Unavailable as error:
+                moved_on = error
         raise moved_on
 
     @property

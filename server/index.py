@@ -22,6 +22,7 @@ from lakestore.limits import DEFAULT
 from lakestore.server import index_worker as worker
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
+from lakestore.server.index_order import Entries, Overlay, Range, merged
 from lakestore.server.index_process import DamagedIndex, IndexProcess
 
 log = logging.getLogger("lakestore.index")
@@ -40,11 +41,24 @@ class Reading:
 
     keys: Sequence[bytes]
     values: Ints
-    older: tuple[dict[bytes, int], ...]
+    older: tuple[Overlay, ...]
     lsn_max: int
     """LMDB may have moved on to here and still answer as of the moment of the reading."""
     generation: int
     """Of LMDB's files: what was asked of others is no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReading:
+    """As `Reading`, for ranges of keys."""
+
+    bounds: Sequence[tuple[bytes, bytes]]
+    most: int
+    """Keys of each range."""
+    newest: Entries
+    older: tuple[Overlay, ...]
+    lsn_max: int
+    generation: int
 
 
 class Index:
@@ -58,9 +72,9 @@ class Index:
         self._folder, self._disk = folder, disk
         self._cache_keys_max = cache_keys_max
         self.lock = threading.Lock()
-        self._overlay: dict[bytes, int] = {}
-        self._older: tuple[dict[bytes, int], ...] = ()
-        self._frozen: dict[bytes, int] | None = None
+        self._overlay = Overlay()
+        self._older: tuple[Overlay, ...] = ()
+        self._frozen: Overlay | None = None
         self._highest: dict[bytes, tuple[int, bytes]] = {}
         self._highest_lock = threading.Lock()
         self._writing = threading.Lock()
@@ -156,6 +170,57 @@ class Index:
                 raise Unavailable("the key index changed during the look-up: look up again")
         return values
 
+    def arrange(self, prefix: bytes) -> None:
+        """Have a table's keys in order, for `begin_ranges`; not under `lock`."""
+        self.check(prefix)
+        self._overlay.arrange(prefix, self.lock)
+
+    def begin_ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int) -> RangeReading:
+        """The part of a look-up of [low, high)s of one table that must be atomic; under `lock`."""
+        if bounds:
+            self.check(bounds[0][0][:PREFIX_BYTES])
+        newest: Entries = []
+        for low, high in bounds:
+            keys = self._overlay.between(low, high, most)
+            if keys is None:
+                raise Unavailable("the key index was rearranged during the look-up: look up again")
+            newest.append((keys, [self._overlay[key] for key in keys]))
+        return RangeReading(bounds, most, newest, self._older, self._frozen_lsn, self._generation)
+
+    def finish_ranges(self, reading: RangeReading) -> list[Range]:
+        """The rest of it: the first live keys of each range with their offsets."""
+        bounds, most = reading.bounds, reading.most
+        if not bounds:
+            return []
+        prefix = bounds[0][0][:PREFIX_BYTES]
+        sources: list[Entries] = [reading.newest]
+        for overlay in reading.older:
+            overlay.arrange(prefix, self.lock)
+            found = [overlay.between(low, high, most) or [] for low, high in bounds]
+            sources.append([(keys, [overlay[key] for key in keys]) for keys in found])
+        try:
+            sources.append(self._ranges_from_lmdb(prefix, bounds, most, reading.lsn_max))
+        except DamagedIndex as error:
+            if reading.generation == self._generation:
+                self.found_problem(f"it is damaged: {error}", damaged=True)
+        if reading.generation != self._generation:
+            raise Unavailable("the key index changed during the look-up: look up again")
+        return [merged([source[i] for source in sources], most) for i in range(len(bounds))]
+
+    def _ranges_from_lmdb(
+        self, prefix: bytes, bounds: Sequence[tuple[bytes, bytes]], most: int, lsn_max: int
+    ) -> Entries:
+        highest_lsn, highest = self._highest_of(prefix)
+        if highest_lsn <= lsn_max and min(low for low, _ in bounds) > highest:
+            return [((), ())] * len(bounds)
+        lsn, data = self._finder.ask(worker.RANGES, [key for pair in bounds for key in pair], lsn=most, again=True)
+        if lsn > lsn_max:
+            raise Unavailable("the index moved on during the look-up: look up again")
+        found = worker.unpack_ranges(data, len(bounds))
+        if any((offsets == worker.DAMAGED).any() for _, offsets in found):
+            raise DamagedIndex("entries do not match their checks")
+        return [(keys, offsets.tolist()) for keys, offsets in found]
+
     def _from_lmdb(self, keys: list[bytes], lsn_max: int) -> Ints:
         highest_lsn, highest = self._highest_of(keys[0][:PREFIX_BYTES])
         if highest_lsn <= lsn_max and min(keys) > highest:
@@ -177,17 +242,18 @@ class Index:
             return generation[prefix]
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int]) -> None:
-        """Name new live offsets; ABSENT, or a flagged offset, for a deleted key. Under `lock`."""
-        self._overlay.update(zip(keys, offsets, strict=True))
+        """Name new live offsets of keys of one table; ABSENT, or a flagged offset, for a deleted key. Under `lock`."""
+        self._overlay.put(keys, offsets)
 
     def freeze(self, lsn: int) -> None:
         """Begin a checkpoint at `lsn`: what was written so far is to be merged."""
         with self.lock:
             if self._frozen is None:
-                self._frozen, self._overlay = self._overlay, {}
+                self._frozen, self._overlay = self._overlay, self._overlay.following()
                 self._older = (self._frozen, *self._older)
             else:  # the last checkpoint failed: its entries are still to be merged
-                self._frozen, self._overlay = self._frozen | self._overlay, {}
+                both = Overlay(self._frozen | self._overlay)
+                self._frozen, self._overlay = both, self._overlay.following()
                 self._older = (self._frozen, *self._older[1:])
             self._frozen_lsn = lsn
 

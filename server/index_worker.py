@@ -8,6 +8,7 @@ lengths u32[], keys, and with STAGE values i64[].
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import mmap
 import os
@@ -17,7 +18,7 @@ import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import lmdb
 import numpy as np
@@ -25,7 +26,7 @@ import numpy.typing as npt
 
 REQUEST = struct.Struct("<BIIQq")
 REPLY = struct.Struct("<qQ")
-FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST, WALK, NEXT = 1, 2, 3, 4, 5, 6, 7, 8
+FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST, WALK, NEXT, RANGES = 1, 2, 3, 4, 5, 6, 7, 8, 9
 MARK = b"\x00"
 ABSENT, DAMAGED = -1, -2
 FLAG = 1 << 62
@@ -107,6 +108,22 @@ class Store:
         offsets = values["offset"].astype(np.int64)
         wrong = (check_of(keys, offsets) != values["check"]) & (offsets != ABSENT)
         return lsn, np.where(wrong, DAMAGED, offsets)
+
+    def ranges(self, bounds: list[bytes], most: int) -> tuple[int, bytes]:
+        """(LSN, the first entries of each [low, high) as `pack_ranges` has them), all in one snapshot."""
+        counts, keys, values = [], [], []
+        with self._env.begin() as txn:
+            cursor = txn.cursor()
+            for low, high in zip(bounds[::2], bounds[1::2], strict=True):
+                found = _entries(cursor, low, high, most)
+                counts.append(len(found))
+                keys += [key for key, _ in found]
+                values += [value.ljust(12, b"\0")[:12] for _, value in found]
+            lsn = _mark(txn)
+        stored = np.frombuffer(b"".join(values), dtype=_VALUE)
+        offsets = stored["offset"].astype(np.int64)
+        wrong = check_of(keys, offsets) != stored["check"]
+        return lsn, pack_ranges(counts, keys, np.where(wrong, DAMAGED, offsets))
 
     def stage(self, keys: list[bytes], offsets: Ints) -> None:
         """Keep a part of the next merge; ABSENT removes the key."""
@@ -209,6 +226,39 @@ def _mixed(offsets: Ints) -> npt.NDArray[np.uint64]:
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
+def _entries(cursor: lmdb.Cursor, low: bytes, high: bytes, most: int) -> list[tuple[bytes, bytes]]:
+    """The first entries of [low, high)."""
+    found: list[tuple[bytes, bytes]] = []
+    if not cursor.set_range(low):
+        return found
+    following, step = cursor.iternext(), 16
+    while len(found) < most:
+        part: list[Any] = list(itertools.islice(following, min(step, most - len(found))))
+        found += part
+        if not part or part[-1][0] >= high:
+            break
+        step *= 4
+    return found[: bisect.bisect_left(found, (high,))]
+
+
+def pack_ranges(counts: list[int], keys: list[bytes], offsets: Ints) -> bytes:
+    """The answer to RANGES: entries of each range u32[], key lengths u32[], offsets i64[], keys."""
+    lengths = np.fromiter(map(len, keys), dtype=np.uint32, count=len(keys))
+    return np.array(counts, dtype=np.uint32).tobytes() + lengths.tobytes() + offsets.tobytes() + b"".join(keys)
+
+
+def unpack_ranges(data: bytes, ranges: int) -> list[tuple[list[bytes], Ints]]:
+    """(keys, offsets) of each range that `pack_ranges` packed."""
+    counts = np.frombuffer(data, dtype=np.uint32, count=ranges).tolist()
+    total = sum(counts)
+    at = 4 * ranges
+    lengths, values = data[at : at + 4 * total], data[at + 4 * total : at + 12 * total]
+    offsets = np.frombuffer(values, dtype=np.int64)
+    keys = split(data[at + 12 * total :], total, 0, lengths)
+    ends = list(itertools.accumulate(counts))
+    return [(keys[a:b], offsets[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+
 def _mark(txn: lmdb.Transaction) -> int:
     mark = txn.get(MARK)
     return int(struct.unpack("<q", mark)[0]) if mark else -1
@@ -259,6 +309,8 @@ def _answer(store: Store, request: _Request) -> tuple[int, bytes]:
     if op == FIND:
         found_lsn, offsets = store.find(request.keys)
         return found_lsn, offsets.tobytes()
+    if op == RANGES:
+        return store.ranges(request.keys, request.lsn)
     if op == WALK:
         return store.walk(request.keys[0], request.keys[1] if len(request.keys) > 1 else b"", request.lsn)
     if op == NEXT:

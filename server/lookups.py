@@ -1,21 +1,74 @@
-"""Look-ups by key."""
+"""Look-ups: the rows of whole keys, or of leading parts of keys, now or at a cut.
+
+An answer holds what fits into it; a client that takes it in parts asks again for the rest, at the same cut.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore import keys, rows
 from lakestore.errors import Invalid
-from lakestore.projection import Projection, now_named, renamed
-from lakestore.schema import Table
-from lakestore.server import reads
+from lakestore.limits import Limits
+from lakestore.projection import check_present, renamed
+from lakestore.schema import SYSTEM_TYPES, Table
+from lakestore.server import lookup_cut, reads
 from lakestore.server.engine import Engine
 from lakestore.server.index import table_prefix
-from lakestore.server.positions import parse_token, reached
+from lakestore.server.lookup_ranges import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading, Page
+from lakestore.server.lookup_rows import Shape
+from lakestore.server.positions import lsn_at, parse_token, reached, token_text
 from lakestore.server.slots import Asked
 from lakestore.server.state import TableState
 from lakestore.v1 import lakestore_pb2 as pb
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys of a request, in the table's names and types."""
+
+    columns: list[pa.Array]
+    """Those of the primary key, or the first of them, in its order."""
+    bucket_columns: list[pa.Array]
+    is_whole: bool
+
+    @staticmethod
+    def of(state: TableState, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> _Keys:
+        table, source = state.table, _source(state, request)
+        if not table.keyed:
+            raise Invalid(f"table {table.name} has no primary key to look up")
+        named = [name for name in source.primary_key if name in batch.schema.names]
+        given = renamed(batch.select(named), source, table)
+        is_whole = len(named) == len(table.primary_key)
+        names = table.primary_key if is_whole else _leading(table, given, batch)
+        conformed = rows.conform(given, table, keys_only=True, limits=limits, only=names)
+        columns = dict(zip(names, conformed.columns, strict=True))
+        in_bucket_key = [columns[name] for name in table.bucket_key]
+        return _Keys(conformed.columns, in_bucket_key, is_whole)
+
+    def buckets(self, table: Table) -> npt.NDArray[np.int32]:
+        """The bucket of each key."""
+        return keys.buckets(self.bucket_columns, table.buckets)
+
+
+class _Asking:
+    """A request with its keys as the table takes them now."""
+
+    def __init__(self, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> None:
+        self.request, self.batch, self._limits = request, batch, limits
+        self._known: tuple[Table, _Keys] | None = None
+
+    def keys(self, state: TableState) -> _Keys:
+        """The keys in the current version."""
+        if self._known is None or self._known[0] is not state.table:
+            self._known = state.table, _Keys.of(state, self.request, self.batch, self._limits)
+        return self._known[1]
 
 
 class Lookups:
@@ -26,58 +79,136 @@ class Lookups:
 
     def lookup(self, request: pb.LookupRequest) -> pb.RowBatch:
         """The rows of many keys, in the order of the keys; absent keys give no row."""
+        engine = self._engine
         if request.at_least:
-            reached(self._engine, parse_token(request.at_least, self._engine).lsn)
-        batch = rows.decode(request.keys, limits=self._engine.limits)
+            reached(engine, parse_token(request.at_least, engine).lsn)
+        cut = lsn_at(engine, request.at, [request.table]) if request.at else None
+        if cut is not None:
+            reached(engine, cut)
+        asking = _Asking(request, rows.decode(request.keys, limits=engine.limits), engine.limits)
+        is_whole = asking.keys(engine.view.named(request.table)).is_whole
+        return (self._whole if is_whole else self._leading)(asking, cut)
 
-        wanted: list[pa.RecordBatch] = []
+    def _whole(self, asking: _Asking, cut: int | None) -> pb.RowBatch:
+        limits = self._engine.limits
 
         def encode(state: TableState) -> Asked:
-            table, source = state.table, _asked(state, request)
-            if not table.keyed:
-                raise Invalid(f"table {table.name} has no primary key to look up")
-            named = batch.select([name for name in source.primary_key if name in batch.schema.names])
-            asked = renamed(named, source, table)
-            wanted.append(rows.conform(asked, table, keys_only=True, limits=self._engine.limits))
-            columns = wanted[-1].columns
-            prefix, bytes_max = table_prefix(table.number), self._engine.limits.key_bytes
-            return Asked(keys.encode(columns, prefix, bytes_max), lambda: columns)
+            columns = asking.keys(state).columns
+            return Asked(keys.encode(columns, table_prefix(state.table.number), limits.key_bytes), lambda: columns)
 
-        view, offsets = self._engine.lookup(request.table, encode)
+        view, offsets = self._engine.lookup(asking.request.table, encode)
+        state = view.named(asking.request.table)
+        wanted = asking.keys(state)
+        if cut is not None:
+            check_created(state, cut)
+            offsets = lookup_cut.offsets_at(state, cut, wanted.columns, wanted.buckets(state.table), offsets)
+        found = np.flatnonzero(offsets >= 0)
+        shape = self._shape(state, asking.request, cut)
+        page = Page(wanted.buckets(state.table)[found], offsets[found], asking.batch.num_rows, b"")
+        count = self._fitting(shape, page, asking.request)
+        if count < len(found):
+            page = Page(page.buckets[:count], page.offsets[:count], int(found[count]), b"")
+        return self._answer(shape, page, view.lsn if cut is None else cut)
+
+    def _leading(self, asking: _Asking, cut: int | None) -> pb.RowBatch:
+        request, count = asking.request, asking.batch.num_rows
+        prefixes = min(count, PREFIXES_MAX)
+        answer = self._page(asking, cut, prefixes, max(PAGE_KEYS // max(prefixes, 1), PREFIX_KEYS_MIN))
+        answer = answer or self._page(asking, cut, 1, GROUP_KEYS_MAX)
+        if answer is None:
+            raise Invalid(f"more than {GROUP_KEYS_MAX} keys begin with the same {keys.KEPT_BYTES} bytes")
+        if not request.in_parts and answer.answered < count:
+            raise Invalid("these prefixes have more rows than one answer holds: ask for fewer, or with a newer client")
+        return answer
+
+    def _page(self, asking: _Asking, cut: int | None, prefixes: int, keys_most: int) -> pb.RowBatch | None:
+        """An answer for the first prefixes; None when that many keys of the first one are not enough."""
+        request = asking.request
+        asked: list[Leading] = []
+
+        def bounds(state: TableState) -> list[tuple[bytes, bytes]]:
+            wanted = asking.keys(state)
+            asked.append(Leading.of(state, wanted.columns, wanted.buckets(state.table), request.after, prefixes))
+            return asked[-1].bounds
+
+        view, ranges = self._engine.lookup_ranges(request.table, bounds, keys_most)
         state = view.named(request.table)
-        columns = now_named(list(request.columns), _asked(state, request), state.table)
-        found = _rows_at(state, wanted[-1], offsets, state.table.selected(columns))
-        answer = reads.message(found)
-        answer.schema_id = state.table.schema_id
+        if cut is not None:
+            check_created(state, cut)
+        shape = self._shape(state, request, cut)
+        page = asked[-1].page(state, ranges, cut, lambda page: self._fitting(shape, page, request))
+        if page is None:
+            return None
+        return self._answer(shape, page, view.lsn if cut is None else cut)
+
+    def _shape(self, state: TableState, request: pb.LookupRequest, cut: int | None) -> Shape:
+        """Rows are shown in the current version, or in the one at the cut."""
+        target = state.table if cut is None else state.versions.at(cut)
+        return Shape.of(state, target, _columns(list(request.columns), _source(state, request), target))
+
+    def _fitting(self, shape: Shape, page: Page, request: pb.LookupRequest) -> int:
+        """How many of the rows fit into the answer; `Invalid` when all of them must and do not."""
+        limits = self._engine.limits
+        bytes_max = limits.read_batch_bytes if request.in_parts else limits.message_bytes
+        count = shape.fitting(page.buckets, page.offsets, bytes_max)
+        if count < len(page.offsets) and not request.in_parts:
+            raise Invalid(
+                f"the rows of these keys take more than {bytes_max} bytes: ask for fewer keys or columns, or with a"
+                " newer client, which takes the answer in parts"
+            )
+        return count
+
+    def _answer(self, shape: Shape, page: Page, lsn: int) -> pb.RowBatch:
+        answer = reads.message(shape.at(page.buckets, page.offsets))
+        answer.schema_id = shape.target.schema_id
+        answer.token = token_text(self._engine, lsn)
+        answer.answered, answer.next = page.answered, page.next
         return answer
 
 
-def _asked(state: TableState, request: pb.LookupRequest) -> Table:
+def check_created(state: TableState, lsn: int) -> None:
+    """Refuse a cut that is older than the table."""
+    if state.created_lsn > lsn:
+        raise Invalid(f"table {state.table.name} did not exist at this position")
+
+
+def _source(state: TableState, request: pb.LookupRequest) -> Table:
     """The version whose names the request uses."""
     return state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
 
 
-def _rows_at(
-    state: TableState, wanted: pa.RecordBatch, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], columns: list[str]
-) -> pa.RecordBatch:
-    """Rows at the live offsets of keys, in the keys' order."""
-    table = state.table
-    found = np.flatnonzero(offsets >= 0)
-    at = {name: i for i, name in enumerate(table.primary_key)}
-    buckets = keys.buckets([wanted.column(at[name]) for name in table.bucket_key], table.buckets)[found]
-    parts, places = [], []
-    for bucket in np.unique(buckets):
-        here = np.flatnonzero(buckets == bucket)
-        log = state.logs[int(bucket)]
-        row_offsets = offsets[found[here]]
-        taken = log.take(row_offsets, state.versions.shown_as(table))
-        times = log.times_at(row_offsets) if "__timestamp" in columns else np.zeros(len(here), dtype=np.int64)
-        change = taken.column(0).to_numpy()
-        found_rows = reads.Rows(taken, row_offsets, times, change, table.schema_id)
-        parts.append(reads.project(Projection(table, table), found_rows, columns, int(bucket)))
-        places.append(here)
-    if not parts:
-        return pa.RecordBatch.from_pylist([], schema=table.read_schema(columns))
-    joined = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
-    order = np.argsort(np.concatenate(places), kind="stable")
-    return joined.take(pa.array(order)) if len(parts) > 1 else joined
+def _leading(table: Table, given: pa.RecordBatch, batch: pa.RecordBatch) -> tuple[str, ...]:
+    """The leading part of the primary key that these columns are, or `Invalid`."""
+    key = ", ".join(table.primary_key)
+    if given.num_columns != batch.num_columns or not given.num_columns:
+        other = next((name for name in batch.schema.names if name not in given.schema.names), "")
+        raise Invalid(
+            f"table {table.name}: column {other!r} is not in the primary key ({key}): look up by all of its columns,"
+            " or by the first ones"
+        )
+    names = table.primary_key[: given.num_columns]
+    said = ", ".join(given.schema.names)
+    if set(names) != set(given.schema.names):
+        raise Invalid(
+            f"table {table.name}: ({said}) is not a leading part of the primary key ({key}): look up by all of its"
+            " columns or by the first ones, or scan with a condition"
+        )
+    if not set(table.bucket_key) <= set(names):
+        raise Invalid(
+            f"table {table.name}: ({said}) does not contain the bucket key ({', '.join(table.bucket_key)}), so its rows"
+            f" are in all buckets: scan with a condition, or make a table with bucket_key=[{names[0]!r}]"
+        )
+    return names
+
+
+def _columns(names: list[str], source: Table, target: Table) -> list[str]:
+    """Names of columns in the request's version, or else in the answer's, as the answer has them."""
+    if source.schema_id == target.schema_id or not names:
+        return target.selected(names)
+    ids = {column.name: column.id for column in (*target.columns, *source.columns)}
+    known = {column.id: column.name for column in target.columns}
+    for name in names:
+        if name not in SYSTEM_TYPES and ids.get(name) not in known:
+            check_present({ids.get(name, 0)}, source, target)
+            target.column(name)
+    return [name if name in SYSTEM_TYPES else known[ids[name]] for name in names]

@@ -143,6 +143,7 @@ class Segment:
         self._layout = _parsed(data, path)
         self._schema = stored(self._layout.schema_id)
         self._checked = np.zeros(len(self._layout.crcs), dtype=np.bool_)
+        self._batch: pa.RecordBatch | None = None
         self._pieces = self._all_pieces()
 
     @property
@@ -204,7 +205,9 @@ class Segment:
         self._check(offset, size)
         data = self._layout.body.slice(offset, size)
         if self._keyed:
-            return pa.ipc.read_record_batch(data, self._schema)
+            if self._batch is None:  # it lies in the mapped file: keeping it costs nothing
+                self._batch = pa.ipc.read_record_batch(data, self._schema)
+            return self._batch
         # No column at all would be every column; any one of them tells the number of rows.
         places = None if names is None else [self._schema.get_field_index(name) for name in names] or [0]
         options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)

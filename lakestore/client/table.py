@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from lakestore import rows
+from lakestore.client import lookups
 from lakestore.client.alter import fitting, steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, request
 from lakestore.client.combine import Write
@@ -86,22 +86,13 @@ class Table:
         taken = Producer(producer, opened.epoch, opened.last_sequence, opened.progress)
         return Writer(self._lake.transport, self.definition, taken)
 
-    def lookup(self, keys: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of these keys, in their order; absent keys give no row."""
-        batch = rows.from_user(keys, self.schema)
-        request = pb.LookupRequest(
-            table=self.name,
-            keys=rows.encode(batch.schema, [batch]),
-            columns=list(columns or ()),
-            at_least=self._lake.last_token,
-            schema_id=self.definition.schema_id,
-        )
-        answer = self._lake.transport.lookup(request)
-        found = pa.Table.from_batches(rows.decode_trusted(answer.rows, crc=answer.crc32c))
-        same = answer.schema_id == self.definition.schema_id
-        if not same:
-            return found
-        return pa.Table.from_arrays(found.columns, schema=self.definition.read_schema(list(columns or ())))
+    def lookup(self, keys: Any, *, columns: Sequence[str] | None = None, at: At | None = None) -> pa.Table:
+        """The rows of these keys, in their order, all at one moment; absent keys give no row.
+
+        Where the keys name only the first columns of the primary key, with the bucket key among them, each gives all
+        its rows, in key order. With `at`, a token or a time, the rows as they were there, in that schema version.
+        """
+        return lookups.lookup(self._lake, self.definition, keys, columns, at)
 
     def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: At | None = None) -> Scan:
         """A union read of the newest state, or exactly at a token or a time (UTC where it names no zone)."""
