@@ -337,8 +337,8 @@ class Index:
             merged_lsn = self._merger.ask(worker.MERGE, lsn=-1 if broken else lsn)[0]
             self._disk.reach(CrashPoint.REBUILD_FINISHED)
             with self.lock, self._highest_lock:
-                self._overlay, self._older = {}, ()
-                self._frozen = {} if self._frozen is not None else None
+                self._overlay, self._older = self._overlay.following(), ()
+                self._frozen = Overlay() if self._frozen is not None else None
                 self._broken = broken
                 self._merged_lsn = self._frozen_lsn = merged_lsn
                 self._highest = {}

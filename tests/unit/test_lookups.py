@@ -138,7 +138,7 @@ def test_prefixes_of_keys_that_the_index_cuts_are_told_apart_and_in_order(
     """The names differ behind what the index keeps, or the numbers do: by the index's bytes they are in any order."""
     monkeypatch.setattr(server_lookups, "PAGE_KEYS", 20)
     monkeypatch.setattr(server_lookups, "PREFIX_KEYS_MIN", 5)
-    table = lake.create_table("s.orders", ORDERS, primary_key=["customer", "id"], bucket_key=["customer"], buckets=1)
+    table = lake.create_table("s.orders", ORDERS, primary_key=["customer", "id"], bucket_key=["customer"])
     long = "l" * (keys.KEPT_BYTES - 4)
     names = [long, long[:-1], long[:-6], long + "x", long + "y", long * 2, long[:-3] + "\0\0"]
     table.upsert([order(name, i, "v" * 60) for i in range(40) for name in names])
