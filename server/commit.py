@@ -19,7 +19,7 @@ from lakestore.server.bucket import DELETE, INSERT, UPDATE
 from lakestore.server.index import Index, live
 from lakestore.server.journal import Frame, RowsPart
 from lakestore.server.prepare import Answer, Change, Request
-from lakestore.server.slots import Asked, Entries, Probe, Resolved
+from lakestore.server.slots import Asked, Entries, Resolved, resolved
 from lakestore.server.state import TableState, View
 from lakestore.server.versions import stored_schema
 
@@ -138,10 +138,7 @@ def _resolved(
     def columns() -> list[pa.Array]:
         return [pa.concat_arrays([c.batch.column(name) for c in changes]) for name in state.table.primary_key]
 
-    probe = Probe(Asked(keys, columns))
-    while (found := probe.resolved(state, index.find(probe.keys), deletes)) is None:
-        probe = probe.deeper()
-    return found
+    return resolved(state, Asked(keys, columns), index.find, deletes)
 
 
 def _part(assigned: Assigned, rows: slice) -> Assigned:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore import keys
 from lakestore.errors import Corrupt
 from lakestore.offsets import OffsetSet
-from lakestore.server import slots
 from lakestore.server.bucket import CHANGE, DELETE
 from lakestore.server.duty import Duty
 from lakestore.server.index import Index, table_prefix
 from lakestore.server.index_process import DamagedIndex
+from lakestore.server.slots import Asked, Entries, hashed, resolved
 from lakestore.server.state import TableState, View
 
+Ints = npt.NDArray[np.int64]
 log = logging.getLogger("lakestore.index")
 PART_ROWS = 262_144
 
@@ -67,7 +70,7 @@ class Rebuilder:
         log.warning("the key index is rebuilt from %d rows", progress.total)
 
     def _bucket(self, state: TableState, bucket: int, progress: _Progress) -> None:
-        held, prefix = state.logs[bucket], table_prefix(state.table.number)
+        held = state.logs[bucket]
         dead = OffsetSet.of(held.dead_below(held.head))
         for offsets, batch, schema_id in held.stored(0, held.head, PART_ROWS):
             if self._duty.is_closing:
@@ -75,9 +78,17 @@ class Rebuilder:
             live = ~dead.contains(offsets) & (batch.column(CHANGE).to_numpy() != DELETE)
             rows = batch.filter(pa.array(live))
             columns = [rows.column(name) for name in state.versions.numbered(schema_id).primary_key]
-            entries = slots.staged(keys.encode(columns, prefix), offsets[live], bucket, self._index.staged)
-            self._index.stage(entries.keys, entries.values)
+            self._stage(state, bucket, columns, offsets[live])
             progress.add(batch.num_rows)
+
+    def _stage(self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints) -> None:
+        """Put the entries of rows in; hashed keys get slots beside what is in already."""
+        asked = Asked(keys.encode(columns, table_prefix(state.table.number)), lambda: columns)
+        stored, slotted = np.zeros(len(offsets), dtype=np.bool_), asked.keys
+        if hashed(asked.keys):
+            slotted = resolved(state, asked, self._index.staged, stored).keys
+        entries = Entries.of(slotted, offsets, stored, bucket)
+        self._index.stage(entries.keys, entries.values)
 
 
 class _Progress:

@@ -7,6 +7,7 @@ link. Values of hashed keys carry their bucket, for keys of one hash may lie in 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,9 +69,11 @@ class Entries:
         deletes: npt.NDArray[np.bool_],
         buckets: Buckets | int,
         links: Container[bytes] = (),
+        *,
+        remembers: bool = False,
     ) -> Entries:
-        """Entries of rows whose keys have their slots."""
-        values = np.where(deletes, ABSENT, offsets)
+        """Entries of rows whose keys have their slots; a table that `remembers` keeps flagged what it deletes."""
+        values = np.where(deletes, offsets | FLAG if remembers else ABSENT, offsets)
         rows = hashed(slotted)
         for row in rows:
             if deletes[row] and slotted[row] in links:
@@ -97,31 +100,30 @@ def replayed(
     deletes: npt.NDArray[np.bool_],
     bucket: int,
     slots: Sequence[Sequence[int]],
+    *,
+    remembers: bool = False,
 ) -> Entries:
     """The entries that a commit made, of its rows and of what its frame says of slots."""
     if not slots:
-        return Entries.of(index_keys, offsets, deletes, bucket)
+        return Entries.of(index_keys, offsets, deletes, bucket, remembers=remembers)
     slotted = list(index_keys)
     for row, number, _ in slots:
         slotted[row] = keys.slot(slotted[row], number)
-    return Entries.of(slotted, offsets, deletes, bucket, {slotted[row] for row, _, link in slots if link})
+    links = {slotted[row] for row, _, link in slots if link}
+    return Entries.of(slotted, offsets, deletes, bucket, links, remembers=remembers)
 
 
-def staged(index_keys: Sequence[bytes], offsets: Ints, bucket: int, ask: Callable[[Sequence[bytes]], Ints]) -> Entries:
-    """The entries of live rows in a rebuild, no two of which have one key: `ask` tells what is staged already."""
-    slotted, given = list(index_keys), set[bytes]()
-    waiting, number = hashed(index_keys), 0
-    while waiting:
-        wanted = [keys.slot(index_keys[row], number) for row in waiting]
-        further = []
-        for row, key, value in zip(waiting, wanted, ask(wanted).tolist(), strict=True):
-            if value != ABSENT or key in given:
-                further.append(row)
-            else:
-                slotted[row] = key
-                given.add(key)
-        waiting, number = further, number + 1
-    return Entries.of(slotted, offsets, np.zeros(len(offsets), dtype=np.bool_), bucket)
+def resolved(
+    state: TableState,
+    asked: Asked,
+    ask: Callable[[Sequence[bytes]], Ints],
+    deletes: npt.NDArray[np.bool_] | None = None,
+) -> Resolved:
+    """What an index that nobody else changes meanwhile says of keys; as `Probe.resolved`, however long the chains."""
+    probe = Probe(asked)
+    while (found := probe.resolved(state, ask(probe.keys), deletes)) is None:
+        probe = probe.deeper()
+    return found
 
 
 class Probe:
@@ -239,6 +241,8 @@ def _holders(state: TableState, wanted: Mapping[tuple[bytes, int], int]) -> dict
             for place, value in wanted.items()
             if place[1] == bucket and value & OFFSET_MASK < log.head
         ]
+        there = log.holds(np.array([offset for _, offset in places], dtype=np.int64)).tolist()
+        places = list(itertools.compress(places, there))
         if places:
             offsets = np.array([offset for _, offset in places], dtype=np.int64)
             rows = log.take(offsets, state.versions.shown_as(table))
