@@ -21,6 +21,7 @@ from lakestore.server.feed_batches import Shape, live_rows, message, progress, r
 from lakestore.server.feed_cache import FeedCache, Prepared, Run
 from lakestore.server.feed_filter import bound
 from lakestore.server.positions import lsn_at, lsn_by_time, parse_token
+from lakestore.server.shared_feed import MemberStream
 from lakestore.server.state import TableState, View
 from lakestore.server.subscriptions import Subscriptions, check_current
 from lakestore.token import Place, Token
@@ -107,6 +108,9 @@ class Feed:
         chosen = _chosen(view, tables, list(request.columns))
         where = tuple(bound(request.where, view.tables[uuid].versions) for uuid in tables) if request.where else ()
         shape = Shape(tables, request.before_images, chosen, where)
+        if request.member:
+            yield from self._of_member(request, shape, until, listener)
+            return
         stream = _Stream(shape, until, request.lake_snapshot, request.subscription, request.progress)
         with ExitStack() as stack:
             if request.subscription:
@@ -121,6 +125,29 @@ class Feed:
             if position.place:
                 yield from self._snapshot(stream, position)
             yield from self._follow(stream, position, listener)
+
+    def _of_member(
+        self, request: pb.ChangesRequest, shape: Shape, until: int | None, listener: Listener
+    ) -> Iterator[Prepared]:
+        """What one of several consumers of a subscription is sent."""
+        engine, subscriptions, name = self._engine, self._subscriptions, request.subscription
+        if not name or not request.session:
+            raise Invalid("a consumer that shares a subscription names the subscription and its session")
+        with ExitStack() as stack:
+            stack.enter_context(subscriptions.consumed(name, shared=True))
+            start = partial(_start, engine, start=request.start or "earliest", tables=shape.tables)
+            opened = subscriptions.open(name, shape.tables, start, shared=True)
+            seat = stack.enter_context(subscriptions.shared.joined(opened, request.member, request.session))
+            stream = MemberStream(engine, seat, shape, until, reads_lake=request.lake_snapshot)
+            bell = stack.enter_context(engine.bells.heard(stream.bells))
+            poll = None if listener.add_callback(bell.set) else POLL_SECONDS
+            while listener.is_active():
+                bell.clear()
+                yield from stream.messages()
+                if not stream.moved:
+                    if stream.is_over():
+                        return
+                    stream.wait(bell, poll)
 
     def _snapshot(self, stream: _Stream, position: Token) -> Iterator[Prepared]:
         """The live rows at the cut, as inserts."""
@@ -210,6 +237,8 @@ def _chosen(view: View, tables: tuple[str, ...], columns: list[str]) -> tuple[tu
 def _start(engine: Engine, view: View, start: str, tables: tuple[str, ...]) -> Token:
     states = [view.by_uuid(uuid) for uuid in tables]
     token = _start_token(engine, view, start, states)
+    if token.parts is not None:
+        raise Invalid("the position is one of a shared subscription, for its batches to be acknowledged only")
     if token.lsn > view.lsn:
         raise Invalid("the position lies ahead of the server's history")
     if token.tables and token.tables != tables:

@@ -71,7 +71,8 @@ class Server:
         ledger = JournalLedger(self.engine, leases)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         self._look_at_lake(store)
-        subscriptions = Subscriptions(self.engine, settings.subscription_idle_seconds)
+        idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
+        subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
         self.retention = Retention(self.engine, leases, subscriptions, clock, settings.retention_check_seconds)
         self.expiry = Expiry(self.engine, clock, settings.expiry_check_seconds)
         calls = Calls(clock, settings.slow_seconds)

@@ -18,6 +18,7 @@ from lakestore.server.clock import Clock, JumpWatch
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
 from lakestore.server.leases import Leases
+from lakestore.server.marks import needed
 from lakestore.server.state import State, TableState, View
 from lakestore.server.subscriptions import Subscriptions
 
@@ -153,7 +154,9 @@ class Retention:
         uuid = state.table.uuid
         holds = [Hold("lake", self._tiered(state))]
         holds += [Hold("lease", reaching(state, starts)) for starts in self._leases.starts(uuid)]
-        holds += [Hold(f"subscription {s.name}", s.lsn) for s in view.subscriptions.values() if uuid in s.tables]
+        holds += [
+            Hold(f"subscription {s.name}", needed(s, state)) for s in view.subscriptions.values() if uuid in s.tables
+        ]
         if uuid in self._engine.lake_ahead:
             holds.append(Hold("restore", state.log_start_lsn))
         if self._leases.in_grace:

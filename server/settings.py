@@ -59,6 +59,9 @@ class Settings:
     """How often tables with a `ttl` are looked at for rows whose time is over."""
     subscription_idle_seconds: float = option(7 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)
     """How long a named subscription that nobody reads or acknowledges is kept, and holds the log of its tables."""
+    rebalance_seconds: float = option(10.0, low=0, high=3600)
+    """How long a consumer that shares a subscription may take to acknowledge what it was sent of a bucket that another
+    one is to read from then on; after that the other one begins behind its last acknowledgement."""
     drain_seconds: float = option(20.0, low=0, high=3600)
     """How long an orderly end may take: half of it for running calls, the rest for a last checkpoint. A next start
     reads from the journal what no checkpoint holds. A second signal ends the server at once."""

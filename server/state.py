@@ -284,11 +284,13 @@ def _add_rows(tables: dict[str, TableState], part: Any, frame: Frame) -> None:
 
 
 def _subscribed(before: Mapping[str, Subscription], entries: list[list[Any]]) -> dict[str, Subscription]:
-    """Subscriptions with entries of a frame: a whole one, or a name alone, which is dropped."""
+    """Subscriptions with entries of a frame: a whole one, a name and its moved marks, or a dropped name alone."""
     after = dict(before)
     for data in entries:
         if len(data) == 1:
             after.pop(data[0], None)
+        elif len(data) == 3:
+            after[data[0]] = after[data[0]].marked(*data[1:])
         else:
             after[data[0]] = Subscription.from_list(data)
     return after

@@ -1,6 +1,8 @@
 """Verbs of named subscriptions: open, acknowledge, list, drop. Positions are in the journal, consumers in memory.
 
-Opening raises the epoch, so there is one consumer: what an older one reads or acknowledges afterwards is `Fenced`.
+Opening alone raises the epoch, so there is one consumer: what an older one reads or acknowledges afterwards is
+`Fenced`. Several consumers share a subscription if each of them asks for that (`shared.py`). While somebody reads it
+one way it is not opened the other way; when nobody does, it changes over.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from lakestore.errors import Exhausted, Fenced, Invalid, NotFound
+from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, NotFound
+from lakestore.server import marks
+from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
 from lakestore.server.positions import parse_token
+from lakestore.server.shared import Shared
 from lakestore.server.state import State, View
 from lakestore.server.subscription import Subscription
 from lakestore.token import Token
@@ -29,25 +34,34 @@ ACK_AGAIN_US = 60_000_000
 class Subscriptions:
     """Names and positions. Thread-safe."""
 
-    def __init__(self, engine: Engine, idle_seconds: float) -> None:
+    def __init__(self, engine: Engine, clock: Clock, idle_seconds: float, rebalance_seconds: float) -> None:
         self._engine = engine
+        self.shared = Shared(engine, clock, rebalance_seconds, ACK_AGAIN_US)
         self._idle_us = int(idle_seconds * 1e6)
         self._lock = threading.Lock()
         self._consumers: Counter[str] = Counter()
+        self._members: Counter[str] = Counter()
 
-    def open(self, name: str, tables: tuple[str, ...], start: Callable[[View], Token]) -> Subscription:
-        """The subscription with its next epoch: where it stood, or made at `start`."""
+    def open(
+        self, name: str, tables: tuple[str, ...], start: Callable[[View], Token], *, shared: bool = False
+    ) -> Subscription:
+        """The subscription for its next consumer: where it stood, or made at `start`."""
 
         def plan(state: State, frame: Frame) -> None:
-            known = state.view.subscriptions.get(name)
+            view = state.view
+            known = view.subscriptions.get(name)
             if known is None:
-                opened = self._made(name, tables, start(state.view), state.view)
+                opened = self._made(name, tables, start(view), view)
+                opened = marks.shared(opened, view) if shared else opened
             else:
-                _check_tables(known, tables, state.view)
-                opened = replace(known, epoch=known.epoch + 1)
+                _check_tables(known, tables, view)
+                opened = _opened(known, view, shared=shared)
             frame.subscriptions.append(replace(opened, acked_us=frame.time_us).as_list())
 
-        return self._engine.operate(plan).subscriptions[name]
+        opened = self._engine.operate(plan).subscriptions[name]
+        if not shared:
+            self.shared.forget(name)
+        return opened
 
     def _made(self, name: str, tables: tuple[str, ...], token: Token, view: View) -> Subscription:
         limits = self._engine.limits
@@ -60,21 +74,27 @@ class Subscriptions:
         return Subscription(name, tables, token.lsn, token.place, 1, 0)
 
     @contextmanager
-    def consumed(self, name: str) -> Iterator[None]:
-        """While somebody reads a subscription it is not forgotten."""
+    def consumed(self, name: str, *, shared: bool = False) -> Iterator[None]:
+        """While somebody reads a subscription it is not forgotten, nor read the other way."""
+        mine, others = (self._members, self._consumers) if shared else (self._consumers, self._members)
         with self._lock:
-            self._consumers[name] += 1
+            if others[name]:
+                raise Conflict(_read_otherwise(name, others[name], shared=shared))
+            mine[name] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._consumers[name] -= 1
-                if not self._consumers[name]:
-                    del self._consumers[name]
+                mine[name] -= 1
+                if not mine[name]:
+                    del mine[name]
 
     def ack(self, request: pb.AckRequest) -> pb.AckAnswer:
         """Move a position, durably. A position that was passed already changes nothing."""
         token = parse_token(request.token, self._engine)
+        if request.member:
+            self.shared.ack(request, token)
+            return pb.AckAnswer()
         view = self._engine.view
         held = _held(view, request)
         moved = _acked(held, token, view)
@@ -96,13 +116,16 @@ class Subscriptions:
 
     def _info(self, view: View, held: Subscription) -> pb.SubscriptionInfo:
         names = [view.tables[uuid].table.name if uuid in view.tables else "(dropped)" for uuid in held.tables]
+        lsn, place = marks.position(held, view)
         return pb.SubscriptionInfo(
             name=held.name,
             tables=names,
-            token=str(held.token(self._engine.timeline)),
+            token=str(Token(self._engine.timeline, lsn, held.tables, place)),
             acked_us=held.acked_us,
             behind=behind(view, held),
-            snapshot=held.place is not None,
+            snapshot=place is not None,
+            shared=held.is_shared,
+            members=self.shared.members(held, view) if held.is_shared else (),
         )
 
     def drop_subscription(self, request: pb.DropSubscriptionRequest) -> pb.DropSubscriptionAnswer:
@@ -114,6 +137,7 @@ class Subscriptions:
             frame.subscriptions.append([request.subscription])
 
         self._engine.operate(plan)
+        self.shared.forget(request.subscription)
         return pb.DropSubscriptionAnswer()
 
     def forget_idle(self, now_us: int) -> None:
@@ -128,7 +152,7 @@ class Subscriptions:
 
     def _idle(self, view: View, now_us: int) -> list[str]:
         with self._lock:
-            consumed = set(self._consumers)
+            consumed = {*self._consumers, *self._members}
         oldest_us = now_us - self._idle_us
         return [s.name for s in view.subscriptions.values() if s.acked_us < oldest_us and s.name not in consumed]
 
@@ -140,13 +164,14 @@ class Subscriptions:
 
         def plan(state: State, frame: Frame) -> None:
             for held in self._to_note(state.view, now_us):
-                frame.subscriptions.append(replace(held, acked_us=frame.time_us).as_list())
+                noted = replace(held, acked_us=frame.time_us)
+                frame.subscriptions.append([held.name, frame.time_us, []] if held.is_shared else noted.as_list())
 
         self._engine.operate(plan)
 
     def _to_note(self, view: View, now_us: int) -> list[Subscription]:
         with self._lock:
-            consumed = set(self._consumers)
+            consumed = {*self._consumers, *self._members}
         oldest_us = now_us - self._idle_us // NOTED_PER_IDLE
         return [s for s in view.subscriptions.values() if s.name in consumed and s.acked_us < oldest_us]
 
@@ -156,14 +181,13 @@ def check_current(view: View, name: str, epoch: int) -> None:
     held = view.subscriptions.get(name)
     if held is None:
         raise NotFound(f"subscription {name!r} was dropped: open it again")
-    if held.epoch != epoch:
+    if held.epoch != epoch or held.is_shared:
         raise Fenced(f"subscription {name!r} was opened again by another consumer: this one must stop")
 
 
 def behind(view: View, held: Subscription) -> int:
     """How many changes of its tables a subscription has before it."""
-    states = [view.tables[uuid] for uuid in held.tables if uuid in view.tables]
-    return sum(log.head - log.at_lsn(held.lsn).end for state in states for log in state.logs)
+    return sum(changes for _, changes in marks.behind(held, view))
 
 
 def _held(view: View, request: pb.AckRequest) -> Subscription:
@@ -179,6 +203,20 @@ def _acked(held: Subscription, token: Token, view: View) -> Subscription:
     for uuid in held.tables:
         view.by_uuid(uuid)
     return held.at(token, held.acked_us)
+
+
+def _opened(known: Subscription, view: View, *, shared: bool) -> Subscription:
+    """A known subscription for its next consumer. Members come and go without a new epoch."""
+    if shared and known.is_shared:
+        return known
+    changed = marks.shared(known, view) if shared else marks.alone(known, view) if known.is_shared else known
+    return replace(changed, epoch=known.epoch + 1)
+
+
+def _read_otherwise(name: str, consumers: int, *, shared: bool) -> str:
+    if shared:
+        return f"subscription {name!r} is read by one consumer alone: stop it, or let it share with shared=True"
+    return f"subscription {name!r} is shared by {consumers} consumers: read it with shared=True, or stop them first"
 
 
 def _check_tables(held: Subscription, tables: Sequence[str], view: View) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -13,14 +15,16 @@ import pyarrow as pa
 from lakestore import moments, where
 from lakestore.client.resume import resumed
 from lakestore.client.retry import Backoff
+from lakestore.client.share import Share
 from lakestore.client.transport import LocalTransport, Transport
-from lakestore.errors import Internal, Invalid, LakestoreError
+from lakestore.errors import Fenced, Internal, Invalid, LakestoreError
 from lakestore.schema import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.token import Place, Token
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
 
+_NEVER = np.iinfo(np.int64).max
 Start = str | datetime | Token
 """`earliest`, `latest`, `snapshot`, a token, or a time: UTC where it names no zone."""
 
@@ -52,7 +56,11 @@ class ChangeBatch:
         return int(self.table.num_rows)
 
     def ack(self) -> None:
-        """Everything up to and with this batch is done: the named subscription goes on behind it, durably."""
+        """Everything up to and with this batch is done: the named subscription goes on behind it, durably.
+
+        Of a shared one this moves the buckets in the batch. `Fenced` names those that another consumer reads by now,
+        which gets these changes again; the others count, and the stream goes on.
+        """
         if self._stream is None or not self._stream.subscription:
             raise Invalid("only batches of a named subscription are acknowledged: changes(subscription='name')")
         self._stream.ack(self.token)
@@ -81,7 +89,8 @@ class ChangeStream:
         """How far the stream has come: nothing between the last batch and here is for it. Empty before the start."""
         self._handed = ("", "")  # the last batch's token, and the newest progress behind it
         self._acked = ""
-        self._messages = resumed(transport, request, self._opened)
+        self._share = Share()
+        self._messages = resumed(transport, request, self._opened, self._share)
         self._batches = self._read()
 
     @property
@@ -104,10 +113,15 @@ class ChangeStream:
         self._acked = token
 
     def _move(self, token: str) -> None:
-        backoff = Backoff()
+        backoff, member = Backoff(), self._request.member
+        if member and not Token.parse(token).parts:
+            return
+        asked = pb.AckRequest(subscription=self.subscription, epoch=self._epoch, token=token)
+        asked.member, asked.session = member, self._request.session
         while True:
             try:
-                self._transport.ack(pb.AckRequest(subscription=self.subscription, epoch=self._epoch, token=token))
+                self._transport.ack(asked)
+                self._share.acked(token)
                 return
             except LakestoreError as error:
                 if isinstance(self._transport, LocalTransport) or not backoff.wait(error):
@@ -150,8 +164,9 @@ class ChangeStream:
         there reads the table's snapshot again.
         """
         token = Token.parse(message.token)
-        if token.place is None:
+        if token.place is None and token.parts is None:
             raise Internal(f"the server names no place in the snapshot of table {message.table}")
+        first, last = _ends_of_lake(token)
         with Cut(self._transport, [message.table], at=Token(token.timeline, token.lsn)) as cut:
             scan = cut.plan.scan(message.table)
             asked = self._request.columns
@@ -160,12 +175,26 @@ class ChangeStream:
             condition = where.parse(self._request.where, scan.table) if self._request.where else None
             held: pa.RecordBatch | None = None
             for batch in arrow.execute(cut, scan, names, condition):
-                rows = _behind(batch, token.place.bucket, token.place.offset)
+                rows = _behind(batch, token)
                 if rows.num_rows and held is not None:
-                    yield ChangeBatch(message, _inserts(held), self)
+                    yield ChangeBatch(message, _inserts(held), self, first)
                 held = rows if rows.num_rows else held
             if held is not None:
-                yield ChangeBatch(message, _inserts(held), self, str(_after_table(token)))
+                yield ChangeBatch(message, _inserts(held), self, last)
+            elif token.parts:
+                with suppress(Fenced):  # who reads these buckets now finds out for itself
+                    self.ack(last)
+
+
+def member_name(subscription: str | None, member: str | None, *, shared: bool) -> str:
+    """What a consumer that shares a subscription is called; empty for one that does not."""
+    if not shared:
+        if member:
+            raise Invalid(f"the member name {member!r} is for a shared subscription: say shared=True as well")
+        return ""
+    if not subscription:
+        raise Invalid("shared=True shares a named subscription: say subscription='name' as well")
+    return member or f"consumer-{secrets.token_hex(4)}"
 
 
 def request(
@@ -177,9 +206,12 @@ def request(
     *,
     before_images: bool,
     where: str | None = None,
+    member: str = "",
 ) -> pb.ChangesRequest:
     """The request of a change stream."""
     return pb.ChangesRequest(
+        member=member,
+        session=secrets.randbits(63) | 1 if member else 0,
         tables=tables,
         start=moments.start_text(start),
         until=moments.position_text(until) if until and until != "now" else str(until or ""),
@@ -190,6 +222,13 @@ def request(
         where=where or "",
         progress=True,
     )
+
+
+def _ends_of_lake(token: Token) -> tuple[str, str]:
+    """The tokens of all batches of a snapshot read from the lake but the last, and of the last."""
+    if token.parts is not None:
+        return str(replace(token, parts=())), str(token)
+    return str(token), str(_after_table(token))
 
 
 def _after_table(token: Token) -> Token:
@@ -206,10 +245,18 @@ def _decoded(message: pb.ChangeBatch) -> pa.Table:
         return reader.read_all()
 
 
-def _behind(batch: pa.RecordBatch, bucket: int, offset: int) -> pa.RecordBatch:
-    """The rows from a place on, in the order of buckets and offsets."""
+def _behind(batch: pa.RecordBatch, token: Token) -> pa.RecordBatch:
+    """The rows from a place on, in the order of buckets and offsets, or those of the buckets that a member reads."""
     buckets, offsets = batch.column(LAKE_BUCKET).to_numpy(), batch.column(LAKE_OFFSET).to_numpy()
-    wanted = (buckets > bucket) | ((buckets == bucket) & (offsets >= offset))
+    if token.parts is not None:
+        begins = np.full(max([*(part.bucket for part in token.parts), int(buckets.max(initial=0))]) + 1, _NEVER)
+        for part in token.parts:
+            begins[part.bucket] = part.begin
+        wanted = offsets >= begins[buckets]
+    else:
+        assert token.place is not None, "checked when the message came"
+        bucket, offset = token.place.bucket, token.place.offset
+        wanted = (buckets > bucket) | ((buckets == bucket) & (offsets >= offset))
     return batch if wanted.all() else batch.filter(pa.array(wanted))
 
 

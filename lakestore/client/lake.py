@@ -18,7 +18,7 @@ from lakestore import evolution, moments
 from lakestore.client import credentials
 from lakestore.client import transport as transports
 from lakestore.client.alter import fitting
-from lakestore.client.changes import ChangeStream, Start, Until, request
+from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.combine import Combiner
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import within
@@ -93,6 +93,19 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One of the consumers of a shared subscription."""
+
+    name: str
+    buckets: tuple[tuple[str, int], ...]
+    """Table and number of those that it reads now."""
+    behind: int
+    """Changes of them before it."""
+    away: bool
+    """Whether its connection has ended; it is waited for a moment."""
+
+
+@dataclass(frozen=True, slots=True)
 class Subscription:
     """A named subscription as the server keeps it."""
 
@@ -106,6 +119,15 @@ class Subscription:
     """Changes before it."""
     snapshot: bool
     """Whether it still reads its snapshot."""
+    shared: bool = False
+    """Whether several consumers share its buckets."""
+    members: tuple[Member, ...] = ()
+    """Those that share it now."""
+
+
+def _member(info: pb.MemberInfo) -> Member:
+    behind = sum(bucket.behind for bucket in info.buckets)
+    return Member(info.name, tuple((bucket.table, bucket.bucket) for bucket in info.buckets), behind, info.away)
 
 
 class Lake:
@@ -240,17 +262,31 @@ class Lake:
         columns: Sequence[str] | None = None,
         where: str | None = None,
         subscription: str | None = None,
+        shared: bool = False,
+        member: str | None = None,
         progress: bool = False,
     ) -> ChangeStream:
         """The changelogs of several tables in one stream, as `Table.changes`: whole commits, in their order."""
-        asked = request(tables, start, until, columns, subscription, before_images=before_images, where=where)
+        name = member_name(subscription, member, shared=shared)
+        asked = request(
+            tables, start, until, columns, subscription, before_images=before_images, where=where, member=name
+        )
         return ChangeStream(self.transport, asked, progress=progress)
 
     def subscriptions(self) -> list[Subscription]:
         """The named subscriptions that the server keeps."""
         answer = self.transport.list_subscriptions(pb.ListSubscriptionsRequest())
         return [
-            Subscription(s.name, tuple(s.tables), s.token, moments.moment_of(s.acked_us), s.behind, s.snapshot)
+            Subscription(
+                s.name,
+                tuple(s.tables),
+                s.token,
+                moments.moment_of(s.acked_us),
+                s.behind,
+                s.snapshot,
+                s.shared,
+                tuple(map(_member, s.members)),
+            )
             for s in answer.subscriptions
         ]
 

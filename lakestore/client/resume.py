@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakestore import rows
 from lakestore.client.retry import Backoff
+from lakestore.client.share import Share
 from lakestore.client.transport import LocalTransport, Transport
 from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
@@ -32,6 +33,11 @@ class Seen:
     def reconnected(self) -> None:
         """From here on rows may come again."""
         self._again = {}
+
+    def forget(self, table: str, bucket: int) -> None:
+        """The rows of a bucket may come again."""
+        self._last.pop((table, bucket), None)
+        self._again.pop((table, bucket), None)
 
     def add(self, table: str, buckets: Ints, offsets: Ints) -> None:
         """Rows that were handed out."""
@@ -57,7 +63,10 @@ class Seen:
 
 
 def resumed(
-    transport: Transport, request: pb.ChangesRequest, opened: Callable[[int], None] = lambda _: None
+    transport: Transport,
+    request: pb.ChangesRequest,
+    opened: Callable[[int], None] = lambda _: None,
+    share: Share | None = None,
 ) -> Iterator[pb.ChangeBatch]:
     """The stream of a request, over as many connections as it takes; `opened` is told a subscription's epoch."""
     fixed = pb.ChangesRequest()
@@ -66,7 +75,7 @@ def resumed(
         fixed.start = _head(transport, request)
     if request.until == "now":
         fixed.until = _head(transport, request)
-    return _resumed(transport, fixed, opened)
+    return _resumed(transport, fixed, opened, share or Share())
 
 
 def _head(transport: Transport, request: pb.ChangesRequest) -> str:
@@ -78,8 +87,8 @@ def _head(transport: Transport, request: pb.ChangesRequest) -> str:
 class _Handed:
     """What the caller has of a stream, over all its connections."""
 
-    def __init__(self, request: pb.ChangesRequest) -> None:
-        self._request = request
+    def __init__(self, request: pb.ChangesRequest, share: Share) -> None:
+        self._request, self._share = request, share
         self._seen = Seen()
         self._since: list[pb.ChangeBatch] = []  # not yet in `_seen`; what lies behind the newest token is forgotten
         self._lakes: set[tuple[str, str]] = set()
@@ -87,6 +96,9 @@ class _Handed:
 
     def fresh(self, message: pb.ChangeBatch) -> pb.ChangeBatch | None:
         """The message less what the caller has; None if that is everything."""
+        if self._request.member:
+            for bucket in self._share.begun(message.token):
+                self._seen.forget(message.table, bucket)
         left: pb.ChangeBatch | None = _fresh(message, self._seen) if self._again else message
         if message.read_the_lake:  # the caller reads that snapshot itself, once
             left = None if (message.table, message.token) in self._lakes else message
@@ -97,7 +109,8 @@ class _Handed:
             self._since.append(left)
         if self._request.subscription:
             _remember(self._since, self._seen)
-        self._request.start = message.token or self._request.start
+        if not self._request.member:  # whose tokens are for acknowledging only
+            self._request.start = message.token or self._request.start
         return left
 
     def broken(self) -> None:
@@ -108,9 +121,9 @@ class _Handed:
 
 
 def _resumed(
-    transport: Transport, request: pb.ChangesRequest, opened: Callable[[int], None]
+    transport: Transport, request: pb.ChangesRequest, opened: Callable[[int], None], share: Share
 ) -> Iterator[pb.ChangeBatch]:
-    backoff, handed = Backoff(), _Handed(request)
+    backoff, handed = Backoff(), _Handed(request, share)
     while True:
         messages = transport.changes(request)
         try:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakestore.client import lookups
 from lakestore.client.alter import fitting, steps_of
-from lakestore.client.changes import ChangeStream, Start, Until, request
+from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.combine import Write
 from lakestore.client.producer import Producer
 from lakestore.client.writer import Writer
@@ -107,6 +107,8 @@ class Table:
         columns: Sequence[str] | None = None,
         where: str | None = None,
         subscription: str | None = None,
+        shared: bool = False,
+        member: str | None = None,
         progress: bool = False,
     ) -> ChangeStream:
         """The changelog from `earliest`, `latest`, `snapshot`, a token or a time; endless without `until`.
@@ -115,6 +117,13 @@ class Table:
         same condition: a row that comes to match is +I, one that ceases to is -D with what it was. With
         `subscription="name"` the server keeps the position, which `batch.ack()` moves; `start` is where a new
         subscription begins. `progress=True` also gives batches without rows that say how far the stream has come.
+
+        With `shared=True` as well, any number of consumers read the subscription together: each bucket's changes go to
+        one of them at a time, and to another one when that is gone. `member` names this consumer in
+        `lake.subscriptions()`; of two with one name the later takes the earlier one's place.
         """
-        asked = request([self.name], start, until, columns, subscription, before_images=before_images, where=where)
+        name = member_name(subscription, member, shared=shared)
+        asked = request(
+            [self.name], start, until, columns, subscription, before_images=before_images, where=where, member=name
+        )
         return ChangeStream(self._lake.transport, asked, progress=progress)

@@ -1,0 +1,298 @@
+"""Consumers that share a subscription: each bucket has one reader at a time, and who is gone is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lakestore.client.changes import ChangeStream
+from lakestore.errors import Conflict, Fenced, Invalid, NotFound
+from tests.support.kept import DAY, SCHEMA, Kept
+from tests.support.sharing import Consumer, buckets, values
+
+NAME, OTHER = "t.log", "t.other"
+REBALANCE = 10.0
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    running = Kept(tmp_path, subscription_idle_seconds=7.0 * DAY)
+    running.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"], retention="1d")
+    write(running, range(8))
+    yield running
+    running.close()
+
+
+def write(kept: Kept, numbers: Iterable[int], name: str = NAME) -> None:
+    kept.lake.table(name).append([{"v": v} for v in numbers])
+
+
+def consumer(kept: Kept, member: str, session: int = 0, *, snapshot: bool = False) -> Consumer:
+    found = Consumer(kept, member, session or ord(member), [NAME])
+    found.connect(snapshot=snapshot)
+    return found
+
+
+def opened(kept: Kept, member: str = "z", start: str = "earliest") -> ChangeStream:
+    return kept.lake.table(NAME).changes(start, subscription="billing", shared=True, member=member, until="now")
+
+
+def read(kept: Kept, *, ack: bool = True) -> list[int]:
+    """Everything up to now, by the client, alone."""
+    found: list[int] = []
+    for batch in opened(kept):
+        found += values([batch])
+        if ack:
+            batch.ack()
+    kept.clock.advance(1)
+    return sorted(found)
+
+
+def reads(kept: Kept) -> dict[str, set[int]]:
+    (held,) = kept.lake.subscriptions()
+    return {member.name: {bucket for _, bucket in member.buckets} for member in held.members}
+
+
+def test_a_lonely_member_reads_everything_and_goes_on_behind_its_acks(kept: Kept) -> None:
+    assert read(kept, ack=False) == list(range(8))
+    assert read(kept) == list(range(8))
+    write(kept, range(8, 12))
+    kept.restart()
+    (held,) = kept.lake.subscriptions()
+    assert (held.shared, held.behind, held.members) == (True, 4, ())
+    assert read(kept) == [8, 9, 10, 11]
+    assert read(kept) == []
+
+
+def test_members_share_the_buckets_and_each_hears_of_its_own_only(kept: Kept) -> None:
+    a, b = consumer(kept, "a"), consumer(kept, "b")
+    mine, theirs = a.poll(), b.poll()
+    assert sorted(values(mine) + values(theirs)) == list(range(8))
+    assert not buckets(mine) & buckets(theirs)
+    assert {member: len(share) for member, share in reads(kept).items()} == {"a": 2, "b": 2}
+    (held,) = kept.lake.subscriptions()
+    assert sum(member.behind for member in held.members) == held.behind == 8
+
+
+def test_a_bucket_moves_once_its_reader_has_acknowledged_what_it_was_sent(kept: Kept) -> None:
+    a = consumer(kept, "a")
+    first = a.poll()
+    b = consumer(kept, "b")
+    write(kept, range(8, 30))
+    assert b.poll() == []
+    assert reads(kept) == {"a": {0, 1, 2, 3}, "b": set()}
+    for batch in first:
+        a.ack(batch)
+    theirs = b.poll()
+    assert buckets(theirs) == reads(kept)["b"]
+    assert len(buckets(theirs)) == 2
+    assert sorted(values(theirs) + values(a.poll())) == list(range(8, 30))
+
+
+def test_a_slow_reader_loses_in_time_the_buckets_that_move_and_no_others(kept: Kept) -> None:
+    a = consumer(kept, "a")
+    slow = a.poll()
+    b = consumer(kept, "b")
+    kept.clock.advance(REBALANCE - 1)
+    assert b.poll() == []
+    kept.clock.advance(1)
+    theirs = b.poll()
+    assert len(buckets(theirs)) == 2
+    for batch in slow:
+        with pytest.raises(Fenced, match=r"reads bucket \d of t.log, bucket \d of t.log now"):
+            a.ack(batch)
+    for batch in theirs:
+        b.ack(batch)
+    assert kept.lake.subscriptions()[0].behind == 0, "what the slow one acknowledged of its own buckets counts"
+    write(kept, range(8, 30))
+    assert buckets(a.poll()) == {0, 1, 2, 3} - buckets(theirs)
+
+
+def test_who_is_gone_is_replaced_behind_its_last_acknowledgement(kept: Kept) -> None:
+    a, b = consumer(kept, "a"), consumer(kept, "b")
+    done, _ = a.poll(), b.poll()
+    for batch in done:
+        a.ack(batch)
+    write(kept, range(8, 30))
+    lost = a.poll()
+    a.disconnect()
+    assert buckets(b.poll()) == reads(kept)["b"], "it may come back for a moment"
+    kept.clock.advance(1)
+    assert values(b.poll()) == values(lost)
+    assert reads(kept) == {"b": {0, 1, 2, 3}}
+    with pytest.raises(Fenced):
+        a.ack(lost[-1])
+
+
+def test_one_that_comes_back_in_time_keeps_its_buckets(kept: Kept) -> None:
+    a, b = consumer(kept, "a"), consumer(kept, "b")
+    before = a.poll()
+    b.poll()
+    a.disconnect()
+    kept.clock.advance(0.5)
+    a.connect()
+    kept.clock.advance(5)
+    assert values(a.poll()) == values(before)
+    assert b.poll() == []
+    for batch in before:
+        a.ack(batch)
+
+
+def test_the_same_name_opened_again_takes_the_place_of_the_first(kept: Kept) -> None:
+    a = consumer(kept, "a", session=1)
+    before = a.poll()
+    again = consumer(kept, "a", session=2)
+    assert values(again.poll()) == values(before)
+    with pytest.raises(Fenced, match="member 'a' was opened again"):
+        a.poll()
+    with pytest.raises(Fenced):
+        a.ack(before[0])
+
+
+def test_idle_members_take_over(kept: Kept) -> None:
+    members = [consumer(kept, name) for name in "abcdef"]
+    shares = [buckets(member.poll()) for member in members]
+    assert sorted(len(share) for share in shares) == [0, 0, 1, 1, 1, 1]
+    busy = next(m for m, share in zip(members, shares, strict=True) if share)
+    busy.disconnect()
+    kept.clock.advance(1)
+    assert sum(len(buckets(m.poll())) for m, share in zip(members, shares, strict=True) if not share) == 1
+
+
+def test_an_ack_counts_after_a_restart_unless_somebody_else_went_on(kept: Kept) -> None:
+    a = consumer(kept, "a")
+    before = a.poll()
+    kept.restart()
+    a.ack(before[0])
+    assert kept.lake.subscriptions()[0].behind == 8 - len(before[0])
+    write(kept, range(8, 30))
+    a.connect()
+    later = a.poll()
+    kept.restart()
+    b = consumer(kept, "b")
+    for batch in b.poll():
+        b.ack(batch)
+    a.connect()
+    with pytest.raises(Fenced):
+        a.ack(later[0])
+    b.disconnect()
+    kept.clock.advance(1)
+    assert a.poll() == []
+    with pytest.raises(Fenced):
+        a.ack(later[0])
+
+
+def test_a_snapshot_is_shared_and_goes_on_bucket_by_bucket(kept: Kept) -> None:
+    a, b = consumer(kept, "a", snapshot=True), consumer(kept, "b")
+    write(kept, range(8, 30))
+    mine, theirs = a.poll(), b.poll()
+    assert sorted(values(mine) + values(theirs)) == list(range(30))
+    for batches in (mine, theirs):
+        for bucket in buckets(batches):
+            snapshots = [batch.snapshot for batch in batches if bucket in buckets([batch])]
+            assert snapshots == sorted(snapshots, reverse=True), "the snapshot comes first"
+    assert kept.lake.subscriptions()[0].snapshot
+    a.ack(mine[0])
+    for batch in theirs:
+        b.ack(batch)
+    kept.restart()
+    left = set(range(30)) - set(values(theirs)) - set(values(mine[:1]))
+    assert read(kept) == sorted(left)
+    assert not kept.lake.subscriptions()[0].snapshot
+
+
+def test_a_bucket_with_nothing_to_show_holds_no_snapshot(kept: Kept) -> None:
+    kept.lake.create_table(OTHER, SCHEMA, buckets=4, bucket_key=["v"])
+    stream = kept.lake.table(OTHER).changes("snapshot", subscription="empty", shared=True, until="now")
+    assert list(stream) == []
+    found = kept.lake.table(OTHER).changes(subscription="empty", shared=True, until=None)
+    write(kept, [1], OTHER)
+    next(found).ack()
+    found.close()
+
+
+def test_alone_or_shared_but_not_both(kept: Kept) -> None:
+    alone = kept.lake.table(NAME).changes(subscription="billing")
+    batch = next(alone)
+    with pytest.raises(Conflict, match="read by one consumer alone"):
+        next(opened(kept))
+    alone.close()
+    a = consumer(kept, "a")
+    with pytest.raises(Conflict, match="shared by 1 consumers"):
+        next(kept.lake.table(NAME).changes(subscription="billing"))
+    with pytest.raises(Fenced):
+        batch.ack()
+    old = a.poll()
+    for sent in old[:1]:
+        a.ack(sent)
+    a.disconnect()
+    write(kept, [100])
+    again = kept.lake.table(NAME).changes(subscription="billing", until="now")
+    assert 100 in [v for sent in again for v in values([sent])]
+    assert not kept.lake.subscriptions()[0].shared
+    with pytest.raises(Fenced, match="by one consumer alone"):
+        a.ack(old[0])
+
+
+def test_what_only_one_consumer_read_is_shared_from_where_it_stood(kept: Kept) -> None:
+    for batch in kept.lake.table(NAME).changes(subscription="billing", until="now"):
+        batch.ack()
+    write(kept, range(8, 12))
+    assert read(kept) == [8, 9, 10, 11]
+
+
+def test_requests_that_make_no_sense_are_refused(kept: Kept) -> None:
+    table = kept.lake.table(NAME)
+    with pytest.raises(Invalid, match="shared=True as well"):
+        table.changes(subscription="billing", member="a")
+    with pytest.raises(Invalid, match="subscription='name' as well"):
+        table.changes(shared=True)
+    batch = consumer(kept, "a").poll()[0]
+    with pytest.raises(Invalid, match="to be acknowledged only"):
+        next(table.changes(batch.token))
+    kept.lake.drop_subscription("billing")
+    with pytest.raises(NotFound):
+        Consumer(kept, "a", ord("a"), [NAME]).ack(batch)
+
+
+def test_dropping_the_subscription_ends_its_members(kept: Kept) -> None:
+    a = consumer(kept, "a")
+    a.poll()
+    kept.lake.drop_subscription("billing")
+    with pytest.raises((NotFound, Fenced)):
+        a.poll()
+
+
+def test_the_log_stays_until_every_bucket_is_acknowledged(kept: Kept) -> None:
+    a, b = consumer(kept, "a"), consumer(kept, "b")
+    for batch in a.poll():
+        a.ack(batch)
+    waiting = b.poll()
+    kept.server.engine.checkpoint()
+    kept.tier(NAME)
+    kept.clock.advance(2 * DAY)
+    kept.run()
+    decision = kept.server.retention.decision(kept.state(NAME).table.uuid)
+    assert decision is not None
+    assert "subscription billing" in decision.holders()
+    for batch in waiting:
+        b.ack(batch)
+    kept.run()
+    assert kept.state(NAME).log_start_lsn > 0
+    write(kept, range(8, 12))
+    assert sorted(values(a.poll()) + values(b.poll())) == [8, 9, 10, 11]
+
+
+def test_a_snapshot_holds_the_log_at_its_cut(kept: Kept) -> None:
+    a = consumer(kept, "a", snapshot=True)
+    cut = kept.state(NAME).logs[0].at_head.lsn
+    write(kept, range(8, 12))
+    for _ in range(3):
+        a.ack(a.poll(1)[0])
+    kept.server.engine.checkpoint()
+    kept.tier(NAME)
+    kept.clock.advance(2 * DAY)
+    kept.run()
+    assert kept.state(NAME).log_start_lsn <= cut
