@@ -17,10 +17,13 @@ from lakestore.errors import Invalid, NotFound, PositionExpired
 from lakestore.schema import SYSTEM_TYPES
 from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
-from lakestore.server.feed_batches import Shape, live_rows, message, progress, run
+from lakestore.server.feed_batches import Shape, live_piece, message, progress, run
 from lakestore.server.feed_cache import FeedCache, Prepared, Run
 from lakestore.server.feed_filter import bound
+from lakestore.server.feed_hold import Hold, take
+from lakestore.server.leases import Leases
 from lakestore.server.positions import lsn_at, lsn_by_time, parse_token
+from lakestore.server.reads import DeadCache
 from lakestore.server.shared_feed import MemberStream
 from lakestore.server.state import TableState, View
 from lakestore.server.subscriptions import Subscriptions, check_current
@@ -91,8 +94,9 @@ class _Told:
 class Feed:
     """Change streams. Thread-safe."""
 
-    def __init__(self, engine: Engine, subscriptions: Subscriptions, clock: Clock) -> None:
-        self._engine, self._subscriptions, self._clock = engine, subscriptions, clock
+    def __init__(self, engine: Engine, subscriptions: Subscriptions, leases: Leases, clock: Clock) -> None:
+        self._engine, self._subscriptions, self._leases, self._clock = engine, subscriptions, leases, clock
+        self._dead = DeadCache(engine.limits.dead_cache_ranges)
         self._cache = FeedCache(engine.limits.feed_cache_bytes)
 
     def changes(self, request: pb.ChangesRequest, listener: Listener) -> Iterator[Prepared]:
@@ -122,9 +126,24 @@ class Feed:
             else:
                 position = _start(engine, view, request.start or "earliest", tables)
             stack.enter_context(self._cache.followed(shape))
+            hold = stack.enter_context(Hold(self._leases))
             if position.place:
+                position = self._held(hold, request, stream, position)
                 yield from self._snapshot(stream, position)
-            yield from self._follow(stream, position, listener)
+                hold.rows_are_read(engine.view.lsn)
+            yield from self._follow(stream, position, listener, hold)
+
+    def _held(self, hold: Hold, request: pb.ChangesRequest, stream: _Stream, position: Token) -> Token:
+        """Hold what a snapshot needs. A new one begins later if the log start has passed it in this very moment."""
+        while True:
+            try:
+                take(hold, self._engine, self._leases, position, reads_lake=stream.reads_lake)
+            except PositionExpired:
+                if request.start != "snapshot" or request.subscription:
+                    raise
+                position = _start(self._engine, self._engine.view, request.start, stream.shape.tables)
+            else:
+                return position
 
     def _of_member(
         self, request: pb.ChangesRequest, shape: Shape, until: int | None, listener: Listener
@@ -151,35 +170,54 @@ class Feed:
 
     def _snapshot(self, stream: _Stream, position: Token) -> Iterator[Prepared]:
         """The live rows at the cut, as inserts."""
-        place, view = position.place, self._engine.view
         tables = stream.shape.tables
-        first = tables.index(place.table) if place else 0
-        for uuid in tables[first:]:
-            state = view.by_uuid(uuid)
+        assert position.place is not None, "a position in a snapshot has a place"
+        for uuid in tables[tables.index(position.place.table) :]:
+            state = self._engine.view.by_uuid(uuid)
             _check_reach(state, position.lsn)
-            here = place if place and place.table == uuid else Place(uuid, 0, 0)
+            here = replace(position, place=position.place if position.place.table == uuid else Place(uuid, 0, 0))
             if not state.has_all_rows:
-                yield stream.sent(_from_lake(stream, state, replace(position, place=here)))
+                yield stream.sent(_from_lake(stream, state, here))
                 continue
-            for prepared in self._table_snapshot(stream, state, replace(position, place=here), here):
+            for prepared in self._table_snapshot(stream, here):
                 yield stream.sent(prepared)
 
-    def _table_snapshot(self, stream: _Stream, state: TableState, position: Token, here: Place) -> Iterator[Prepared]:
-        """One table's live rows, out of its log."""
-        table, limits, passed = state.versions.at(position.lsn), self._engine.limits, 0
-        for bucket in range(here.bucket, state.table.buckets):
-            start = here.offset if bucket == here.bucket else 0
-            for batch, after in live_rows(state, stream.shape, bucket, start, position.lsn, limits):
-                reached = replace(position, place=Place(state.table.uuid, bucket, after))
-                passed = 0 if batch.num_rows else passed + after - start
-                start = after
-                if batch.num_rows:
-                    yield message(table, batch, reached, snapshot=True)
+    def _table_snapshot(self, stream: _Stream, position: Token) -> Iterator[Prepared]:
+        """One table's live rows, out of its log. While the consumer takes its time, no view is kept for it."""
+        assert position.place is not None, "a position in a snapshot has a place"
+        passed = 0
+        while True:
+            found = self._piece(stream, position)
+            for prepared, reached in found:
+                passed = 0 if prepared else passed + reached.offset - position.place.offset
+                position = replace(position, place=reached)
+                if prepared is not None:
+                    yield prepared
                 elif passed >= PROGRESS_ROWS and stream.progress:
                     passed = 0
-                    yield progress(table, reached)
+                    yield self._progress(stream, position)
+            if not found:
+                view, place = self._engine.view, position.place
+                assert place is not None, "as before"
+                if place.bucket + 1 == len(view.by_uuid(place.table).logs):
+                    return
+                position = replace(position, place=Place(place.table, place.bucket + 1, 0))
 
-    def _follow(self, stream: _Stream, position: Token, listener: Listener) -> Iterator[Prepared]:
+    def _piece(self, stream: _Stream, position: Token) -> list[tuple[Prepared | None, Place]]:
+        """The next messages of a bucket's snapshot and the places behind them; None for a message without rows."""
+        place, limits = position.place, self._engine.limits
+        assert place is not None, "a position in a snapshot has a place"
+        state = self._engine.view.by_uuid(place.table)
+        log, table = state.logs[place.bucket], state.versions.at(position.lsn)
+        dead = self._dead.of(place.table, place.bucket, log, 0, log.at_lsn(position.lsn).end)
+        made: list[tuple[Prepared | None, Place]] = []
+        for batch, after in live_piece(state, stream.shape, place, position.lsn, dead, limits):
+            reached = Place(place.table, place.bucket, after)
+            token = replace(position, place=reached)
+            made.append((message(table, batch, token, snapshot=True) if batch.num_rows else None, reached))
+        return made
+
+    def _follow(self, stream: _Stream, position: Token, listener: Listener, hold: Hold) -> Iterator[Prepared]:
         """The changes behind a position; where a condition lets none through, or a snapshot ends, how far it came."""
         lsn, tables = position.lsn, stream.shape.tables
         told = _Told(position, self._clock)
@@ -197,19 +235,25 @@ class Feed:
                     for prepared in found.messages:
                         yield stream.sent(prepared)
                     lsn = found.upto
+                    hold.is_at(lsn)
                     due = told.upto(lsn, sent=bool(found.messages))
                 else:
                     lsn = limit
+                    hold.is_at(lsn)
                     due = self._wait(stream, lsn, bell, told.timeout(poll)) and told.behind
                 if due and stream.progress:
-                    yield stream.sent(self._progress(stream, lsn))
+                    yield stream.sent(self._progress(stream, self._token(stream, lsn)))
                     told.upto(lsn, sent=True)
+        hold.is_over()
         if stream.progress and (told.behind or lsn > told.lsn):
-            yield stream.sent(self._progress(stream, lsn))
+            yield stream.sent(self._progress(stream, self._token(stream, lsn)))
 
-    def _progress(self, stream: _Stream, lsn: int) -> Prepared:
-        state = self._engine.view.by_uuid(stream.shape.tables[0])
-        return progress(state.versions.at(lsn), Token(self._engine.timeline, lsn, stream.shape.tables))
+    def _token(self, stream: _Stream, lsn: int) -> Token:
+        return Token(self._engine.timeline, lsn, stream.shape.tables)
+
+    def _progress(self, stream: _Stream, position: Token) -> Prepared:
+        uuid = position.place.table if position.place else stream.shape.tables[0]
+        return progress(self._engine.view.by_uuid(uuid).versions.at(position.lsn), position)
 
     def _run(self, view: View, stream: _Stream, lsn: int, limit: int) -> Run:
         """The next messages: of streams of the same shape only one makes them."""

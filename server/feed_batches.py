@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.limits import Limits
+from lakestore.offsets import OffsetSet
 from lakestore.rows import encode
 from lakestore.schema import SYSTEM_TYPES, Table
 from lakestore.server.bucket import BucketLog
@@ -17,7 +18,7 @@ from lakestore.server.feed_filter import Condition, Test, filtered
 from lakestore.server.reads import Rows, Wish, bounded, dead_of, live_at, project, read, with_before_images
 from lakestore.server.state import TableState, View
 from lakestore.server.versions import Versions
-from lakestore.token import Token
+from lakestore.token import Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
 
 
@@ -64,17 +65,37 @@ def live_rows(
 
     Where the condition lets nothing through, batches are empty.
     """
-    log, table = state.logs[bucket], state.versions.at(lsn)
-    head, test = log.at_lsn(lsn).end, shape.test(state.versions, table)
+    log = state.logs[bucket]
+    head = log.at_lsn(lsn).end
     for found in live_at(log, start, head, dead_of(log, 0, head), _piece(log, limits)):
-        rows = found if test is None else found.filter(test.mask(found.batch, found.schema_id))
-        inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
-        at = 0
-        shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)
-        for batch in bounded(shown, limits.read_batch_bytes):
-            at += batch.num_rows
-            last = found.offsets[-1] if at == len(rows.offsets) else rows.offsets[at - 1]
-            yield batch, int(last) + 1
+        yield from _inserts(state, shape, bucket, found, lsn, limits)
+
+
+def live_piece(
+    state: TableState, shape: Shape, place: Place, lsn: int, dead: OffsetSet, limits: Limits
+) -> list[tuple[pa.RecordBatch, int]]:
+    """The first few batches of `live_rows` from a place on, `dead` being what the log supersedes below the cut; none
+    when there are no more.
+    """
+    log = state.logs[place.bucket]
+    for found in live_at(log, place.offset, log.at_lsn(lsn).end, dead, _piece(log, limits)):
+        return list(_inserts(state, shape, place.bucket, found, lsn, limits))
+    return []
+
+
+def _inserts(
+    state: TableState, shape: Shape, bucket: int, found: Rows, lsn: int, limits: Limits
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    table = state.versions.at(lsn)
+    test = shape.test(state.versions, table)
+    rows = found if test is None else found.filter(test.mask(found.batch, found.schema_id))
+    inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
+    at = 0
+    shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)
+    for batch in bounded(shown, limits.read_batch_bytes):
+        at += batch.num_rows
+        last = found.offsets[-1] if at == len(rows.offsets) else rows.offsets[at - 1]
+        yield batch, int(last) + 1
 
 
 def shown_columns(table: Table, shape: Shape) -> list[str]:

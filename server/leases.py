@@ -25,6 +25,8 @@ class Lease:
     """Table uuid to the lake snapshot it reads."""
     starts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Table uuid to the first offset of each bucket that it reads from the log."""
+    holders: int = 0
+    """Streams that are connected and need it: while there are any, it does not expire."""
 
 
 class Leases:
@@ -61,19 +63,39 @@ class Leases:
         name = uuid.uuid4().hex
         lease = Lease(self._until(seconds), snapshots, starts or {})
         with self._lock:
-            self._drop_expired()
-            if self._retired.intersection(snapshots.items()):
-                raise Unavailable("a snapshot expires at this moment: plan again")
-            if len(self._leases) >= self._limits.leases:
-                raise Exhausted(
-                    f"{self._limits.leases} reads run, the limit: try again when one has ended", retry_after=1.0
-                )
-            if any(
-                _below(lease.starts[table], start) for table, start in self._log_starts.items() if table in lease.starts
-            ):
-                raise Unavailable("the log start moves at this moment: plan again")
-            self._leases[name] = lease
+            self._add(name, lease)
         return name
+
+    def hold(self, name: str, snapshots: Mapping[str, int], starts: Mapping[str, tuple[int, ...]]) -> None:
+        """Hold what a stream needs until it calls `leave`, under a name by which it, or another one that needs the
+        same, finds it again. As `grant` otherwise.
+        """
+        with self._lock:
+            self._drop_expired()
+            if name not in self._leases:
+                self._add(name, Lease(self._clock.monotonic(), snapshots, starts))
+            self._leases[name].holders += 1
+
+    def leave(self, name: str, seconds: int) -> None:
+        """One holder is gone; it may come back for so long."""
+        with self._lock:
+            lease = self._leases[name]
+            lease.holders -= 1
+            lease.expires = max(lease.expires, self._clock.monotonic() + seconds)
+
+    def _add(self, name: str, lease: Lease) -> None:
+        self._drop_expired()
+        if self._retired.intersection(lease.snapshots.items()):
+            raise Unavailable("a snapshot expires at this moment: plan again")
+        if len(self._leases) >= self._limits.leases:
+            raise Exhausted(
+                f"{self._limits.leases} reads run, the limit: try again when one has ended", retry_after=1.0
+            )
+        if any(
+            _below(lease.starts[table], start) for table, start in self._log_starts.items() if table in lease.starts
+        ):
+            raise Unavailable("the log start moves at this moment: plan again")
+        self._leases[name] = lease
 
     def raise_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> bool:
         """Let no read begin below these offsets from now on; False, and nothing done, if one needs them."""
@@ -159,7 +181,7 @@ class Leases:
 
     def _drop_expired(self) -> None:
         now = self._clock.monotonic()
-        for name in [name for name, lease in self._leases.items() if lease.expires <= now]:
+        for name in [name for name, lease in self._leases.items() if not lease.holders and lease.expires <= now]:
             del self._leases[name]
 
 

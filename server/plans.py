@@ -46,10 +46,10 @@ class Plans:
             for state in states:
                 if state.created_lsn > lsn:
                     raise Invalid(f"table {state.table.name} did not exist at this position")
-            tiers = [None if self._without_lake(state) else _usable_tier(state, lsn, self._leases) for state in states]
+            tiers = [None if self._without_lake(state) else usable_tier(state, lsn, self._leases) for state in states]
             named = list(zip(states, tiers, strict=True))
             snapshots = {state.table.uuid: tier.snapshot_id for state, tier in named if tier is not None}
-            starts = {state.table.uuid: _log_needed(state, tier, lsn) for state, tier in named}
+            starts = {state.table.uuid: log_needed(state, tier, lsn) for state, tier in named}
             if not seconds:
                 return view, states, tiers, ""
             try:
@@ -133,7 +133,7 @@ def _heads(state: TableState, lsn: int) -> tuple[int, ...]:
     return tuple(log.at_lsn(lsn).end for log in state.logs)
 
 
-def _usable_tier(state: TableState, lsn: int, leases: Leases) -> TierRecord | None:
+def usable_tier(state: TableState, lsn: int, leases: Leases) -> TierRecord | None:
     """The snapshot from which the table at `lsn` can be made: the newest one below it whose hot range is in the log.
 
     A log table only grows, so of a newer snapshot the rows below the cut are the table as well. A snapshot of a later
@@ -167,7 +167,7 @@ def _fits(points: tuple[int, ...], heads: tuple[int, ...], starts: tuple[int, ..
     )
 
 
-def _log_needed(state: TableState, tier: TierRecord | None, lsn: int) -> tuple[int, ...]:
+def log_needed(state: TableState, tier: TierRecord | None, lsn: int) -> tuple[int, ...]:
     """The first offset of each bucket that is read from the log; beyond all of them where none is.
 
     Without a snapshot a log table needs all of its log; of a primary-key table the log start may come up to the cut.

@@ -121,7 +121,7 @@ class Service:
             Tables(engine, catalog),
             Writes(engine),
             Lookups(engine),
-            Feed(engine, subscriptions, clock),
+            Feed(engine, subscriptions, leases, clock),
             subscriptions,
             Plans(engine, leases),
             Tierer(engine, clock),

@@ -20,7 +20,7 @@ class Fold:
 
     def __init__(self, key: str = "id", *, images: bool = True, whole_deletes: bool = False) -> None:
         self._key, self._images, self._whole_deletes = key, images, images or whole_deletes
-        self.rows: dict[Any, dict[str, Any]] = {}
+        self._rows: dict[Any, dict[str, Any]] = {}
         self._before: dict[Any, dict[str, Any]] = {}
 
     def add(self, batches: Iterable[ChangeBatch]) -> Fold:
@@ -28,14 +28,19 @@ class Fold:
         for batch in batches:
             for row in batch.to_pylist():
                 self._change(row["__change"], row[self._key], values(row))
-        assert not self._before, "a -U without its +U"
         return self
 
+    @property
+    def rows(self) -> dict[Any, dict[str, Any]]:
+        """What is there now, behind whole commits."""
+        assert not self._before, "a -U without its +U"
+        return self._rows
+
     def _change(self, change: str, key: Any, row: dict[str, Any]) -> None:
-        held = self.rows.get(key)
+        held = self._rows.get(key)
         if change == "+I":
             assert held is None, f"+I of {key}, which is there"
-            self.rows[key] = row
+            self._rows[key] = row
             return
         assert held is not None, f"{change} of {key}, which is not there"
         if change == "-U":
@@ -43,7 +48,7 @@ class Fold:
             self._before[key] = row
         elif change == "+U":
             assert not self._images or self._before.pop(key) == held
-            self.rows[key] = row
+            self._rows[key] = row
         else:
             assert not self._whole_deletes or row == held, f"-D of {key} is not its last image"
-            del self.rows[key]
+            del self._rows[key]
