@@ -10,7 +10,7 @@ from pyroaring import BitMap
 
 Offsets = npt.NDArray[np.int64]
 _LOW = np.int64(0xFFFFFFFF)
-_FLAGS_SPAN_MAX = 1 << 28
+_FLAGS_SPAN_MIN, _FLAGS_SPAN_MAX = 1 << 16, 1 << 28
 _EMPTY: Offsets = np.empty(0, dtype=np.int64)
 
 
@@ -57,7 +57,7 @@ class OffsetSet:
         if not len(self.values):
             return np.zeros(len(offsets), dtype=np.bool_)
         first, last = int(self.values[0]), int(self.values[-1])
-        if last - first >= _FLAGS_SPAN_MAX:
+        if last - first >= min(_FLAGS_SPAN_MAX, _FLAGS_SPAN_MIN + 64 * len(self.values)):
             at = np.minimum(np.searchsorted(self.values, offsets), len(self.values) - 1)
             return np.asarray(self.values[at] == offsets)
         if self._flags is None:

@@ -47,6 +47,7 @@ def table_status(state: TableState) -> dict[str, Any]:
         "last_commit_us": max(log.at_head.time_us for log in state.logs),
         "tiered_commit_us": max(_time_at(log, point) for log, point in zip(state.logs, points, strict=True)),
         "snapshot_id": tier.snapshot_id if tier else None,
+        "stored_rows": sum(chunk.rows for log in state.logs for chunk in log.chunks),
         "segments": sum(len([c for c in log.chunks if hasattr(c, "path")]) for log in state.logs),
         "segment_bytes": sum(c.size for log in state.logs for c in log.chunks if hasattr(c, "path")),
     }

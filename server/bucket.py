@@ -51,6 +51,12 @@ class CommitIndex:
             np.array([live_rows], dtype=np.int64),
         )
 
+    def of(self, offsets: Ints) -> CommitIndex:
+        """The commits that these offsets are of, and the last one."""
+        which = np.searchsorted(self.end, offsets, side="right")
+        at = np.union1d(which, np.array([len(self.end) - 1]))
+        return CommitIndex(self.lsn[at], self.time_us[at], self.end[at], self.live_sum[at], self.live_rows[at])
+
     @staticmethod
     def joined(parts: Sequence[CommitIndex]) -> CommitIndex:
         """The index of neighbouring chunks."""
@@ -107,6 +113,10 @@ class Piece:
     schema_id: int = 0
     left: Callable[[], Ints] | None = None
     """Where rows of the range are gone: gives the offsets of those that are left."""
+
+    def offsets(self) -> Ints:
+        """The offset of each row, ascending."""
+        return self.between(self.start, self.end)[2]
 
     def between(self, start: int, end: int) -> tuple[int, int, Ints]:
         """(place of the first row, place after the last, offsets) of its rows in [start, end)."""

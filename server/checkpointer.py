@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lakestore.retention import Retention
 from lakestore.server import catalog_log, checkpoint, journal_writer, logs, segment
 from lakestore.server.bucket import BucketLog, Chunk
 from lakestore.server.clock import Clock, RealClock
+from lakestore.server.compaction import Compactions, Compactor
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.duty import Duty
@@ -85,9 +87,15 @@ class Checkpointer:
         self._freeze, self._install = freeze, install
         self._running = threading.Lock()
         self._attempt = 0
+        self._compactor = Compactor(limits)
         self._made: list[Path] = []
         self._duty = Duty("checkpoint", self.run_once, _failed)
         self._duty.start()
+
+    @property
+    def compactions(self) -> Compactions:
+        """What local compaction did since the start."""
+        return self._compactor.figures
 
     def wake(self) -> None:
         """Ask for a checkpoint soon."""
@@ -133,12 +141,15 @@ class Checkpointer:
         written = len(self._made)
         self._made.clear()
         self._install(lambda state: state.install(cut))
+        if self._compactor.installed():
+            self.wake()
         self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
         self._trim(frozen.view.lsn, data)
         return Made(frozen.view.lsn, data, _segments(frozen.view, cut), written)
 
     def _undo(self, lsn: int) -> None:
         """Remove the segments of a failed attempt, unless a checkpoint that names them may be there."""
+        self._compactor.failed()
         made, self._made = self._made, []
         self._attempt += 1
         with contextlib.suppress(OSError):
@@ -149,31 +160,58 @@ class Checkpointer:
                 self._disk.reach(CrashPoint.CHECKPOINT_UNDONE)
 
     def _cut(self, view: View) -> dict[tuple[str, int], list[Chunk]]:
-        """Segments for every bucket that has rows in memory, synced with their folders."""
+        """Segments for every bucket that has rows in memory, or below its log start such as go; synced with their
+        folders."""
         cut: dict[tuple[str, int], list[Chunk]] = {}
+        self._compactor.begin(view)
         for uuid, state in view.tables.items():
             changed = [bucket for bucket, held in enumerate(state.logs) if not _all_segments(held)]
-            if not changed:
-                continue
             folder = self._folder / SEGMENTS / uuid
-            self._disk.make_folder(folder)
+            if changed:
+                self._disk.make_folder(folder)
+            made = len(self._made)
             for bucket in changed:
                 cut[uuid, bucket] = self._cut_bucket(folder, state, bucket, view.lsn)
-            self._disk.sync_folder(folder)
-            self._disk.reach(CrashPoint.SEGMENTS_DURABLE)
+            for bucket in range(len(state.logs)):
+                after = self._compacted(folder, state, bucket, cut.get((uuid, bucket)), view)
+                if after is not None:
+                    cut[uuid, bucket] = after
+            if len(self._made) > made:
+                self._disk.sync_folder(folder)
+                self._disk.reach(CrashPoint.SEGMENTS_DURABLE)
         return cut
 
     def _cut_bucket(self, folder: Path, state: TableState, bucket: int, lsn: int) -> list[Chunk]:
         held = state.logs[bucket]
-        kept, runs = segment_runs(held.chunks, self._limits, state.table.retention)
+        kept, runs = segment_runs(held.chunks, self._limits, state.table.retention, held.base.end)
         segments = list(kept)
         for run in runs:
-            again = f"-{self._attempt}" if self._attempt else ""
-            path = folder / f"{bucket}-{run[0].start}-{run[-1].end}-{lsn}{again}{SUFFIX}"
-            self._made.append(path)
+            path = self._new_path(folder, bucket, run[0].start, run[-1].end, lsn)
             segment.write(self._disk, path, run, keyed=held.keyed)
             segments.append(segment.Segment(path, state.versions.stored, keyed=held.keyed))
         return segments
+
+    def _compacted(
+        self, folder: Path, state: TableState, bucket: int, cut: list[Chunk] | None, view: View
+    ) -> list[Chunk] | None:
+        """A bucket's chunks with some of those below its log start rewritten; None where nothing is to do."""
+
+        def write(left: segment.Left) -> Chunk:
+            path = self._new_path(folder, bucket, left.start, left.end, view.lsn)
+            segment.write_left(self._disk, path, left)
+            self._disk.reach(CrashPoint.BASE_REWRITTEN)
+            return segment.Segment(path, state.versions.stored, keyed=True)
+
+        return self._compactor.compacted(state, bucket, cut, view.time_us, write)
+
+    def _new_path(self, folder: Path, bucket: int, start: int, end: int, lsn: int) -> Path:
+        """A name that no file has: at one LSN there may be several checkpoints, and of one range several files."""
+        taken = {*self._disk.list(folder), *(path.name for path in self._made)}
+        attempts = (f"-{n}" if n else "" for n in count(self._attempt))
+        names = (f"{bucket}-{start}-{end}-{lsn}{again}{SUFFIX}" for again in attempts)
+        path = folder / next(name for name in names if name not in taken)
+        self._made.append(path)
+        return path
 
     def _trim(self, lsn: int, data: dict[str, Any]) -> None:
         """Remove what the durable checkpoint no longer needs; open maps keep their bytes."""
@@ -209,16 +247,18 @@ def _all_segments(held: BucketLog) -> bool:
 
 
 def segment_runs(
-    chunks: Sequence[Chunk], limits: Limits = DEFAULT, retention: Retention | None = None
+    chunks: Sequence[Chunk], limits: Limits = DEFAULT, retention: Retention | None = None, base_end: int = 0
 ) -> tuple[list[Chunk], list[list[Chunk]]]:
     """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
     it, so that a row is rewritten a logarithmic number of times. A segment holds rows of one schema version, and no
-    more than a part of what a retention keeps: it goes as a whole."""
+    more than a part of what a retention keeps: it goes as a whole. What lies below the log start is compacted apart."""
     segment_bytes, span_us = _part_of(retention, limits)
     at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, segment.Segment)), len(chunks))
     rows = chunks[-1].end - chunks[at].start
     size = sum(chunk.size for chunk in chunks[at:])
     while at and chunks[at - 1].end - chunks[at - 1].start <= rows and chunks[at - 1].schema_id == chunks[at].schema_id:
+        if chunks[at - 1].end <= base_end:
+            break
         merged = rows + chunks[at - 1].end - chunks[at - 1].start
         size += chunks[at - 1].size
         if merged > limits.segment_rows or size > segment_bytes or not _within(chunks[at - 1], chunks[at], span_us):
@@ -229,7 +269,7 @@ def segment_runs(
     for chunk in chunks[at:]:
         size += chunk.size
         rows_fit = runs and chunk.end - runs[-1][0].start <= limits.segment_rows
-        same = rows_fit and chunk.schema_id == runs[-1][0].schema_id
+        same = rows_fit and chunk.schema_id == runs[-1][0].schema_id and not runs[-1][0].start < base_end < chunk.end
         if same and size <= segment_bytes and _within(runs[-1][0], chunk, span_us):
             runs[-1].append(chunk)
         else:
@@ -284,3 +324,4 @@ def remove_unnamed(disk: Disk, folder: Path, entries: list[dict[str, Any]]) -> N
         for name in disk.list(folder / SEGMENTS / uuid):
             if name not in named[uuid]:
                 disk.remove(folder / SEGMENTS / uuid / name)
+                disk.reach(CrashPoint.TRIM_SEGMENT_REMOVED)

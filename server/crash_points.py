@@ -25,6 +25,7 @@ class CrashPoint(StrEnum):
     CHECKPOINT_FROZEN = "checkpoint.frozen"
     SEGMENT_WRITTEN = "segment.written"
     SEGMENT_SYNCED = "segment.synced"
+    BASE_REWRITTEN = "checkpoint.base-segment-rewritten"
     SEGMENTS_DURABLE = "checkpoint.segments-durable"
     INDEX_STAGED = "index.staged"
     INDEX_MERGED = "index.merged"
@@ -35,6 +36,7 @@ class CrashPoint(StrEnum):
     CHECKPOINT_INSTALLED = "checkpoint.installed"
     CHECKPOINT_UNDONE = "checkpoint.failed-files-removed"
     TRIM_FILE_REMOVED = "trim.old-file-removed"
+    TRIM_SEGMENT_REMOVED = "trim.segment-removed"
     TRIM_SEGMENTS_REMOVED = "trim.segments-removed"
     TRIM_DURABLE = "trim.durable"
 

@@ -24,6 +24,7 @@ from lakestore.server.checkpointer import Checkpointer, Checkpoints, Frozen
 from lakestore.server.clock import Clock
 from lakestore.server.commit import Commit, build
 from lakestore.server.commit_queue import CommitQueue, Operation, Task, Work
+from lakestore.server.compaction import Compactions
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.figures import COUNTS, Histogram
@@ -280,6 +281,11 @@ class Engine:
     def checkpoints(self) -> Checkpoints:
         """What the checkpoints since the start came to."""
         return self._checkpointer.figures
+
+    @property
+    def compactions(self) -> Compactions:
+        """What local compaction did since the start."""
+        return self._checkpointer.compactions
 
     def checkpoint(self) -> None:
         """Write a checkpoint now and wait for it."""

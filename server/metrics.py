@@ -104,6 +104,12 @@ def _refusals(moment: Moment) -> Iterator[Sample]:
         yield (kind,), count
 
 
+def _reclaimed(moment: Moment) -> Iterator[Sample]:
+    for uuid, size in dict(moment.engine.compactions.reclaimed_bytes).items():
+        if uuid in moment.view.tables:
+            yield (moment.view.tables[uuid].table.name,), size
+
+
 def _held(moment: Moment) -> Iterator[Sample]:
     for uuid, state in moment.view.tables.items():
         decision = moment.parts.retention.decision(uuid)
@@ -224,6 +230,26 @@ FAMILIES = (
     Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.parts.leases.count),
     Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
     Family("lakestore_table_rows", "gauge", "Live rows.", _of_tables("rows"), ("table",)),
+    Family(
+        "lakestore_table_stored_rows",
+        "gauge",
+        "Rows in the server's files and memory: live ones, those that the log still tells of, and dead ones.",
+        _of_tables("stored_rows"),
+        ("table",),
+    ),
+    Family(
+        "lakestore_compaction_rows",
+        "counter",
+        "Superseded rows that local compaction dropped.",
+        lambda m: m.engine.compactions.rows,
+    ),
+    Family(
+        "lakestore_compaction_segments",
+        "counter",
+        "Segments that it rewrote.",
+        lambda m: m.engine.compactions.segments,
+    ),
+    Family("lakestore_compaction_reclaimed_bytes", "counter", "What that made smaller.", _reclaimed, ("table",)),
     Family(
         "lakestore_table_hot_offsets",
         "gauge",

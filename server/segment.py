@@ -4,6 +4,9 @@ Header (64 bytes): magic u32 · version u16 · flags u16 · meta bytes u32 · bo
 of header, meta and tail. Then meta (JSON), body (record batches) and tail (CRC32C of each 64 KB of the body, then the
 commit index), each at a multiple of 64. A block's checksum is checked when a batch in it is first loaded.
 Primary-key tables: one uncompressed batch, for random reads in the mapped file. Log tables: lz4 batches.
+Version 2 is sparse: rows of a primary-key table below its log start of which others are gone. Behind the batch lie the
+rows' offsets and the offsets that gone records superseded, i64 each; the meta says where, the commit index has the
+commits of which rows are left, and the last one.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from lakestore.server.disk import Disk
 
 MAGIC = 0x4C535347
 VERSION = 1
+SPARSE_VERSION = 2
 LOG_BATCH_ROWS = 65_536
 LOG_BATCH_BYTES = 16 << 20
 """A reader unpacks a whole batch, however few of its rows it wants."""
@@ -38,6 +42,21 @@ _HEADER = struct.Struct("<IHHIQQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = 64
 _BLOCK = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of a run of offsets of which some rows are gone."""
+
+    start: int
+    end: int
+    schema_id: int
+    batch: pa.RecordBatch
+    offsets: Ints
+    """Of the batch's rows."""
+    kills: Ints
+    """Offsets that gone records superseded, and whose rows may still be there; sorted."""
+    index: CommitIndex
 
 
 def _padded(data: Any) -> list[Any]:
@@ -53,12 +72,27 @@ def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> in
     batches = (piece.load() for chunk in chunks for piece in chunk.pieces())
     body, entries = (_plain if keyed else _packed)(batches)
     index = CommitIndex.joined([chunk.index for chunk in chunks])
+    about = {"start": chunks[0].start, "end": chunks[-1].end, "batches": entries, "schema": chunks[0].schema_id}
+    return _written(disk, path, VERSION, about, body, index)
+
+
+def write_left(disk: Disk, path: Path, left: Left) -> int:
+    """Write what is left of neighbouring chunks as one synced segment file; its size. The folder is the caller's."""
+    rows, entries = _plain([left.batch])
+    numbers = [pa.py_buffer(np.ascontiguousarray(array)) for array in (left.offsets, left.kills)]
+    body = pa.py_buffer(b"".join(part for buffer in (rows, *numbers) for part in _padded(buffer)))
+    kills_at = rows.size + numbers[0].size + -numbers[0].size % 64
+    about = {"start": left.start, "end": left.end, "batches": entries, "schema": left.schema_id}
+    sparse = {"sparse": {"offsets": rows.size, "kills": [kills_at, len(left.kills)]}}
+    return _written(disk, path, SPARSE_VERSION, about | sparse, body, left.index)
+
+
+def _written(disk: Disk, path: Path, version: int, about: dict[str, Any], body: pa.Buffer, index: CommitIndex) -> int:
     crcs = _block_crcs(body)
     arrays = (index.lsn, index.time_us, index.end, index.live_sum.view(np.int64), index.live_rows)
     tail = crcs.tobytes() + bytes(-crcs.nbytes % 8) + b"".join(array.tobytes() for array in arrays)
-    about = {"start": chunks[0].start, "end": chunks[-1].end, "batches": entries, "commits": len(index.lsn)}
-    meta = orjson.dumps(about | {"schema": chunks[0].schema_id})
-    header = _HEADER.pack(MAGIC, VERSION, 0, len(meta), len(body), len(tail))
+    meta = orjson.dumps(about | {"commits": len(index.lsn)})
+    header = _HEADER.pack(MAGIC, version, 0, len(meta), len(body), len(tail))
     crc = crc32c(tail, crc32c(meta, crc32c(header)))
     file = disk.create(path)
     try:
@@ -129,6 +163,7 @@ class _Layout:
     crcs: npt.NDArray[np.uint32]
     index: CommitIndex
     schema_id: int
+    sparse: dict[str, Any] | None
 
 
 class Segment:
@@ -172,8 +207,15 @@ class Segment:
         return sum(rows for _, _, rows in self._layout.batches)
 
     def kills(self) -> Ints:
-        """None: every record is here."""
-        return np.empty(0, dtype=np.int64)
+        """Offsets that records superseded which are gone from here; sorted."""
+        if self._layout.sparse is None:
+            return np.empty(0, dtype=np.int64)
+        return self._numbers(*self._layout.sparse["kills"])
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether rows of its range are gone."""
+        return self._layout.sparse is not None
 
     @property
     def schema_id(self) -> int:
@@ -197,9 +239,20 @@ class Segment:
     def _all_pieces(self) -> list[Piece]:
         pieces, at = [], self.start
         for offset, size, rows in self._layout.batches:
-            pieces.append(Piece(at, at + rows, partial(self._load, offset, size), self.schema_id))
+            load = partial(self._load, offset, size)
+            if self._layout.sparse is None:
+                pieces.append(Piece(at, at + rows, load, self.schema_id))
+            else:
+                left = partial(self._numbers, self._layout.sparse["offsets"], rows)
+                pieces.append(Piece(self.start, self.end, load, self.schema_id, left))
             at += rows
         return pieces
+
+    def _numbers(self, at: int, count: int) -> Ints:
+        if not count:
+            return np.empty(0, dtype=np.int64)
+        self._check(at, 8 * count)
+        return np.frombuffer(self._layout.body, dtype=np.int64, count=count, offset=at)
 
     def _load(self, offset: int, size: int, names: Sequence[str] | None = None) -> pa.RecordBatch:
         self._check(offset, size)
@@ -254,7 +307,7 @@ def _parsed(data: pa.Buffer, path: Path) -> _Layout:
     magic, version, _, meta_bytes, body_bytes, tail_bytes = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise damaged
-    formats.check(version, VERSION, f"segment file {path.name}")
+    formats.check(version, SPARSE_VERSION, f"segment file {path.name}")
     body_at = _HEADER_BYTES + meta_bytes + -meta_bytes % 64
     if body_at + body_bytes + tail_bytes != data.size:
         raise damaged
@@ -269,4 +322,5 @@ def _parsed(data: pa.Buffer, path: Path) -> _Layout:
     lsn, time_us, end, sums, rows = numbers.reshape(5, about["commits"])
     index = CommitIndex(lsn, time_us, end, sums.view(np.uint64), rows)
     body = data.slice(body_at, body_bytes)
-    return _Layout(about["start"], about["end"], about["batches"], body, crcs, index, about.get("schema", 0))
+    numbered = about.get("schema", 0), about.get("sparse")
+    return _Layout(about["start"], about["end"], about["batches"], body, crcs, index, *numbered)

@@ -127,6 +127,7 @@ def _table_row(part: dict[str, Any]) -> dict[str, Any]:
         "table": part["name"],
         "rows": part["rows"],
         "changes": sum(part["head"]),
+        "stored": part.get("stored_rows", sum(part["head"])),
         "hot": part["hot"],
         "behind": _behind(part, behind / 1e6),
         "freshness": part["freshness"],

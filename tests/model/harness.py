@@ -17,6 +17,7 @@ from lakestore.errors import LakestoreError
 from lakestore.livesum import live_sum
 from lakestore.server.main import Server
 from lakestore.server.settings import Settings
+from lakestore.token import Token
 from lakestore.types import arrow_type, type_name
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.model.model import Change, Cut, Field, Row, TableModel
@@ -213,9 +214,11 @@ class Harness:
     def _check_changelog(self, name: str, table: TableModel) -> None:
         """Dense offsets, records that never change, the order of each key, and the fold with its live sums."""
         uuid = self.lake.table(name).definition.uuid
+        starts = self.server.engine.view.named(name).starts()
         records = self.changes(name, "earliest", before_images=True)
         offsets: dict[int, list[int]] = defaultdict(list)
-        folded: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        folded = self._base(name, table)
+        base = dict(folded)
         per_key: dict[tuple[Any, ...], list[tuple[str, Row, int]]] = defaultdict(list)
         for change, bucket, offset, row, version in records:
             assert self.seen.setdefault((uuid + change, bucket, offset), row) == row, "a record has changed"
@@ -232,21 +235,43 @@ class Harness:
             else:
                 assert (change == "+U") == (key in folded), "an insert of a present key, or an update of an absent one"
                 folded[key] = (bucket, offset, row, version)
-        for found in offsets.values():
-            assert found == list(range(len(found))), "offsets are not dense"
+        for bucket, found in offsets.items():
+            assert found == list(range(starts[bucket], starts[bucket] + len(found))), "offsets are not dense"
         expected: dict[tuple[Any, ...], list[tuple[str, Row, int]]] = defaultdict(list)
         for change, row, version in table.changes:
             expected[row[: table.key_columns]].append((change, row, version))
-        assert per_key == expected, "the changelog is not what was written"
-        self._check_sums(name, folded, offsets)
+        assert set(per_key) <= set(expected), "the changelog has keys that were never written"
+        for key, changes in expected.items():
+            older = changes[: len(changes) - len(per_key[key])]
+            assert changes[len(older) :] == per_key[key], "the changelog is not what was written"
+            if any(starts):
+                assert _is_left(base.get(key), older, table), "the base is not what was written below the log start"
+            else:
+                assert not older, "the changelog is not whole"
+        heads = {bucket: start + len(offsets[bucket]) for bucket, start in enumerate(starts)}
+        self._check_sums(name, folded, heads)
 
-    def _check_sums(self, name: str, folded: dict[Any, tuple[Any, ...]], offsets: dict[int, list[int]]) -> None:
+    def _base(self, name: str, table: TableModel) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """Key to (bucket, offset, row, its version) of what lives at the log start of a primary-key table."""
+        state = self.server.engine.view.named(name)
+        if not table.key_columns or not state.log_start_lsn:
+            return {}
+        version = state.versions.at(state.log_start_lsn)
+        columns = ["__bucket", "__offset", *(column.name for column in version.columns)]
+        token = str(Token(self.server.engine.timeline, state.log_start_lsn))
+        rows = rows_of(self.lake.table(name).scan(columns=columns, at=token).to_arrow())
+        return {
+            tuple(row[: table.key_columns]): (bucket, offset, tuple(row), version.schema_id)
+            for bucket, offset, *row in rows
+        }
+
+    def _check_sums(self, name: str, folded: dict[Any, tuple[Any, ...]], heads: dict[int, int]) -> None:
         live: dict[int, list[int]] = defaultdict(list)
         for bucket, offset, *_ in folded.values():
             live[bucket].append(offset)
         for entry in self.lake.transport.audit(pb.AuditRequest(table=name)).buckets:
             expected = live_sum(np.array(live[entry.bucket], dtype=np.int64))
-            assert entry.head == len(offsets[entry.bucket])
+            assert entry.head == heads[entry.bucket]
             assert entry.live_sum == entry.log_sum == entry.index_sum == expected
             assert entry.live_rows == entry.log_rows == entry.index_rows == len(live[entry.bucket])
 
@@ -258,6 +283,13 @@ class Harness:
             assert [tuple(row.values()) for row in found.to_pylist()] == [
                 table.live[k] for k in keys if k in table.live
             ]
+
+
+def _is_left(held: tuple[Any, ...] | None, changes: list[tuple[str, Row, int]], table: TableModel) -> bool:
+    """Whether the base holds what a key's changes below the log start come to."""
+    if not changes or changes[-1][0] == "-D":
+        return held is None
+    return held is not None and held[2] == table.shown(changes[-1][1], changes[-1][2], held[3])
 
 
 def batch_of(change: Change, table: TableModel) -> pa.RecordBatch:

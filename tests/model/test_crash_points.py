@@ -35,7 +35,7 @@ class Tour:
         """Each stage, until power goes at that pass of the point."""
         if point is not None:
             self.harness.disk.lose_power_at(point, passes)
-        for stage in (self._commits, self._checkpoint, self._catalog, self._recovery, self._rebuild):
+        for stage in (self._commits, self._checkpoint, self._compaction, self._catalog, self._recovery, self._rebuild):
             try:
                 stage()
             except (OSError, LakestoreError):
@@ -72,6 +72,10 @@ class Tour:
         if self.harness.disk.powered:
             self.harness.server.engine.checkpoint()
             self._write(LAST)
+
+    def _compaction(self) -> None:
+        self.harness.move_log_start("t.one")
+        self.harness.compact()
 
     def _catalog(self) -> None:
         self.harness.server.catalog.create_namespace("asked", {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
+from lakestore.server.segment import Segment
 from lakestore.server.state import State
 
 
@@ -22,4 +23,17 @@ def move_log_start(engine: Engine, name: str, lsn: int | None = None) -> int:
 
 def compact(engine: Engine) -> None:
     """Checkpoints until they rewrite nothing more."""
-    engine.checkpoint()
+    while True:
+        before = _chunks(engine)
+        engine.checkpoint()
+        if _chunks(engine) == before:
+            return
+
+
+def _chunks(engine: Engine) -> list[tuple[str, int, str]]:
+    return [
+        (uuid, bucket, chunk.path.name if isinstance(chunk, Segment) else "memory")
+        for uuid, state in engine.view.tables.items()
+        for bucket, log in enumerate(state.logs)
+        for chunk in log.chunks
+    ]
