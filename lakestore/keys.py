@@ -29,25 +29,41 @@ _WHOLE_BYTES_MAX = INDEX_KEY_BYTES_MAX - _HASH_BYTES
 _SLOT_BYTES = 2
 KEPT_BYTES = _WHOLE_BYTES_MAX - _SLOT_BYTES - 1
 """All keys of the index keep so many bytes of what they stand for; keys that are alike up to there are in any order."""
+_END, _NOTHING = pa.scalar(b"\x00\x00", pa.binary()), pa.scalar(b"", pa.binary())
 Matrix = npt.NDArray[np.uint8]
 
 
 def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
     """Each row's key as the index takes it: prefix, then the encoded parts."""
-    matrix = _matrix(columns)
-    if matrix is not None and len(prefix) + matrix.shape[1] <= _WHOLE_BYTES_MAX:
-        full = np.empty((len(matrix), len(prefix) + matrix.shape[1]), dtype=np.uint8)
-        full[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
-        full[:, len(prefix) :] = matrix
+    full = fixed(columns, prefix)
+    if full is not None:
         return _rows_of(full)
-    return [_bounded(key, prefix, bytes_max) for key in _variable(columns)]
+    joined = _joined(columns)
+    lengths = pc.binary_length(joined).to_numpy()
+    if len(lengths) and lengths.max() > bytes_max:
+        row = int(lengths.argmax())
+        raise Invalid(f"row {row}: a key of {int(lengths[row])} bytes is longer than {bytes_max}")
+    long = np.flatnonzero(lengths > _WHOLE_BYTES_MAX - len(prefix))
+    keys = _bytes_of(_prefixed(joined, prefix))
+    for row in long.tolist():
+        keys[row] = _hashed(joined[row].as_py(), prefix)
+    return keys
+
+
+def fixed(columns: Sequence[pa.Array], prefix: bytes) -> Matrix | None:
+    """The keys as rows of one width; None where they vary, or are too long to be kept whole."""
+    matrix = _matrix(columns)
+    if matrix is None or len(prefix) + matrix.shape[1] > _WHOLE_BYTES_MAX:
+        return None
+    full = np.empty((len(matrix), len(prefix) + matrix.shape[1]), dtype=np.uint8)
+    full[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
+    full[:, len(prefix) :] = matrix
+    return full
 
 
 def leading(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
     """What the keys with these leading columns begin with, before they are cut."""
-    parts = [_binary(column, closed=True) for column in columns]
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary())) if len(parts) > 1 else parts[0]
-    return [prefix + key for key in joined.to_pylist()]
+    return [prefix + key for key in _bytes_of(_joined(columns, closed=True))]
 
 
 def beyond(prefix: bytes) -> bytes:
@@ -64,7 +80,7 @@ def buckets(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int32]:
     if matrix is not None:
         hashes = murmur3(matrix)
     else:
-        keys = _variable(columns)
+        keys = _bytes_of(_joined(columns))
         hashes = np.fromiter(map(mmh3.mmh3_32_uintdigest, keys), dtype=np.uint32, count=len(keys))
     return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
 
@@ -79,7 +95,7 @@ def _rows_of(matrix: Matrix) -> list[bytes]:
 def whole(columns: Sequence[pa.Array]) -> list[bytes]:
     """Each row's key in full, of any length and in key order: what tells keys of one hash apart."""
     matrix = _matrix(columns)
-    return _variable(columns) if matrix is None else _rows_of(matrix)
+    return _bytes_of(_joined(columns)) if matrix is None else _rows_of(matrix)
 
 
 def is_hashed(key: bytes) -> bool:
@@ -110,11 +126,7 @@ def slot_number(key: bytes) -> int:
     return int.from_bytes(key[-_SLOT_BYTES:], "big") if in_slot else 0
 
 
-def _bounded(key: bytes, prefix: bytes, bytes_max: int) -> bytes:
-    if len(key) > bytes_max:
-        raise Invalid(f"a key of {len(key)} bytes is longer than {bytes_max}")
-    if len(prefix) + len(key) <= _WHOLE_BYTES_MAX:
-        return prefix + key
+def _hashed(key: bytes, prefix: bytes) -> bytes:
     return prefix + key[: _WHOLE_BYTES_MAX - len(prefix)] + _digest(key)
 
 
@@ -160,26 +172,49 @@ def _raw(column: pa.Array, width: int) -> Matrix:
     return raw[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
 
 
-def _variable(columns: Sequence[pa.Array]) -> list[bytes]:
-    last = len(columns) - 1
-    parts = [_binary(column, closed=i < last) for i, column in enumerate(columns)]
-    joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+def _joined(columns: Sequence[pa.Array], *, closed: bool = False) -> pa.Array:
+    """The keys as binary values, the last part closed or not."""
+    parts: list[Any] = []
+    for i, column in enumerate(columns):
+        raw = _binary(column)
+        if (closed or i < len(columns) - 1) and _varies(column.type):
+            parts += [_escaped(raw), _END]
+        else:
+            parts.append(raw)
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _NOTHING)
+
+
+def _prefixed(joined: pa.Array, prefix: bytes) -> pa.Array:
+    if not prefix:
+        return joined
+    return pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), joined, _NOTHING)
+
+
+def _bytes_of(joined: pa.Array) -> list[bytes]:
     keys: list[bytes] = joined.to_numpy(zero_copy_only=False).tolist()
     return keys
 
 
-def _binary(column: pa.Array, *, closed: bool) -> pa.Array:
+def _varies(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _binary(column: pa.Array) -> pa.Array:
     fixed = _fixed(column)
-    if fixed is not None:
-        data = pa.py_buffer(np.ascontiguousarray(fixed))
-        kind = pa.binary(fixed.shape[1])
-        return pa.FixedSizeBinaryArray.from_buffers(kind, len(column), [None, data]).cast(pa.binary())
-    raw = column.cast(pa.binary())
-    if not closed:
+    if fixed is None:
+        return column.cast(pa.binary())
+    data = pa.py_buffer(np.ascontiguousarray(fixed))
+    kind = pa.binary(fixed.shape[1])
+    return pa.FixedSizeBinaryArray.from_buffers(kind, len(column), [None, data]).cast(pa.binary())
+
+
+def _escaped(raw: pa.Array) -> pa.Array:
+    """Zero bytes marked, so that two of them end the value."""
+    offsets = np.frombuffer(raw.buffers()[1], dtype=np.int32)[raw.offset : raw.offset + len(raw) + 1]
+    data = np.frombuffer(raw.buffers()[2] or b"", dtype=np.uint8)
+    if len(raw) == 0 or data[offsets[0] : offsets[-1]].all():
         return raw
-    escaped = pc.replace_substring(raw, pattern=b"\x00", replacement=b"\x00\xff")
-    end = pa.scalar(b"\x00\x00", pa.binary())
-    return pc.binary_join_element_wise(escaped, end, pa.scalar(b"", pa.binary()))
+    return pc.replace_substring(raw, pattern=b"\x00", replacement=b"\x00\xff")
 
 
 def murmur3(matrix: Matrix) -> npt.NDArray[np.uint32]:

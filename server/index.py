@@ -23,7 +23,7 @@ from lakestore.server import index_worker as worker
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.index_order import Entries, Overlay, Range, merged
-from lakestore.server.index_process import DamagedIndex, IndexProcess
+from lakestore.server.index_process import DamagedIndex, IndexProcess, Packed
 
 log = logging.getLogger("lakestore.index")
 Ints = npt.NDArray[np.int64]
@@ -31,6 +31,8 @@ ABSENT, FLAG = worker.ABSENT, worker.FLAG
 OFFSET_BITS, OFFSET_MASK = worker.OFFSET_BITS, worker.OFFSET_MASK
 _MISS = -3
 _STAGE_KEYS = 20_000
+_STAGED_BYTES_MAX = 160 << 20
+"""Of a rebuild, before the worker sorts it and puts it into LMDB: it takes some three times as much for that."""
 PREFIX_BYTES = 4
 DAMAGED = "damaged"
 
@@ -84,6 +86,7 @@ class Index:
         self.progress = 0.0
         self.on_problem: Callable[[], None] = lambda: None
         self._damaged = False
+        self._staged_bytes = 0
         self._finder, self._merger = IndexProcess(folder), IndexProcess(folder)
         try:
             self._frozen_lsn = self._merged_lsn = self._finder.ask(worker.LSN, again=True)[0]
@@ -269,6 +272,7 @@ class Index:
         """Put entries into LMDB in one synced transaction that stands at `lsn`."""
         keys, values = iter(entries), iter(entries.values())
         try:
+            self._merger.ask(worker.UNSTAGE)  # a merge that failed may have left some
             while part := list(islice(keys, _STAGE_KEYS)):
                 offsets = np.fromiter(islice(values, _STAGE_KEYS), dtype=np.int64, count=len(part))
                 self._merger.ask(worker.STAGE, part, offsets)
@@ -300,6 +304,7 @@ class Index:
                 self._finder, self._merger = IndexProcess(self._folder), IndexProcess(self._folder)
                 self._damaged = False
             self._merger.ask(worker.CLEAR)
+            self._staged_bytes = 0
             self._disk.reach(CrashPoint.REBUILD_CLEARED)
             self._broken = {}
 
@@ -315,16 +320,26 @@ class Index:
         self._disk.reach(CrashPoint.REBUILD_QUARANTINED)
         log.error("the damaged index is kept in %s: look at its disk, then remove it", above / name)
 
-    def stage(self, keys: Sequence[bytes], offsets: Ints) -> None:
-        """A part of a rebuild."""
-        if keys:
+    def stage(self, keys: Sequence[bytes] | Packed, offsets: Ints) -> None:
+        """A part of a rebuild; parts are put in together, so no key is in two of them."""
+        if len(keys):
             with self._writing:
                 self._merger.ask(worker.STAGE, keys, offsets)
-                self._merger.ask(worker.MERGE, lsn=-1)
-            self._disk.reach(CrashPoint.REBUILD_STAGED)
+            self._staged_bytes += len(keys) * (8 + (keys.width if isinstance(keys, Packed) else len(keys[0])))
+            if self._staged_bytes >= _STAGED_BYTES_MAX:
+                self.flush()
+
+    def flush(self) -> None:
+        """Put what a rebuild has staged into LMDB."""
+        with self._writing:
+            self._merger.ask(worker.MERGE, lsn=-1)
+        self._staged_bytes = 0
+        self._disk.reach(CrashPoint.REBUILD_STAGED)
 
     def staged(self, keys: Sequence[bytes]) -> Ints:
         """What a rebuild has put in under these keys so far."""
+        if self._staged_bytes:
+            self.flush()
         with self._writing:
             return np.frombuffer(self._merger.ask(worker.FIND, keys)[1], dtype=np.int64)
 

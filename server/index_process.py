@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,17 @@ from lakestore.server import index_worker as worker
 Ints = npt.NDArray[np.int64]
 END_SECONDS = 10.0
 _OWN_SIGNALS = {-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL}
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Keys of one width, one behind the other."""
+
+    blob: bytes
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.blob) // self.width
 
 
 class DamagedIndex(Unavailable):
@@ -41,7 +53,13 @@ class IndexProcess:
         return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(
-        self, op: int, keys: Sequence[bytes] = (), values: Ints | None = None, lsn: int = 0, *, again: bool = False
+        self,
+        op: int,
+        keys: Sequence[bytes] | Packed = (),
+        values: Ints | None = None,
+        lsn: int = 0,
+        *,
+        again: bool = False,
     ) -> tuple[int, bytes]:
         """(index LSN, answer) of one request; `again` repeats one that changes nothing when the process was ended."""
         message = _message(op, keys, values, lsn)
@@ -96,12 +114,15 @@ class IndexProcess:
                 self._end()
 
 
-def _message(op: int, keys: Sequence[bytes], values: Ints | None, lsn: int) -> bytes:
-    blob = b"".join(keys)
-    width = len(keys[0]) if keys and len(blob) == len(keys) * len(keys[0]) else 0
+def _message(op: int, keys: Sequence[bytes] | Packed, values: Ints | None, lsn: int) -> bytes:
     lengths = b""
-    if keys and (not width or any(len(key) != width for key in keys)):
-        width = 0
-        lengths = np.fromiter(map(len, keys), dtype=np.uint32, count=len(keys)).tobytes()
+    if isinstance(keys, Packed):
+        blob, width = keys.blob, keys.width
+    else:
+        blob = b"".join(keys)
+        width = len(keys[0]) if keys and len(blob) == len(keys) * len(keys[0]) else 0
+        if keys and (not width or len(max(keys, key=len)) != width):
+            width = 0
+            lengths = np.fromiter(map(len, keys), dtype=np.uint32, count=len(keys)).tobytes()
     head = worker.REQUEST.pack(op, len(keys), width, len(blob), lsn)
     return b"".join((head, lengths, blob, values.tobytes() if values is not None else b""))

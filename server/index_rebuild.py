@@ -19,7 +19,7 @@ from lakestore.offsets import OffsetSet
 from lakestore.server.bucket import CHANGE, DELETE
 from lakestore.server.duty import Duty
 from lakestore.server.index import Index, table_prefix
-from lakestore.server.index_process import DamagedIndex
+from lakestore.server.index_process import DamagedIndex, Packed
 from lakestore.server.slots import Asked, Entries, hashed, resolved
 from lakestore.server.state import TableState, View
 
@@ -66,6 +66,7 @@ class Rebuilder:
                 broken[table_prefix(state.table.number)] = error.message
             if self._duty.is_closing:
                 return
+        self._index.flush()
         self._on_loop(lambda view: self._index.finish_rebuild(view.lsn, broken))
         log.warning("the key index is rebuilt from %d rows", progress.total)
 
@@ -83,7 +84,11 @@ class Rebuilder:
 
     def _stage(self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints) -> None:
         """Put the entries of rows in; hashed keys get slots beside what is in already."""
-        asked = Asked(keys.encode(columns, table_prefix(state.table.number)), lambda: columns)
+        prefix = table_prefix(state.table.number)
+        if (matrix := keys.fixed(columns, prefix)) is not None:
+            self._index.stage(Packed(matrix.tobytes(), matrix.shape[1]), offsets)
+            return
+        asked = Asked(keys.encode(columns, prefix), lambda: columns)
         stored, slotted = np.zeros(len(offsets), dtype=np.bool_), asked.keys
         if hashed(asked.keys):
             slotted = resolved(state, asked, self._index.staged, stored).keys

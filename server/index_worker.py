@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -27,6 +27,7 @@ import numpy.typing as npt
 REQUEST = struct.Struct("<BIIQq")
 REPLY = struct.Struct("<qQ")
 FIND, STAGE, MERGE, LSN, CLEAR, HIGHEST, WALK, NEXT, RANGES = 1, 2, 3, 4, 5, 6, 7, 8, 9
+UNSTAGE = 16
 MARK = b"\x00"
 ABSENT, DAMAGED = -1, -2
 FLAG = 1 << 62
@@ -43,6 +44,10 @@ MAP_BYTES_MAX = 1 << 46
 WALKED = struct.Struct("<QQQ")
 """Answer to WALK: live entries, sum of their mixed offsets, damaged ones; then the key to go on from, none: the end."""
 WALK_SECONDS_MAX = 900.0
+FILL_KEYS = 1_000_000
+"""In one transaction that fills an index which stands at nothing."""
+_SORTED_MIN = 256
+"""Of fewer keys the order does not pay."""
 _TEMPORARY = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError, lmdb.LockError)
 _VALUE = np.dtype([("offset", "<i8"), ("check", "<u4")])
 Ints = npt.NDArray[np.int64]
@@ -53,6 +58,102 @@ def check_of(keys: Iterable[bytes], offsets: Ints) -> npt.NDArray[np.uint32]:
     crcs = np.fromiter(map(zlib.crc32, keys), dtype=np.uint32, count=len(offsets))
     mixed = offsets.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return crcs ^ (mixed >> np.uint64(32)).astype(np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys of a request, and the values that come with them."""
+
+    blob: bytes
+    count: int
+    width: int
+    """Bytes of each key; 0: they differ."""
+    lengths: bytes
+    values: Ints
+
+    def listed(self) -> list[bytes]:
+        """The keys one by one."""
+        return split(self.blob, self.count, self.width, self.lengths)
+
+    def ascending(self) -> tuple[list[bytes], Ints]:
+        """(keys in order, as far as that costs little: neighbours lie on one page; the place of each)."""
+        if not self.width or self.count < _SORTED_MIN:
+            return self.listed(), np.arange(self.count)
+        matrix = _matrix(self.blob, self.width)
+        order = _order(matrix)
+        return _rows(matrix[order]), order
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Distinct keys in order."""
+
+    keys: list[bytes]
+    values: Ints
+
+    def slice(self, first: int, last: int) -> _Sorted:
+        """Some of them."""
+        return _Sorted(self.keys[first:last], self.values[first:last])
+
+    def stored(self) -> tuple[list[bytes], list[bytes]]:
+        """(keys, values as they are stored) of those that are not to be removed."""
+        kept = self.values != ABSENT
+        keys = self.keys if kept.all() else list(itertools.compress(self.keys, kept.tolist()))
+        values = np.empty(len(keys), dtype=_VALUE)
+        values["offset"] = self.values[kept]
+        values["check"] = check_of(keys, self.values[kept])
+        return keys, values.view("V12").tolist()
+
+    def gone(self) -> list[bytes]:
+        """Keys to be removed."""
+        return [self.keys[row] for row in np.flatnonzero(self.values == ABSENT).tolist()]
+
+
+def _merged(parts: list[Keys]) -> Iterator[_Sorted]:
+    """Staged parts in order; of a key's values in the parts of one kind, the last."""
+    fixed: dict[int, list[Keys]] = {}
+    for part in parts:
+        fixed.setdefault(part.width, []).append(part)
+    varying: dict[bytes, int] = {}
+    for part in fixed.pop(0, []):
+        varying.update(zip(part.listed(), part.values.tolist(), strict=True))
+    if varying:
+        keys = sorted(varying)
+        yield _Sorted(keys, np.fromiter(map(varying.__getitem__, keys), dtype=np.int64, count=len(keys)))
+    for width, same in sorted(fixed.items()):
+        matrix = _matrix(b"".join([part.blob for part in same]), width)
+        order = _order(matrix)
+        matrix, values = matrix[order], np.concatenate([part.values for part in same])[order]
+        last = np.append((matrix[1:] != matrix[:-1]).any(axis=1), True)
+        yield _Sorted(_rows(matrix[last]), values[last])
+
+
+def _matrix(blob: bytes, width: int) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(blob, dtype=np.uint8).reshape(-1, width)
+
+
+def _rows(matrix: npt.NDArray[np.uint8]) -> list[bytes]:
+    rows: list[bytes] = np.ascontiguousarray(matrix).view(f"V{matrix.shape[1]}").ravel().tolist()
+    return rows
+
+
+def _order(matrix: npt.NDArray[np.uint8]) -> Ints:
+    """The order of keys of one width, as numbers of eight bytes; equal ones stay as they came."""
+    padded = np.zeros((len(matrix), -(-matrix.shape[1] // 8) * 8), dtype=np.uint8)
+    padded[:, : matrix.shape[1]] = matrix
+    words = padded.view(">u8").astype(np.uint64)
+    return np.lexsort([words[:, i] for i in reversed(range(words.shape[1]))])
+
+
+def split(blob: bytes, count: int, width: int, lengths: bytes) -> list[bytes]:
+    """The keys of a request."""
+    if not count:
+        return []
+    if width:
+        keys: list[bytes] = np.frombuffer(blob, dtype=f"V{width}").tolist()
+        return keys
+    ends = np.cumsum(np.frombuffer(lengths, dtype=np.uint32)).tolist()
+    return [blob[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 class Store:
@@ -75,7 +176,7 @@ class Store:
         )
         if not read_only:
             self._env.reader_check()
-        self._staged: dict[bytes, int] = {}
+        self._staged: list[Keys] = []
         self._walk: lmdb.Transaction | None = None
         self._walk_began = 0.0
 
@@ -96,18 +197,23 @@ class Store:
         with self._env.begin() as txn:
             return _mark(txn)
 
-    def find(self, keys: list[bytes]) -> tuple[int, Ints]:
+    def find(self, asked: Keys) -> tuple[int, Ints]:
         """The index's LSN and each key's offset, ABSENT or DAMAGED, in one snapshot."""
+        keys, order = asked.ascending()
         with self._env.begin() as txn:
             lsn = _mark(txn)
-            found = dict(txn.cursor().getmulti(keys))
+            found = txn.cursor().getmulti(keys)
+        offsets = np.full(len(keys), ABSENT, dtype=np.int64)
         if not found:
-            return lsn, np.full(len(keys), ABSENT, dtype=np.int64)
-        none = struct.pack("<qI", ABSENT, 0)
-        values = np.frombuffer(b"".join([found.get(key, none) for key in keys]), dtype=_VALUE)
-        offsets = values["offset"].astype(np.int64)
-        wrong = (check_of(keys, offsets) != values["check"]) & (offsets != ABSENT)
-        return lsn, np.where(wrong, DAMAGED, offsets)
+            return lsn, offsets
+        if len(found) < len(keys):
+            known, none = dict(found), struct.pack("<qI", ABSENT, 0)
+            found = [(key, known.get(key, none)) for key in keys]
+        values = np.frombuffer(b"".join([value for _, value in found]), dtype=_VALUE)
+        stored = values["offset"].astype(np.int64)
+        wrong = (check_of(keys, stored) != values["check"]) & (stored != ABSENT)
+        offsets[order] = np.where(wrong, DAMAGED, stored)
+        return lsn, offsets
 
     def ranges(self, bounds: list[bytes], most: int) -> tuple[int, bytes]:
         """(LSN, the first entries of each [low, high) as `pack_ranges` has them), all in one snapshot."""
@@ -125,32 +231,49 @@ class Store:
         wrong = check_of(keys, offsets) != stored["check"]
         return lsn, pack_ranges(counts, keys, np.where(wrong, DAMAGED, offsets))
 
-    def stage(self, keys: list[bytes], offsets: Ints) -> None:
+    def stage(self, part: Keys) -> None:
         """Keep a part of the next merge; ABSENT removes the key."""
-        self._staged.update(zip(keys, offsets.tolist(), strict=True))
+        self._staged.append(part)
+
+    def unstage(self) -> None:
+        """Forget what is staged."""
+        self._staged = []
 
     def merge(self, lsn: int) -> None:
-        """Put all staged keys in, sorted, in one synced transaction with the LSN inside."""
+        """Put all staged keys in, sorted, in one synced transaction with the LSN inside.
+
+        An index that stands at nothing is filled by several transactions: the pages of one are held in memory.
+        """
         self.end_old_walk()
-        staged, self._staged = self._staged, {}
-        keys = sorted(key for key, offset in staged.items() if offset != ABSENT)
-        offsets = np.fromiter(map(staged.__getitem__, keys), dtype=np.int64, count=len(keys))
-        values = np.empty(len(keys), dtype=_VALUE)
-        values["offset"], values["check"] = offsets, check_of(keys, offsets)
-        packed = values.view("V12").tolist()
-        gone = [key for key, offset in staged.items() if offset == ABSENT]
+        staged, self._staged = self._staged, []
+        parts = list(_merged(staged))
+        if lsn < 0:
+            parts = [part.slice(at, at + FILL_KEYS) for part in parts for at in range(0, len(part.values), FILL_KEYS)]
+            for part in parts[:-1]:
+                self._put_growing([part], lsn)
+            parts = parts[-1:]
+        self._put_growing(parts, lsn)
+
+    def _put_growing(self, parts: list[_Sorted], lsn: int) -> None:
         while True:
             try:
-                self._put(keys, packed, gone, lsn)
+                self._put(parts, lsn)
                 return
             except lmdb.MapFullError:
                 self._grow()
 
-    def _put(self, keys: list[bytes], packed: list[bytes], gone: list[bytes], lsn: int) -> None:
+    def _put(self, parts: list[_Sorted], lsn: int) -> None:
         with self._env.begin(write=True) as txn:
-            txn.cursor().putmulti(zip(keys, packed, strict=True))
-            for key in gone:
-                txn.delete(key)
+            cursor = txn.cursor()
+            for part in parts:
+                keys, packed = part.stored()
+                # What lies above every key fills its pages and is put without a search.
+                highest = cursor.key() if cursor.last() else b""
+                above = bisect.bisect_right(keys, highest)
+                cursor.putmulti(zip(keys[:above], packed[:above], strict=True))
+                cursor.putmulti(zip(keys[above:], packed[above:], strict=True), append=True)
+                for key in part.gone():
+                    txn.delete(key)
             txn.put(MARK, struct.pack("<q", lsn))
 
     def end_old_walk(self) -> None:
@@ -208,9 +331,10 @@ class Store:
             return bytes(cursor.key())[: len(prefix)] if found else b""
 
     def clear(self) -> None:
-        """Remove everything, the mark included."""
+        """Remove everything, the mark and what is staged included."""
         with self._env.begin(write=True) as txn:
             txn.drop(self._env.open_db(), delete=False)
+        self.unstage()
 
     def close(self) -> None:
         """Close the environment."""
@@ -276,24 +400,16 @@ def read_exactly(pipe: IO[bytes], size: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def split(blob: bytes, count: int, width: int, lengths: bytes) -> list[bytes]:
-    """The keys of a request."""
-    if not count:
-        return []
-    if width:
-        keys: list[bytes] = np.frombuffer(blob, dtype=f"V{width}").tolist()
-        return keys
-    ends = np.cumsum(np.frombuffer(lengths, dtype=np.uint32)).tolist()
-    return [blob[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-
-
 @dataclass(slots=True)
 class _Request:
     op: int
     lsn: int
-    keys: list[bytes]
-    blob: bytes
-    values: Ints
+    asked: Keys
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys one by one."""
+        return self.asked.listed()
 
 
 def _read(pipe: IO[bytes]) -> _Request:
@@ -301,13 +417,13 @@ def _read(pipe: IO[bytes]) -> _Request:
     lengths = b"" if width or not count else read_exactly(pipe, 4 * count)
     blob = read_exactly(pipe, size)
     values = np.frombuffer(read_exactly(pipe, 8 * count) if op == STAGE else b"", dtype=np.int64)
-    return _Request(op, lsn, split(blob, count, width, lengths), blob, values)
+    return _Request(op, lsn, Keys(blob, count, width, lengths, values))
 
 
 def _answer(store: Store, request: _Request) -> tuple[int, bytes]:
     op = request.op
     if op == FIND:
-        found_lsn, offsets = store.find(request.keys)
+        found_lsn, offsets = store.find(request.asked)
         return found_lsn, offsets.tobytes()
     if op == RANGES:
         return store.ranges(request.keys, request.lsn)
@@ -316,12 +432,14 @@ def _answer(store: Store, request: _Request) -> tuple[int, bytes]:
     if op == NEXT:
         return store.lsn(), store.next_prefix(request.keys[0])
     if op == STAGE:
-        store.stage(request.keys, request.values)
+        store.stage(request.asked)
     elif op == MERGE:
         store.merge(request.lsn)
     elif op == CLEAR:
         store.clear()
-    return store.lsn(), store.highest(request.blob) if op == HIGHEST else b""
+    elif op == UNSTAGE:
+        store.unstage()
+    return store.lsn(), store.highest(request.asked.blob) if op == HIGHEST else b""
 
 
 def _answered(store: Store, request: _Request) -> tuple[int, bytes]:
