@@ -169,6 +169,10 @@ class Writer:
         """Rows to insert or update by key."""
         await self._bridge.run(self.sync.upsert, data, progress=progress)
 
+    async def insert_if_absent(self, data: Any, *, progress: str = "") -> None:
+        """Rows to insert where their keys are not there."""
+        await self._bridge.run(self.sync.insert_if_absent, data, progress=progress)
+
     async def delete(self, data: Any, *, progress: str = "") -> None:
         """Keys to delete."""
         await self._bridge.run(self.sync.delete, data, progress=progress)
@@ -211,6 +215,10 @@ class Table:
     async def delete(self, data: Any) -> str:
         """Delete keys; the commit's token."""
         return await self._bridge.run(self.sync.delete, data)
+
+    async def insert_if_absent(self, data: Any) -> pa.Table:
+        """Insert the rows whose keys are not there; of every key the row that is there then."""
+        return await self._bridge.run(self.sync.insert_if_absent, data)
 
     async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None, at: At | None = None) -> pa.Table:
         """The rows of these keys, or of their first columns, in order, now or at a token or a time."""

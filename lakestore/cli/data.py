@@ -233,23 +233,33 @@ def _shower(lake: Lake, kind: str | None) -> Callable[[ChangeBatch], None]:
 @click.command()
 @click.argument("table")
 @click.argument("key", nargs=-1, required=True)
+@click.option("--columns", help="Names with commas between; also __bucket, __offset, __timestamp.")
+@click.option("--at", help="A token or a time such as 2026-11-20T10:00Z: the rows as they were there.")
 @server_option
 @json_option
-def lookup(table: str, key: tuple[str, ...], server: str, as_json: bool) -> None:
-    """Look up rows of TABLE by KEY: a value, or values of a key of several columns with commas between."""
+def lookup(table: str, key: tuple[str, ...], columns: str | None, at: str | None, server: str, as_json: bool) -> None:
+    """Look up rows of TABLE by KEY: a value, or values of a key of several columns with commas between.
+
+    The first columns alone, the bucket key among them, give all rows that begin so, in key order.
+    """
+    names = [name.strip() for name in columns.split(",")] if columns else None
     with connected(server) as lake:
         target = lake.table(table)
-        found = target.lookup(_keys(target.definition.key_schema, key))
+        found = target.lookup(_keys(target.definition.key_schema, key), columns=names, at=at)
     emit_lines(found) if as_json else emit(found.to_pylist(), as_json=False, empty="no such key")
 
 
-def _keys(schema: pa.Schema, texts: tuple[str, ...]) -> pa.Table:
-    if not len(schema):
+def _keys(key: pa.Schema, texts: tuple[str, ...]) -> pa.Table:
+    if not len(key):
         raise Invalid("the table has no primary key: read it with a condition instead")
-    split = [text.split(",") if len(schema) > 1 else [text] for text in texts]
+    split = [text.split(",") if len(key) > 1 else [text] for text in texts]
+    schema = pa.schema([key.field(i) for i in range(min(len(split[0]), len(key)))])
     for parts, text in zip(split, texts, strict=True):
+        if len(parts) > len(key):
+            raise Invalid(f"key {text!r} has {len(parts)} values; the primary key is ({', '.join(key.names)})")
         if len(parts) != len(schema):
-            raise Invalid(f"key {text!r} has {len(parts)} values; the primary key is ({', '.join(schema.names)})")
+            raise Invalid(f"key {text!r} has {len(parts)} values, {texts[0]!r} has {len(schema)}: give all as many")
+
     try:
         arrays = [_key_column([parts[i] for parts in split], field.type) for i, field in enumerate(schema)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:

@@ -57,6 +57,10 @@ class Commit:
         """Insert or update by key."""
         self._add(table, pb.UPSERT, data)
 
+    def insert_if_absent(self, table: str, data: Any) -> None:
+        """Insert the rows whose keys are not there; `results` tells how many were ignored."""
+        self._add(table, pb.INSERT, data)
+
     def delete(self, table: str, data: Any) -> None:
         """Delete by key."""
         self._add(table, pb.DELETE, data)

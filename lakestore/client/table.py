@@ -31,7 +31,7 @@ class Table:
         self.definition = definition
         """Columns, key, buckets and lake options."""
         self.last_result: pb.ChangeResult | None = None
-        """What the last single write did: inserted, updated, deleted, not_found."""
+        """What the last single write did: inserted, updated, deleted, not_found, ignored, unchanged, folded."""
 
     @property
     def name(self) -> str:
@@ -71,6 +71,16 @@ class Table:
     def delete(self, data: Any) -> str:
         """Delete keys; the commit's token. `last_result.not_found` counts the absent ones."""
         return self._write(pb.DELETE, data)
+
+    def insert_if_absent(self, data: Any) -> pa.Table:
+        """Insert the rows whose keys are not there; of every key the row that is there then, in the order of the rows.
+
+        Of several clients that insert one key at once exactly one does, and all are given its row. `last_result` counts
+        inserted and ignored ones.
+        """
+        version, batch = fitting(self._lake, self.definition, data)
+        token = self._write(pb.INSERT, batch)
+        return lookups.lookup(self._lake, version, batch, at=token)
 
     def _write(self, kind: pb.ChangeKind.ValueType, data: Any) -> str:
         version, batch = fitting(self._lake, self.definition, data)

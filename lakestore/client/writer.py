@@ -76,6 +76,10 @@ class Writer:
         """Rows to insert or update by key."""
         self._put(pb.UPSERT, rows.from_user(data, self._table.schema), progress)
 
+    def insert_if_absent(self, data: Any, *, progress: str = "") -> None:
+        """Rows to insert where their keys are not there."""
+        self._put(pb.INSERT, rows.from_user(data, self._table.schema), progress)
+
     def delete(self, data: Any, *, progress: str = "") -> None:
         """Keys to delete."""
         self._put(pb.DELETE, rows.from_user(data, self._table.schema), progress)

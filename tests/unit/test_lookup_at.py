@@ -42,7 +42,7 @@ def fresh(lake: ls.Lake, version: int = 2) -> ls.Table:
     return lake.create_table(name, SCHEMA, primary_key=["a", "b"], bucket_key=["a"], buckets=3, lake=kept)
 
 
-STEP = st.one_of(
+STEP: st.SearchStrategy[Any] = st.one_of(
     st.tuples(st.just("upsert"), st.lists(st.sampled_from(KEYS), min_size=1, max_size=6)),
     st.tuples(st.just("delete"), st.lists(st.sampled_from(KEYS), min_size=1, max_size=6)),
     st.tuples(st.just("hot"), st.lists(st.sampled_from(KEYS), min_size=1, max_size=1)),
