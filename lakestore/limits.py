@@ -21,6 +21,8 @@ FIXED_BYTES_MAX = 64 << 10
 """Of the type `fixed(n)`."""
 TYPE_CHARS_MAX = 1 << 20
 """Of the text of a declared type."""
+MERGED_BYTES_MAX = 16 << 20
+"""Of one value that an `aggregate` table makes: a list of strings or a bitmap."""
 TYPES_KEPT = 4_096
 """Declared types that are kept parsed."""
 

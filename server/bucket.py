@@ -443,13 +443,18 @@ class BucketLog:
             found[places] = piece.load().column(name).to_numpy()[rows]
         return found
 
-    def take(self, offsets: Ints, shown: Shown = _as_stored) -> pa.RecordBatch:
-        """The rows at these offsets, in their order; `shown` brings them to one schema version."""
+    def take(self, offsets: Ints, shown: Shown = _as_stored, needed: Needed | None = None) -> pa.RecordBatch:
+        """The rows at these offsets, in their order; `shown` brings them to one schema version.
+
+        With `needed`, it is given those columns only.
+        """
         if not len(offsets):
             return pa.RecordBatch.from_pylist([], schema=self.schema)
         parts, order = [], []
         for places, piece, rows in self.located(offsets):
-            parts.append(shown(piece.load().take(pa.array(rows)), piece.schema_id))
+            batch = piece.load()
+            batch = batch.select(needed(piece.schema_id)) if needed else batch
+            parts.append(shown(batch.take(pa.array(rows)), piece.schema_id))
             order.append(places)
         found = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
         return in_order(found, np.concatenate(order))

@@ -1,6 +1,7 @@
-"""A group of requests as one journal frame: the step between the queue and the disk. No I/O but the index.
+"""A group of requests as one journal frame: the step between the queue and the disk. It reads the index and old rows.
 
-The group is one commit: its rows are numbered together, in the order of the requests.
+The group is one commit: its rows are numbered together, in the order of the requests. Plain upserts and deletes of a
+table are numbered at once; where rows are merged, change after change, each one finding what those before it left.
 """
 
 from __future__ import annotations
@@ -13,17 +14,34 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakestore.errors import Invalid, LakestoreError
 from lakestore.livesum import moved
+from lakestore.schema import Table
 from lakestore.server.assign import ABSENT, Assigned, assign
 from lakestore.server.bucket import DELETE, INSERT, UPDATE
-from lakestore.server.index import Index, live
+from lakestore.server.groups import Groups, slots_of
+from lakestore.server.index import FLAG, Index, is_live, live
 from lakestore.server.journal import Frame, RowsPart
+from lakestore.server.merging import Found, Merged, merged
+from lakestore.server.old_rows import OldRows, runs
 from lakestore.server.prepare import Answer, Change, Request
 from lakestore.server.slots import Asked, Entries, Resolved, resolved
 from lakestore.server.state import TableState, View
 from lakestore.server.versions import stored_schema
 
 Ints = npt.NDArray[np.int64]
+
+
+class Refused(Exception):
+    """A request whose rows cannot be merged; nothing of its group is written yet."""
+
+    def __init__(self, change: Change, error: LakestoreError) -> None:
+        super().__init__(error.message)
+        self.change, self.error = change, error
+
+    def among(self, group: Sequence[Request]) -> Request:
+        """The request that it is about."""
+        return next(request for request in group if any(change is self.change for change in request.changes))
 
 
 @dataclass(slots=True)
@@ -60,19 +78,22 @@ class _Builder:
 
 
 def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us: int) -> Commit:
-    """The commit that these requests are."""
+    """The commit that these requests are; or `Refused`, and the others may be built again without that one."""
     builder = _Builder(Frame(lsn, time_us))
     by_table: dict[str, list[Change]] = {}
     for request in group:
         for change in request.changes:
             by_table.setdefault(change.table.uuid, []).append(change)
     for uuid, changes in by_table.items():
-        heads = _Heads.of(view.tables[uuid])
-        if changes[0].table.keyed:
-            _keyed(builder, changes, view.tables[uuid], heads, index)
-        else:
+        state = view.tables[uuid]
+        heads = _Heads.of(state)
+        if not state.table.keyed:
             for change in changes:
                 _appended(builder, change, heads)
+        elif all(_is_plain(change, state.table) for change in changes):
+            _keyed(builder, changes, state, heads, index)
+        else:
+            _Merging(builder, state, heads).run(changes, index)
     answers = []
     for request in group:
         results = [builder.results[id(change)] for change in request.changes]
@@ -84,17 +105,15 @@ def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us:
     return Commit(builder.frame, answers, builder.keys)
 
 
-def _slices(buckets: npt.NDArray[np.int32]) -> list[tuple[int, int, int]]:
-    """(bucket, first row, row after the last) of each run of sorted buckets."""
-    if not len(buckets):
-        return []
-    cuts = np.flatnonzero(buckets[1:] != buckets[:-1]) + 1
-    starts = [0, *cuts.tolist()]
-    return [(int(buckets[a]), a, b) for a, b in zip(starts, [*starts[1:], len(buckets)], strict=True)]
+def _is_plain(change: Change, table: Table) -> bool:
+    """Whether rows replace what is there, whatever it is."""
+    if change.delete:
+        return not table.merge.folds and table.deletes != "ignore"
+    return not (table.merge.folds or table.skip_unchanged or change.insert)
 
 
 def _appended(builder: _Builder, change: Change, heads: _Heads) -> None:
-    for bucket, first, last in _slices(change.buckets):
+    for bucket, first, last in runs(change.buckets):
         start, count = heads.next[bucket], last - first
         born = np.arange(start, start + count, dtype=np.int64)
         batch = change.batch.slice(first, count)
@@ -114,10 +133,9 @@ def _add(
 
 
 def _keyed(builder: _Builder, changes: list[Change], state: TableState, heads: _Heads, index: Index) -> None:
-    keys: Sequence[bytes] = changes[0].keys if len(changes) == 1 else [k for c in changes for k in c.keys]
     deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
     buckets = np.concatenate([c.buckets for c in changes])
-    found = _resolved(keys, changes, state, index, deletes)
+    found = _resolved(changes, state, index)
     assigned = assign(found.keys, deletes, buckets, live(found.values), heads.next)
     at = 0
     for change in changes:
@@ -126,14 +144,10 @@ def _keyed(builder: _Builder, changes: list[Change], state: TableState, heads: _
         _keyed_change(builder, change, found.part(part), _part(assigned, part), heads)
 
 
-def _resolved(
-    keys: Sequence[bytes],
-    changes: Sequence[Change],
-    state: TableState,
-    index: Index,
-    deletes: npt.NDArray[np.bool_],
-) -> Resolved:
+def _resolved(changes: Sequence[Change], state: TableState, index: Index) -> Resolved:
     """The index's word on all keys of a table's changes, each under its own slot."""
+    keys: Sequence[bytes] = changes[0].keys if len(changes) == 1 else [k for c in changes for k in c.keys]
+    deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
 
     def columns() -> list[pa.Array]:
         return [pa.concat_arrays([c.batch.column(name) for c in changes]) for name in state.table.primary_key]
@@ -158,7 +172,7 @@ def _keyed_change(builder: _Builder, change: Change, found: Resolved, rows: Assi
         [pa.array(rows.change), pa.array(rows.prev), *batch.columns], schema=stored_schema(change.table)
     )
     entries = Entries.of(keys, rows.offset, rows.change == DELETE, buckets, found.links)
-    for bucket, first, last in _slices(buckets):
+    for bucket, first, last in runs(buckets):
         prev, kind = rows.prev[first:last], rows.change[first:last]
         born = rows.offset[first:last][kind != DELETE]
         _add(builder, change, heads, bucket, stored.slice(first, last - first), born, prev[prev != ABSENT])
@@ -174,3 +188,89 @@ def _keyed_change(builder: _Builder, change: Change, found: Resolved, rows: Assi
     ]
     if keys:
         builder.keys.append((keys, entries.values.tolist()))
+
+
+class _Merging:
+    """The changes of one table, each merged into what is there."""
+
+    def __init__(self, builder: _Builder, state: TableState, heads: _Heads) -> None:
+        self._builder, self._state, self._table, self._heads = builder, state, state.table, heads
+        self._remembers = state.table.merge.engine == "versioned"
+        self._old = OldRows(state, builder.frame.lsn, builder.frame.time_us)
+
+    def run(self, changes: Sequence[Change], index: Index) -> None:
+        """Merge and number them in their order."""
+        whole = _resolved(changes, self._state, index)
+        places_of, values = slots_of(whole.keys), whole.values
+        at = 0
+        for change in changes:
+            part = slice(at, at + len(change.keys))
+            at = part.stop
+            mine = places_of[part]
+            groups = Groups.by(mine)
+            places = mine[groups.first]
+            found = self._found(groups, change.buckets[groups.first], values[places])
+            try:
+                made = merged(change, self._table, found)
+            except LakestoreError as error:
+                raise Refused(change, error) from error
+            except pa.ArrowException as error:
+                problem = Invalid(f"table {self._table.name}: the rows cannot be merged: {error}")
+                raise Refused(change, problem) from error
+            after = self._numbered(change, groups, made, values[places], whole.part(part))
+            values[places[made.keys]] = after
+
+    def _found(self, groups: Groups, buckets: npt.NDArray[np.int32], values: Ints) -> Found:
+        """What the index names, as values."""
+        alive, offsets = is_live(values), values & ~FLAG
+        remembered = np.zeros(len(values), dtype=np.bool_)
+        if self._remembers and (flagged := np.flatnonzero(values >= FLAG)).size:
+            remembered[flagged] = self._old.holds(buckets[flagged], offsets[flagged])
+
+        def rows(keys: Ints, names: Sequence[str]) -> dict[str, pa.Array]:
+            return self._old.take(buckets[keys], offsets[keys], names)
+
+        return Found(groups, alive, remembered, rows)
+
+    def _numbered(self, change: Change, groups: Groups, made: Merged, values: Ints, known: Resolved) -> Ints:
+        """Store the records; each one's value for the index."""
+        rows = groups.first[made.keys]
+        buckets = change.buckets[rows]
+        offset = np.empty(len(rows), dtype=np.int64)
+        for bucket, first, last in runs(buckets):
+            offset[first:last] = self._heads.next[bucket] + np.arange(last - first)
+        prev = np.where(is_live(values), values, ABSENT)[made.keys]
+        before = Groups.by(made.keys).before
+        prev = np.where(before >= 0, offset[before], prev)
+        stored = pa.RecordBatch.from_arrays(
+            [pa.array(made.change), pa.array(prev), *made.batch.columns], schema=stored_schema(self._table)
+        )
+        deletes = made.change == DELETE
+        whole = len(rows) == len(known.keys) and groups.distinct
+        keys = known.keys if whole else [known.keys[i] for i in rows.tolist()]
+        entries = Entries.of(keys, offset, deletes, buckets, known.links, remembers=self._remembers)
+        for bucket, first, last in runs(buckets):
+            superseded = prev[first:last]
+            born, died = offset[first:last][~deletes[first:last]], superseded[superseded != ABSENT]
+            _add(self._builder, change, self._heads, bucket, stored.slice(first, last - first), born, died)
+            part = self._builder.frame.rows[-1]
+            part.slots = entries.named(first, last)
+            self._old.add(part)
+        self._answer(change, made)
+        if keys:
+            self._builder.keys.append((keys, entries.values.tolist()))
+        return np.where(deletes, offset | FLAG if self._remembers else ABSENT, offset)
+
+    def _answer(self, change: Change, made: Merged) -> None:
+        counts = np.bincount(made.change, minlength=3)
+        result: list[Any] = [
+            self._table.name,
+            int(counts[INSERT]),
+            int(counts[UPDATE]),
+            int(counts[DELETE]),
+            made.not_found,
+            self._table.schema_id,
+        ]
+        if made.ignored or made.unchanged or made.folded:
+            result += [made.ignored, made.unchanged, made.folded]
+        self._builder.results[id(change)] = result

@@ -22,7 +22,7 @@ from lakestore.server import journal_writer, recovery
 from lakestore.server.bells import Bells
 from lakestore.server.checkpointer import Checkpointer, Checkpoints, Frozen
 from lakestore.server.clock import Clock
-from lakestore.server.commit import Commit, build
+from lakestore.server.commit import Commit, Refused, build
 from lakestore.server.commit_queue import CommitQueue, Operation, Task, Work
 from lakestore.server.compaction import Compactions
 from lakestore.server.crash_points import CrashPoint
@@ -371,16 +371,24 @@ class Engine:
 
     def _commit(self, requests: list[Request]) -> None:
         group = self._admitted(requests)
-        if not group:
+        while group:
+            view = self._state.view
+            try:
+                commit = build(group, view, self.index, view.lsn + 1, self._time_us())
+                self._append(commit.frame)
+            except Refused as refused:
+                request = refused.among(group)
+                request.answer.set_exception(refused.error)
+                group = self._admitted([other for other in group if other is not request])
+                continue
+            except LakestoreError as error:
+                for request in group:
+                    request.answer.set_exception(error)
+                return
+            self._committed(group, commit)
             return
-        view = self._state.view
-        try:
-            commit = build(group, view, self.index, view.lsn + 1, self._time_us())
-            self._append(commit.frame)
-        except LakestoreError as error:
-            for request in group:
-                request.answer.set_exception(error)
-            return
+
+    def _committed(self, group: Sequence[Request], commit: Commit) -> None:
         self._publish(commit)
         self.reach(CrashPoint.COMMIT_PUBLISHED)
         now = self._clock.monotonic()

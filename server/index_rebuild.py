@@ -24,6 +24,7 @@ from lakestore.server.slots import Asked, Entries, hashed, resolved
 from lakestore.server.state import TableState, View
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 log = logging.getLogger("lakestore.index")
 PART_ROWS = 262_144
 
@@ -73,27 +74,47 @@ class Rebuilder:
     def _bucket(self, state: TableState, bucket: int, progress: _Progress) -> None:
         held = state.logs[bucket]
         dead = OffsetSet.of(held.dead_below(held.head))
+        remembers = state.table.merge.engine == "versioned"
         for offsets, batch, schema_id in held.stored(0, held.head, PART_ROWS):
             if self._duty.is_closing:
                 return
-            live = ~dead.contains(offsets) & (batch.column(CHANGE).to_numpy() != DELETE)
-            rows = batch.filter(pa.array(live))
+            deleted = batch.column(CHANGE).to_numpy() == DELETE
+            live = ~dead.contains(offsets) & ~deleted
+            chosen = live | deleted if remembers else live
+            rows = batch.filter(pa.array(chosen))
             columns = [rows.column(name) for name in state.versions.numbered(schema_id).primary_key]
-            self._stage(state, bucket, columns, offsets[live])
+            if remembers and deleted.any():
+                self._stage_remembered(state, bucket, columns, offsets[chosen], deleted[chosen])
+            else:
+                self._stage(state, bucket, columns, offsets[chosen])
             progress.add(batch.num_rows)
 
     def _stage(self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints) -> None:
         """Put the entries of rows in; hashed keys get slots beside what is in already."""
-        prefix = table_prefix(state.table.number)
-        if (matrix := keys.fixed(columns, prefix)) is not None:
+        if (matrix := keys.fixed(columns, table_prefix(state.table.number))) is not None:
             self._index.stage(Packed(matrix.tobytes(), matrix.shape[1]), offsets)
             return
-        asked = Asked(keys.encode(columns, prefix), lambda: columns)
-        stored, slotted = np.zeros(len(offsets), dtype=np.bool_), asked.keys
-        if hashed(asked.keys):
-            slotted = resolved(state, asked, self._index.staged, stored).keys
-        entries = Entries.of(slotted, offsets, stored, bucket)
+        entries = self._entries(state, bucket, columns, offsets, np.zeros(len(offsets), dtype=np.bool_))
         self._index.stage(entries.keys, entries.values)
+
+    def _stage_remembered(
+        self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints, deleted: Flags
+    ) -> None:
+        """Put in the entries of rows and of deletes: of each key the last one's, over what earlier parts said of it."""
+        entries = self._entries(state, bucket, columns, offsets, deleted)
+        last = dict(zip(entries.keys, entries.values.tolist(), strict=True))
+        self._index.flush()
+        self._index.stage(list(last), np.fromiter(last.values(), dtype=np.int64, count=len(last)))
+        self._index.flush()
+
+    def _entries(
+        self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints, deleted: Flags
+    ) -> Entries:
+        asked = Asked(keys.encode(columns, table_prefix(state.table.number)), lambda: columns)
+        slotted = asked.keys
+        if hashed(asked.keys):
+            slotted = resolved(state, asked, self._index.staged, np.zeros(len(offsets), dtype=np.bool_)).keys
+        return Entries.of(slotted, offsets, deleted, bucket, remembers=True)
 
 
 class _Progress:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore import keys, rows
+from lakestore import bitmaps, keys, rows
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.projection import Projection, check_present, renamed
@@ -44,6 +44,8 @@ class Change:
     delete: bool
     given: frozenset[int]
     """Ids of the columns that the rows name."""
+    insert: bool = False
+    """Only rows of keys that are not there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +75,8 @@ class Answer:
 
     lsn: int
     results: list[list[Any]]
-    """Per change: table name, inserted, updated, deleted, not found, schema version."""
+    """Per change: table name, inserted, updated, deleted, not found, schema version; ignored, unchanged and folded
+    where one of them is not zero."""
 
 
 def change_of(
@@ -85,22 +88,59 @@ def change_of(
     """
     table = versions.current
     kind = pb.ChangeKind.Name(message.kind)
-    if kind not in ("APPEND", "UPSERT", "DELETE"):
+    if kind not in ("APPEND", "UPSERT", "DELETE", "INSERT"):
         raise Invalid("a change has no kind")
     if table.keyed == (kind == "APPEND"):
-        wanted = "upsert and delete" if table.keyed else "append"
+        wanted = "upsert, insert and delete" if table.keyed else "append"
         raise Invalid(f"table {table.name} takes {wanted}, not {kind.lower()}")
     delete = kind == "DELETE"
+    if delete and table.deletes == "refuse":
+        raise Invalid(f"table {table.name} refuses deletes: it has the option deletes='refuse'")
     source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
     batch = rows.decode(message.rows, crc=message.crc32c, limits=limits)
     if delete:
-        batch = batch.select([name for name in source.primary_key if name in batch.schema.names])
+        batch = _of_a_delete(batch, source)
     named = renamed(batch, source, table)
     given = frozenset(column.id for column in table.columns if column.name in set(named.schema.names))
-    batch = rows.conform(named, table, keys_only=delete, limits=limits, claim=claim)
+    if delete:
+        version = [name for name in [table.merge.column] if name in named.schema.names]
+        only = [*table.primary_key, *version]
+        batch = rows.conform(named, table, keys_only=True, only=only, limits=limits, claim=claim)
+    else:
+        batch = rows.conform(_contributions(named, table), table, limits=limits, claim=claim)
     if claim is not None and table.keyed:
         claim(batch.num_rows * KEY_OBJECT_BYTES)
-    return _routed(table, batch, given, delete=delete, producer=producer, limits=limits)
+    return _routed(table, batch, given, kind, producer=producer, limits=limits)
+
+
+def _of_a_delete(batch: pa.RecordBatch, source: Table) -> pa.RecordBatch:
+    """What a delete means: its key, of `partial` also the columns to empty, of `versioned` the version."""
+    names = batch.schema.names
+    if source.merge.engine == "partial":
+        for name in names:
+            source.column(name)
+        return batch
+    wanted = [*source.primary_key, *([source.merge.column] if source.merge.engine == "versioned" else [])]
+    return batch.select([name for name in wanted if name in names])
+
+
+def _contributions(batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+    """Rows for `aggregate`: numbers for bitmaps become bitmaps, and counting columns are not the rows' to set."""
+    for name, function in table.merge.functions:
+        at = batch.schema.get_field_index(name)
+        kind = table.column(name).arrow.type
+        if function.name in ("count", "distinct_count"):
+            zeros = pa.repeat(pa.scalar(0, kind), batch.num_rows)
+            batch = batch.append_column(name, zeros) if at < 0 else batch.set_column(at, name, zeros)
+        elif function.name == "bitmap" and at >= 0:
+            path = f"table {table.name}, column {name!r}"
+            column = batch.column(at)
+            if pa.types.is_integer(column.type):
+                column = bitmaps.singles(column, path)
+            elif pa.types.is_binary(column.type):
+                column = bitmaps.normalised(column, path)
+            batch = batch.set_column(at, name, column)
+    return batch
 
 
 def renewed(request: Request, view: View) -> Request:
@@ -129,7 +169,7 @@ def _renewed(change: Change, table: Table) -> Change:
 
 
 def _routed(
-    table: Table, batch: pa.RecordBatch, given: frozenset[int], *, delete: bool, producer: str, limits: Limits
+    table: Table, batch: pa.RecordBatch, given: frozenset[int], kind: str, *, producer: str, limits: Limits
 ) -> Change:
     """Key the rows of a conforming batch and sort them by bucket."""
     buckets = _buckets(table, batch, producer)
@@ -140,7 +180,8 @@ def _routed(
     if table.keyed:
         columns = [batch.column(name) for name in table.primary_key]
         index_keys = keys.encode(columns, table_prefix(table.number), limits.key_bytes)
-    return Change(table, _stored(table, batch), buckets, index_keys, delete, given)
+    stored = _stored(table, batch)
+    return Change(table, stored, buckets, index_keys, kind == "DELETE", given, kind == "INSERT")
 
 
 def _buckets(table: Table, batch: pa.RecordBatch, producer: str) -> npt.NDArray[np.int32]:

@@ -219,7 +219,8 @@ def _entries(rows: _Stored) -> Iterator[tuple[bytes, int]]:
     offsets = np.arange(rows.start, rows.start + rows.batch.num_rows, dtype=np.int64)
     deletes = rows.batch.column(CHANGE).to_numpy() == DELETE
     encoded = keys.encode(columns, table_prefix(rows.table.number))
-    entries = replayed(encoded, offsets, deletes, rows.bucket, rows.slots)
+    remembers = rows.table.merge.engine == "versioned"
+    entries = replayed(encoded, offsets, deletes, rows.bucket, rows.slots, remembers=remembers)
     return zip(entries.keys, entries.values.tolist(), strict=True)
 
 

@@ -26,6 +26,19 @@ IDLE_SECONDS = 1.0
 DECODING_COPIES = 3
 """What decoding takes of a request's bytes: the rows, cast, and in the order of their buckets."""
 
+_RESULT = (
+    "table",
+    "inserted",
+    "updated",
+    "deleted",
+    "not_found",
+    "schema_id",
+    "ignored",
+    "unchanged",
+    "folded",
+)
+"""What stands where in a result; older answers have fewer entries."""
+
 _Waiting = tuple[Future[Answer] | LakestoreError, int]
 """Without the rows: a client that does not read its answers must not hold them."""
 
@@ -148,12 +161,7 @@ class Writes:
             answer = future.result(ANSWER_SECONDS)
         except TimeoutError as error:
             raise Unavailable("the commit was not answered in time: try again", applied="unknown") from error
-        results = [
-            pb.ChangeResult(
-                table=name, inserted=ins, updated=upd, deleted=dele, not_found=missing, schema_id=sum(version)
-            )
-            for name, ins, upd, dele, missing, *version in answer.results
-        ]
+        results = [pb.ChangeResult(**dict(zip(_RESULT, result, strict=False))) for result in answer.results]
         return pb.CommitAnswer(sequence=sequence, token=token_text(self._engine, answer.lsn), results=results)
 
 

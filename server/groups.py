@@ -1,0 +1,106 @@
+"""The rows of a change by key, and those that are there already in front of them: pure arithmetic on places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows by key; keys are numbered in the order of their first rows."""
+
+    of: Ints
+    """Of each row the number of its key."""
+    first: Ints
+    """Of each key its first row, ascending."""
+
+    @staticmethod
+    def by(slots: Ints) -> Groups:
+        """Of rows where equal keys have equal slots."""
+        slot, first, inverse = np.unique(slots, return_index=True, return_inverse=True)
+        if len(slot) == len(slots):
+            rows = np.arange(len(slots), dtype=np.int64)
+            return Groups(rows, rows)
+        order = np.argsort(first)
+        number = np.empty(len(slot), dtype=np.int64)
+        number[order] = np.arange(len(slot))
+        return Groups(number[inverse], first[order])
+
+    @property
+    def distinct(self) -> bool:
+        """Whether no key comes twice."""
+        return len(self.first) == len(self.of)
+
+    @property
+    def last(self) -> Ints:
+        """Of each key its last row."""
+        if self.distinct:
+            return self.first
+        last = np.empty(len(self.first), dtype=np.int64)
+        last[self.of] = np.arange(len(self.of))
+        return last
+
+    @property
+    def before(self) -> Ints:
+        """Of each row the one before it with the same key, or -1."""
+        before = np.full(len(self.of), -1, dtype=np.int64)
+        if not self.distinct:
+            order = np.argsort(self.of, kind="stable")
+            same = self.of[order][1:] == self.of[order][:-1]
+            before[order[1:][same]] = order[:-1][same]
+        return before
+
+    def highest(self, values: Ints) -> Ints:
+        """Of each key the row with the highest value, of equal ones the last."""
+        if self.distinct:
+            return self.first
+        order = np.argsort(self.of, kind="stable")
+        sorted_of, sorted_values = self.of[order], values[order]
+        starts = np.searchsorted(sorted_of, np.arange(len(self.first)))
+        high = np.flatnonzero(sorted_values == np.maximum.reduceat(sorted_values, starts)[sorted_of])
+        found = np.empty(len(self.first), dtype=np.int64)
+        found[sorted_of[high]] = order[high]
+        return found
+
+    def firsts(self) -> Groups:
+        """Of the first rows alone."""
+        return Groups(np.arange(len(self.first), dtype=np.int64), np.arange(len(self.first), dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Old rows and those of a change together, key by key, the oldest first."""
+
+    order: Ints
+    """Places in: the old rows, then the rows of the change."""
+    of: Ints
+    """Of each place in `order` the number of its key, ascending."""
+    starts: Ints
+    """Of each key its first place in `order`."""
+
+    @staticmethod
+    def of_rows(old: Ints, groups: Groups) -> Stack:
+        """`old` are the keys, ascending, that have an old row."""
+        of = np.concatenate([old, groups.of])
+        order = np.argsort(of, kind="stable")
+        return Stack(order, of[order], np.searchsorted(of[order], np.arange(len(groups.first))))
+
+    @property
+    def ends(self) -> Ints:
+        """Of each key its last place in `order`."""
+        return np.append(self.starts[1:], len(self.order)) - 1
+
+
+def slots_of(keys: Sequence[bytes]) -> Ints:
+    """Of each key the place where it comes first."""
+    if len(set(keys)) == len(keys):
+        return np.arange(len(keys), dtype=np.int64)
+    first: dict[bytes, int] = {}
+    return np.fromiter(map(first.setdefault, keys, count()), dtype=np.int64, count=len(keys))
