@@ -27,9 +27,9 @@ from lakestore.server.clock import Clock, JumpWatch
 from lakestore.server.commit_queue import Operation
 from lakestore.server.due import BLOCK_ROWS, Due
 from lakestore.server.engine import Engine
-from lakestore.server.index import ABSENT, FLAG, Index, table_prefix
+from lakestore.server.index import table_prefix
 from lakestore.server.journal import Frame, RowsPart
-from lakestore.server.slots import Asked, Entries, Probe, Resolved
+from lakestore.server.slots import Asked, Entries, Resolved, resolved
 from lakestore.server.state import State, TableState
 from lakestore.server.versions import stored_schema
 
@@ -227,7 +227,7 @@ class _Round:
             held = state.view.by_uuid(self._table.uuid)
             if (held.table.ttl, held.table.schema_id) != (self._table.ttl, self._table.schema_id):
                 raise Conflict(f"table {self._table.name} was altered meanwhile")
-            found = _resolved(asked, held, self._engine.index)
+            found = resolved(held, asked, self._engine.index.find)
             still = np.flatnonzero(found.values == rows.offsets)
             if len(still):
                 part, entries = _deletes(held, bucket, rows.take(still), found, still)
@@ -240,14 +240,6 @@ class _Round:
         self._engine.submit(operation)
         operation.answer.result()
         self._counted(self._table.uuid, done[0])
-
-
-def _resolved(asked: Asked, held: TableState, index: Index) -> Resolved:
-    """The index's word on keys."""
-    probe = Probe(asked)
-    while (found := probe.resolved(held, index.find(probe.keys))) is None:
-        probe = probe.deeper()
-    return found
 
 
 def _carried(table: Table) -> Sequence[Column]:
@@ -280,12 +272,8 @@ def _deletes(held: TableState, bucket: int, rows: Found, found: Resolved, places
 
 
 def _entries(held: TableState, bucket: int, slotted: Sequence[bytes], found: Resolved) -> Entries:
-    """Index entries of deletes; those of a `versioned` table stay as tombstones."""
+    """Index entries of deletes; those of a table that remembers them stay as tombstones."""
     head, count = held.logs[bucket].head, len(slotted)
     offsets = np.arange(head, head + count, dtype=np.int64)
-    remembers = held.table.merge.engine == "versioned"
-    links = frozenset(slotted) if remembers else found.links
-    entries = Entries.of(slotted, offsets, np.ones(count, dtype=np.bool_), bucket, links)
-    if not remembers:
-        return entries
-    return Entries(slotted, np.where(entries.values == ABSENT, offsets | FLAG, entries.values))
+    deletes, remembers = np.ones(count, dtype=np.bool_), held.table.merge.engine == "versioned"
+    return Entries.of(slotted, offsets, deletes, bucket, found.links, remembers=remembers)

@@ -86,7 +86,8 @@ class Harness:
         self._start()
 
     def _start(self) -> None:
-        self.server = Server(Settings(self.disk.root), disk=self.disk, clock=self.clock)
+        settings = Settings(self.disk.root, expiry_check_seconds=86_400.0)  # the test says when
+        self.server = Server(settings, disk=self.disk, clock=self.clock)
         self.await_index()
         transport: Any = LocalTransport(self.server.service)
         self.lake = ls.Lake(transport, "machine")

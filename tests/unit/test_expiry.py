@@ -374,3 +374,25 @@ def test_bounds_find_every_block_that_may_have_something_due(rows: list[tuple[in
 def columns_of(rows: list[tuple[int, int]]) -> tuple[due.Ints, due.Ints]:
     table = np.array(rows, dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
+
+
+def test_blocks_whose_rows_are_gone_are_forgotten(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(expiry, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(due, "SPARE_BLOCKS", 2)
+    made(kept, buckets=1)
+    for _ in range(20):
+        put(kept, *((i, moment(kept)) for i in range(2)))
+        kept.clock.advance(1)
+        kept.server.expiry.run_once()
+    [part] = kept.server.expiry._due.values()
+    assert len(part.blocks) == 20
+    move_log_start(kept.server.engine, NAME)
+    compact(kept.server.engine)
+    put(kept, (9, moment(kept)))
+    kept.server.expiry.run_once()
+    [part] = kept.server.expiry._due.values()
+    assert len(part.blocks) <= 6
+    kept.clock.advance(HOUR)
+    kept.server.expiry.run_once()
+    assert kept.lake.table(NAME).scan().count() == 0
