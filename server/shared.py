@@ -235,9 +235,10 @@ def _moved(held: Subscription, session: int, parts: Sequence[Part]) -> tuple[lis
     """The marks that a session's parts move, as stored, and the parts behind which somebody else has moved one."""
     moved, late = [], []
     for part in parts:
-        mark, after = _mark(held, part), Mark(part.end, part.cut, session)
-        if mark.by != session and mark.offset != part.begin:
+        mark = _mark(held, part)
+        after = mark.moved(session, part.end, part.cut)
+        if not mark.counts(session, part.begin):
             late.append(part)
         elif after.order() > mark.order() and after.cut in (NO_CUT, mark.cut):
-            moved.append([part.table, part.bucket, after.offset, after.cut, after.by])
+            moved.append([part.table, part.bucket, *after.as_list()])
     return moved, late

@@ -23,10 +23,24 @@ class Mark:
     """The LSN of the snapshot that is read."""
     by: int = 0
     """The session that moved it last."""
+    since: int = 0
+    """Where that session found it: nobody else has moved it from there to here."""
 
     def order(self) -> tuple[int, int]:
         """Marks of one bucket in the order in which a consumer reaches them."""
         return int(self.cut == NO_CUT), self.offset
+
+    def counts(self, session: int, begin: int) -> bool:
+        """Whether a session that began to read at an offset may move it: if nobody else has since."""
+        return self.offset == begin or (self.by == session and begin >= self.since)
+
+    def moved(self, session: int, end: int, cut: int) -> Mark:
+        """The mark behind what a session has acknowledged."""
+        return Mark(end, cut, session, self.since if self.by == session else self.offset)
+
+    def as_list(self) -> list[int]:
+        """The stored form."""
+        return [self.offset, self.cut, self.by, self.since]
 
 
 Marks = tuple[tuple[Mark, ...], ...]
@@ -75,7 +89,7 @@ class Subscription:
         """The stored form."""
         place = [self.place.table, self.place.bucket, self.place.offset] if self.place else None
         alone = [self.name, list(self.tables), self.lsn, place, self.epoch, self.acked_us]
-        marks = [[[mark.offset, mark.cut, mark.by] for mark in table] for table in self.marks]
+        marks = [[mark.as_list() for mark in table] for table in self.marks]
         return [*alone, marks] if marks else alone
 
     def marked(self, acked_us: int, moved: list[list[int]]) -> Subscription:

@@ -14,7 +14,7 @@ from lakestore.cli import formats, json_lines
 from lakestore.cli import output as shown
 from lakestore.cli.output import Progress, emit, emit_json, emit_lines
 from lakestore.cli.server import connected, json_option, server_option
-from lakestore.errors import Invalid, NotFound
+from lakestore.errors import Fenced, Invalid, NotFound
 
 if TYPE_CHECKING:
     from lakestore.client.changes import ChangeBatch
@@ -173,6 +173,8 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
     "--subscription",
     help="Go on where this named subscription stands, a new one at --start; what was shown is acknowledged.",
 )
+@click.option("--shared", is_flag=True, help="Share the subscription with others: read some of its buckets at a time.")
+@click.option("--member", help="What this consumer is called among those that share the subscription.")
 @click.option("--format", "kind", type=_EVENTS, help="One JSON object a line: rows, or Debezium's events.")
 @server_option
 @json_option
@@ -184,6 +186,8 @@ def changes(
     follow: bool,
     before_images: bool,
     subscription: str | None,
+    shared: bool,
+    member: str | None,
     kind: str | None,
     server: str,
     as_json: bool,
@@ -198,6 +202,8 @@ def changes(
             before_images=before_images,
             where=where,
             subscription=subscription,
+            shared=shared,
+            member=member,
         )
         any_shown = False
         for batch in stream:
@@ -206,11 +212,21 @@ def changes(
             if follow or subscription:
                 sys.stdout.flush()
             if subscription:
-                batch.ack()
+                _acknowledge(batch, shared=shared)
     if not any_shown:
         click.echo("no changes", err=True)
-    if stream.token:
+    if stream.token and not shared:  # whose tokens are for acknowledging only
         click.echo(f"token: {stream.token}", err=True)
+
+
+def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:
+    """The batch is done; what another consumer has taken over is shown there again, and the stream goes on."""
+    try:
+        batch.ack()
+    except Fenced as error:
+        if not shared:
+            raise
+        click.echo(str(error), err=True)
 
 
 def _shower(lake: Lake, kind: str | None) -> Callable[[ChangeBatch], None]:

@@ -10,6 +10,7 @@ import click
 
 from lakestore.cli.output import duration, emit, emit_json, size
 from lakestore.cli.server import connected, json_option, server_option
+from lakestore.client.lake import Member
 from lakestore.moments import text_of
 from lakestore.schema import Table
 from lakestore.ttl import span
@@ -182,12 +183,17 @@ def _tail(path: str) -> str:
     return path.split("/data/", 1)[-1][-80:]
 
 
+def _member(member: Member) -> str:
+    away = ", away" if member.away else ""
+    return f"{member.name} ({len(member.buckets)} buckets, {member.behind} behind{away})"
+
+
 @click.command()
 @click.option("--drop", metavar="NAME", help="Forget this one; what it held of the log may go.")
 @server_option
 @json_option
 def subscriptions(drop: str | None, server: str, as_json: bool) -> None:
-    """List the named subscriptions, and how far behind they are."""
+    """List the named subscriptions, how far behind they are, and who shares their buckets."""
     with connected(server) as lake:
         if drop:
             lake.drop_subscription(drop)
@@ -199,6 +205,7 @@ def subscriptions(drop: str | None, server: str, as_json: bool) -> None:
             "behind": held.behind,
             "acked": held.acked.isoformat(timespec="seconds"),
             "reads": "its snapshot" if held.snapshot else "changes",
+            "members": ", ".join(_member(member) for member in held.members) if held.shared else "alone",
         }
         for held in found
     ]

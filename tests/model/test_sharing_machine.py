@@ -1,0 +1,238 @@
+"""Consumers that share a subscription come, go, stall and come back, time goes by and the server loses power.
+
+Whatever happens, each bucket's acknowledged rows have no gap, a row is acknowledged by one consumer only, nobody is
+sent again what was acknowledged, and who reads a bucket may acknowledge what it was sent of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from lakestore.client.changes import ChangeBatch
+from lakestore.errors import Fenced, LakestoreError
+from lakestore.server.subscription import Mark
+from lakestore.token import Part, Token
+from tests.support.kept import SCHEMA, Kept
+from tests.support.sharing import Consumer
+from tests.support.simdisk import SimDisk
+
+NAME, BUCKETS = "t.log", 3
+SEEDS = st.none() | st.integers(0, 1 << 16)
+WORKERS = st.sampled_from("abcd")
+
+
+@dataclass
+class Worker:
+    """A process as the model has it."""
+
+    consumer: Consumer
+    inbox: list[ChangeBatch] = field(default_factory=list)
+    got: dict[int, set[int]] = field(default_factory=dict)
+    """Bucket to the offsets that it was sent."""
+    begins: dict[int, int] = field(default_factory=dict)
+    """Where its newest reading of a bucket began."""
+
+
+class SharingMachine(RuleBasedStateMachine):
+    """One log table, one subscription, up to four consumers and the ghosts of earlier ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="lakestore-sharing-"))
+        self.lives, self.sessions = 0, 0
+        self.disk = SimDisk(self.folder / "0")
+        self.kept = Kept(self.disk.root, disk=self.disk)
+        self.kept.lake.create_table(NAME, SCHEMA, buckets=BUCKETS, bucket_key=["v"])
+        self.workers: dict[str, Worker] = {}
+        self.ghosts: list[Worker] = []
+        self.acked_by: dict[tuple[int, int], int] = {}
+        """Row to session."""
+        self.known: tuple[Mark, ...] = ()
+        self.written = 0
+
+    @initialize(snapshot=st.booleans(), rows=st.integers(0, 20))
+    def begin(self, snapshot: bool, rows: int) -> None:
+        self.write(rows)
+        self.start("a", snapshot=snapshot)
+
+    def teardown(self) -> None:
+        try:
+            self.finish()
+            self.kept.kill()
+        finally:
+            self.disk.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @rule(rows=st.integers(1, 12))
+    def write(self, rows: int) -> None:
+        if rows:
+            self.kept.append(NAME, *range(self.written, self.written + rows))
+        self.written += rows
+
+    @rule(name=WORKERS)
+    def start(self, name: str, *, snapshot: bool = False) -> None:
+        """A new process; one of the same name is left behind without knowing."""
+        self.sessions += 1
+        self.stop(name)
+        worker = self.workers[name] = Worker(Consumer(self.kept, name, self.sessions, [NAME]))
+        worker.consumer.connect(snapshot=snapshot)
+
+    def stop(self, name: str) -> None:
+        old = self.workers.pop(name, None)
+        if old is not None:
+            self.ghosts.append(old)
+
+    @rule(name=WORKERS)
+    def die(self, name: str) -> None:
+        if name in self.workers:
+            self.workers[name].consumer.disconnect()
+            self.stop(name)
+
+    @rule(name=WORKERS)
+    def lose_connection(self, name: str) -> None:
+        if name in self.workers:
+            self.workers[name].consumer.disconnect()
+
+    @rule(name=WORKERS)
+    def come_back(self, name: str) -> None:
+        if name in self.workers:
+            self.workers[name].consumer.connect()
+
+    @rule(name=WORKERS, rounds=st.integers(1, 4))
+    def poll(self, name: str, rounds: int) -> None:
+        worker = self.workers.get(name)
+        if worker is None or not worker.consumer.is_connected:
+            return
+        before = self.marks()
+        for batch in worker.consumer.poll(rounds):
+            for part in parts_of(batch):
+                worker.begins[part.bucket] = part.begin
+            for bucket, offset in rows_of(batch):
+                assert offset >= before[bucket].offset, "what was acknowledged is sent again"
+                worker.got.setdefault(bucket, set()).add(offset)
+            worker.inbox.append(batch)
+
+    @rule(name=WORKERS, at=st.integers(0, 50))
+    def ack(self, name: str, at: int) -> None:
+        if name in self.workers:
+            self.acked(self.workers[name], at, live=True)
+
+    @rule(which=st.integers(0, 50), at=st.integers(0, 50))
+    @precondition(lambda self: self.ghosts)
+    def ghost_acks(self, which: int, at: int) -> None:
+        self.acked(self.ghosts[which % len(self.ghosts)], at, live=False)
+
+    def acked(self, worker: Worker, at: int, *, live: bool) -> None:
+        if not worker.inbox:
+            return
+        batch = worker.inbox[at % len(worker.inbox)]
+        before, reads = self.marks(), self.reads(worker.consumer.member)
+        refused: set[int] = set()
+        try:
+            worker.consumer.ack(batch)
+        except Fenced as error:
+            refused = {int(number) for number in re.findall(r"bucket (\d+) of", str(error))}
+            assert refused, error
+        self.known = self.marks()
+        for part in parts_of(batch):
+            if part.bucket not in refused:
+                self.check_moved(worker, part, before[part.bucket], self.known[part.bucket], batch)
+            else:
+                assert self.known[part.bucket] == before[part.bucket], "a refused part has moved"
+                own = live and part.bucket in reads and worker.begins[part.bucket] == part.begin
+                assert not own, "who reads a bucket may acknowledge what it was sent of it"
+
+    def check_moved(self, worker: Worker, part: Part, before: Mark, after: Mark, batch: ChangeBatch) -> None:
+        session, moved = worker.consumer.session, range(before.offset, after.offset)
+        assert after.offset >= part.end
+        assert worker.got[part.bucket].issuperset(moved), "a gap: rows acknowledged that it was never sent"
+        done = {offset for bucket, offset in rows_of(batch) if bucket == part.bucket}
+        for offset in done | set(moved):
+            assert self.acked_by.setdefault((part.bucket, offset), session) == session, "acknowledged by two"
+
+    @rule(seconds=st.sampled_from([0.3, 1.0, 4.0, 10.0]))
+    def wait(self, seconds: float) -> None:
+        self.kept.clock.advance(seconds)
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.kept.server.engine.checkpoint()
+
+    @rule(seed=SEEDS)
+    def crash(self, seed: int | None) -> None:
+        for worker in (*self.workers.values(), *self.ghosts):
+            worker.consumer.disconnect()
+        self.disk.lose_power_after(0)
+        self.kept.kill()
+        self.disk.close()
+        self.lives += 1
+        self.disk = self.disk.crash(self.folder / str(self.lives), seed)
+        self.kept.open(self.disk.root, self.disk)
+
+    def marks(self) -> tuple[Mark, ...]:
+        return self.kept.server.engine.view.subscriptions["billing"].marks[0]
+
+    def reads(self, member: str) -> set[int]:
+        (held,) = self.kept.lake.subscriptions()
+        return {bucket for found in held.members if found.name == member for _, bucket in found.buckets}
+
+    @invariant()
+    def marks_stay(self) -> None:
+        """Also over a loss of power; a stream may move them over what held no rows."""
+        if not self.workers and not self.ghosts:
+            return
+        for bucket, (mark, log) in enumerate(zip(self.marks(), self.kept.state(NAME).logs, strict=True)):
+            if self.known:
+                assert mark.order() >= self.known[bucket].order()
+            assert log.at_end(mark.offset) is not None or mark.offset == 0 or mark.cut >= 0
+            ours = {offset for (number, offset) in self.acked_by if number == bucket}
+            assert ours == set(range(mark.offset)), "what is acknowledged is not what the consumers have acknowledged"
+
+    def finish(self) -> None:
+        """Somebody new, once all others are gone, gets exactly the rest."""
+        if not self.workers and not self.ghosts:
+            return
+        for name in list(self.workers):
+            self.die(name)
+        for ghost in self.ghosts:
+            ghost.consumer.disconnect()
+        self.kept.clock.advance(30)
+        self.start("last")
+        self.poll("last", 1 << 20)
+        for at in range(len(self.workers["last"].inbox)):
+            self.acked(self.workers["last"], at, live=True)
+        assert len(self.acked_by) == self.written, "every row is acknowledged, and once"
+        with suppress(LakestoreError):
+            self.die("last")
+
+
+def parts_of(batch: ChangeBatch) -> tuple[Part, ...]:
+    """What the batch acknowledges."""
+    return Token.parse(batch.token).parts or ()
+
+
+def rows_of(batch: ChangeBatch) -> list[tuple[int, int]]:
+    """(bucket, offset) of its rows."""
+    table = batch.to_arrow()
+    return list(zip(table["__bucket"].to_pylist(), table["__offset"].to_pylist(), strict=True))
+
+
+SharingMachine.TestCase.settings = settings(
+    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "8")),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+TestSharingMachine = pytest.mark.timeout(600)(SharingMachine.TestCase)
