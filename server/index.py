@@ -336,6 +336,11 @@ class Index:
         self._staged_bytes = 0
         self._disk.reach(CrashPoint.REBUILD_STAGED)
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all that a rebuild has staged is in LMDB."""
+        return not self._staged_bytes
+
     def staged(self, keys: Sequence[bytes]) -> Ints:
         """What a rebuild has put in under these keys so far."""
         if self._staged_bytes:

@@ -118,13 +118,15 @@ class Rebuilder:
 
 
 class _Progress:
-    """Rows read, as the part of all that `Index.state` shows."""
+    """Rows read and rows put in, each half of what `Index.state` shows."""
 
     def __init__(self, index: Index, total: int) -> None:
         self._index, self.total = index, total
-        self._done = 0
+        self._read = self._put = 0
 
     def add(self, rows: int) -> None:
-        """Count rows."""
-        self._done += rows
-        self._index.progress = self._done / max(self.total, 1)
+        """Count rows that were read; they are in with the next flush."""
+        self._read += rows
+        if self._index.is_flushed:
+            self._put = self._read
+        self._index.progress = (self._read + self._put) / max(2 * self.total, 1)
