@@ -1,4 +1,4 @@
-"""`python -m tests.bench [writes] [reads] [life] [kafka] [lake]`: measure and write docs/benchmarks.md."""
+"""`python -m tests.bench [writes] [keyed] [reads] [life] [kafka] [lake]`: measure and write docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import life, peer, reading, report, streaming
+from tests.bench import keyed, life, peer, reading, report, streaming
 from tests.bench.report import Figure
 
 
@@ -20,6 +20,7 @@ def _lake(folder: Path) -> Iterator[Figure]:
 
 GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "writes": streaming.measure,
+    "keyed": keyed.measure,
     "reads": reading.measure,
     "life": life.measure,
     "kafka": peer.measure,

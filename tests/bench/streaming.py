@@ -1,11 +1,11 @@
-"""Figures of writers and look-ups. One producer over gRPC unless more are named, synced journal."""
+"""Figures of writers of log tables. One producer over gRPC unless more are named, synced journal."""
 
 from __future__ import annotations
 
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,26 +24,24 @@ def measure(folder: Path) -> Iterator[Figure]:
     """All figures, one after the other."""
     with ServerProcess(folder / "streaming") as server, lakestore.connect(server.address) as lake:
         yield from _appends(lake)
-        yield from _upserts(lake)
         yield from _small_commits(lake)
-        yield from _lookups(lake)
         yield from _single_rows(lake)
 
 
-def _rate(name: str, bar: int, runs: list[float]) -> Figure:
+def rate(name: str, bar: int, runs: list[float]) -> Figure:
+    """The median of some runs against its bar."""
     median = statistics.median(runs)
     shown = f"{median:,.0f} rows/s (of {', '.join(f'{run:,.0f}' for run in sorted(runs))})"
     return Figure(GROUP, name, shown, f"≥ {bar:,}", median >= bar)
 
 
-def _written(
+def written(
     table: lakestore.Table,
     send: Callable[[lakestore.Writer, pa.RecordBatch], None],
-    ids: list[np.ndarray[tuple[int], np.dtype[np.int64]]],
+    batches: Sequence[pa.RecordBatch],
 ) -> float:
-    """Rows a second of batches prepared beforehand, until the last is durable."""
-    batches = [rows(part) for part in ids]
-    commit_rows, writer.COMMIT_ROWS_MAX = writer.COMMIT_ROWS_MAX, len(ids[0])
+    """Rows a second of batches prepared beforehand, each a commit, until the last is durable."""
+    commit_rows, writer.COMMIT_ROWS_MAX = writer.COMMIT_ROWS_MAX, batches[0].num_rows
     try:
         with table.writer() as out:
             began = time.perf_counter()
@@ -53,11 +51,7 @@ def _written(
             seconds = time.perf_counter() - began
     finally:
         writer.COMMIT_ROWS_MAX = commit_rows
-    return sum(map(len, ids)) / seconds
-
-
-def _ranges(start: int, count: int, size: int) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    return [np.arange(start + i * size, start + (i + 1) * size, dtype=np.int64) for i in range(count)]
+    return float(sum(batch.num_rows for batch in batches)) / seconds
 
 
 def _appends(lake: lakestore.Lake) -> Iterator[Figure]:
@@ -65,25 +59,9 @@ def _appends(lake: lakestore.Lake) -> Iterator[Figure]:
         runs = []
         for run in range(3):
             table = lake.create_table(f"bench.log_{size}_{run}", SCHEMA, buckets=1)
-            runs.append(_written(table, lakestore.Writer.append, _ranges(0, count, size)))
-        yield _rate(f"append, {size:,}-row batches", bar, runs)
-
-
-def _upserts(lake: lakestore.Lake) -> Iterator[Figure]:
-    rng = np.random.default_rng(1)
-    ascending, uniform, fresh = [], [], []
-    for run in range(3):
-        table = lake.create_table(f"bench.keyed_{run}", SCHEMA, primary_key=["id"])
-        ascending.append(_written(table, lakestore.Writer.upsert, _ranges(0, 100, 10_000)))
-        updates = [rng.integers(0, 1_000_000, 10_000) for _ in range(200)]
-        uniform.append(_written(table, lakestore.Writer.upsert, updates))
-        ids = rng.permutation(1_000_000)
-        parts = [ids[i : i + 10_000] for i in range(0, len(ids), 10_000)]
-        other = lake.create_table(f"bench.random_{run}", SCHEMA, primary_key=["id"])
-        fresh.append(_written(other, lakestore.Writer.upsert, parts))
-    yield _rate("insert of 1 M ascending new keys", 600_000, ascending)
-    yield _rate("2 M uniform upserts into 1 M keys", 250_000, uniform)
-    yield _rate("insert of 1 M random new keys", 300_000, fresh)
+            batches = [rows(np.arange(i * size, (i + 1) * size, dtype=np.int64)) for i in range(count)]
+            runs.append(written(table, lakestore.Writer.append, batches))
+        yield rate(f"append, {size:,}-row batches", bar, runs)
 
 
 def _small_commits(lake: lakestore.Lake) -> Iterator[Figure]:
@@ -105,26 +83,6 @@ def _small_commits(lake: lakestore.Lake) -> Iterator[Figure]:
         "p50 ≤ 3 ms",
         bool(median <= 3),
     )
-
-
-def _lookups(lake: lakestore.Lake) -> Iterator[Figure]:
-    table = lake.table("bench.keyed_0")
-    rng = np.random.default_rng(2)
-    runs = []
-    for _ in range(3):
-        batches = [pa.record_batch([rng.integers(0, 1_000_000, 1_000)], names=["id"]) for _ in range(200)]
-        began = time.perf_counter()
-        for batch in batches:
-            table.lookup(batch)
-        runs.append(200_000 / (time.perf_counter() - began))
-    yield _rate("look-ups in batches of 1,000 keys", 150_000, runs)
-    took = []
-    for key in rng.integers(0, 1_000_000, 1_000).tolist():
-        began = time.perf_counter()
-        table.lookup([{"id": key}])
-        took.append((time.perf_counter() - began) * 1e3)
-    median, high = np.percentile(took, [50, 99])
-    yield Figure(GROUP, "single look-up", f"p50 {median:.2f} ms, p99 {high:.2f} ms", "p50 < 1 ms", bool(median < 1))
 
 
 def _single_rows(lake: lakestore.Lake) -> Iterator[Figure]:
