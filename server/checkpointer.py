@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,14 @@ class Checkpointer:
         index: Index,
         freeze: Callable[[], Frozen],
         install: Callable[[Callable[[State], View]], None],
+        on_loop: Callable[[Callable[[], None]], None],
         limits: Limits = DEFAULT,
         clock: Clock | None = None,
     ) -> None:
         self._limits, self._clock = limits, clock or RealClock()
         self.figures = Checkpoints(at=self._clock.monotonic())
         self._folder, self._disk, self._index = folder, disk, index
-        self._freeze, self._install = freeze, install
+        self._freeze, self._install, self._on_loop = freeze, install, on_loop
         self._running = threading.Lock()
         self._attempt = 0
         self._compactor = Compactor(limits)
@@ -143,6 +145,8 @@ class Checkpointer:
         self._install(lambda state: state.install(cut))
         if self._compactor.installed():
             self.wake()
+        for keys, values in self._compactor.forgotten():
+            self._on_loop(partial(self._index.forget, keys, values))
         self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
         self._trim(frozen.view.lsn, data)
         return Made(frozen.view.lsn, data, _segments(frozen.view, cut), written)

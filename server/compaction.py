@@ -9,7 +9,7 @@ What a bucket may lose is known from the `__prev` columns below the log start, e
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,14 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from lakestore import keys
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
 from lakestore.schema import Table
 from lakestore.server.bucket import CHANGE, DELETE, PREV, BucketLog, Chunk, CommitIndex, Ints
+from lakestore.server.index import FLAG, table_prefix
 from lakestore.server.segment import Left, Segment
 from lakestore.server.state import TableState, View
 
 log = logging.getLogger("lakestore.compaction")
+FORGET_KEYS = 4_096
+"""Looked up at once on the commit loop."""
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -160,6 +164,23 @@ def left_of(run: Run, base: Base, gone: BitMap64) -> Left | None:
     return Left(run.start, run.end, run.chunks[0].schema_id, rows, kept, superseded, index)
 
 
+def _forgotten(run: Run, base: Base, state: TableState) -> tuple[list[bytes], Ints]:
+    """(keys, offsets) of the deletes that go from a run; keys that the index keeps by hash stay in their chains."""
+    prefix, dead = table_prefix(state.table.number), _array(base.within(run.start, run.end))
+    found: list[bytes] = []
+    offsets = [_EMPTY]
+    for piece in (piece for chunk in run.chunks for piece in chunk.pieces()):
+        held, batch = piece.offsets(), piece.load()
+        goes = _members(held, dead) & (batch.column(CHANGE).to_numpy() == DELETE)
+        rows = batch.filter(pa.array(goes))
+        names = state.versions.numbered(piece.schema_id).primary_key
+        found += keys.encode([rows.column(name) for name in names], prefix)
+        offsets.append(held[goes])
+    gone = np.concatenate(offsets)
+    whole = [row for row, key in enumerate(found) if not keys.is_hashed(key)]
+    return [found[row] for row in whole], gone[whole]
+
+
 def _array(offsets: BitMap64) -> Ints:
     return np.frombuffer(offsets.to_array(), dtype=np.uint64).astype(np.int64)
 
@@ -192,6 +213,8 @@ class _Swap:
     gone: BitMap64
     segments: int
     nbytes: int
+    forgotten: list[tuple[list[bytes], Ints]]
+    """Keys of deletes that were remembered, and the offsets that the index may have for them."""
 
 
 class Compactor:
@@ -203,6 +226,7 @@ class Compactor:
         self._broken: set[tuple[str, int]] = set()
         self._swaps: list[_Swap] = []
         self._room = 0
+        self._forgotten: list[tuple[list[bytes], Ints]] = []
         self._skips = self._is_full = False
         self.figures = Compactions()
 
@@ -225,7 +249,9 @@ class Compactor:
         base.is_settled &= cut is None
         try:
             base.advance(held, now_us, _deletes_stay_us(state.table))
-            return None if base.is_settled else self._rewritten(key, base, cut or list(held.chunks), write)
+            if base.is_settled:
+                return None
+            return self._rewritten(state, key, base, list(held.chunks) if cut is None else cut, write)
         except Corrupt as error:
             self._broken.add(key)
             log.error("bucket %d of table %s is compacted no more: %s", bucket, state.table.name, error)
@@ -235,7 +261,12 @@ class Compactor:
         return None
 
     def _rewritten(
-        self, key: tuple[str, int], base: Base, chunks: list[Chunk], write: Callable[[Left], Chunk]
+        self,
+        state: TableState,
+        key: tuple[str, int],
+        base: Base,
+        chunks: list[Chunk],
+        write: Callable[[Left], Chunk],
     ) -> list[Chunk] | None:
         runs = self._affordable(runs_due(chunks, base, self._limits))
         if not runs:
@@ -250,7 +281,10 @@ class Compactor:
             first = after.index(run.chunks[0])
             after[first : first + len(run.chunks)] = new
             replaced, added = replaced + run.nbytes, added + sum(chunk.size for chunk in new)
-        self._swaps.append(_Swap(key, after, gone, sum(len(run.chunks) for run in runs), replaced - added))
+        remembers = state.table.merge.engine == "versioned"
+        forgotten = [_forgotten(run, base, state) for run in runs] if remembers else []
+        count = sum(len(run.chunks) for run in runs)
+        self._swaps.append(_Swap(key, after, gone, count, replaced - added, forgotten))
         return after
 
     def _affordable(self, runs: list[Run]) -> list[Run]:
@@ -276,8 +310,17 @@ class Compactor:
             base = self._bases[swap.key]
             base.is_settled = not runs_due(swap.chunks, base, self._limits)
             more |= not base.is_settled
+        self._forgotten += [each for swap in self._swaps for each in swap.forgotten]
         self._swaps, self._skips = [], False
         return more
+
+    def forgotten(self) -> Iterator[tuple[list[bytes], list[int]]]:
+        """Keys, and what the index may still name for them although its record is gone; few at a time, each once."""
+        while self._forgotten:
+            found, offsets = self._forgotten.pop()
+            for at in range(0, len(found), FORGET_KEYS):
+                part = slice(at, at + FORGET_KEYS)
+                yield found[part], (offsets[part] | FLAG).tolist()
 
     def failed(self) -> None:
         """The checkpoint failed: the next one is made without rewriting, so that what fails here cannot fail it."""

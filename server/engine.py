@@ -107,7 +107,9 @@ class Engine:
         self._disk_full = False
         self._failure: BaseException | None = None
         self._closing = self._draining = False
-        self._checkpointer = Checkpointer(folder, disk, self.index, self._freeze, self._install, limits, clock)
+        self._checkpointer = Checkpointer(
+            folder, disk, self.index, self._freeze, self._install, self._on_loop, limits, clock
+        )
         self._thread = threading.Thread(target=self._run, name="commit-loop", daemon=True)
         self._thread.start()
         self._rebuilder = Rebuilder(self.index, lambda run: self._on_loop(lambda: run(self._state.view)))

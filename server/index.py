@@ -248,6 +248,16 @@ class Index:
         """Name new live offsets of keys of one table; ABSENT, or a flagged offset, for a deleted key. Under `lock`."""
         self._overlay.put(keys, offsets)
 
+    def forget(self, keys: Sequence[bytes], values: Sequence[int]) -> None:
+        """Name nothing any more for keys that still have these values. On the commit loop; a rebuild does without."""
+        try:
+            found = self.find(keys)
+        except (Unavailable, Corrupt):
+            return
+        gone = [key for key, value, now in zip(keys, values, found.tolist(), strict=True) if value == now]
+        with self.lock:
+            self.put(gone, [ABSENT] * len(gone))
+
     def freeze(self, lsn: int) -> None:
         """Begin a checkpoint at `lsn`: what was written so far is to be merged."""
         with self.lock:
@@ -265,7 +275,8 @@ class Index:
         frozen = self._frozen if self._frozen is not None else {}
         with self._writing:
             # LMDB may stand further on, after a rebuild: it then holds what was frozen, or newer.
-            if not self._problem and (lsn > self._merged_lsn or self._broken):
+            # At the same LSN there may be keys that were forgotten since.
+            if not self._problem and (lsn > self._merged_lsn or (frozen and lsn == self._merged_lsn) or self._broken):
                 self._write(frozen, lsn)
 
     def _write(self, entries: dict[bytes, int], lsn: int) -> None:

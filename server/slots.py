@@ -243,6 +243,8 @@ def _holders(state: TableState, wanted: Mapping[tuple[bytes, int], int]) -> dict
         ]
         there = log.holds(np.array([offset for _, offset in places], dtype=np.int64)).tolist()
         places = list(itertools.compress(places, there))
+        there = log.holds(np.array([offset for _, offset in places], dtype=np.int64))
+        places = [place for place, held in zip(places, there.tolist(), strict=True) if held]
         if places:
             offsets = np.array([offset for _, offset in places], dtype=np.int64)
             rows = log.take(offsets, state.versions.shown_as(table))

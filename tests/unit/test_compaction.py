@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lakestore import keys
 from lakestore.errors import PositionExpired
 from lakestore.limits import Limits
 from lakestore.server.bucket import BucketLog
+from lakestore.server.index import ABSENT, FLAG, table_prefix
 from lakestore.server.segment import Segment
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.verify import verify
@@ -67,9 +69,9 @@ class World:
         """Scan, look-up, snapshot stream, audit and every stored byte."""
         found = {row["k"]: row["v"] for row in self.table.scan().to_arrow().to_pylist()}
         assert found == self.live
-        keys = sorted({*self.live, *range(10)})
-        rows = self.table.lookup([{"k": k} for k in keys]).to_pylist()
-        assert {row["k"]: row["v"] for row in rows} == {k: self.live[k] for k in keys if k in self.live}
+        asked = sorted({*self.live, *range(10)})
+        rows = self.table.lookup([{"k": k} for k in asked]).to_pylist()
+        assert {row["k"]: row["v"] for row in rows} == {k: self.live[k] for k in asked if k in self.live}
         assert {k: v for _, k, v in self.changes("snapshot")} == self.live
         result = verify(self.kept.lake.transport, NAME)
         assert result.problems() == []
@@ -281,3 +283,50 @@ def test_a_snapshot_stream_goes_on_where_it_was_over_sparse_segments(kept: Kept)
     plan = kept.lake.transport.plan(pb.PlanRequest(tables=[NAME], lease_seconds=60)).tables[0]
     assert plan.buckets[0].head == 75
     assert plan.snapshot_id == 0
+
+
+def test_tombstones_stay_until_their_time_is_over_and_then_leave_the_index(kept: Kept) -> None:
+    world = World(kept, merge="versioned(v)", tombstone_ttl="1h")
+    world.upsert(dict.fromkeys(range(10), 1))
+    world.upsert(dict.fromkeys(range(10), 2))
+    world.delete(*range(5))
+    world.compact()
+    assert offsets(world.log) == list(range(15, 25)), "the rows go, their deletes stay"
+    world.lose_index()
+    world.check()
+    assert index_values(kept, 0) == [20 | FLAG], "a rebuild finds them"
+    kept.restart()
+    world.table = kept.lake.table(NAME)
+    kept.clock.advance(3_540)
+    world.upsert({20: 1})
+    world.compact()
+    assert set(range(20, 25)) <= set(offsets(world.log))
+    kept.clock.advance(60)
+    world.upsert({21: 1})
+    world.compact()
+    assert offsets(world.log) == [15, 16, 17, 18, 19, 25, 26]
+    assert index_values(kept, 0) == [ABSENT]
+    world.check()
+    kept.restart()
+    assert index_values(kept, *range(5)) == [ABSENT] * 5
+    world.table = kept.lake.table(NAME)
+    world.check()
+
+
+def test_a_tombstone_that_was_replaced_leaves_what_replaced_it(kept: Kept) -> None:
+    world = World(kept, merge="versioned(v)", tombstone_ttl="1h")
+    world.upsert({1: 1, 2: 1})
+    world.delete(1, 2)
+    world.upsert({1: 7})
+    kept.clock.advance(3_600)
+    world.upsert({3: 1})
+    world.compact()
+    assert offsets(world.log) == [4, 5]
+    assert index_values(kept, 1, 2) == [4, ABSENT]
+    world.check()
+
+
+def index_values(kept: Kept, *wanted: int) -> list[int]:
+    prefix = table_prefix(kept.state(NAME).table.number)
+    found: list[int] = kept.server.engine.index.find(keys.encode([pa.array(wanted, pa.int64())], prefix)).tolist()
+    return found
