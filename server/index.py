@@ -63,6 +63,20 @@ class RangeReading:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What LMDB holds."""
+
+    keys: int = 0
+    bytes: int = 0
+    """Of the pages in use; the file also has free ones, and does not shrink."""
+
+    @property
+    def key_bytes(self) -> float:
+        """Bytes per key; 0 without keys."""
+        return self.bytes / self.keys if self.keys else 0.0
+
+
 class Index:
     """Owned by the commit loop; `begin` and `finish` serve readers.
 
@@ -87,15 +101,23 @@ class Index:
         self.on_problem: Callable[[], None] = lambda: None
         self._damaged = False
         self._staged_bytes = 0
+        self.size = self.size_at_start = Size()
+        """Of LMDB, as of the last checkpoint or rebuild."""
         self._finder, self._merger = IndexProcess(folder), IndexProcess(folder)
         try:
-            self._frozen_lsn = self._merged_lsn = self._finder.ask(worker.LSN, again=True)[0]
+            self._frozen_lsn = self._merged_lsn = self._sized(self._finder.ask(worker.LSN, again=True))
+            self.size_at_start = self.size
         except DamagedIndex as error:
             self._frozen_lsn = self._merged_lsn = -1
             self.found_problem(f"it is damaged: {error}", damaged=True)
         except BaseException:
             self.close()
             raise
+
+    def _sized(self, answer: tuple[int, bytes]) -> int:
+        lsn, data = answer
+        self.size = Size(*worker.SIZE.unpack(data))
+        return lsn
 
     @property
     def state(self) -> str:
@@ -288,7 +310,7 @@ class Index:
                 offsets = np.fromiter(islice(values, _STAGE_KEYS), dtype=np.int64, count=len(part))
                 self._merger.ask(worker.STAGE, part, offsets)
             self._disk.reach(CrashPoint.INDEX_STAGED)
-            self._merged_lsn = self._merger.ask(worker.MERGE, lsn=-1 if self._broken else lsn)[0]
+            self._merged_lsn = self._sized(self._merger.ask(worker.MERGE, lsn=-1 if self._broken else lsn))
             self._disk.reach(CrashPoint.INDEX_MERGED)
         except DamagedIndex as error:
             self.found_problem(f"it is damaged: {error}", damaged=True)
@@ -365,7 +387,7 @@ class Index:
         It holds all that commits made so far, some of it in other slots than they said: their entries are forgotten.
         """
         with self._writing:
-            merged_lsn = self._merger.ask(worker.MERGE, lsn=-1 if broken else lsn)[0]
+            merged_lsn = self._sized(self._merger.ask(worker.MERGE, lsn=-1 if broken else lsn))
             self._disk.reach(CrashPoint.REBUILD_FINISHED)
             with self.lock, self._highest_lock:
                 self._overlay, self._older = self._overlay.following(), ()

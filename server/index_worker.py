@@ -43,6 +43,7 @@ MAP_BYTES = 1 << 30
 MAP_BYTES_MAX = 1 << 46
 WALKED = struct.Struct("<QQQ")
 """Answer to WALK: live entries, sum of their mixed offsets, damaged ones; then the key to go on from, none: the end."""
+SIZE = struct.Struct("<QQ")
 WALK_SECONDS_MAX = 900.0
 FILL_KEYS = 1_000_000
 """In one transaction that fills an index which stands at nothing."""
@@ -201,6 +202,12 @@ class Store:
         """The LSN that the index stands at; -1 when it is empty."""
         with self._env.begin() as txn:
             return _mark(txn)
+
+    def size(self) -> bytes:
+        """Entries, and bytes of the pages that hold them, as `SIZE` packs them."""
+        stat = self._env.stat()
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return SIZE.pack(max(stat["entries"] - 1, 0), pages * stat["psize"])
 
     def find(self, asked: Keys) -> tuple[int, Ints]:
         """The index's LSN and each key's offset, ABSENT or DAMAGED, in one snapshot."""
@@ -444,7 +451,7 @@ def _answer(store: Store, request: _Request) -> tuple[int, bytes]:
         store.clear()
     elif op == UNSTAGE:
         store.unstage()
-    return store.lsn(), store.highest(request.asked.blob) if op == HIGHEST else b""
+    return store.lsn(), store.highest(request.asked.blob) if op == HIGHEST else store.size()
 
 
 def _answered(store: Store, request: _Request) -> tuple[int, bytes]:

@@ -217,6 +217,30 @@ FAMILIES = (
     Family("lakestore_scrub_bytes", "counter", "Bytes read again by the scrub.", lambda m: m.engine.scrubber.bytes),
     Family("lakestore_scrub_rounds", "counter", "Scrubs of everything.", lambda m: m.engine.scrubber.rounds),
     Family("lakestore_index_bytes", "gauge", "File of the index.", lambda m: m.engine.index_bytes()),
+    Family(
+        "lakestore_index_entries",
+        "gauge",
+        "Keys in that file, as of the last checkpoint; tombstones are among them.",
+        lambda m: m.engine.index.size.keys,
+    ),
+    Family(
+        "lakestore_index_used_bytes",
+        "gauge",
+        "Bytes of the file's pages that hold them; the others are free for new ones.",
+        lambda m: m.engine.index.size.bytes,
+    ),
+    Family(
+        "lakestore_index_entry_bytes",
+        "gauge",
+        "Bytes of those pages per key.",
+        lambda m: m.engine.index.size.key_bytes,
+    ),
+    Family(
+        "lakestore_index_grown_bytes",
+        "gauge",
+        "Bytes of those pages more than at the start of the server.",
+        lambda m: m.engine.index.size.bytes - m.engine.index.size_at_start.bytes,
+    ),
     Family("lakestore_segments", "gauge", "Segment files.", lambda m: sum(s["segments"] for s in m.status.values())),
     Family(
         "lakestore_segment_bytes",

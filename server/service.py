@@ -64,11 +64,24 @@ class Looks:
             "timeline": self._engine.timeline,
             "lsn": view.lsn,
             "index": self._engine.index.state,
+            "index_size": self._index_size(),
             "damage": self._engine.scrubber.damage or "none known",
             "token": token_text(self._engine, view.lsn),
             **self._health(),
         }
         return pb.StatusAnswer(status=orjson.dumps({**about, "tables": tables}).decode())
+
+    def _index_size(self) -> dict[str, Any]:
+        """As of the last checkpoint or rebuild; the file has free pages, too."""
+        index = self._engine.index
+        return {
+            "keys": index.size.keys,
+            "bytes": index.size.bytes,
+            "bytes_per_key": round(index.size.key_bytes, 1),
+            "grown_keys": index.size.keys - index.size_at_start.keys,
+            "grown_bytes": index.size.bytes - index.size_at_start.bytes,
+            "file_bytes": self._engine.index_bytes(),
+        }
 
     def _table(self, state: TableState) -> dict[str, Any]:
         decision = self._retention.decision(state.table.uuid)
