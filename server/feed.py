@@ -15,6 +15,7 @@ from typing import Protocol
 from lakestore import moments
 from lakestore.errors import Invalid, NotFound, PositionExpired
 from lakestore.schema import SYSTEM_TYPES
+from lakestore.server import marks
 from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
 from lakestore.server.feed_batches import Shape, live_piece, message, progress, run
@@ -157,13 +158,20 @@ class Feed:
             start = partial(_start, engine, start=request.start or "earliest", tables=shape.tables)
             opened = subscriptions.open(name, shape.tables, start, shared=True)
             seat = stack.enter_context(subscriptions.shared.joined(opened, request.member, request.session))
-            stream = MemberStream(engine, seat, shape, until, reads_lake=request.lake_snapshot)
+            stream = MemberStream(engine, self._dead, seat, shape, until, reads_lake=request.lake_snapshot)
+            hold = stack.enter_context(Hold(self._leases))
+            lsn, place = marks.position(opened, engine.view)
+            if place:
+                at = Token(engine.timeline, lsn, shape.tables, place)
+                take(hold, engine, self._leases, at, reads_lake=request.lake_snapshot)
             bell = stack.enter_context(engine.bells.heard(stream.bells))
             poll = None if listener.add_callback(bell.set) else POLL_SECONDS
             while listener.is_active():
                 bell.clear()
                 yield from stream.messages()
                 if not stream.moved:
+                    if not stream.has_snapshot():
+                        hold.is_over()
                     if stream.is_over():
                         return
                     stream.wait(bell, poll)

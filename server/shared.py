@@ -39,6 +39,9 @@ class Shared:
     @contextmanager
     def joined(self, held: Subscription, member: str, session: int) -> Iterator[Seat]:
         """A member's seat while it has a connection."""
+        most = self._engine.limits.name_chars
+        if len(member) > most:
+            raise Invalid(f"the member's name has {len(member)} characters; at most {most} are taken")
         with self._lock:
             group = self._group(held)
             number = group.join(member, session, self._clock.monotonic())

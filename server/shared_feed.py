@@ -9,21 +9,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
 import pyarrow as pa
 
 from lakestore.errors import PositionExpired
 from lakestore.schema import Table
 from lakestore.server.engine import Engine
-from lakestore.server.feed_batches import Shape, live_rows, message
+from lakestore.server.feed_batches import Shape, live_piece, message
 from lakestore.server.feed_cache import Prepared
 from lakestore.server.member_batches import member_run
+from lakestore.server.reads import DeadCache
 from lakestore.server.shared import Moves, Seat, bell_key, current
 from lakestore.server.sharing import Bucket
 from lakestore.server.state import TableState, View
 from lakestore.server.subscription import NO_CUT, Mark
-from lakestore.token import Part, Token
+from lakestore.token import Part, Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
 
 SETTLE_SECONDS = 1.0
@@ -39,26 +39,22 @@ class _Reading:
     """The acknowledged offset at which it began."""
     at: Mark
     """Behind what was sent, and what had nothing to send."""
-    rows: Iterator[tuple[pa.RecordBatch, int]] | None = None
-    """Its snapshot, while that is read."""
+    reached: int | None = None
+    """How far its snapshot was read out of the log; None before it is."""
     ahead: list[tuple[pa.RecordBatch, int]] = field(default_factory=list)
-    """The next batches of it, of which the last one ends it."""
-
-    def look_ahead(self) -> bool:
-        """Have the next two batches with rows, or all that are left; False: look again, a condition left some out."""
-        assert self.rows is not None, "only of a snapshot that is read"
-        room = 2 - len(self.ahead)
-        found = list(islice(self.rows, room))
-        self.ahead += [(batch, after) for batch, after in found if batch.num_rows]
-        return len(found) < room or len(self.ahead) == 2
+    """The next batches with rows, each with the offset behind it: the last one of all ends the snapshot."""
+    is_read: bool = False
+    """Whether there are no more."""
 
 
 class MemberStream:
     """One connection of a member; used by one thread."""
 
-    def __init__(self, engine: Engine, seat: Seat, shape: Shape, until: int | None, *, reads_lake: bool) -> None:
-        self._engine, self._seat, self._shape, self._until = engine, seat, shape, until
-        self._reads_lake = reads_lake
+    def __init__(
+        self, engine: Engine, dead: DeadCache, seat: Seat, shape: Shape, until: int | None, *, reads_lake: bool
+    ) -> None:
+        self._engine, self._dead, self._seat, self._shape = engine, dead, seat, shape
+        self._until, self._reads_lake = until, reads_lake
         self._readings: dict[Bucket, _Reading] = {}
         self._known: dict[Bucket, _Reading] = {}
         self.moved = False
@@ -88,6 +84,11 @@ class MemberStream:
             for bucket, reading in self._readings.items()
         )
 
+    def has_snapshot(self) -> bool:
+        """Whether some bucket of the subscription, this member's or not, still reads its snapshot."""
+        held = current(self._engine.view, self._seat.name)
+        return any(mark.cut != NO_CUT for table in held.marks for mark in table)
+
     def wait(self, bell: threading.Event, poll: float | None) -> None:
         """Until something changes, or time alone changes something."""
         again = self._settle()
@@ -110,20 +111,19 @@ class MemberStream:
             if reading.at.cut == NO_CUT:
                 continue
             state = view.by_uuid(bucket[0])
-            if reading.rows is None and not state.has_all_rows:
+            if reading.reached is None and not state.has_all_rows:
                 yield from self._from_lake(view, state, reading.at.cut)
             else:
                 yield from self._snapshot(view, state, bucket, reading)
             return
 
     def _snapshot(self, view: View, state: TableState, bucket: Bucket, reading: _Reading) -> Iterator[Prepared]:
-        cut, whole = reading.at.cut, Mark(_end(view, bucket, reading.at.cut))
-        if reading.rows is None:
-            start, limits = reading.at.offset, self._engine.limits
-            reading.rows = live_rows(state, self._shape, bucket[1], start, cut, limits)
-        self.moved = True
-        if not reading.look_ahead():
-            return
+        cut, self.moved = reading.at.cut, True
+        if len(reading.ahead) < 2 and not reading.is_read:
+            self._look_ahead(state, bucket, reading)
+            if len(reading.ahead) < 2 and not reading.is_read:
+                return
+        whole = Mark(_end(view, bucket, cut))
         if not reading.ahead:
             reading.at = whole
             return
@@ -134,6 +134,16 @@ class MemberStream:
             reading.at = mark
             yield self._message(state.versions.at(cut), batch, {bucket: mark}, snapshot=True)
 
+    def _look_ahead(self, state: TableState, bucket: Bucket, reading: _Reading) -> None:
+        """The next piece of a snapshot; while the consumer takes its time, no view is kept for it."""
+        log, cut = state.logs[bucket[1]], reading.at.cut
+        at = reading.at.offset if reading.reached is None else reading.reached
+        dead = self._dead.of(*bucket, log, 0, log.at_lsn(cut).end)
+        found = live_piece(state, self._shape, Place(*bucket, at), cut, dead, self._engine.limits)
+        reading.reached = found[-1][1] if found else at
+        reading.is_read = not found
+        reading.ahead += [(batch, after) for batch, after in found if batch.num_rows]
+
     def _from_lake(self, view: View, state: TableState, cut: int) -> Iterator[Prepared]:
         """What tells the member to read the snapshot of its buckets itself, for old rows are only in the lake."""
         table = state.versions.at(cut)
@@ -143,7 +153,7 @@ class MemberStream:
                 " let a newer one share the subscription"
             )
         readings = self._readings.items()
-        own = [b for b, reading in readings if b[0] == table.uuid and reading.at.cut == cut and reading.rows is None]
+        own = [b for b, reading in readings if b[0] == table.uuid and reading.at.cut == cut and reading.reached is None]
         marks = {bucket: Mark(_end(view, bucket, cut)) for bucket in own}
         if self._sends(marks):
             for bucket, mark in marks.items():

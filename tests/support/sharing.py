@@ -8,6 +8,7 @@ from typing import Any
 from lakestore.client.changes import ChangeBatch
 from lakestore.client.share import Share
 from lakestore.server.feed_batches import Shape
+from lakestore.server.reads import DeadCache
 from lakestore.server.shared_feed import MemberStream
 from lakestore.server.subscriptions import Subscriptions
 from lakestore.token import Place, Token
@@ -38,7 +39,7 @@ class Consumer:
         held = verbs.open(self._name, tables, lambda _: start, shared=True)
         seat = self._stack.enter_context(verbs.shared.joined(held, self.member, self.session))
         shape = Shape(tables, before_images=False, columns=())
-        self._stream = MemberStream(server.engine, seat, shape, None, reads_lake=False)
+        self._stream = MemberStream(server.engine, DeadCache(8), seat, shape, None, reads_lake=False)
 
     def disconnect(self) -> None:
         """The connection ends."""
