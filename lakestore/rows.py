@@ -6,7 +6,8 @@ cast to the table's types losslessly or refused with the column, the row and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import google_crc32c
@@ -20,6 +21,9 @@ from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.projection import filled
 from lakestore.schema import Column, Table
+
+NAMING = ("partial", "versioned", "aggregate")
+"""Merge engines for which it matters what columns rows name."""
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -104,6 +108,23 @@ def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
         raise Invalid(f"rows of type {type(rows).__name__} are not a table, batch, data frame or list of dicts")
     batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def by_columns(rows: Any, table: Table) -> list[Any]:
+    """What users hand in, in parts, in order, whose rows name the same columns.
+
+    Only where a column that a row does not name is another thing than a null: dicts for the engines that leave it be.
+    """
+    several = isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)) and len(rows) > 1
+    if not several or table.merge.engine not in NAMING or not all(isinstance(row, Mapping) for row in rows):
+        return [rows]
+    keys = [tuple(str(row.get(name)) for name in table.primary_key) for row in rows]
+    if len(set(keys)) < len(keys):  # changes of one key stay in their order
+        return [list(part) for _, part in groupby(rows, key=frozenset)]
+    parts: dict[frozenset[str], list[Any]] = {}
+    for row in rows:
+        parts.setdefault(frozenset(row), []).append(row)
+    return list(parts.values())
 
 
 def conform(

@@ -84,3 +84,8 @@ def fitting(lake: Lake, definition: Table, data: Any) -> tuple[Table, pa.RecordB
     if newest == definition:
         return definition, batch
     return newest, rows.from_user(data, newest.schema)
+
+
+def fitting_parts(lake: Lake, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
+    """As `fitting`, in parts that name the same columns where the merge engine asks for it."""
+    return [fitting(lake, definition, part) for part in rows.by_columns(data, definition)]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakestore import evolution, moments
 from lakestore.client import credentials
 from lakestore.client import transport as transports
-from lakestore.client.alter import fitting
+from lakestore.client.alter import fitting_parts
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.combine import Combiner
 from lakestore.client.producer import ProducerPool
@@ -70,8 +70,8 @@ class Commit:
         self._add(table, pb.APPEND, data)
 
     def _add(self, table: str, kind: pb.ChangeKind.ValueType, data: Any) -> None:
-        version, batch = fitting(self._lake, self._lake.definition_of(table), data)
-        self._changes.append(change(table, kind, [batch], version.schema_id))
+        for version, batch in fitting_parts(self._lake, self._lake.definition_of(table), data):
+            self._changes.append(change(table, kind, [batch], version.schema_id))
 
     def send(self) -> None:
         """Commit what was added."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from lakestore.client import lookups
-from lakestore.client.alter import fitting, steps_of
+from lakestore.client.alter import fitting, fitting_parts, steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.combine import Write
 from lakestore.client.producer import Producer
-from lakestore.client.writer import Writer
+from lakestore.client.writer import Writer, change
 from lakestore.evolution import Step
 from lakestore.moments import At, position_text
 from lakestore.schema import Table as Definition
@@ -65,11 +65,19 @@ class Table:
         return self._write(pb.APPEND, data)
 
     def upsert(self, data: Any) -> str:
-        """Insert or update rows by key; the commit's token."""
+        """Insert or update rows by key; the commit's token.
+
+        What becomes of a row whose key is there is the merge engine's to say. Of a `partial` or `aggregate` table
+        columns that rows do not name are left as they are: a list of dicts may name others in each row.
+        """
         return self._write(pb.UPSERT, data)
 
     def delete(self, data: Any) -> str:
-        """Delete keys; the commit's token. `last_result.not_found` counts the absent ones."""
+        """Delete keys; the commit's token. `last_result.not_found` counts the absent ones.
+
+        Rows of a `partial` table that name other columns than the key have those set to null; rows of a `versioned`
+        table that name the version delete only what is not newer.
+        """
         return self._write(pb.DELETE, data)
 
     def insert_if_absent(self, data: Any) -> pa.Table:
@@ -79,11 +87,17 @@ class Table:
         inserted and ignored ones.
         """
         version, batch = fitting(self._lake, self.definition, data)
-        token = self._write(pb.INSERT, batch)
+        token = self._write(pb.INSERT, data)
         return lookups.lookup(self._lake, version, batch, at=token)
 
     def _write(self, kind: pb.ChangeKind.ValueType, data: Any) -> str:
-        version, batch = fitting(self._lake, self.definition, data)
+        parts = fitting_parts(self._lake, self.definition, data)
+        if len(parts) > 1:
+            changes = [change(self.name, kind, [batch], version.schema_id) for version, batch in parts]
+            answer = self._lake.producers.commit(changes)
+            self.last_result = _total(answer.results)
+            return self._lake.seen(answer.token)
+        version, batch = parts[0]
         written = self._lake.single_writes.commit(Write(self.name, kind, batch, version.schema_id))
         self.last_result = written.result
         return self._lake.seen(written.token)
@@ -137,3 +151,12 @@ class Table:
             [self.name], start, until, columns, subscription, before_images=before_images, where=where, member=name
         )
         return ChangeStream(self._lake.transport, asked, progress=progress)
+
+
+def _total(results: Sequence[pb.ChangeResult]) -> pb.ChangeResult:
+    """What several changes of one table did together."""
+    total = pb.ChangeResult(table=results[0].table, schema_id=results[-1].schema_id)
+    for result in results:
+        for name in ("inserted", "updated", "deleted", "not_found", "ignored", "unchanged", "folded"):
+            setattr(total, name, getattr(total, name) + getattr(result, name))
+    return total

@@ -35,8 +35,19 @@ PUT_SECONDS = 120.0
 @dataclass(slots=True)
 class _Pending:
     kind: pb.ChangeKind.ValueType
-    batch: pa.RecordBatch
+    batches: list[pa.RecordBatch]
+    """More than one if their rows name different columns, which matters to the table's merge engine."""
     progress: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return sum(int(batch.nbytes) for batch in self.batches)
+
+    def joins(self, other: _Pending) -> bool:
+        """Whether both may be one change."""
+        alike = self.kind == other.kind and len(self.batches) == len(other.batches) == 1
+        return alike and bool(self.batches[0].schema == other.batches[0].schema)
 
 
 class Writer:
@@ -70,31 +81,33 @@ class Writer:
 
     def append(self, data: Any, *, progress: str = "") -> None:
         """Rows for a log table."""
-        self._put(pb.APPEND, rows.from_user(data, self._table.schema), progress)
+        self._put(pb.APPEND, data, progress)
 
     def upsert(self, data: Any, *, progress: str = "") -> None:
         """Rows to insert or update by key."""
-        self._put(pb.UPSERT, rows.from_user(data, self._table.schema), progress)
+        self._put(pb.UPSERT, data, progress)
 
     def insert_if_absent(self, data: Any, *, progress: str = "") -> None:
         """Rows to insert where their keys are not there."""
-        self._put(pb.INSERT, rows.from_user(data, self._table.schema), progress)
+        self._put(pb.INSERT, data, progress)
 
     def delete(self, data: Any, *, progress: str = "") -> None:
         """Keys to delete."""
-        self._put(pb.DELETE, rows.from_user(data, self._table.schema), progress)
+        self._put(pb.DELETE, data, progress)
 
-    def _put(self, kind: pb.ChangeKind.ValueType, batch: pa.RecordBatch, progress: str) -> None:
+    def _put(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str) -> None:
         PROCESS.check()
+        batches = [rows.from_user(part, self._table.schema) for part in rows.by_columns(data, self._table)]
+        pending = _Pending(kind, batches, progress)
         with self._state:
-            room = self._state.wait_for(lambda: self._has_room(batch.nbytes), seconds_left(PUT_SECONDS))
+            room = self._state.wait_for(lambda: self._has_room(pending.nbytes), seconds_left(PUT_SECONDS))
             if self._closing:
                 raise Invalid("the writer is closed")
             self._raise_failure()
             if not room:
                 raise Exhausted("the server does not keep up and the writer's window is full: write more slowly")
-            self._buffer.append(_Pending(kind, batch, progress))
-            self._held_bytes += batch.nbytes
+            self._buffer.append(pending)
+            self._held_bytes += pending.nbytes
             self._state.notify_all()
 
     def _has_room(self, size: int) -> bool:
@@ -108,7 +121,7 @@ class Writer:
         one whose outcome is unknown, those in front may be."""
         with self._state:
             waiting = [pending for request in self._unanswered for pending in self._sent[request.sequence]]
-            return [pending.batch for pending in (*waiting, *self._buffer)]
+            return [batch for pending in (*waiting, *self._buffer) for batch in pending.batches]
 
     def flush(self) -> str:
         """Wait until everything is durable; the last commit's token."""
@@ -193,10 +206,11 @@ class Writer:
             self._unanswered.append(request)
             self._sent[request.sequence] = batches
             self._state.notify_all()
-        taken = [pending.batch for pending in batches]
-        encoded = change(self._table.name, batches[0].kind, taken, self._table.schema_id)
+        kind, several = batches[0].kind, len(batches[0].batches) > 1
+        parts = [[batch] for batch in batches[0].batches] if several else [[p.batches[0] for p in batches]]
+        encoded = [change(self._table.name, kind, part, self._table.schema_id) for part in parts]
         with self._state:
-            request.changes.append(encoded)
+            request.changes.extend(encoded)
             self._state.notify_all()
         return request
 
@@ -209,12 +223,11 @@ class Writer:
     def _taken(self) -> list[_Pending]:
         """The first pending rows, with those behind them that fit into the same commit."""
         taken = [self._buffer.popleft()]
-        count, size = taken[0].batch.num_rows, taken[0].batch.nbytes
-        while self._buffer:
+        count, size = taken[0].batches[0].num_rows, taken[0].nbytes
+        while self._buffer and self._buffer[0].joins(taken[0]):
             pending = self._buffer[0]
-            count, size = count + pending.batch.num_rows, size + pending.batch.nbytes
-            fits = count <= COMMIT_ROWS_MAX and size <= COMMIT_BYTES_MAX
-            if not fits or pending.kind != taken[0].kind or pending.batch.schema != taken[0].batch.schema:
+            count, size = count + pending.batches[0].num_rows, size + pending.nbytes
+            if count > COMMIT_ROWS_MAX or size > COMMIT_BYTES_MAX:
                 break
             taken.append(self._buffer.popleft())
         return taken
@@ -226,7 +239,7 @@ class Writer:
         with self._state:
             while self._unanswered and self._unanswered[0].sequence <= answer.sequence:
                 sequence = self._unanswered.popleft().sequence
-                self._held_bytes -= sum(pending.batch.nbytes for pending in self._sent.pop(sequence))
+                self._held_bytes -= sum(pending.nbytes for pending in self._sent.pop(sequence))
                 self._doubtful.discard(sequence)
             self.token = answer.token
             self._state.notify_all()
