@@ -459,7 +459,10 @@ def _check_keys(table: Table) -> None:
             raise Invalid(f"table {table.name}: the {what} names a column twice")
         for name in names:
             if table.column(name).type in ("float32", "float64"):
-                raise Invalid(f"table {table.name}: column {name!r} is a float and cannot be in the {what}")
+                raise Invalid(
+                    f"table {table.name}: column {name!r} is a float and cannot be in the {what}: "
+                    "NaN equals nothing and 0.0 equals -0.0; use a decimal, an integer or a string"
+                )
             if types.is_nested(table.column(name).type):
                 raise Invalid(f"table {table.name}: column {name!r} is nested and cannot be in the {what}")
     for name in table.primary_key:

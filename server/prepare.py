@@ -172,16 +172,28 @@ def _routed(
     table: Table, batch: pa.RecordBatch, given: frozenset[int], kind: str, *, producer: str, limits: Limits
 ) -> Change:
     """Key the rows of a conforming batch and sort them by bucket."""
-    buckets = _buckets(table, batch, producer)
+    sent, buckets = batch, _buckets(table, batch, producer)
     if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
         order = np.argsort(buckets, kind="stable")
         buckets, batch = buckets[order], batch.take(pa.array(order))
     index_keys: list[bytes] = []
     if table.keyed:
-        columns = [batch.column(name) for name in table.primary_key]
-        index_keys = keys.encode(columns, table_prefix(table.number), limits.key_bytes)
+        try:
+            index_keys = _index_keys(table, batch, limits)
+        except Invalid:
+            _index_keys(table, sent, limits)  # which names the row as it was sent
+            raise
     stored = _stored(table, batch)
     return Change(table, stored, buckets, index_keys, kind == "DELETE", given, kind == "INSERT")
+
+
+def _index_keys(table: Table, batch: pa.RecordBatch, limits: Limits) -> list[bytes]:
+    columns = [batch.column(name) for name in table.primary_key]
+    try:
+        return keys.encode(columns, table_prefix(table.number), limits.key_bytes)
+    except Invalid as error:
+        names = ", ".join(map(repr, table.primary_key))
+        raise Invalid(f"table {table.name}: key of {names}: {error.message}") from error
 
 
 def _buckets(table: Table, batch: pa.RecordBatch, producer: str) -> npt.NDArray[np.int32]:
