@@ -59,7 +59,7 @@ class Valid:
     @property
     def ends(self) -> Ints:
         """Of each key that has one, the last."""
-        return np.append(self.starts[1:], len(self.rows)) - 1
+        return np.append(self.starts, len(self.rows))[1:] - 1
 
     def spread(self, made: pa.Array) -> pa.Array:
         """A value for each key that has one as a column for all keys."""

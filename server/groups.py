@@ -95,7 +95,7 @@ class Stack:
     @property
     def ends(self) -> Ints:
         """Of each key its last place in `order`."""
-        return np.append(self.starts[1:], len(self.order)) - 1
+        return np.append(self.starts, len(self.order))[1:] - 1
 
 
 def slots_of(keys: Sequence[bytes]) -> Ints:

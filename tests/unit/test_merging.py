@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from lakestore import merge as ls_merge
 from tests.support.merge_cases import CASES, MODES, Case
 
 LENGTH = 2
@@ -20,3 +22,15 @@ def test_short_sequences_are_merged_as_the_model_merges_them(
 ) -> None:
     with ls.open(tmp_path) as lake:
         mode(lake, case, LENGTH)
+
+
+def test_changes_that_leave_nothing_to_aggregate_are_taken(tmp_path: Path) -> None:
+    """No rows at all, or rows of which none is inserted."""
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("v", pa.string())])
+    with ls.open(tmp_path) as lake:
+        merge = ls_merge.aggregate({"n": "sum", "v": "last"})
+        table = lake.create_table("t.k", schema, primary_key=["id"], merge=merge)
+        table.upsert([{"id": 1, "n": 2, "v": "x"}])
+        table.insert_if_absent([{"id": 1, "n": 5, "v": "y"}])
+        table.upsert(schema.empty_table())
+        assert table.scan().to_arrow().to_pylist() == [{"id": 1, "n": 2, "v": "x"}]
