@@ -45,12 +45,11 @@ def run(view: View, shape: Shape, at: Token, limit: int, limits: Limits) -> Run:
     return Run(upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits.read_batch_bytes)))
 
 
-def message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool) -> Prepared:
-    """Rows as a message."""
-    data = encode(batch.schema, [batch])
-    return Prepared.of(
-        pb.ChangeBatch(table=table.name, rows=data, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
-    )
+def message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool, goes_on: bool = False) -> Prepared:
+    """Rows as a message; those of commits that go on in the next one have a token that lies before them."""
+    made = pb.ChangeBatch(table=table.name, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
+    made.rows, made.goes_on = encode(batch.schema, [batch]), goes_on
+    return Prepared.of(made)
 
 
 def progress(table: Table, token: Token) -> Prepared:
@@ -132,7 +131,7 @@ def _between(view: View, shape: Shape, at: Token, upto: int, nbytes: int) -> lis
             batches += [(table, piece) for piece in bounded(batch, nbytes)]
     last = len(batches) - 1
     return [
-        message(table, batch, replace(at, lsn=upto) if i == last else at, snapshot=False)
+        message(table, batch, replace(at, lsn=upto) if i == last else at, snapshot=False, goes_on=i < last)
         for i, (table, batch) in enumerate(batches)
     ]
 

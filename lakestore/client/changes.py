@@ -43,6 +43,9 @@ class ChangeBatch:
         """`database.table`."""
         self.token = token or message.token
         """Go on from here: `changes(start=batch.token)`."""
+        self.whole = not message.goes_on and not (message.read_the_lake and self.token == message.token)
+        """Whether the token lies behind these rows. If not, it lies before them, as their commits go on in the next
+        batch: who applies commits whole applies these together with what follows up to a whole one."""
         self.schema_id = message.schema_id
         """The version of the table that these rows are in; all of a batch are in one."""
         self.snapshot = message.snapshot

@@ -45,8 +45,9 @@ class Seen:
             here = offsets[buckets == bucket]
             last = int(here[-1])
             before, count = self._last.get((table, bucket), (-1, 0))
-            again = count if before == last else 0
-            self._last[table, bucket] = last, again + int((here == last).sum())
+            handed = (count if before == last else 0) + int((here == last).sum())
+            self._last[table, bucket] = last, handed
+            self._again[table, bucket] = handed  # this connection brought them all
 
     def fresh(self, table: str, buckets: Ints, offsets: Ints) -> npt.NDArray[np.bool_]:
         """Which rows were not handed out yet."""
