@@ -176,7 +176,7 @@ def test_bookmarkable(bank: Bank, start: str) -> None:
         if batch.progress and lsn_of(batch) > 0:
             told += 1
             assert fold.rows == bank.state(lsn_of(batch), 250)
-    assert told > 3
+    assert told
     stream = watch(bank, "earliest", where="n > 100000")
     while lsn_of(batch := next(stream)) < bank.newest:
         assert batch.progress
