@@ -177,6 +177,8 @@ def test_bookmarkable(bank: Bank, start: str) -> None:
             told += 1
             assert fold.rows == bank.state(lsn_of(batch), 250)
     assert told
+    for _ in range(10):
+        bank.transfer()
     stream = watch(bank, "earliest", where="n > 100000")
     while lsn_of(batch := next(stream)) < bank.newest:
         assert batch.progress
