@@ -19,12 +19,13 @@ def has_compressed(data: bytes) -> bool:
     """Whether any message of an IPC stream is compressed."""
     reader = pa.ipc.MessageReader.open_stream(data)
     try:
-        return any(_is_compressed(bytes(message.metadata)) for message in reader)
+        return any(is_compressed(bytes(message.metadata)) for message in reader)
     except struct.error as error:
         raise pa.ArrowInvalid(f"a message's metadata is damaged: {error}") from error
 
 
-def _is_compressed(metadata: bytes) -> bool:
+def is_compressed(metadata: bytes) -> bool:
+    """Whether a message is, by its metadata, which Arrow has verified."""
     root = struct.unpack_from("<I", metadata)[0]
     place = _field(metadata, root, _HEADER_TYPE)
     kind = metadata[place] if place else 0

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from lakestore import few_keys
 from lakestore.errors import Invalid
 from lakestore.limits import WIDEST
 
@@ -35,6 +36,9 @@ Matrix = npt.NDArray[np.uint8]
 
 def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
     """Each row's key as the index takes it: prefix, then the encoded parts."""
+    few = few_keys.whole(columns)
+    if few is not None and all(len(key) <= min(_WHOLE_BYTES_MAX - len(prefix), bytes_max) for key in few):
+        return [prefix + key for key in few]
     full = fixed(columns, prefix)
     if full is not None:
         return _rows_of(full)
@@ -76,11 +80,12 @@ def buckets(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int32]:
     """The bucket of each row by its bucket key."""
     if count == 1:
         return np.zeros(len(columns[0]), dtype=np.int32)
-    matrix = _matrix(columns)
+    few = few_keys.whole(columns)
+    matrix = _matrix(columns) if few is None else None
     if matrix is not None:
         hashes = murmur3(matrix)
     else:
-        keys = _bytes_of(_joined(columns))
+        keys = few if few is not None else _bytes_of(_joined(columns))
         hashes = np.fromiter(map(mmh3.mmh3_32_uintdigest, keys), dtype=np.uint32, count=len(keys))
     return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
 

@@ -6,6 +6,7 @@ cast to the table's types losslessly or refused with the column, the row and the
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore import python_rows
-from lakestore.arrow_message import has_compressed
+from lakestore.arrow_message import has_compressed, is_compressed
 from lakestore.casting import Cast
 from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import DEFAULT, Limits
@@ -24,6 +25,14 @@ from lakestore.schema import Column, Table
 
 NAMING = ("partial", "versioned", "aggregate")
 """Merge engines for which it matters what columns rows name."""
+SMALL_BYTES_MAX = 64 << 10
+"""Of a stream that is read without a reader, as far as its schema was seen before."""
+SCHEMA_BYTES_MAX, SCHEMAS_KEPT = 4 << 10, 512
+_FRAME = struct.Struct("<Ii")
+_CONTINUES = 0xFFFFFFFF
+_STREAM_END = _FRAME.pack(_CONTINUES, 0)
+_KNOWN: dict[bytes, pa.Schema] = {}
+"""Schema messages that were read before."""
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -45,6 +54,9 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
     if crc is not None and crc32c(data) != crc:
         raise Invalid("the rows do not match their checksum: send them again")
     try:
+        known = _decoded_as_before(data, limits)
+        if known is not None:
+            return known
         if has_compressed(data):
             raise Invalid("the rows are compressed: send Arrow IPC without compression")
         with pa.ipc.open_stream(data) as reader:
@@ -53,9 +65,50 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
             batches = _read_bounded(reader, limits)
         for batch in batches:
             batch.validate(full=True)
+        _remember(data, schema)
         return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)
-    except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError) as error:
+    except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError, EOFError, struct.error) as error:
         raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error
+
+
+def _schema_end(data: bytes) -> int:
+    """The end of the stream's first message, its schema; 0 where there is no room for it."""
+    if len(data) < _FRAME.size:
+        return 0
+    mark, size = _FRAME.unpack_from(data)
+    end = int(_FRAME.size + size)
+    return end if mark == _CONTINUES and 0 < size <= SCHEMA_BYTES_MAX and end + _FRAME.size <= len(data) else 0
+
+
+def _remember(data: bytes, schema: pa.Schema) -> None:
+    """Keep a schema that was read and checked, under its bytes: producers and look-ups send the same one for ever."""
+    end = _schema_end(data)
+    if end and not any(pa.types.is_nested(field.type) or pa.types.is_dictionary(field.type) for field in schema):
+        if len(_KNOWN) >= SCHEMAS_KEPT:
+            _KNOWN.clear()
+        _KNOWN[data[:end]] = schema
+
+
+def _decoded_as_before(data: bytes, limits: Limits) -> pa.RecordBatch | None:
+    """The one validated batch of a small stream whose schema is known; None for all others."""
+    if len(data) > SMALL_BYTES_MAX:
+        return None
+    at = _schema_end(data)
+    schema = _KNOWN.get(data[:at]) if at else None
+    if schema is None:
+        return None
+    mark, size = _FRAME.unpack_from(data, at)
+    if mark != _CONTINUES or size <= 0:
+        return None
+    message = pa.ipc.read_message(pa.py_buffer(data)[at:])
+    end = at + _FRAME.size + size + (message.body.size if message.body else 0)
+    if message.type != "record batch" or data[end:] != _STREAM_END or is_compressed(bytes(message.metadata)):
+        return None
+    batch = pa.ipc.read_record_batch(message, schema)
+    if batch.num_rows > limits.batch_rows or batch.get_total_buffer_size() > limits.batch_memory_bytes:
+        return None
+    batch.validate(full=True)
+    return batch
 
 
 def _check_names(fields: Iterable[pa.Field]) -> None:
@@ -70,7 +123,7 @@ def _read_bounded(reader: pa.RecordBatchStreamReader, limits: Limits) -> list[pa
     batches: list[pa.RecordBatch] = []
     total_bytes = total_rows = 0
     for batch in reader:
-        total_bytes += batch.nbytes
+        total_bytes += batch.get_total_buffer_size()  # `nbytes` follows offsets, which are not validated yet
         total_rows += batch.num_rows
         if total_bytes > limits.batch_memory_bytes:
             raise Invalid(f"the rows take more than {limits.batch_memory_bytes} bytes: send smaller batches")

@@ -27,6 +27,7 @@ INSERT, UPDATE, DELETE = 0, 1, 2
 JOIN_COUNT = 16
 JOIN_ROWS_MAX = 65_536
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
+_FIRST: Ints = np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +426,10 @@ class BucketLog:
 
     def located(self, offsets: Ints) -> Iterator[tuple[Ints, Piece, Ints]]:
         """(places in `offsets`, piece, rows in it) of these offsets, piece by piece in offset order."""
-        order = np.argsort(offsets, kind="stable") if len(offsets) > 1 else np.zeros(len(offsets), dtype=np.int64)
+        if len(offsets) == 1:
+            yield _FIRST, *self._place(offsets)
+            return
+        order = np.argsort(offsets, kind="stable")
         wanted = offsets[order]
         piece_of = np.searchsorted(self._starts, wanted, side="right") - 1
         cuts = [0, *(np.flatnonzero(np.diff(piece_of)) + 1).tolist(), len(wanted)]
@@ -435,6 +439,14 @@ class BucketLog:
             if rows.min() < 0:
                 raise Internal(f"no row is left at offset {int(wanted[first:last][rows.argmin()])}")
             yield order[first:last], piece, rows
+
+    def _place(self, offset: Ints) -> tuple[Piece, Ints]:
+        """(piece, row in it) of a single offset."""
+        piece = self._pieces[int(np.searchsorted(self._starts, offset[0], side="right")) - 1]
+        row = piece.places(offset)
+        if row[0] < 0:
+            raise Internal(f"no row is left at offset {int(offset[0])}")
+        return piece, row
 
     def values(self, name: str, offsets: Ints) -> npt.NDArray[Any]:
         """A system column at these offsets."""

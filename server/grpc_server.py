@@ -121,6 +121,8 @@ class _Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
+        self._admitted: dict[str, tuple[Any, Any]] = {}
+        """Path to a handler and what was made of it."""
 
     def intercept_service(
         self, continuation: Callable[[Any], Any], handler_call_details: grpc.HandlerCallDetails
@@ -128,11 +130,15 @@ class _Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]
         handler, path = continuation(handler_call_details), handler_call_details.method
         if handler is None or self._admission.is_open(path):
             return handler
+        known = self._admitted.get(path)
+        if known is not None and known[0] is handler:
+            return known[1]
 
         def begin(context: grpc.ServicerContext) -> RpcCall:
             return self._admission.rpc(path, _token(context), _certificate_names(context))
 
-        return _admitted(handler, begin)
+        self._admitted[path] = handler, _admitted(handler, begin)
+        return self._admitted[path][1]
 
 
 def _admitted(handler: Any, begin: Callable[[grpc.ServicerContext], RpcCall]) -> Any:

@@ -43,6 +43,9 @@ class _Keys:
         table, source = state.table, _source(state, request)
         if not table.keyed:
             raise Invalid(f"table {table.name} has no primary key to look up")
+        if source.schema_id == table.schema_id and _fits(batch, table):
+            columns = dict(zip(table.primary_key, batch.columns, strict=True))
+            return _Keys(batch.columns, [columns[name] for name in table.bucket_key], True)
         named = [name for name in source.primary_key if name in batch.schema.names]
         given = renamed(batch.select(named), source, table)
         is_whole = len(named) == len(table.primary_key)
@@ -170,6 +173,14 @@ def check_created(state: TableState, lsn: int) -> None:
     """Refuse a cut that is older than the table."""
     if state.created_lsn > lsn:
         raise Invalid(f"table {state.table.name} did not exist at this position")
+
+
+def _fits(batch: pa.RecordBatch, table: Table) -> bool:
+    """Whether a batch is the whole key as the table has it: nothing to rename, cast or refuse."""
+    if batch.schema.names != list(table.primary_key):
+        return False
+    wanted = (table.column(name).arrow.type for name in table.primary_key)
+    return all(c.type == kind and not c.null_count for c, kind in zip(batch.columns, wanted, strict=True))
 
 
 def _source(state: TableState, request: pb.LookupRequest) -> Table:

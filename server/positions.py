@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from lakestore import moments
 from lakestore.errors import Invalid, PositionExpired, Unavailable
@@ -11,16 +12,26 @@ from lakestore.server.state import TableState, View
 from lakestore.token import Token
 
 AT_WAIT_SECONDS = 30.0
+TOKEN_CHARS_KEPT = 256
+"""Of a token that is remembered: clients name the same one in every read until they write again."""
 
 
 def token_text(engine: Engine, lsn: int) -> str:
     """The token of an LSN of this server's history."""
-    return str(Token(engine.timeline, lsn))
+    return _text(engine.timeline, lsn)
+
+
+@lru_cache(maxsize=256)
+def _text(timeline: str, lsn: int) -> str:
+    return str(Token(timeline, lsn))
+
+
+_parsed = lru_cache(maxsize=256)(Token.parse)
 
 
 def parse_token(text: str, engine: Engine) -> Token:
     """A token of this server's history."""
-    token = Token.parse(text)
+    token = _parsed(text) if len(text) <= TOKEN_CHARS_KEPT else Token.parse(text)
     if token.timeline != engine.timeline:
         raise PositionExpired("the position belongs to another history of this server: read a snapshot")
     return token
