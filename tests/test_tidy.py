@@ -55,6 +55,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "py4j": ("tiering/", "spark_reader/"),
     "duckdb": ("lakestore/union/sql.py",),
     "click": ("lakestore/cli/",),
+    "confluent_kafka": ("lakestore/kafka.py",),
     "starlette": ("server/http.py", "server/http_gate.py", "server/catalog/rest.py"),
     "uvicorn": ("server/http.py", "server/http_protocol.py"),
 }

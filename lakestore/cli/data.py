@@ -14,6 +14,7 @@ from lakestore.cli import formats, json_lines
 from lakestore.cli import output as shown
 from lakestore.cli.output import Progress, emit, emit_json, emit_lines
 from lakestore.cli.server import connected, json_option, server_option
+from lakestore.cli.sink import sink_options, written_to_kafka
 from lakestore.errors import Fenced, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
 
 
 @click.command()
-@click.argument("table")
+@click.argument("tables", metavar="TABLE...", nargs=-1, required=True)
 @click.option(
     "--start",
     default="earliest",
@@ -176,10 +177,11 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
 @click.option("--shared", is_flag=True, help="Share the subscription with others: read some of its buckets at a time.")
 @click.option("--member", help="What this consumer is called among those that share the subscription.")
 @click.option("--format", "kind", type=_EVENTS, help="One JSON object a line: rows, or Debezium's events.")
+@sink_options
 @server_option
 @json_option
 def changes(
-    table: str,
+    tables: tuple[str, ...],
     start: str,
     until: str,
     where: str | None,
@@ -191,14 +193,28 @@ def changes(
     kind: str | None,
     server: str,
     as_json: bool,
+    **sink: Any,
 ) -> None:
-    """Show the changes of TABLE in order; the token to go on from comes on stderr."""
+    """Show the changes of TABLE in order; the token to go on from comes on stderr.
+
+    With --to kafka they are written to a Kafka topic, exactly once: it goes on where it stopped, whatever stopped it.
+    """
+    end = None if follow else until
     with connected(server) as lake:
-        show = _shower(lake, "json" if as_json else kind)
+        if sink["to"]:
+            if subscription or shared or member:
+                raise Invalid(
+                    "--to kafka has a subscription of its own: leave out --subscription, --shared and --member"
+                )
+            sink |= {"start": start, "where": where, "format": "json" if as_json else kind or "debezium"}
+            written_to_kafka(lake, tables, end, sink)
+            return
+        show = _shower(lake, tables, "json" if as_json else kind)
         before_images = before_images or (kind or "").startswith("debezium")
-        stream = lake.table(table).changes(
+        stream = lake.changes(
+            tables,
             start,
-            until=None if follow else until,
+            until=end,
             before_images=before_images,
             where=where,
             subscription=subscription,
@@ -229,8 +245,10 @@ def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:
         click.echo(str(error), err=True)
 
 
-def _shower(lake: Lake, kind: str | None) -> Callable[[ChangeBatch], None]:
+def _shower(lake: Lake, tables: tuple[str, ...], kind: str | None) -> Callable[[ChangeBatch], None]:
     """What prints a batch of changes."""
+    if len(tables) > 1 and not (kind or "").startswith("debezium"):
+        raise Invalid("changes of several tables are told apart by --format debezium or --to kafka: name one table")
     if kind == "json":
         return lambda batch: emit_lines(batch.to_arrow())
     if kind is None:

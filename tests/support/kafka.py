@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
 VERSION = "4.3.1"
 START_SECONDS = 60.0
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -43,6 +45,32 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def read_committed(address: str, topic: str, count: int | None = None) -> list[Message]:
+    """What a consumer sees that reads committed transactions: all that is there, or the first messages of all."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    partitions = list(consumer.list_topics(topic, 10).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+    found: list[Message] = []
+    at_end: set[int | None] = set()
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and (len(at_end) < len(partitions) if count is None else len(found) < count):
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            found.append(message)
+        elif message is not None:
+            at_end.add(message.partition())
+    consumer.close()
+    return found
+
+
 class KafkaProcess:
     """One broker that is its own controller. `sync_every_message` makes each append durable before its answer."""
 
@@ -56,9 +84,20 @@ class KafkaProcess:
         cluster = self._java("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
         self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
         self._log = (folder / "broker.log").open("w")
-        command = ["java", "-Xmx1g", "-cp", self._classpath, "kafka.Kafka", str(properties)]
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        self._command = ["java", "-Xmx1g", "-cp", self._classpath, "kafka.Kafka", str(properties)]
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(self._command, stdout=self._log, stderr=subprocess.STDOUT)
+        self._process = process
         self._wait()
+        return process
+
+    def kill_and_restart(self) -> None:
+        """kill -9 of the broker, and the same one again."""
+        self._process.kill()
+        self._process.wait(30)
+        self._started()
 
     @property
     def address(self) -> str:
