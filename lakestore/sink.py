@@ -72,7 +72,8 @@ class KafkaSink:
         """`topic` may hold `{table}`, and must for several tables. `name` tells sinks apart, and fences: one process
         of a name writes; by default it is the topic's. `start` is where a sink begins that never wrote, or that is to
         begin anew (`restart`). `partitions` are those of a topic that is made, as many as the table's buckets by
-        default. `where` lets only rows through that meet it. `noted` is told in a sentence what else is done, such as a topic made."""
+        default. `where` lets only rows through that meet it. `noted` is told in a sentence what else is done, such as
+        a topic made."""
         if not tables or len(set(tables)) < len(tables):
             raise Invalid("a sink needs at least one table, each of them once")
         if len(tables) > 1 and "{table}" not in topic:

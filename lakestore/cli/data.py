@@ -203,9 +203,7 @@ def changes(
     with connected(server) as lake:
         if sink["to"]:
             if subscription or shared or member:
-                raise Invalid(
-                    "--to kafka has a subscription of its own: leave out --subscription, --shared and --member"
-                )
+                raise Invalid("--to kafka has its own subscription: leave out --subscription, --shared and --member")
             sink |= {"start": start, "where": where, "format": "json" if as_json else kind or "debezium"}
             written_to_kafka(lake, tables, end, sink)
             return
