@@ -26,9 +26,9 @@ HASH_BITS = 128
 """Of the hash of a key that the index cannot take whole; less only in tests."""
 SLOTS_MAX = 1 << 16
 _HASH_BYTES = 16
-_WHOLE_BYTES_MAX = INDEX_KEY_BYTES_MAX - _HASH_BYTES
+WHOLE_BYTES_MAX = INDEX_KEY_BYTES_MAX - _HASH_BYTES
 _SLOT_BYTES = 2
-KEPT_BYTES = _WHOLE_BYTES_MAX - _SLOT_BYTES - 1
+KEPT_BYTES = WHOLE_BYTES_MAX - _SLOT_BYTES - 1
 """All keys of the index keep so many bytes of what they stand for; keys that are alike up to there are in any order."""
 _END, _NOTHING = pa.scalar(b"\x00\x00", pa.binary()), pa.scalar(b"", pa.binary())
 Matrix = npt.NDArray[np.uint8]
@@ -37,7 +37,7 @@ Matrix = npt.NDArray[np.uint8]
 def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
     """Each row's key as the index takes it: prefix, then the encoded parts."""
     few = few_keys.whole(columns)
-    if few is not None and all(len(key) <= min(_WHOLE_BYTES_MAX - len(prefix), bytes_max) for key in few):
+    if few is not None and all(len(key) <= min(WHOLE_BYTES_MAX - len(prefix), bytes_max) for key in few):
         return [prefix + key for key in few]
     full = fixed(columns, prefix)
     if full is not None:
@@ -47,7 +47,7 @@ def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.k
     if len(lengths) and lengths.max() > bytes_max:
         row = int(lengths.argmax())
         raise Invalid(f"row {row}: a key of {int(lengths[row])} bytes is longer than {bytes_max}")
-    long = np.flatnonzero(lengths > _WHOLE_BYTES_MAX - len(prefix))
+    long = np.flatnonzero(lengths > WHOLE_BYTES_MAX - len(prefix))
     keys = _bytes_of(_prefixed(joined, prefix))
     for row in long.tolist():
         keys[row] = _hashed(joined[row].as_py(), prefix)
@@ -57,7 +57,7 @@ def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.k
 def fixed(columns: Sequence[pa.Array], prefix: bytes) -> Matrix | None:
     """The keys as rows of one width; None where they vary, or are too long to be kept whole."""
     matrix = _matrix(columns)
-    if matrix is None or len(prefix) + matrix.shape[1] > _WHOLE_BYTES_MAX:
+    if matrix is None or len(prefix) + matrix.shape[1] > WHOLE_BYTES_MAX:
         return None
     full = np.empty((len(matrix), len(prefix) + matrix.shape[1]), dtype=np.uint8)
     full[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
@@ -105,12 +105,12 @@ def whole(columns: Sequence[pa.Array]) -> list[bytes]:
 
 def is_hashed(key: bytes) -> bool:
     """Whether a key of the index is prefix and hash."""
-    return len(key) > _WHOLE_BYTES_MAX
+    return len(key) > WHOLE_BYTES_MAX
 
 
 def slot(key: bytes, number: int) -> bytes:
     """The key under which the index keeps the next keys of one hash: one byte shorter, so it is no other's first."""
-    return _numbered(key[:KEPT_BYTES] + key[_WHOLE_BYTES_MAX:], number) if number else key
+    return _numbered(key[:KEPT_BYTES] + key[WHOLE_BYTES_MAX:], number) if number else key
 
 
 def _numbered(head: bytes, number: int) -> bytes:
@@ -132,7 +132,7 @@ def slot_number(key: bytes) -> int:
 
 
 def _hashed(key: bytes, prefix: bytes) -> bytes:
-    return prefix + key[: _WHOLE_BYTES_MAX - len(prefix)] + _digest(key)
+    return prefix + key[: WHOLE_BYTES_MAX - len(prefix)] + _digest(key)
 
 
 def _digest(key: bytes) -> bytes:

@@ -171,7 +171,7 @@ class Index:
         """The part of a look-up that must be atomic, for keys of one table; readers call it under `lock`."""
         if keys and (self._problem or self._broken):
             self.check(keys[0][:PREFIX_BYTES])
-        values = np.fromiter(map(self._overlay.get, keys, repeat(_MISS)), dtype=np.int64, count=len(keys))
+        values = _newest(self._overlay, keys)
         return Reading(keys, values, self._older, self._frozen_lsn, self._generation)
 
     def finish(self, reading: Reading) -> Ints:
@@ -182,7 +182,7 @@ class Index:
             if not len(missing):
                 return values
             keys = [reading.keys[i] for i in missing.tolist()] if len(missing) < len(values) else reading.keys
-            values[missing] = np.fromiter(map(overlay.get, keys, repeat(_MISS)), dtype=np.int64, count=len(keys))
+            values[missing] = _newest(overlay, keys)
         missing = np.flatnonzero(values == _MISS)
         if len(missing):
             keys = [reading.keys[i] for i in missing.tolist()]
@@ -406,6 +406,13 @@ class Index:
         """End the worker processes."""
         self._finder.close()
         self._merger.close()
+
+
+def _newest(overlay: Overlay, keys: Sequence[bytes]) -> Ints:
+    """What an overlay says of keys of one table."""
+    if not keys or overlay.is_below(keys):
+        return np.full(len(keys), _MISS, dtype=np.int64)
+    return np.fromiter(map(overlay.get, keys, repeat(_MISS)), dtype=np.int64, count=len(keys))
 
 
 def is_live(values: Ints) -> npt.NDArray[np.bool_]:

@@ -87,18 +87,32 @@ class KeyOrder:
 class Overlay(dict[bytes, int]):
     """Keys to values that are newer than LMDB's."""
 
-    __slots__ = ("_creating", "_orders")
+    __slots__ = ("_creating", "_highest", "_orders")
 
     def __init__(self, entries: dict[bytes, int] | None = None, orders: Iterable[bytes] = ()) -> None:
         super().__init__(entries or {})
         self._creating = threading.Lock()
         self._orders = {prefix: KeyOrder() for prefix in orders}
+        # By table; unknown where it was not put here.
+        self._highest: dict[bytes, bytes] | None = None if entries else {}
 
     def put(self, keys: Sequence[bytes], values: Iterable[int]) -> None:
         """New values of keys of one table."""
+        if not keys:
+            return
+        if self._highest is not None:
+            prefix = keys[0][:4]
+            self._highest[prefix] = max(self._highest.get(prefix, b""), max(keys))
         self.update(zip(keys, values, strict=True))
-        if self._orders and keys and (order := self._orders.get(keys[0][:4])) is not None:
+        if self._orders and (order := self._orders.get(keys[0][:4])) is not None:
             order.add(keys)
+
+    def is_below(self, keys: Sequence[bytes]) -> bool:
+        """Whether these keys of one table lie above all that are here of it: then none of them is."""
+        if self._highest is None:
+            return False
+        highest = self._highest.get(keys[0][:4], b"")
+        return keys[0] > highest and min(keys) > highest
 
     def following(self, entries: dict[bytes, int] | None = None) -> Overlay:
         """What comes after this one, which keeps in order what was asked for."""

@@ -10,7 +10,6 @@ import fcntl
 import logging
 import os
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +29,7 @@ from lakestore.server.disk import Disk
 from lakestore.server.index import Index, table_prefix
 from lakestore.server.journal import Frame, RawFrame, RowsPart
 from lakestore.server.journal_writer import JournalWriter
-from lakestore.server.slots import replayed
+from lakestore.server.slots import Entries, replayed
 from lakestore.server.state import State, TableState, log_of
 from lakestore.server.versions import Versions, stored_schema
 
@@ -213,15 +212,14 @@ def _apply(raw: RawFrame, state: State, stored: list[_Stored]) -> None:
     state.apply(frame)
 
 
-def _entries(rows: _Stored) -> Iterator[tuple[bytes, int]]:
+def _entries(rows: _Stored) -> Entries:
     """Index entries of a stored batch."""
     columns = [rows.batch.column(name) for name in rows.table.primary_key]
     offsets = np.arange(rows.start, rows.start + rows.batch.num_rows, dtype=np.int64)
     deletes = rows.batch.column(CHANGE).to_numpy() == DELETE
     encoded = keys.encode(columns, table_prefix(rows.table.number))
     remembers = rows.table.merge.engine == "versioned"
-    entries = replayed(encoded, offsets, deletes, rows.bucket, rows.slots, remembers=remembers)
-    return zip(entries.keys, entries.values.tolist(), strict=True)
+    return replayed(encoded, offsets, deletes, rows.bucket, rows.slots, remembers=remembers)
 
 
 def _load_index(index: Index, state: State, stored: list[_Stored], checkpoint_lsn: int) -> None:
@@ -236,9 +234,8 @@ def _load_index(index: Index, state: State, stored: list[_Stored], checkpoint_ls
         index.found_problem(what, damaged=False)
     if not index.ready:
         return
-    overlay: dict[bytes, int] = {}
     for rows in stored:
         if rows.lsn > index.lsn:
-            overlay.update(_entries(rows))
-    with index.lock:
-        index.put(list(overlay), list(overlay.values()))
+            entries = _entries(rows)
+            with index.lock:
+                index.put(entries.keys, entries.values.tolist())

@@ -49,7 +49,7 @@ class Resolved:
 
 def hashed(index_keys: Sequence[bytes]) -> list[int]:
     """The rows whose keys are prefix and hash."""
-    if not index_keys or not keys.is_hashed(max(index_keys, key=len)):
+    if not index_keys or max(map(len, index_keys)) <= keys.WHOLE_BYTES_MAX:
         return []
     return [i for i, key in enumerate(index_keys) if keys.is_hashed(key)]
 
