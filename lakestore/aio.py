@@ -124,6 +124,14 @@ class Stream(Generic[T]):
         await self.aclose()
 
 
+class Changes(Stream[ChangeBatch]):
+    """A change stream."""
+
+    async def ack(self, batch: ChangeBatch) -> None:
+        """Everything up to and with the batch is done, as `ChangeBatch.ack` without making the loop wait."""
+        await self._bridge.run(batch.ack)
+
+
 class Scan:
     """A union read; nothing happens before one of its methods is awaited."""
 
@@ -232,9 +240,9 @@ class Table:
         """Pipelined writing, in `async with`."""
         return Writer(self._bridge, lambda: self.sync.writer(producer=producer))
 
-    def changes(self, start: str = "earliest", **options: Any) -> Stream[ChangeBatch]:
+    def changes(self, start: str = "earliest", **options: Any) -> Changes:
         """The changelog, with the options of the sync client's `changes`; it begins with the first batch asked for."""
-        return Stream(self._bridge, lambda: self.sync.changes(start, **options))
+        return Changes(self._bridge, lambda: self.sync.changes(start, **options))
 
 
 class Lake:
@@ -271,6 +279,10 @@ class Lake:
         """DuckDB over union reads, all tables of the query at one cut."""
         return await self._bridge.run(self.sync.sql, text)
 
+    def changes(self, tables: Sequence[str], start: str = "earliest", **options: Any) -> Changes:
+        """The changelogs of several tables in one stream, as `Table.changes`."""
+        return Changes(self._bridge, lambda: self.sync.changes(tables, start, **options))
+
     async def aclose(self) -> None:
         """End the streams and the connection."""
         for stream in list(self._bridge.streams):
@@ -292,4 +304,4 @@ def connect(address: str = "localhost:7340", *, threads: int = THREADS, **option
     return Lake(lambda: sync.connect(address, **options), threads)
 
 
-__all__ = ["Lake", "Scan", "Stream", "Table", "Writer", "connect"]
+__all__ = ["Changes", "Lake", "Scan", "Stream", "Table", "Writer", "connect"]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import lakestore as ls
+from lakestore import aio
+from lakestore.cli.main import cli
 from lakestore.client.changes import ChangeBatch, ChangeStream
 from lakestore.client.share import Share
 from lakestore.errors import Fenced, Invalid, PositionExpired, Unavailable
@@ -263,6 +268,50 @@ def test_subscriptions_are_stored_as_before_unless_they_are_shared() -> None:
     held = Subscription("billing", ("t",), 9, None, 2, 77, ((Mark(3), Mark(4, 9, 5, 1)),))
     assert Subscription.from_list(held.as_list()) == held
     assert held.marked(80, [[0, 0, 6, -1, 8, 3]]).marks == ((Mark(6, -1, 8, 3), Mark(4, 9, 5, 1)),)
+
+
+def test_tasks_of_an_event_loop_share_a_subscription(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, ports=True)
+    kept.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"])
+    kept.append(NAME, *range(40))
+
+    async def consume() -> list[int]:
+        found: list[int] = []
+        async with aio.connect(kept.server.about["grpc"]) as lake:
+            for member in ("a", "b"):
+                options: dict[str, Any] = {"subscription": "s", "shared": True, "member": member, "until": "now"}
+                async with lake.changes([NAME], **options) as stream:
+                    async for batch in stream:
+                        found += values([batch])
+                        await stream.ack(batch)
+        return found
+
+    assert sorted(asyncio.run(consume())) == list(range(40))
+    assert kept.lake.subscriptions()[0].behind == 0
+    kept.close()
+
+
+def test_the_command_line_shares_a_subscription_and_shows_who_does(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, ports=True)
+    kept.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"])
+    kept.append(NAME, *range(10))
+    server = ["--server", kept.server.about["grpc"]]
+    run = CliRunner()
+    one = ["changes", NAME, "--subscription", "s", "--shared", "--member", "w1", "--json", *server]
+    shown = run.invoke(cli, one)
+    assert shown.exit_code == 0, shown.output
+    assert sorted(json.loads(line)["v"] for line in shown.stdout.splitlines()) == list(range(10))
+    kept.clock.advance(2)
+    consumer = Consumer(kept, "w2", 1, [NAME], name="s")
+    consumer.connect()
+    kept.append(NAME, 10, 11)
+    assert len(values(consumer.poll())) == 2
+    listed = run.invoke(cli, ["subscriptions", *server])
+    assert "w2 (4 buckets, 2 behind)" in listed.output
+    refused = run.invoke(cli, ["changes", NAME, "--shared", *server])
+    assert "subscription='name' as well" in str(refused.exception)
+    consumer.disconnect()
+    kept.close()
 
 
 def test_one_that_nobody_shares_any_more_is_forgotten_in_time(tmp_path: Path) -> None:
