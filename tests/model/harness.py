@@ -14,6 +14,7 @@ import lakestore as ls
 from lakestore.client.transport import LocalTransport
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import LakestoreError
+from lakestore.limits import DEFAULT, Limits
 from lakestore.livesum import live_sum
 from lakestore.server.main import Server
 from lakestore.server.settings import Settings
@@ -75,8 +76,8 @@ class TickClock:
 class Harness:
     """One server after the other on what the last one left."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, limits: Limits = DEFAULT) -> None:
+        self._folder, self._limits = folder, limits
         self._lives = 0
         self.disk = SimDisk(folder / "0")
         self.clock = TickClock()
@@ -86,7 +87,8 @@ class Harness:
         self._start()
 
     def _start(self) -> None:
-        settings = Settings(self.disk.root, expiry_check_seconds=86_400.0)  # the test says when
+        # When rows expire the test says.
+        settings = Settings(self.disk.root, expiry_check_seconds=86_400.0, limits=self._limits)
         self.server = Server(settings, disk=self.disk, clock=self.clock)
         self.await_index()
         transport: Any = LocalTransport(self.server.service)
