@@ -107,3 +107,13 @@ def test_rows_without_any_column_cost_one_column(tmp_path: Path) -> None:
     segment.write(RealDisk(), tmp_path / "a.seg", log.chunks, keyed=False)
     log = log.freeze().install([segment.Segment(tmp_path / "a.seg", lambda _: schema, keyed=False)])
     assert [(b.num_rows, b.num_columns) for _, b, _ in log.rows(0, 7, needed=lambda _: [])] == [(7, 1)]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=30), st.data())
+def test_a_pruned_commit_index_still_tells_the_commit_of_each_row(counts: list[int], data: st.DataObject) -> None:
+    whole = CommitIndex.joined([chunk.index for chunk in log_of(counts).chunks])
+    kept = np.array(sorted(data.draw(st.sets(st.integers(0, sum(counts) - 1)))), dtype=np.int64)
+    pruned = whole.of(kept)
+    times = [index.time_us[np.searchsorted(index.end, kept, side="right")].tolist() for index in (whole, pruned)]
+    assert times[0] == times[1]
+    assert set(pruned.time_us.tolist()) == {*times[0], int(whole.time_us[-1])}

@@ -330,3 +330,24 @@ def index_values(kept: Kept, *wanted: int) -> list[int]:
     prefix = table_prefix(kept.state(NAME).table.number)
     found: list[int] = kept.server.engine.index.find(keys.encode([pa.array(wanted, pa.int64())], prefix)).tolist()
     return found
+
+
+def test_positions_behind_a_range_that_is_gone_are_those_of_the_log_start(kept: Kept) -> None:
+    """The last segment below it went as a whole; what is left ends far below."""
+    world = World(kept)
+    world.upsert(dict.fromkeys(range(100), 0))
+    world.compact()
+    world.upsert(dict.fromkeys(range(200, 220), 0))
+    world.delete(*range(200, 220))
+    world.compact()
+    log = world.log
+    assert [chunk.end for chunk in log.chunks] == [100]
+    assert (log.head, log.at_lsn(kept.server.engine.view.lsn)) == (140, log.base)
+    assert log.at_time(kept.clock.now_us()) == log.base
+    world.check()
+    kept.restart()
+    world.table = kept.lake.table(NAME)
+    world.check()
+    world.upsert({5: 1})
+    assert world.changes() == [("-U", 5, 0), ("+U", 5, 1)]
+    world.check()
