@@ -35,6 +35,7 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
     found.about |= {
         "offsets": f"{segment.start}..{segment.end}",
         "schema version": segment.schema_id,
+        **({"rows left": segment.rows} if segment.is_sparse else {}),
         "commits": len(index.lsn),
         "lsn": f"{index.lsn[0]} to {index.lsn[-1]}",
         "live rows at its end": int(index.live_rows[-1]),

@@ -14,7 +14,7 @@ def move_log_start(engine: Engine, name: str, lsn: int | None = None) -> int:
 
     def plan(state: State, frame: Frame) -> None:
         table = state.view.named(name)
-        moved.append(max(state.view.lsn if lsn is None else lsn, table.log_start_lsn))
+        moved.append(max(state.view.lsn if lsn is None else lsn, table.log_start_lsn, table.created_lsn))
         frame.starts.append([table.table.uuid, moved[0]])
 
     engine.operate(plan)
