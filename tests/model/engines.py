@@ -29,8 +29,8 @@ _FLAGS = st.none() | st.booleans()
 _HALVES = st.sampled_from([None, 0.5, 1.0, 2.0, -1.0])
 _SETS = st.none() | st.frozensets(st.sampled_from([0, 1, 7, 1 << 17, 1 << 40]), min_size=1, max_size=3)
 LONG = "b" * 600
-TEXT_KEYS = st.sampled_from(["", "a", "a\0", "\0", LONG, LONG[:-1] + "c"])
-INT_KEYS = st.sampled_from([-(2**63), -7, -1, 0, 1, 2**63 - 1])
+TEXT_KEYS = st.sampled_from(["", "a", "a\0", LONG, LONG[:-1] + "c"])
+INT_KEYS = st.sampled_from([-(2**63), -1, 0, 2**63 - 1])
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ class Op:
 
 
 @st.composite
-def ops(draw: st.DrawFn) -> Op:
-    """Any change of any table."""
-    name = draw(st.sampled_from(sorted(SPECS)))
+def ops(draw: st.DrawFn, names: Sequence[str] = tuple(sorted(SPECS))) -> Op:
+    """Any change of one of the tables."""
+    name = draw(st.sampled_from(names))
     spec = SPECS[name]
-    kind = draw(st.sampled_from(["upsert", "upsert", "upsert", "delete", "insert"]))
+    kind = draw(st.sampled_from(["upsert", "upsert", "delete", "insert"]))
     engine = spec.options.get("merge", "upsert")
     named = draw(st.sets(st.sampled_from(spec.free))) if draw(st.booleans()) else set(spec.free)
     if kind == "delete":
@@ -167,6 +167,13 @@ def ops(draw: st.DrawFn) -> Op:
     columns = (*spec.keys, *always, *sorted(named))
     row = st.tuples(*(spec.columns[column][1] for column in columns))
     return Op(name, kind, columns, tuple(draw(st.lists(row, min_size=1, max_size=5))))
+
+
+@st.composite
+def series(draw: st.DrawFn) -> list[Op]:
+    """Several changes of one table, one after the other."""
+    name = draw(st.sampled_from(sorted(SPECS)))
+    return draw(st.lists(ops([name]), min_size=2, max_size=6))
 
 
 def plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -78,8 +78,15 @@ class EnginesHarness(Harness):
 
     def look_up(self, name: str, mirror: Mirror, keys: Sequence[Key]) -> list[IdRow]:
         """Keys in their order."""
-        asked = batch_of([dict(zip(mirror.table.primary_key, key, strict=True)) for key in keys], mirror.table)
-        return self.shown(self.lake.table(name).lookup(asked), mirror)
+        return self.shown(self.lake.table(name).lookup(self._asked(mirror, keys)), mirror)
+
+    def look_up_at(self, name: str, token: str, mirror: Mirror, version: int | None = None) -> list[IdRow]:
+        """Every key at a cut."""
+        return self.shown(self.lake.table(name).lookup(self._asked(mirror, mirror.keys), at=token), mirror, version)
+
+    @staticmethod
+    def _asked(mirror: Mirror, keys: Iterable[Key]) -> pa.RecordBatch:
+        return batch_of([dict(zip(mirror.table.primary_key, key, strict=True)) for key in keys], mirror.table)
 
     def hold(self, tables: Mapping[str, Mirror]) -> None:
         """Everything that must be true at any moment, of these tables."""

@@ -26,7 +26,7 @@ from lakestore.errors import Invalid, LakestoreError, PositionExpired
 from lakestore.evolution import AddColumn, DropColumn, RenameColumn, SetOptions, Step
 from lakestore.token import Token
 from lakestore.v1 import lakestore_pb2 as pb
-from tests.model.engines import SPECS, TTL, IdRow, Mirror, Op, ops
+from tests.model.engines import SPECS, TTL, IdRow, Mirror, Op, ops, series
 from tests.model.engines_harness import COUNTS, EnginesHarness, Written
 from tests.model.merging import Key
 
@@ -58,9 +58,11 @@ class EnginesMachine(RuleBasedStateMachine):
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    @initialize()
-    def create(self) -> None:
+    @initialize(commit=st.lists(ops(), min_size=10, max_size=20))
+    def create(self, commit: list[Op]) -> None:
+        """The tables, and some rows."""
         self.tables = self.harness.create_all()
+        self.write(commit)
 
     @invariant()
     def everything_agrees(self) -> None:
@@ -98,6 +100,33 @@ class EnginesMachine(RuleBasedStateMachine):
             answer = self.harness.commit(request)
             self.accept(request, answer, written)
             self.remember(answer.token)
+
+    @rule(
+        series=series(),
+        trouble=st.sampled_from(["crash", "kill", "restart", "checkpoint", "compact", "index lost"]),
+        often=st.integers(1, 3),
+    )
+    def write_to_one_table_with_trouble_between(self, series: list[Op], trouble: str, often: int) -> None:
+        """What a change left behind, tombstones too, is what the next one finds, whatever was in between."""
+        harness = self.harness
+        for number, op in enumerate(series):
+            self.write([op])
+            if number % often:
+                continue
+            if trouble == "crash":
+                harness.crash(number)
+            elif trouble == "kill":
+                harness.kill()
+            elif trouble == "restart":
+                harness.restart()
+            elif trouble == "index lost":
+                harness.crash(number, lost=["index"])
+            else:
+                harness.server.engine.checkpoint()
+                if trouble == "compact":
+                    self.move_the_log_start(op.table)
+                    harness.compact()
+        self.touched.update(SPECS)
 
     @rule(commits=st.lists(COMMITS, min_size=2, max_size=4))
     def write_several_together(self, commits: list[list[Op]]) -> None:
@@ -268,16 +297,21 @@ class EnginesMachine(RuleBasedStateMachine):
     @rule(data=st.data(), name=NAMES)
     @precondition(lambda self: self.cuts)
     def read_an_old_cut(self, data: st.DataObject, name: str) -> None:
-        """Scans and the changes since, at and from a token; below the log start they are refused."""
+        """Scans, look-ups and the changes since, at and from a token; below the log start they are refused."""
         token = data.draw(st.sampled_from(sorted(self.cuts)))
         mirror = self.tables[name]
         rows, version = self.cuts[token][name]
         if Token.parse(token).lsn < mirror.start_lsn:
-            with pytest.raises(PositionExpired):
-                list(self.harness.records(name, token, mirror))
+            reads: list[Any] = [self.harness.records, *([self.harness.look_up_at] if mirror.keys else [])]
+            for read in reads:
+                with pytest.raises(PositionExpired):
+                    list(read(name, token, mirror))
             return
         scanned = self.harness.shown(self.harness.lake.table(name).scan(at=token).to_arrow(), mirror, version)
         assert {mirror.key_of(row): row for row in scanned} == rows
+        if mirror.keys:
+            looked_up = self.harness.look_up_at(name, token, mirror, version)
+            assert looked_up == [rows[key] for key in mirror.keys if key in rows]
         base = {key: (row, version) for key, row in rows.items()}
         found = self.harness.fold_from(name, token, mirror, base)
         assert {mirror.key_of(row): row for row in found} == mirror.live()
