@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore import moments, where
-from lakestore.client.resume import resumed
+from lakestore.client.resume import Resumed
 from lakestore.client.retry import Backoff
 from lakestore.client.share import Share
 from lakestore.client.transport import LocalTransport, Transport
@@ -93,7 +93,7 @@ class ChangeStream:
         self._handed = ("", "")  # the last batch's token, and the newest progress behind it
         self._acked = ""
         self._share = Share()
-        self._messages = resumed(transport, request, self._opened, self._share)
+        self._messages = Resumed(transport, request, self._opened, self._share)
         self._batches = self._read()
 
     @property
@@ -137,9 +137,7 @@ class ChangeStream:
     def close(self) -> None:
         """End the stream."""
         self._batches.close()
-        close = getattr(self._messages, "close", None)
-        if close:
-            close()
+        self._messages.close()
 
     def _read(self) -> Generator[ChangeBatch]:
         for message in self._messages:

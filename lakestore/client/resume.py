@@ -63,20 +63,60 @@ class Seen:
         return mask
 
 
-def resumed(
-    transport: Transport,
-    request: pb.ChangesRequest,
-    opened: Callable[[int], None] = lambda _: None,
-    share: Share | None = None,
-) -> Iterator[pb.ChangeBatch]:
-    """The stream of a request, over as many connections as it takes; `opened` is told a subscription's epoch."""
-    fixed = pb.ChangesRequest()
-    fixed.CopyFrom(request)
-    if request.start == "latest" and not request.subscription:
-        fixed.start = _head(transport, request)
-    if request.until == "now":
-        fixed.until = _head(transport, request)
-    return _resumed(transport, fixed, opened, share or Share())
+class Resumed:
+    """The messages of a request, over as many connections as it takes; `opened` is told a subscription's epoch."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        request: pb.ChangesRequest,
+        opened: Callable[[int], None] = lambda _: None,
+        share: Share | None = None,
+    ) -> None:
+        fixed = pb.ChangesRequest()
+        fixed.CopyFrom(request)
+        if request.start == "latest" and not request.subscription:
+            fixed.start = _head(transport, request)
+        if request.until == "now":
+            fixed.until = _head(transport, request)
+        self._transport, self._request, self._opened = transport, fixed, opened
+        self._handed, self._backoff = _Handed(fixed, share or Share()), Backoff()
+        self._messages: Iterator[pb.ChangeBatch] | None = None
+        self._ended = False
+
+    def __iter__(self) -> Iterator[pb.ChangeBatch]:
+        return self
+
+    def __next__(self) -> pb.ChangeBatch:
+        while not self._ended:
+            if self._messages is None:
+                self._messages = self._transport.changes(self._request)
+            try:
+                message = next(self._messages)
+            except StopIteration:
+                self._ended = True
+                break
+            except LakestoreError as error:
+                self._messages = None
+                if isinstance(self._transport, LocalTransport) or not self._backoff.wait(error):
+                    self._ended = True
+                    raise
+                self._handed.broken()
+                continue
+            self._backoff.reset()
+            self._opened(message.subscription_epoch)
+            fresh = self._handed.fresh(message)
+            if fresh is not None:
+                return fresh
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the stream."""
+        self._ended = True
+        messages, self._messages = self._messages, None
+        close = getattr(messages, "close", None)
+        if close:
+            close()
 
 
 def _head(transport: Transport, request: pb.ChangesRequest) -> str:
@@ -119,30 +159,6 @@ class _Handed:
         _remember(self._since, self._seen)
         self._seen.reconnected()
         self._again = True
-
-
-def _resumed(
-    transport: Transport, request: pb.ChangesRequest, opened: Callable[[int], None], share: Share
-) -> Iterator[pb.ChangeBatch]:
-    backoff, handed = Backoff(), _Handed(request, share)
-    while True:
-        messages = transport.changes(request)
-        try:
-            for message in messages:
-                backoff.reset()
-                opened(message.subscription_epoch)
-                fresh = handed.fresh(message)
-                if fresh is not None:
-                    yield fresh
-            return
-        except LakestoreError as error:
-            if isinstance(transport, LocalTransport) or not backoff.wait(error):
-                raise
-            handed.broken()
-        finally:
-            close = getattr(messages, "close", None)
-            if close:
-                close()
 
 
 def _remember(since: list[pb.ChangeBatch], seen: Seen) -> None:

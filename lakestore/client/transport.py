@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
@@ -26,6 +27,7 @@ from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 
 if TYPE_CHECKING:
+    from lakestore.server.feed_cache import Prepared
     from lakestore.server.service import Service
 
 CALL_SECONDS = 120.0
@@ -309,12 +311,30 @@ class LocalTransport:
             if method.attribute != "changes":
                 setattr(self, method.attribute, service.verb(method.attribute))
         self._follow = service.verb("changes")
+        self._streams: set[Generator[Prepared]] = set()
+        self._abandoned: deque[Generator[Prepared]] = deque()
 
     def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
         """A change stream; it ends when this transport is closed."""
-        with closing(self._follow(request, self)) as follow:
-            for prepared in follow:
-                yield prepared.message
+        self._end_abandoned()
+        return _LocalStream(self, self._follow(request, self))
+
+    def begun(self, stream: Generator[Prepared]) -> None:
+        """Keep a stream from being ended by the garbage collector, which runs in any thread and under any lock."""
+        self._streams.add(stream)
+
+    def abandoned(self, stream: Generator[Prepared]) -> None:
+        """Nobody listens to a stream any more: it is ended by the next call, for this one may come from anywhere."""
+        self._abandoned.append(stream)
+
+    def ended(self, stream: Generator[Prepared]) -> None:
+        """End a stream now."""
+        self._streams.discard(stream)
+        stream.close()
+
+    def _end_abandoned(self) -> None:
+        while self._abandoned:
+            self.ended(self._abandoned.popleft())
 
     def is_active(self) -> bool:
         """Whether somebody still listens to the streams."""
@@ -332,6 +352,28 @@ class LocalTransport:
     def close(self) -> None:
         """End streams."""
         self._closed = True
+        self._end_abandoned()
+
+
+class _LocalStream:
+    """The messages of a change stream of this process."""
+
+    def __init__(self, transport: LocalTransport, stream: Generator[Prepared]) -> None:
+        self._transport, self._stream = transport, stream
+        transport.begun(stream)
+
+    def __iter__(self) -> Iterator[pb.ChangeBatch]:
+        return self
+
+    def __next__(self) -> pb.ChangeBatch:
+        return next(self._stream).message
+
+    def close(self) -> None:
+        """End the stream."""
+        self._transport.ended(self._stream)
+
+    def __del__(self) -> None:
+        self._transport.abandoned(self._stream)
 
 
 def connect(address: str, credentials: Credentials = NOTHING, *, call_seconds: float = CALL_SECONDS) -> Transport:

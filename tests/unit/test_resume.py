@@ -12,7 +12,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.client.changes import ChangeBatch
-from lakestore.client.resume import Seen, resumed
+from lakestore.client.resume import Resumed, Seen
 from lakestore.errors import Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
@@ -50,7 +50,7 @@ def test_every_row_comes_once_whatever_message_was_the_last(tmp_path: Path, star
         request = pb.ChangesRequest(tables=["a.b"], start=start, until="now", before_images=True)
 
         def rows(transport: Any) -> list[dict[str, Any]]:
-            return [row for message in resumed(transport, request) for row in ChangeBatch(message).to_pylist()]
+            return [row for message in Resumed(transport, request) for row in ChangeBatch(message).to_pylist()]
 
         assert rows(Breaking(lake.transport, after, 3)) == rows(lake.transport)
 
