@@ -32,6 +32,8 @@ _ONE = np.dtype(
 
 def bitmap(values: Iterable[int]) -> bytes:
     """A value for a `bitmap` column: the set of these numbers, none of them negative."""
+    if isinstance(values, bytes):
+        raise Invalid("ls.bitmap takes numbers; the bytes of a bitmap are read by BitMap64.deserialize of pyroaring")
     return bytes(BitMap64(values).serialize())
 
 

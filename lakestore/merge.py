@@ -109,6 +109,9 @@ def versioned(column: str) -> Merge:
 
 def aggregate(functions: Mapping[str, str]) -> Merge:
     """`merge=aggregate({"total": "sum", "tags": "string_list(;)"})`."""
+    given: Any = functions
+    if not isinstance(given, Mapping) or not all(isinstance(text, str) for text in given.values()):
+        raise Invalid(f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {given!r}")
     return Merge("aggregate", functions=tuple((column, _function(functions[column])) for column in sorted(functions)))
 
 
@@ -120,7 +123,7 @@ def parsed(value: Any) -> Merge:
         engine, of = next(iter(value.items()))
         if engine == "versioned" and isinstance(of, str):
             return versioned(of)
-        if engine == "aggregate" and isinstance(of, dict) and all(isinstance(f, str) for f in of.values()):
+        if engine == "aggregate":
             return aggregate(of)
     if isinstance(value, str):
         match = re.fullmatch(r"\s*versioned\(\s*(\w+)\s*\)\s*", value)

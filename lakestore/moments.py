@@ -52,7 +52,21 @@ def start_text(value: Any) -> str:
         return value
     if not value:
         raise Invalid("start= is 'earliest', 'latest', 'snapshot', a token or a time")
-    return position_text(value)
+    return _told(value, f"start {str(value)!r} is not 'earliest', 'latest', 'snapshot', a token or a time")
+
+
+def until_text(value: Any) -> str:
+    """Where a change stream ends, as the wire takes it; nothing for one that goes on."""
+    if not value or value == "now":
+        return str(value or "")
+    return _told(value, f"until {str(value)!r} is not 'now', a token or a time that has been")
+
+
+def _told(value: Any, sentence: str) -> str:
+    try:
+        return position_text(value)
+    except Invalid as error:
+        raise Invalid(f"{sentence}, such as '2026-11-20T10:00Z'") from error
 
 
 def _zoned(moment: datetime) -> datetime:

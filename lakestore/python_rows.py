@@ -50,6 +50,8 @@ def _is_python(frame: pd.DataFrame, name: str) -> bool:
 def _column(values: list[Any], schema: pa.Schema, name: str) -> pa.Array:
     kind = schema.field(name).type if name in schema.names else None
     try:
+        if kind is not None and pa.types.is_binary(kind) and set(map(type, values)) - {type(None)} == {int}:
+            kind = None  # members of a bitmap, if the column holds one
         if kind is not None:
             _check(values, range(len(values)), kind, name)
         return pa.array(values, type=kind)

@@ -347,6 +347,9 @@ def define(
     tombstone_ttl: Any = TOMBSTONE_SECONDS,
 ) -> Table:
     """A table from what a user writes, checked by `check`."""
+    for what, names in (("primary_key", primary_key), ("bucket_key", bucket_key)):
+        if isinstance(names, str):
+            raise Invalid(f"table {name}: {what}= is a list of column names, not the text {names!r}")
     keys = tuple(primary_key or ())
     engine = parse_merge(merge)
     required = {*keys, engine.column}

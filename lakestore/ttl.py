@@ -46,16 +46,21 @@ def parsed(value: Any) -> Ttl | None:
         return value
     if not isinstance(value, dict) or set(value) != {"column", "after"} or not isinstance(value["column"], str):
         raise Invalid(f"ttl {value!r} is not {{'column': 'created_at', 'after': '30d'}}")
-    return Ttl(value["column"], seconds(value["after"], "ttl"))
+    return Ttl(value["column"], seconds(value["after"], "ttl after"))
 
 
 def seconds(value: Any, what: str) -> int:
     """A span of time as users write it: '30m', '12h', '7d', or seconds."""
-    if isinstance(value, str | int) and not isinstance(value, bool):
+    refused = Invalid(f"{what} {value!r} is not a span of time such as '30m', '12h' or '7d'")
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise refused
+    try:
         kept = parse_retention(value)
-        if kept is not None and kept.age_seconds is not None:
-            return kept.age_seconds
-    raise Invalid(f"{what} {value!r} is not a span of time such as '30m', '12h' or '7d'")
+    except Invalid as error:
+        raise refused from error
+    if kept is None or kept.age_seconds is None:
+        raise refused
+    return kept.age_seconds
 
 
 def check(ttl: Ttl | None, columns: Mapping[str, str], table: str, *, keyed: bool) -> None:

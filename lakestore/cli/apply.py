@@ -126,7 +126,8 @@ def _headline(move: Move) -> str:
     table = move.after
     if move.before is None:
         kind = f"primary key {', '.join(table.primary_key)}" if table.keyed else "log"
-        return f"new table, {kind}, {table.buckets} buckets"
+        by = "" if table.bucket_key == table.primary_key else f" by {', '.join(table.bucket_key)}"
+        return f"new table, {kind}, {table.buckets} buckets{by}"
     if not move.steps:
         return "nothing to do"
     renewed = table.schema_id != move.before.schema_id

@@ -72,14 +72,13 @@ def _target(lake: Lake, name: str, path: Path, keys: tuple[str, ...], buckets: i
 
 def _written(target: Table, paths: list[Path], progress: Progress, *, delete: bool) -> str:
     definition = target.definition
-    wanted = definition.key_schema if delete else definition.schema
     token: Any = ""
     with target.writer() as writer:
         put = writer.delete if delete else writer.upsert if definition.keyed else writer.append
         for path in paths:
-            for rows in formats.commits_of(formats.batches_of(path, wanted)):
-                put(rows.select(wanted.names) if delete else rows)
-                progress.add(rows.num_rows)
+            for rows in formats.changes_of(path, definition, delete=delete):
+                put(rows)
+                progress.add(len(rows))
         token = writer.flush()
     return str(token or "")
 

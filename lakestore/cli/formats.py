@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -15,9 +15,12 @@ import pyarrow.parquet as pq
 
 from lakestore.cli import json_lines
 from lakestore.errors import Invalid
+from lakestore.rows import NAMING
+from lakestore.schema import Table
 from lakestore.types import optional
 from lakestore.union.stored import recast
 
+_Piece = TypeVar("_Piece")
 COMMIT_ROWS = 100_000
 _KINDS = {
     ".parquet": "parquet",
@@ -61,12 +64,49 @@ def schema_of(path: Path) -> pa.Schema:
     return batch.schema
 
 
+def changes_of(path: Path, table: Table, *, delete: bool = False) -> Iterator[pa.Table | list[dict[str, Any]]]:
+    """The rows of a file as they are written to a table, or deleted there, a commit's worth at a time.
+
+    Lines of JSON go as dicts where a column that a line does not name is another thing than a null.
+    """
+    wanted, carried = _wanted(table, kind_of(path)), _carried(table, delete=delete)
+    if kind_of(path) == "jsonl" and _tells_absent(table):
+        for rows in _refused_by_name(path, json_lines.rows(path, wanted)):
+            yield [{name: value for name, value in row.items() if name in carried} for row in rows]
+        return
+    for piece in commits_of(batches_of(path, wanted)):
+        yield piece.select([name for name in piece.schema.names if name in carried]) if delete else piece
+
+
+def _wanted(table: Table, kind: str) -> pa.Schema:
+    """In what types a text file is read. CSV holds members of a bitmap, not its bytes."""
+    bitmaps = {column for column, function in table.merge.functions if function.name == "bitmap"}
+    as_numbers = bitmaps if kind == "csv" else set()
+    fields = [field.with_nullable(True) for field in table.schema]
+    return pa.schema([field.with_type(pa.int64()) if field.name in as_numbers else field for field in fields])
+
+
+def _carried(table: Table, *, delete: bool) -> set[str]:
+    """The columns of a file that go to the server: of deletes the key, and what the merge engine makes something of."""
+    if delete and table.merge.engine != "partial":
+        return {*table.primary_key, table.merge.column}
+    return set(table.schema.names)
+
+
+def _tells_absent(table: Table) -> bool:
+    return table.merge.engine in NAMING or any(column.default is not None for column in table.columns)
+
+
 def batches_of(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     """The rows of a file in batches of any size; text formats are read in the wanted types."""
     reader: Callable[[Path, pa.Schema | None], Iterator[pa.RecordBatch]] = _READERS[kind_of(path)]
+    yield from _refused_by_name(path, reader(path, wanted))
+
+
+def _refused_by_name(path: Path, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
     try:
-        yield from reader(path, wanted)
-    except pa.ArrowException as error:
+        yield from pieces
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise Invalid(f"{path} cannot be read: {error}") from error
 
 

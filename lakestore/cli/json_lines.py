@@ -30,9 +30,43 @@ def read(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         return
     texts = None if wanted is None else pa.schema([_as_text(field) for field in wanted])
     parse = pajson.ParseOptions(explicit_schema=texts, unexpected_field_behavior="error" if wanted else "infer")
-    with pajson.open_json(path, read_options=pajson.ReadOptions(block_size=_BLOCK_BYTES), parse_options=parse) as file:
-        for batch in file:
-            yield batch if wanted is None else batch.select(wanted.names).cast(wanted)
+    options = pajson.ReadOptions(block_size=_BLOCK_BYTES)
+    try:
+        with pajson.open_json(path, read_options=options, parse_options=parse) as file:
+            for batch in file:
+                yield batch if wanted is None else batch.select(wanted.names).cast(wanted)
+    except pa.ArrowException:
+        if wanted is not None:
+            _refuse_line(path, wanted)
+        raise
+
+
+def rows(path: Path, wanted: pa.Schema) -> Iterator[list[dict[str, Any]]]:
+    """The rows of a file in lists, each with the columns that its line names."""
+    with path.open(encoding="utf-8") as file:
+        held: list[dict[str, Any]] = []
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                held.append(_row(line, wanted, f"{path}, line {number}"))
+            if len(held) == _LINES:
+                yield held
+                held = []
+        if held:
+            yield held
+
+
+def _refuse_line(path: Path, wanted: pa.Schema) -> None:
+    """Name the first line that does not fit, where Arrow's reader only says why."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            place = f"{path}, line {number}"
+            row = _row(line, wanted, place)
+            try:
+                python_rows.of_dicts([row], wanted)
+            except Invalid as error:
+                raise Invalid(f"{place}, {error.message}") from error
 
 
 def _as_text(field: pa.Field) -> pa.Field:
@@ -48,16 +82,9 @@ def by_hand(kind: pa.DataType) -> bool:
 
 
 def _read_by_hand(path: Path, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    with path.open(encoding="utf-8") as file:
-        rows: list[dict[str, Any]] = []
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                rows.append(_row(line, wanted, f"{path}, line {number}"))
-            if len(rows) == _LINES:
-                yield from python_rows.of_dicts(rows, wanted).to_batches()
-                rows = []
-        if rows:
-            yield from python_rows.of_dicts(rows, wanted).to_batches()
+    blank = dict.fromkeys(wanted.names)
+    for found in rows(path, wanted):
+        yield from python_rows.of_dicts([blank | row for row in found], wanted).to_batches()
 
 
 def _row(line: str, wanted: pa.Schema, place: str) -> dict[str, Any]:
@@ -68,7 +95,7 @@ def _row(line: str, wanted: pa.Schema, place: str) -> dict[str, Any]:
         raise Invalid(f"{place} is not JSON: {why}") from error
     if not isinstance(row, dict):
         raise Invalid(f"{place} is no JSON object")
-    made: dict[str, Any] = dict.fromkeys(wanted.names)
+    made: dict[str, Any] = {}
     for name, value in row.items():
         if name not in wanted.names:
             raise Invalid(f"{place}: the table has no column {name!r}")

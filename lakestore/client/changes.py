@@ -215,7 +215,7 @@ def request(
         session=secrets.randbits(63) | 1 if member else 0,
         tables=tables,
         start=moments.start_text(start),
-        until=moments.position_text(until) if until and until != "now" else str(until or ""),
+        until=moments.until_text(until),
         before_images=before_images,
         columns=list(columns or ()),
         subscription=subscription or "",

@@ -179,8 +179,12 @@ class Lake:
         ttl: dict[str, Any] | None = None,
         tombstone_ttl: str | int = TOMBSTONE_SECONDS,
     ) -> Table:
-        """Create a table; without a primary key it is a log table, which may give up its old log once it is tiered:
-        `retention="7d"` or `{"age": "7d", "bytes": "10GB"}`."""
+        """Create a table; without a primary key it is a log table. docs/tables.md tells of every option.
+
+        `merge` says what a row means whose key is there: `upsert`, `partial`, `first_row`, `ls.versioned("column")` or
+        `ls.aggregate({"column": "function"})`. `retention="7d"` or `{"age": "7d", "bytes": "10GB"}` gives up old log
+        that is tiered; `ttl={"column": "created_at", "after": "30d"}` deletes rows whose time is over.
+        """
         if not isinstance(schema, pa.Schema):
             raise Invalid("schema= is a pyarrow schema")
         definition = define(

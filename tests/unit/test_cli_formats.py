@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -114,6 +116,66 @@ def test_lines_that_do_not_fit_are_refused_by_number(tmp_path: Path, line: str, 
     schema = pa.schema([(name, types.arrow_type(kind)) for name, kind in kinds.items()])
     with pytest.raises(Invalid, match=says):
         list(formats.batches_of(path, schema))
+
+
+def test_a_line_that_arrow_refuses_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    for line, says in (('{"id": "x"}', "line 2, column 'id'"), ('{"z": 1}', "line 2: the table has no column 'z'")):
+        path.write_text('{"id": 1}\n' + line + "\n")
+        with pytest.raises(Invalid, match=says):
+            list(formats.batches_of(path, schema))
+    path.write_bytes(b'{"m": "\xff"}\n')
+    with pytest.raises(Invalid, match=r"x.jsonl cannot be read: .*utf-8"):
+        list(formats.batches_of(path, pa.schema([("m", pa.binary())])))
+
+
+def _table(**said: Any) -> definitions.Table:
+    columns = [("id", pa.int64()), ("v", pa.int64()), ("city", pa.string()), ("phone", pa.string()), ("b", pa.binary())]
+    return definitions.define("d.t", pa.schema(columns), primary_key=["id"], **said)
+
+
+@pytest.mark.parametrize("merge", ["partial", "versioned(v)", {"aggregate": {"v": "sum"}}])
+def test_a_line_sends_the_columns_that_it_names(tmp_path: Path, merge: Any) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"id": 1, "city": "Rome"}\n{"id": 2, "phone": null}\n')
+    (rows,) = formats.changes_of(path, _table(merge=merge))
+    assert rows == [{"id": 1, "city": "Rome"}, {"id": 2, "phone": None}]
+
+
+def test_a_file_of_a_table_with_defaults_sends_what_it_names(tmp_path: Path) -> None:
+    table = _table()
+    columns = [replace(c, default="new") if c.name == "city" else c for c in table.columns]
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"id": 1}\n')
+    assert list(formats.changes_of(path, replace(table, columns=tuple(columns)))) == [[{"id": 1}]]
+
+
+@pytest.mark.parametrize(
+    ("merge", "carried"),
+    [("upsert", {"id"}), ("partial", {"id", "v", "city"}), ("versioned(v)", {"id", "v"}), ("first_row", {"id"})],
+)
+def test_a_file_of_deletes_carries_what_the_merge_engine_asks_for(
+    tmp_path: Path, merge: str, carried: set[str]
+) -> None:
+    lines, commas = tmp_path / "x.jsonl", tmp_path / "x.csv"
+    lines.write_text('{"id": 1, "v": 2, "city": "x"}\n')
+    commas.write_text("id,v,city\n1,2,x\n")
+    for path in (lines, commas):
+        (rows,) = formats.changes_of(path, _table(merge=merge), delete=True)
+        assert set(rows.schema.names if isinstance(rows, pa.Table) else rows[0]) == carried
+
+
+def test_members_of_a_bitmap_are_numbers_in_text_files(tmp_path: Path) -> None:
+    table = _table(merge={"aggregate": {"b": "bitmap"}})
+    commas, lines = tmp_path / "x.csv", tmp_path / "x.jsonl"
+    commas.write_text("id,b\n1,70\n")
+    lines.write_text('{"id": 1, "b": 70}\n')
+    (rows,) = formats.changes_of(commas, table)
+    assert isinstance(rows, pa.Table)
+    assert rows.to_pylist() == [{"id": 1, "b": 70}]
+    (found,) = formats.changes_of(lines, table)
+    assert rows_of.from_user(found, table.schema).to_pylist() == [{"id": 1, "b": 70}]
 
 
 def test_an_output_that_fails_leaves_no_file(tmp_path: Path) -> None:

@@ -165,6 +165,10 @@ def test_bitmaps_are_taken_as_numbers_or_bytes_and_bad_ones_refused_by_row(tmp_p
             {"id": 1, "who": ls.bitmap([7, 8, 2**40, 2**63]), "people": 4},
             {"id": 2, "who": None, "people": 0},
         ]
+        table.upsert([{"id": 3, "who": 7}, {"id": 3, "who": 9}, {"id": 3, "who": None}])
+        assert table.lookup([{"id": 3}]).to_pylist()[0]["people"] == 2
+        with pytest.raises(Invalid, match=r"ls.bitmap takes numbers"):
+            ls.bitmap(ls.bitmap([1]))
         with pytest.raises(Invalid, match="column 'who', row 1: the bytes are no portable 64-bit roaring bitmap"):
             table.upsert([{"id": 1, "who": ls.bitmap([1])}, {"id": 2, "who": b"\x07\0\0"}])
         with pytest.raises(Invalid, match="column 'who', row 1: -3 is negative"):

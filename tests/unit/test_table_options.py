@@ -66,9 +66,22 @@ def test_engines_are_read_as_users_write_them(said: Any, engine: Merge) -> None:
     assert merge.parsed(json.loads(json.dumps(engine.as_data(), sort_keys=True))) == engine
 
 
-@pytest.mark.parametrize(
-    "said", ["", "versioned", "replace", "versioned()", {"aggregate": "sum"}, {"a": 1, "b": 2}, 3, None, ["upsert"]]
-)
+@pytest.mark.parametrize("said", ["sum", {"total": 3}, None])
+def test_functions_that_are_no_texts_by_column_are_refused(said: Any) -> None:
+    with pytest.raises(Invalid, match="aggregate takes a function for each column"):
+        aggregate(said)
+    with pytest.raises(Invalid, match="aggregate takes a function for each column"):
+        merge.parsed({"aggregate": said})
+
+
+@pytest.mark.parametrize("name", ["primary_key", "bucket_key"])
+def test_a_text_for_a_list_of_key_columns_is_refused(name: str) -> None:
+    keys: dict[str, Any] = {"primary_key": ["id"]} | {name: "id"}
+    with pytest.raises(Invalid, match=f"{name}= is a list of column names, not the text 'id'"):
+        define("t.x", SCHEMA, **keys)
+
+
+@pytest.mark.parametrize("said", ["", "versioned", "replace", "versioned()", {"a": 1, "b": 2}, 3, None, ["upsert"]])
 def test_what_is_no_engine_is_refused(said: Any) -> None:
     with pytest.raises(Invalid, match="is not known: say 'upsert'"):
         merge.parsed(said)
@@ -111,7 +124,7 @@ def test_partial_rows_need_optional_columns_and_log_tables_have_no_engine() -> N
         ({"column": "at"}, "is not {'column'"),
         ({"column": 3, "after": "1d"}, "is not {'column'"),
         ("30d", "is not {'column'"),
-        ({"column": "at", "after": "soon"}, "retention 'soon' is not an amount"),
+        ({"column": "at", "after": "soon"}, "ttl after 'soon' is not a span of time"),
         ({"column": "at", "after": {"bytes": 3}}, "is not a span of time"),
         ({"column": "at", "after": True}, "is not a span of time"),
         ({"column": "at", "after": 0}, "above zero"),

@@ -132,8 +132,10 @@ def test_a_stream_from_a_time_survives_a_restart(kept: Kept) -> None:
 def test_what_is_no_position_is_refused_with_an_example(kept: Kept, text: str) -> None:
     with pytest.raises(Invalid, match="neither a position token nor a time"):
         kept.lake.at(text)
-    with pytest.raises(Invalid, match="neither a position token nor a time"):
+    with pytest.raises(Invalid, match="is not 'earliest', 'latest', 'snapshot', a token or a time"):
         kept.lake.table(NAME).changes(text)
+    with pytest.raises(Invalid, match="is not 'now', a token or a time that has been"):
+        kept.lake.table(NAME).changes(until=text)
 
 
 def test_a_time_is_no_question_to_a_server_without_tables(tmp_path: Path) -> None:
