@@ -252,7 +252,7 @@ class Compactor:
             if base.is_settled:
                 return None
             return self._rewritten(state, key, base, list(held.chunks) if cut is None else cut, write)
-        except Corrupt as error:
+        except (Corrupt, pa.ArrowException) as error:
             self._broken.add(key)
             log.error("bucket %d of table %s is compacted no more: %s", bucket, state.table.name, error)
         except OSError as error:
@@ -298,21 +298,22 @@ class Compactor:
         return chosen
 
     def installed(self) -> bool:
-        """The checkpoint is durable, its segments are served; whether more is due."""
+        """The checkpoint is durable, its segments are served; whether more is due that may succeed at once."""
         for swap in self._swaps:
             self._bases[swap.key].dead -= swap.gone
             self.figures.segments += swap.segments
             self.figures.rows += len(swap.gone)
             before = self.figures.reclaimed_bytes.get(swap.key[0], 0)
             self.figures.reclaimed_bytes[swap.key[0]] = before + swap.nbytes
-        more = self._skips or self._room <= 0
+        more = self._room <= 0
         for swap in self._swaps:
             base = self._bases[swap.key]
             base.is_settled = not runs_due(swap.chunks, base, self._limits)
             more |= not base.is_settled
         self._forgotten += [each for swap in self._swaps for each in swap.forgotten]
+        skipped = self._skips
         self._swaps, self._skips = [], False
-        return more
+        return skipped or (more and not self._is_full)
 
     def forgotten(self) -> Iterator[tuple[list[bytes], list[int]]]:
         """Keys, and what the index may still name for them although its record is gone; few at a time, each once."""

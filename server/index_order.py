@@ -42,10 +42,12 @@ def merged(sources: Entries, most: int) -> Range:
 class KeyOrder:
     """The keys of one table in one overlay. Who adds or reads holds the overlay's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_whole: bool) -> None:
         self._merging = threading.Lock()
         self._runs: tuple[list[bytes], ...] = ()
         self._waiting: list[Sequence[bytes]] = []
+        self.is_whole = is_whole
+        """Whether the keys that were there before it are here."""
         self.is_used = False
         """Whether somebody has asked."""
 
@@ -57,6 +59,7 @@ class KeyOrder:
         """The first keys, out of all tables'; who settles meanwhile waits for them."""
         with self._merging:
             self._runs = (sorted(key for key in keys if key.startswith(prefix)),)
+            self.is_whole = True
 
     def settle(self, lock: threading.Lock) -> None:
         """Sort what waits and merge small runs; the overlay's lock is held for the exchange only."""
@@ -92,7 +95,7 @@ class Overlay(dict[bytes, int]):
     def __init__(self, entries: dict[bytes, int] | None = None, orders: Iterable[bytes] = ()) -> None:
         super().__init__(entries or {})
         self._creating = threading.Lock()
-        self._orders = {prefix: KeyOrder() for prefix in orders}
+        self._orders = {prefix: KeyOrder(is_whole=not entries) for prefix in orders}
         # By table; unknown where it was not put here.
         self._highest: dict[bytes, bytes] | None = None if entries else {}
 
@@ -114,16 +117,16 @@ class Overlay(dict[bytes, int]):
         highest = self._highest.get(keys[0][:4], b"")
         return keys[0] > highest and min(keys) > highest
 
-    def following(self, entries: dict[bytes, int] | None = None) -> Overlay:
+    def following(self) -> Overlay:
         """What comes after this one, which keeps in order what was asked for."""
-        return Overlay(entries, [prefix for prefix, order in self._orders.items() if order.is_used])
+        return Overlay(orders=[prefix for prefix, order in self._orders.items() if order.is_used])
 
     def arrange(self, prefix: bytes, lock: threading.Lock) -> None:
-        """Have a table's keys in order for `ordered`; `lock` is the overlay's own."""
+        """Have a table's keys in order for `between`; `lock` is the overlay's own."""
         with self._creating:
             order = self._orders.get(prefix)
             if order is None:
-                order = KeyOrder()
+                order = KeyOrder(is_whole=False)
                 with lock:  # from here on new keys are added to it
                     present = list(self)
                     self._orders[prefix] = order
@@ -131,6 +134,6 @@ class Overlay(dict[bytes, int]):
         order.settle(lock)
 
     def between(self, low: bytes, high: bytes, most: int) -> list[bytes] | None:
-        """The first keys of [low, high), in order; None where they were not arranged. Under the overlay's lock."""
+        """The first keys of [low, high), in order; None where they are not arranged yet. Under the overlay's lock."""
         order = self._orders.get(low[:4])
-        return None if order is None else order.between(low, high, most)
+        return order.between(low, high, most) if order is not None and order.is_whole else None

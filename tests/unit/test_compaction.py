@@ -273,6 +273,42 @@ def test_a_base_segment_that_cannot_be_written_fails_no_checkpoint(kept: Kept, m
     world.check()
 
 
+def test_a_full_disk_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(tmp_path, limits=Limits(compaction_bytes=1))
+    world = World(kept)
+    world.upsert({1: 1, 2: 2})
+    world.upsert({1: 2, 2: 3})
+    woken: list[int] = []
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lakestore.server.segment.write_left", full)
+        move_log_start(kept.server.engine, NAME)
+        patch.setattr(kept.server.engine._checkpointer._duty, "wake", lambda: woken.append(1))
+        kept.server.engine.checkpoint()
+    assert woken == []
+    compact(kept.server.engine)
+    assert offsets(world.log) == [2, 3]
+    kept.close()
+
+
+def test_rows_that_do_not_go_into_one_batch_fail_no_checkpoint(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(kept)
+    world.upsert({1: 1, 2: 2})
+    world.upsert({1: 2, 2: 3})
+
+    def overflow(*_: object) -> None:
+        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+
+    monkeypatch.setattr("lakestore.server.compaction.left_of", overflow)
+    move_log_start(kept.server.engine, NAME)
+    kept.server.engine.checkpoint()
+    assert kept.server.engine.checkpoints.failed == 0
+    world.check()
+
+
 def test_a_snapshot_stream_goes_on_where_it_was_over_sparse_segments(kept: Kept) -> None:
     world = World(kept)
     world.upsert(dict.fromkeys(range(50), 0))
