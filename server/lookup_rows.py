@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.errors import Invalid
-from lakestore.schema import LAKE_TIMESTAMP, SYSTEM_TYPES, Table
+from lakestore.schema import LAKE_BUCKET, LAKE_TIMESTAMP, SYSTEM_TYPES, Table
 from lakestore.server import reads, row_bytes
-from lakestore.server.bucket import CHANGE, Piece, in_order
+from lakestore.server.bucket import CHANGE, in_order
 from lakestore.server.state import TableState
 
 Ints = npt.NDArray[np.int64]
@@ -23,11 +22,20 @@ class _Part:
     """Rows that lie in one piece of one bucket."""
 
     bucket: int
-    piece: Piece
+    schema_id: int
+    """The version that they are stored in."""
+    batch: pa.RecordBatch
+    """The piece, with the columns that are needed."""
     places: Ints
     """Of the rows in the answer."""
     rows: Ints
-    """In the piece."""
+    """In the batch."""
+
+    def taken(self) -> pa.RecordBatch:
+        """The rows alone."""
+        if len(self.rows) == 1:
+            return self.batch.slice(int(self.rows[0]), 1)
+        return self.batch.take(pa.array(self.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,58 +57,72 @@ class Shape:
         stored = state.versions.stored_names(target, user) if user else lambda _: []
         return Shape(state, target, columns, stored)
 
-    def at(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> pa.RecordBatch:
-        """The rows at (bucket, offset) pairs, in their order."""
-        shown, places = [], []
-        for part in _parts(self.state, buckets, offsets):
-            shown.append(self._shown(part, offsets[part.places]))
-            places.append(part.places)
-        if not shown:
-            fields = self.target.read_schema(list(self.columns))
-            return pa.RecordBatch.from_pylist([], schema=pa.schema([field.with_nullable(True) for field in fields]))
-        if len(shown) == 1:
-            return in_order(shown[0], places[0])
-        return in_order(pa.concat_batches(shown), np.concatenate(places))
+    def located(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Located:
+        """Where the rows at (bucket, offset) pairs lie."""
+        return Located(self, offsets, list(self._parts(buckets, offsets)))
 
-    def fitting(self, buckets: npt.NDArray[np.int32], offsets: Ints, bytes_max: int) -> int:
-        """How many of these rows, from the first on, take no more than that together; at least one."""
-        if len(offsets) <= 1:
-            return len(offsets)
-        sizes = np.empty(len(offsets), dtype=np.int64)
-        for part in _parts(self.state, buckets, offsets):
-            batch = part.piece.load(self._names(part.piece))
-            columns = [batch.column(name) for name in self._names(part.piece)]
-            sizes[part.places] = row_bytes.of_rows(columns, part.rows)
+    def _parts(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Iterator[_Part]:
+        names: dict[int, list[str]] = {}
+        for bucket in np.unique(buckets) if len(buckets) != 1 else buckets:
+            here = np.flatnonzero(buckets == bucket)
+            for places, piece, rows in self.state.logs[int(bucket)].located(offsets[here]):
+                version = piece.schema_id
+                wanted = names.get(version) or names.setdefault(version, [CHANGE, *self.stored(version)])
+                batch = piece.load(wanted).select(wanted)
+                yield _Part(int(bucket), version, batch, here[places], rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Rows that were found, piece by piece."""
+
+    shape: Shape
+    offsets: Ints
+    parts: Sequence[_Part]
+
+    def fitting(self, bytes_max: int) -> int:
+        """How many of the rows, from the first on, take no more than that together; at least one."""
+        if len(self.offsets) <= 1:
+            return len(self.offsets)
+        sizes = np.empty(len(self.offsets), dtype=np.int64)
+        for part in self.parts:
+            sizes[part.places] = row_bytes.of_rows(part.batch, part.rows)
         return max(int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right")), 1)
 
-    def _names(self, piece: Piece) -> list[str]:
-        return [CHANGE, *self.stored(piece.schema_id)]
+    def rows(self, count: int) -> pa.RecordBatch:
+        """The first rows, in the order in which they were asked for."""
+        parts = self.parts if count == len(self.offsets) else list(_first(self.parts, count))
+        if not parts:
+            fields = self.shape.target.read_schema(list(self.shape.columns))
+            return pa.RecordBatch.from_pylist([], schema=pa.schema([field.with_nullable(True) for field in fields]))
+        alike: dict[tuple[int, int], list[_Part]] = {}
+        by_bucket = LAKE_BUCKET in self.shape.columns
+        for part in parts:
+            alike.setdefault((part.schema_id, part.bucket if by_bucket else 0), []).append(part)
+        shown = [self._shown(same) for same in alike.values()]
+        places = [part.places for same in alike.values() for part in same]
+        if len(shown) == 1:
+            return in_order(shown[0], places[0] if len(places) == 1 else np.concatenate(places))
+        return in_order(pa.concat_batches(shown), np.concatenate(places))
 
-    def _shown(self, part: _Part, offsets: Ints) -> pa.RecordBatch:
-        batch = part.piece.load(self._names(part.piece)).select(self._names(part.piece))
-        one = len(part.rows) == 1
-        batch = batch.slice(int(part.rows[0]), 1) if one else batch.take(pa.array(part.rows))
-        log = self.state.logs[part.bucket]
-        times = log.times_at(offsets) if LAKE_TIMESTAMP in self.columns else np.zeros(len(offsets), dtype=np.int64)
-        change = batch.column(0).to_numpy()
-        rows = reads.Rows(batch, offsets, times, change, part.piece.schema_id)
-        shape = self.state.versions.projection(part.piece.schema_id, self.target)
-        return reads.project(shape, rows, self.columns, part.bucket)
+    def _shown(self, parts: Sequence[_Part]) -> pa.RecordBatch:
+        """The rows of some pieces of one version."""
+        shape, first = self.shape, parts[0]
+        taken = [part.taken() for part in parts]
+        batch = taken[0] if len(taken) == 1 else pa.concat_batches(taken)
+        offsets = self.offsets[first.places if len(parts) == 1 else np.concatenate([part.places for part in parts])]
+        times = np.zeros(len(offsets), dtype=np.int64)
+        if LAKE_TIMESTAMP in shape.columns:
+            logs = shape.state.logs
+            times = np.concatenate([logs[part.bucket].times_at(self.offsets[part.places]) for part in parts])
+        rows = reads.Rows(batch, offsets, times, batch.column(0).to_numpy(), first.schema_id)
+        projection = shape.state.versions.projection(first.schema_id, shape.target)
+        return reads.project(projection, rows, shape.columns, first.bucket)
 
 
-def _parts(state: TableState, buckets: npt.NDArray[np.int32], offsets: Ints) -> Iterator[_Part]:
-    for bucket in np.unique(buckets) if len(buckets) != 1 else buckets:
-        here = np.flatnonzero(buckets == bucket)
-        for places, piece, rows in state.logs[int(bucket)].located(offsets[here]):
-            yield _Part(int(bucket), piece, here[places], rows)
-
-
-def bounded(shape: Shape, buckets: npt.NDArray[np.int32], offsets: Ints, bytes_max: int, *, whole: bool) -> int:
-    """As `Shape.fitting`; `Invalid` where all of them are wanted and they do not fit."""
-    count = shape.fitting(buckets, offsets, bytes_max)
-    if whole and count < len(offsets):
-        raise Invalid(
-            f"the rows of these keys take more than {bytes_max} bytes: ask for fewer keys or columns, or with a newer"
-            " client, which takes the answer in parts"
-        )
-    return count
+def _first(parts: Sequence[_Part], count: int) -> Iterator[_Part]:
+    """What of the parts is among the first rows."""
+    for part in parts:
+        kept = part.places < count
+        if kept.any():
+            yield replace(part, places=part.places[kept], rows=part.rows[kept])

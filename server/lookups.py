@@ -20,7 +20,7 @@ from lakestore.server import lookup_cut, reads
 from lakestore.server.engine import Engine
 from lakestore.server.index import table_prefix
 from lakestore.server.lookup_ranges import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading, Page
-from lakestore.server.lookup_rows import Shape
+from lakestore.server.lookup_rows import Located, Shape
 from lakestore.server.positions import lsn_at, parse_token, reached, token_text
 from lakestore.server.slots import Asked
 from lakestore.server.state import TableState
@@ -107,11 +107,10 @@ class Lookups:
             offsets = lookup_cut.offsets_at(state, cut, wanted.columns, wanted.buckets(state.table), offsets)
         found = np.flatnonzero(offsets >= 0)
         shape = self._shape(state, asking.request, cut)
-        page = Page(wanted.buckets(state.table)[found], offsets[found], asking.batch.num_rows, b"")
-        count = self._fitting(shape, page, asking.request)
-        if count < len(found):
-            page = Page(page.buckets[:count], page.offsets[:count], int(found[count]), b"")
-        return self._answer(shape, page, view.lsn if cut is None else cut)
+        located = shape.located(wanted.buckets(state.table)[found], offsets[found])
+        count = self._fitting(located, asking.request)
+        answered = asking.batch.num_rows if count == len(found) else int(found[count])
+        return self._answer(located.rows(count), shape, answered, b"", view.lsn if cut is None else cut)
 
     def _leading(self, asking: _Asking, cut: int | None) -> pb.RowBatch:
         request, count = asking.request, asking.batch.num_rows
@@ -139,33 +138,38 @@ class Lookups:
         if cut is not None:
             check_created(state, cut)
         shape = self._shape(state, request, cut)
-        page = asked[-1].page(state, ranges, cut, lambda page: self._fitting(shape, page, request))
+
+        def fitting(page: Page) -> int:
+            return self._fitting(shape.located(page.buckets, page.offsets), request)
+
+        page = asked[-1].page(state, ranges, cut, fitting)
         if page is None:
             return None
-        return self._answer(shape, page, view.lsn if cut is None else cut)
+        found = shape.located(page.buckets, page.offsets).rows(len(page.offsets))
+        return self._answer(found, shape, page.answered, page.next, view.lsn if cut is None else cut)
 
     def _shape(self, state: TableState, request: pb.LookupRequest, cut: int | None) -> Shape:
         """Rows are shown in the current version, or in the one at the cut."""
         target = state.table if cut is None else state.versions.at(cut)
         return Shape.of(state, target, _columns(list(request.columns), _source(state, request), target))
 
-    def _fitting(self, shape: Shape, page: Page, request: pb.LookupRequest) -> int:
+    def _fitting(self, located: Located, request: pb.LookupRequest) -> int:
         """How many of the rows fit into the answer; `Invalid` when all of them must and do not."""
         limits = self._engine.limits
         bytes_max = limits.read_batch_bytes if request.in_parts else limits.message_bytes
-        count = shape.fitting(page.buckets, page.offsets, bytes_max)
-        if count < len(page.offsets) and not request.in_parts:
+        count = located.fitting(bytes_max)
+        if count < len(located.offsets) and not request.in_parts:
             raise Invalid(
                 f"the rows of these keys take more than {bytes_max} bytes: ask for fewer keys or columns, or with a"
                 " newer client, which takes the answer in parts"
             )
         return count
 
-    def _answer(self, shape: Shape, page: Page, lsn: int) -> pb.RowBatch:
-        answer = reads.message(shape.at(page.buckets, page.offsets))
+    def _answer(self, found: pa.RecordBatch, shape: Shape, answered: int, following: bytes, lsn: int) -> pb.RowBatch:
+        answer = reads.message(found)
         answer.schema_id = shape.target.schema_id
         answer.token = token_text(self._engine, lsn)
-        answer.answered, answer.next = page.answered, page.next
+        answer.answered, answer.next = answered, following
         return answer
 
 

@@ -11,12 +11,19 @@ import pyarrow as pa
 Ints = npt.NDArray[np.int64]
 
 
-def of_rows(columns: list[pa.Array], rows: Ints) -> Ints:
+def of_rows(batch: pa.RecordBatch, rows: Ints) -> Ints:
     """The bytes of each of these rows over all columns."""
-    total = np.zeros(len(rows), dtype=np.int64)
-    for column in columns:
-        total += _between(column, rows, rows + 1)
+    widths = [_width(kind) for kind in batch.schema.types]
+    total = np.full(len(rows), sum(widths), dtype=np.int64)
+    for i, width in enumerate(widths):
+        if not width:
+            total += _between(batch.column(i), rows, rows + 1)
     return total
+
+
+def _width(kind: pa.DataType) -> int:
+    """The bytes of every value of a primitive type; 0 for others."""
+    return max(kind.bit_width // 8, 1) if pa.types.is_primitive(kind) else 0
 
 
 def _between(column: pa.Array, starts: Ints, ends: Ints) -> Ints:
