@@ -202,7 +202,8 @@ class KafkaSink:
         if held is None or (token and held.token == token):
             return
         if token and Token.parse(held.token).lsn <= Token.parse(token).lsn and held.tables == self._tables:
-            with closing(self._lake.changes(self._tables, token, until=token, subscription=name)) as stream:
+            stream = self._lake.changes(self._tables, token, until=token, subscription=name, progress=True)
+            with closing(stream):
                 for _ in stream:
                     stream.ack(token)
                     return

@@ -75,7 +75,8 @@ class Due:
     @property
     def next(self) -> int | None:
         """The lowest bound of all; None if no row has a time."""
-        return int(self.bounds.min()) if len(self.bounds) else None
+        bounds = self.bounds  # whoever asks for figures is in another thread than the rounds
+        return int(bounds.min()) if len(bounds) else None
 
 
 def _lowest(offsets: Ints, times: Ints) -> tuple[Ints, Ints]:

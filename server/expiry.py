@@ -94,7 +94,7 @@ class Expiry:
             return None
         column = table.column(table.ttl.column)
         held = [self._due.get((table.uuid, bucket, column.id)) for bucket in range(table.buckets)]
-        times = [part.next for part in held if part is not None and part.next is not None]
+        times = [time for part in held if part is not None and (time := part.next) is not None]
         moment = due.moment_of(min(times), table.ttl.seconds, column.arrow.type) if times else None
         return Figures(self._expired[table.uuid], moment)
 

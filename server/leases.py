@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -42,6 +43,7 @@ class Leases:
         self._clock, self._limits = clock, limits
         self._lock = threading.Lock()
         self._leases: dict[str, Lease] = {}
+        self._released: deque[str] = deque()
         self._retired: set[tuple[str, int]] = set()
         self._held, self._held_until = held, clock.monotonic() + grace_seconds
         self._log_starts: dict[str, tuple[int, ...]] = {}
@@ -141,9 +143,11 @@ class Leases:
                     raise PlanExpired("the read took longer than its lease: plan it again")
 
     def release(self, name: str) -> None:
-        """End a lease; unknown ones are over already."""
-        with self._lock:
-            self._leases.pop(name, None)
+        """End a lease; unknown ones are over already, and one that streams need is theirs.
+
+        Takes no lock: a read that nobody finishes is ended by the garbage collector, which runs under any lock.
+        """
+        self._released.append(name)
 
     def retire(self, table_uuid: str, snapshots: frozenset[int]) -> bool:
         """Let no read begin on these snapshots from now on; False, and nothing done, if one is held."""
@@ -181,6 +185,10 @@ class Leases:
 
     def _drop_expired(self) -> None:
         now = self._clock.monotonic()
+        while self._released:
+            lease = self._leases.get(self._released.popleft())
+            if lease is not None and not lease.holders:
+                lease.expires = now
         for name in [name for name, lease in self._leases.items() if not lease.holders and lease.expires <= now]:
             del self._leases[name]
 

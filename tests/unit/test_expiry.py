@@ -310,6 +310,22 @@ def test_status_and_metrics_say_what_expired_and_what_is_next(kept: Kept) -> Non
     assert f'lakestore_expiry_overdue_seconds{{table="{NAME}"}} 60.0' in shown
 
 
+def test_figures_can_be_told_while_a_round_forgets_the_last_row() -> None:
+    looks: list[int] = []
+
+    class Bounds(Due):
+        """Empty from the second look on."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "bounds":
+                looks.append(1)
+                return np.array([5] if len(looks) == 1 else [], dtype=np.int64)
+            return super().__getattribute__(name)
+
+    assert Bounds().next == 5
+    assert looks == [1]
+
+
 def test_the_duty_runs_by_itself(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "data", expiry_check_seconds=0.1, limits=Limits())
     try:
