@@ -78,3 +78,33 @@ def test_deletes_that_find_nothing_are_counted_and_store_nothing(lake: ls.Lake, 
         assert {name: getattr(result, name) for name in COUNTS if getattr(result, name)} == {"not_found": 10}
     assert sum(each.head for each in lake.transport.audit(pb.AuditRequest(table=made.table.name)).buckets) == 1
     made.check()
+
+
+SENT = {
+    "upsert": {"a": 1},
+    "partial": {"a": 1},
+    "first_row": {"a": 1},
+    "versioned": {"v": 3},
+    "aggregate": {"low": "m"},
+}
+
+
+@pytest.mark.parametrize("skips", [False, True], ids=["stored", "skipped"])
+@pytest.mark.parametrize("engine", SENT)
+def test_a_row_that_changes_nothing_is_a_change_unless_the_table_says_skip_unchanged(
+    lake: ls.Lake, engine: str, skips: bool
+) -> None:
+    name = "extremes_skipping" if engine == "aggregate" else engine
+    case = next(case for case in CASES if case.name == name)
+    options = {**case.options, "skip_unchanged": skips}
+    table = MergeTable(lake, replace(case, name=f"{engine}_same_{skips}".lower(), options=options)).table
+    for times in range(3):
+        table.upsert([{"id": 1, **SENT[engine]}])
+        result = table.last_result
+        assert result is not None
+        counted = {name: getattr(result, name) for name in COUNTS if getattr(result, name)}
+        again = "ignored" if engine == "first_row" else "unchanged" if skips else "updated"
+        assert counted == {again if times else "inserted": 1}
+    kept = 3 if not skips and engine != "first_row" else 1
+    assert sum(each.head for each in lake.transport.audit(pb.AuditRequest(table=table.name)).buckets) == kept
+    assert sum(map(len, table.changes(until="now"))) == kept

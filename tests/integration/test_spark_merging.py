@@ -13,7 +13,7 @@ from lakestore.tiering import Tierer
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.merge_cases import CASES, MergeTable, sequences, steps
 
-NAMES = ("upsert_skipping", "partial", "first_row", "versioned", "aggregate_skipping")
+NAMES = ("upsert_skipping", "partial", "first_row", "versioned", "aggregate")
 
 
 def told(rows: list[dict[str, Any]]) -> list[str]:

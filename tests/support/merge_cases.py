@@ -144,6 +144,14 @@ _AGGREGATED_OPS: tuple[Op, ...] = (
     ("upsert", 0, {"total": 1, "who": frozenset([5])}),
     ("insert", 0, _SENT),
 )
+_EXTREMES = ("id", "high", "low", "any", "who", "people", "rest")
+"""Columns that a row may leave as they are."""
+_EXTREME_OPS: tuple[Op, ...] = (
+    ("upsert", 0, {"high": 1.5, "low": "m", "any": True, "who": frozenset([1, 2]), "rest": {"x": 1}}),
+    ("upsert", 0, {"high": NAN, "low": "z", "any": False, "who": frozenset([2]), "rest": None}),
+    ("upsert", 1, {"high": 1.0}),
+    ("delete", 0, {}),
+)
 CASES = (
     Case("upsert", PLAIN, _PLAIN_OPS),
     Case("upsert_skipping", PLAIN, _PLAIN_OPS, {"skip_unchanged": True}),
@@ -154,7 +162,12 @@ CASES = (
     Case("versioned", VERSIONED, _VERSIONED_OPS, {"merge": versioned("v")}),
     Case("versioned_skipping", VERSIONED, _VERSIONED_OPS, {"merge": versioned("v"), "skip_unchanged": True}),
     Case("aggregate", AGGREGATED, _AGGREGATED_OPS, {"merge": aggregate(FUNCTIONS)}),
-    Case("aggregate_skipping", AGGREGATED, _AGGREGATED_OPS, {"merge": aggregate(FUNCTIONS), "skip_unchanged": True}),
+    Case(
+        "extremes_skipping",
+        pa.schema([field for field in AGGREGATED if field.name in _EXTREMES]),
+        _EXTREME_OPS,
+        {"merge": aggregate({n: f for n, f in FUNCTIONS.items() if n in _EXTREMES}), "skip_unchanged": True},
+    ),
 )
 
 
