@@ -80,7 +80,7 @@ def test_deletes_that_find_nothing_are_counted_and_store_nothing(lake: ls.Lake, 
     made.check()
 
 
-SENT = {
+SENT: dict[str, dict[str, Any]] = {
     "upsert": {"a": 1},
     "partial": {"a": 1},
     "first_row": {"a": 1},

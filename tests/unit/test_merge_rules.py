@@ -130,19 +130,6 @@ def test_a_version_is_remembered_over_restarts_checkpoints_and_the_loss_of_the_i
         assert lake.table("d.t").lookup([{"id": key}]).to_pylist() == [{"id": key, "v": 5}]
 
 
-def test_a_delete_and_a_reinsert_of_a_key_in_one_commit_are_two_changes(tmp_path: Path) -> None:
-    with ls.open(tmp_path) as lake:
-        for engine in ("upsert", "partial", "first_row"):
-            table = lake.create_table(f"d.{engine}", SCHEMA, primary_key=["id"], merge=engine)
-            table.upsert([{"id": 1, "n": 1, "word": "old"}])
-            with lake.commit() as commit:
-                commit.delete(table.name, [{"id": 1}])
-                commit.upsert(table.name, [{"id": 1, "n": 2}])
-            assert rows(table) == [{"id": 1, "n": 2, "word": None}]
-            found = [c for batch in table.changes(until="now") for c in batch.to_arrow()["__change"].to_pylist()]
-            assert found == ["+I", "-D", "+I"]
-
-
 def test_deletes_are_ignored_or_refused_as_the_table_says(tmp_path: Path) -> None:
     with ls.open(tmp_path) as lake:
         table = lake.create_table("d.i", SCHEMA, primary_key=["id"], deletes="ignore")
