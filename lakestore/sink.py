@@ -153,7 +153,7 @@ class KafkaSink:
                 f"sink {self.name!r} has stood for too long: {error.message}; begin anew with --restart, which writes"
                 " rows again that are in the topic already"
             ) from error
-        if error.applied == "unknown":
+        if error.applied == "unknown" and not isinstance(error, Fenced):
             raise error
         self._kafka.abort()
         if isinstance(error, Fenced):  # of the subscription: Kafka says who is the newest

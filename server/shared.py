@@ -1,7 +1,8 @@
 """Shared subscriptions: members take seats, read the buckets that are theirs, and acknowledge them. Thread-safe.
 
 Marks are in the journal, members in memory (`members.py`). After a restart nobody reads any bucket until members come
-back; an acknowledgement counts unless somebody else reads the bucket, or has acknowledged more of it since.
+back; an acknowledgement counts unless somebody else reads the bucket, or has acknowledged more of it since. One that
+counted already, and whose answer was lost, counts whoever reads the bucket now.
 """
 
 from __future__ import annotations
@@ -79,11 +80,12 @@ class Shared:
         with self._lock:
             group = self._group(held)
             own = group.ack_begins(member, session, of)
-        refused = [part for bucket, part in of.items() if bucket not in own]
         acked: dict[Bucket, Order] = {}
         try:
-            refused += self._journal(held.name, session, [of[bucket] for bucket in own])
+            refused = self._journal(held.name, session, [of[bucket] for bucket in own])
             now = current(self._engine.view, held.name)
+            others = [part for bucket, part in of.items() if bucket not in own]
+            refused += [part for part in others if not _is_done(now, session, part)]
             acked = {bucket: _mark(now, of[bucket]).order() for bucket in own}
         finally:
             with self._lock:
@@ -221,6 +223,11 @@ def _by_bucket(held: Subscription) -> Iterable[tuple[Bucket, Mark]]:
 
 def _mark(held: Subscription, part: Part) -> Mark:
     return held.marks[part.table][part.bucket]
+
+
+def _is_done(held: Subscription, session: int, part: Part) -> bool:
+    """Whether a part counted before: it is sent again if the answer was lost, and somebody else reads on by then."""
+    return _mark(held, part).has(session, part.begin, part.end, part.cut)
 
 
 def _checked(token: Token, held: Subscription, view: View) -> tuple[Part, ...]:

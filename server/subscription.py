@@ -34,6 +34,10 @@ class Mark:
         """Whether a session that began to read at an offset may move it: if nobody else has since."""
         return self.offset == begin or (self.by == session and begin >= self.since)
 
+    def has(self, session: int, begin: int, end: int, cut: int) -> bool:
+        """Whether a session that began to read at an offset has moved it that far: its answer may have been lost."""
+        return self.by == session and begin >= self.since and self.order() >= Mark(end, cut).order()
+
     def moved(self, session: int, end: int, cut: int) -> Mark:
         """The mark behind what a session has acknowledged."""
         return Mark(end, cut, session, self.since if self.by == session else self.offset)

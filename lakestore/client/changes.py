@@ -17,7 +17,7 @@ from lakestore.client.resume import Resumed
 from lakestore.client.retry import Backoff
 from lakestore.client.share import Share
 from lakestore.client.transport import LocalTransport, Transport
-from lakestore.errors import Fenced, Internal, Invalid, LakestoreError
+from lakestore.errors import Fenced, Internal, Invalid, LakestoreError, error_of
 from lakestore.schema import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.token import Place, Token
 from lakestore.union import arrow
@@ -62,7 +62,8 @@ class ChangeBatch:
         """Everything up to and with this batch is done: the named subscription goes on behind it, durably.
 
         Of a shared one this moves the buckets in the batch. `Fenced` names those that another consumer reads by now,
-        which gets these changes again; the others count, and the stream goes on.
+        which gets these changes again; the others count, and the stream goes on. If its `applied` is "unknown", an
+        answer was lost before (the server was restarted, say) and what it names may have counted: undo nothing of it.
         """
         if self._stream is None or not self._stream.subscription:
             raise Invalid("only batches of a named subscription are acknowledged: changes(subscription='name')")
@@ -116,7 +117,7 @@ class ChangeStream:
         self._acked = token
 
     def _move(self, token: str) -> None:
-        backoff, member = Backoff(), self._request.member
+        backoff, member, unknown = Backoff(), self._request.member, False
         if member and not Token.parse(token).parts:
             return
         asked = pb.AckRequest(subscription=self.subscription, epoch=self._epoch, token=token)
@@ -127,7 +128,10 @@ class ChangeStream:
                 self._share.acked(token)
                 return
             except LakestoreError as error:
+                unknown = unknown or error.applied == "unknown"
                 if isinstance(self._transport, LocalTransport) or not backoff.wait(error):
+                    if unknown and error.applied == "no":  # one refusal says nothing of the tries before it
+                        raise _perhaps_applied(error) from error
                     raise
 
     def _opened(self, epoch: int) -> None:
@@ -223,6 +227,12 @@ def request(
         where=where or "",
         progress=True,
     )
+
+
+def _perhaps_applied(error: LakestoreError) -> LakestoreError:
+    """What an acknowledgement was told at last, after a try whose answer was lost."""
+    lost = f"{error.message} (the answer to this acknowledgement was lost before, and it may have counted)"
+    return error_of(error.kind, lost, "unknown", error.retry_after)
 
 
 def _ends_of_lake(token: Token) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """A consumer process of a shared subscription, that can be killed and paused, and what it says of its work.
 
 Run as a module: `python -m tests.support.consumer ADDRESS TABLE MEMBER FILE`. Each line of the file is one batch:
-`["got", time, rows]` before it is acknowledged, `["acked", time, buckets that did not count]` after it.
+`["got", time, rows]` before it is acknowledged, `["acked", time, buckets that did not count, buckets that may have
+counted]` after it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Done:
-    """A row that a consumer acknowledged, or may have if it was killed before it could say so."""
+    """A row that a consumer acknowledged, or may have: it was killed before it could say so, or was not told."""
 
     row: Row
     member: str
@@ -74,11 +75,12 @@ class ConsumerProcess:
         for line in text.splitlines():
             if not line.endswith("]"):
                 break  # cut short by the kill, before it was acknowledged
-            kind, moment, told = json.loads(line)
+            kind, moment, *told = json.loads(line)
             if kind == "got":
-                rows, at = [Row(*row) for row in told], moment
+                rows, at = [Row(*row) for row in told[0]], moment
                 continue
-            found += [Done(row, self.member, at, sure=True) for row in rows if row.bucket not in told]
+            lost, unknown = told
+            found += [Done(row, self.member, at, row.bucket not in unknown) for row in rows if row.bucket not in lost]
             rows = []
         return found + [Done(row, self.member, at, sure=False) for row in rows]
 
@@ -97,13 +99,15 @@ def main(address: str, table: str, member: str, file: str) -> None:
             columns = [rows[name].to_pylist() for name in ("__bucket", "__offset", "id", "n")]
             say("got", time.monotonic(), list(zip(*columns, strict=True)))
             lost: list[int] = []
+            unknown: list[int] = []
             try:
                 batch.ack()
             except Fenced as error:
-                lost = [int(number) for number in re.findall(r"bucket (\d+) of", str(error))]
-                if not lost:
+                named = lost if error.applied == "no" else unknown
+                named += [int(number) for number in re.findall(r"bucket (\d+) of", str(error))]
+                if not named:
                     raise
-            say("acked", time.monotonic(), lost)
+            say("acked", time.monotonic(), lost, unknown)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ class Kept:
         **settings: Any,
     ) -> None:
         self.clock, self._disk = HandClock(), disk
-        given = {"port": 0, "http_port": 0, "lease_grace_seconds": 0.0, **settings}
+        duties = {"retention_check_seconds": DAY, "expiry_check_seconds": DAY}  # only when the test says so
+        given = {"port": 0, "http_port": 0, "lease_grace_seconds": 0.0, **duties, **settings}
         self._settings = Settings(folder, limits=limits or Limits(), **given)
         self._ports = ports
         self._start()

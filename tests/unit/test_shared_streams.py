@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +237,67 @@ def test_what_another_consumer_acknowledged_meanwhile_is_not_acknowledged_twice(
     theirs, mine = values(seen), values([first, *rest])
     assert set(theirs) | set(mine) == set(range(40))
     assert not set(values(rest)) & set(theirs), "they were acknowledged before this one came back"
+
+
+class Forgetful:
+    """A transport that loses the answers of the first acknowledgements, after which `then` happens."""
+
+    def __init__(self, kept: Kept, then: Callable[[], None], lost: int = 1) -> None:
+        self._kept, self._then, self._lost = kept, then, lost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kept.lake.transport, name)
+
+    def ack(self, request: pb.AckRequest) -> pb.AckAnswer:
+        """As the server's, but nobody hears of it."""
+        answer = self._kept.lake.transport.ack(request)
+        self._lost -= 1
+        if self._lost < 0:
+            return answer
+        self._then()
+        raise Unavailable("the connection is lost", applied="unknown")
+
+
+@pytest.mark.parametrize("acks", [False, True])
+def test_an_ack_whose_answer_is_lost_counts_or_is_said_to_be_unknown(kept: Kept, acks: bool) -> None:
+    for v in range(0, 40, 2):
+        kept.append(NAME, v, v + 1)
+    theirs: list[ChangeBatch] = []
+
+    def takes_over() -> None:
+        kept.restart()
+        other = Consumer(kept, "other", 9, [NAME], name="s")
+        other.connect()
+        theirs.extend(other.poll())
+        for batch in theirs if acks else ():
+            other.ack(batch)
+
+    request = pb.ChangesRequest(
+        tables=[NAME], start="earliest", until="now", subscription="s", member="m", session=7, lake_snapshot=True
+    )
+    transport: Any = Forgetful(kept, takes_over)
+    stream = ChangeStream(transport, request)
+    mine = next(stream)
+    if acks:
+        with pytest.raises(Fenced, match="may have counted") as refused:
+            mine.ack()
+        assert refused.value.applied == "unknown"
+    else:
+        mine.ack()
+    assert sorted(values([mine, *theirs])) == list(range(40)), "it counted: nobody is given these rows again"
+    assert kept.lake.subscriptions()[0].behind == (0 if acks else 40 - len(mine))
+
+
+def test_an_ack_that_is_refused_at_once_is_known_not_to_count(kept: Kept) -> None:
+    kept.append(NAME, *range(40))
+    stream = shared(kept)
+    batch = next(stream)
+    other = Consumer(kept, "m", 9, [NAME], name="s")
+    other.connect()
+    assert other.poll()
+    with pytest.raises(Fenced) as refused:
+        batch.ack()
+    assert refused.value.applied == "no"
 
 
 def test_a_share_knows_which_buckets_somebody_else_has_read() -> None:

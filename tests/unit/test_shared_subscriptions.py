@@ -184,6 +184,28 @@ def test_an_ack_counts_after_a_restart_unless_somebody_else_went_on(kept: Kept) 
         a.ack(later[0])
 
 
+def test_an_ack_that_counted_counts_when_it_is_sent_again_whoever_reads_the_bucket_by_then(kept: Kept) -> None:
+    """The server may have died between the journal and the answer."""
+    a = consumer(kept, "a")
+    first, *rest = a.poll()
+    a.ack(first)
+    kept.restart()
+    b = consumer(kept, "b")
+    write(kept, range(8, 30))
+    theirs = b.poll()
+    assert reads(kept)["b"] == {0, 1, 2, 3}
+    a.ack(first)
+    assert kept.lake.subscriptions()[0].behind == 30 - len(first), "it does not count twice"
+    assert not set(values([first])) & set(values(theirs))
+    for batch in rest:
+        with pytest.raises(Fenced):
+            a.ack(batch)
+    for batch in theirs:
+        b.ack(batch)
+    with pytest.raises(Fenced):
+        a.ack(first)
+
+
 def test_a_snapshot_is_shared_and_goes_on_bucket_by_bucket(kept: Kept) -> None:
     a, b = consumer(kept, "a", snapshot=True), consumer(kept, "b")
     write(kept, range(8, 30))
