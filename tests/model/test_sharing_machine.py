@@ -1,7 +1,8 @@
 """Consumers that share a subscription come, go, stall and come back, time goes by and the server loses power.
 
 Whatever happens, each bucket's acknowledged rows have no gap, a row is acknowledged by one consumer only, nobody is
-sent again what was acknowledged, and who reads a bucket may acknowledge what it was sent of it.
+sent again what was acknowledged, who reads a bucket may acknowledge what it was sent of it, and an acknowledgement that
+counted counts when it is sent again, as long as nobody else has acknowledged more of the bucket.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lakestore.client.changes import ChangeBatch
-from lakestore.errors import Fenced, LakestoreError
+from lakestore.errors import Fenced, LakestoreError, Unavailable
 from lakestore.server.subscription import Mark
 from lakestore.token import Part, Token
 from tests.support.kept import SCHEMA, Kept
@@ -169,28 +170,70 @@ class SharingMachine(RuleBasedStateMachine):
         for name, at in ((slow, -2), (slow, -1), (quick, -1)):
             self.ack(name, at)
 
+    @rule(slow=WORKERS, quick=WORKERS, acks=st.booleans(), back=st.booleans(), seed=SEEDS)
+    def lose_an_answer(self, slow: str, quick: str, acks: bool, back: bool, seed: int | None) -> None:
+        """One acknowledges, but the server dies before it says so; another one reads on, and the first asks again."""
+        if slow not in self.workers or slow == quick:
+            return
+        self.write(6)
+        self.come_back(slow)
+        self.poll(slow, 8)
+        self.ack(slow, -1)
+        self.crash(seed)
+        if quick in self.workers:
+            self.come_back(quick)
+        else:
+            self.start(quick)
+        self.poll(quick, 8)
+        if acks:
+            self.ack(quick, -1)
+        if back:
+            self.come_back(slow)
+        self.ack(slow, -1)
+
+    @rule(name=WORKERS, at=st.integers(-2, 2), steps=st.integers(0, 4), seed=SEEDS)
+    def lose_power_in_an_ack(self, name: str, at: int, steps: int, seed: int | None) -> None:
+        """What was told to count does; of what was not told, all or nothing does, and the consumer may ask again."""
+        worker = self.workers.get(name)
+        if worker is None or not worker.inbox:
+            return
+        batch, before = worker.inbox[at % len(worker.inbox)], self.marks()
+        refused: set[int] | None = None
+        self.disk.lose_power_after(steps)
+        with suppress(Unavailable):
+            refused = refused_of(worker, batch)
+        self.crash(seed)
+        self.known = self.marks()
+        for part in parts_of(batch):
+            told = refused is not None and part.bucket not in refused
+            if told or self.known[part.bucket] != before[part.bucket]:
+                self.check_moved(worker, part, before[part.bucket], self.known[part.bucket], batch)
+
     def acked(self, worker: Worker, at: int, *, live: bool) -> None:
         if not worker.inbox:
             return
         batch = worker.inbox[at % len(worker.inbox)]
         before, reads = self.marks(), self.reads(worker.consumer.member)
-        refused: set[int] = set()
-        try:
-            worker.consumer.ack(batch)
-        except Fenced as error:
-            refused = {int(number) for number in re.findall(r"bucket (\d+) of", str(error))}
-            assert refused, error
+        refused = refused_of(worker, batch)
         self.known = self.marks()
         for part in parts_of(batch):
             if part.bucket not in refused:
                 self.check_moved(worker, part, before[part.bucket], self.known[part.bucket], batch)
             else:
                 assert self.known[part.bucket] == before[part.bucket], "a refused part has moved"
+                assert not self.has_counted(worker, part, before[part.bucket]), "what counted is refused"
                 now = self.kept.clock.monotonic()
                 own = live and (part.bucket in reads or worker.surely_reads(part.bucket, now, before[part.bucket]))
                 assert not (own and worker.begins[part.bucket] == part.begin), (
                     "who reads a bucket may acknowledge what it was sent of it"
                 )
+
+    def has_counted(self, worker: Worker, part: Part, mark: Mark) -> bool:
+        """Whether a part is acknowledged, and nobody but its consumer has done so since that began to read."""
+        if part.begin == part.end or mark.order() < Mark(part.end, part.cut).order():
+            return False
+        by = {self.acked_by.get((part.bucket, offset)) for offset in range(part.begin, mark.offset)}
+        return by == {worker.consumer.session}
 
     def check_moved(self, worker: Worker, part: Part, before: Mark, after: Mark, batch: ChangeBatch) -> None:
         session, moved = worker.consumer.session, range(before.offset, after.offset)
@@ -258,6 +301,17 @@ class SharingMachine(RuleBasedStateMachine):
         assert len(self.acked_by) == self.written, "every row is acknowledged, and once"
         with suppress(LakestoreError):
             self.die("last")
+
+
+def refused_of(worker: Worker, batch: ChangeBatch) -> set[int]:
+    """Acknowledge a batch; the buckets of which that does not count."""
+    try:
+        worker.consumer.ack(batch)
+    except Fenced as error:
+        refused = {int(number) for number in re.findall(r"bucket (\d+) of", str(error))}
+        assert refused, error
+        return refused
+    return set()
 
 
 def parts_of(batch: ChangeBatch) -> tuple[Part, ...]:
