@@ -94,8 +94,7 @@ def change_of(
         wanted = "upsert, insert and delete" if table.keyed else "append"
         raise Invalid(f"table {table.name} takes {wanted}, not {kind.lower()}")
     delete = kind == "DELETE"
-    if delete and table.deletes == "refuse":
-        raise Invalid(f"table {table.name} refuses deletes: it has the option deletes='refuse'")
+    _check_deletes(table, delete=delete)
     source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
     batch = rows.decode(message.rows, crc=message.crc32c, limits=limits)
     if delete:
@@ -111,6 +110,11 @@ def change_of(
     if claim is not None and table.keyed:
         claim(batch.num_rows * KEY_OBJECT_BYTES)
     return _routed(table, batch, given, kind, producer=producer, limits=limits)
+
+
+def _check_deletes(table: Table, *, delete: bool) -> None:
+    if delete and table.deletes == "refuse":
+        raise Invalid(f"table {table.name} refuses deletes: it has the option deletes='refuse'")
 
 
 def _of_a_delete(batch: pa.RecordBatch, source: Table) -> pa.RecordBatch:
@@ -154,6 +158,7 @@ def renewed(request: Request, view: View) -> Request:
 
 
 def _renewed(change: Change, table: Table) -> Change:
+    _check_deletes(table, delete=change.delete)
     if change.table.schema_id == table.schema_id:
         return replace(change, table=table)
     check_present(change.given, change.table, table)

@@ -13,6 +13,7 @@ import pytest
 import lakestore as ls
 from lakestore.client.writer import change
 from lakestore.errors import Invalid
+from lakestore.server import prepare
 from lakestore.server.equality import equal
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.merge_cases import engine_of, grouped
@@ -139,6 +140,19 @@ def test_deletes_are_ignored_or_refused_as_the_table_says(tmp_path: Path) -> Non
         table = lake.create_table("d.r", SCHEMA, primary_key=["id"], deletes="refuse")
         with pytest.raises(Invalid, match=r"table d\.r refuses deletes: it has the option deletes='refuse'"):
             table.delete([{"id": 1}])
+
+
+def test_a_delete_that_waited_while_the_table_came_to_refuse_them_is_refused(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        table = lake.create_table("d.r", SCHEMA, primary_key=["id"])
+        engine = lake.transport._follow.__self__._engine  # type: ignore[attr-defined]
+        sent = pa.RecordBatch.from_pylist([{"id": 1}], pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+        message = change("d.r", pb.DELETE, [sent], 0)
+        waiting = prepare.Request((prepare.change_of(engine.view.named("d.r").versions, message, "", engine.limits),))
+        assert prepare.renewed(waiting, engine.view) is waiting
+        table.alter(deletes="refuse")
+        with pytest.raises(Invalid, match=r"table d\.r refuses deletes"):
+            prepare.renewed(waiting, engine.view)
 
 
 def test_bitmaps_are_taken_as_numbers_or_bytes_and_bad_ones_refused_by_row(tmp_path: Path) -> None:
