@@ -69,9 +69,9 @@ def check(ttl: Ttl | None, columns: Mapping[str, str], table: str, *, keyed: boo
         return
     if not keyed:
         raise Invalid(f"table {table}: ttl= is for primary-key tables; a log table has retention=")
-    if not columns.get(ttl.column, "timestamp").startswith(("timestamp", "date")):
-        raise Invalid(f"table {table}: ttl column {ttl.column!r} is {columns[ttl.column]}: take a timestamp or a date")
     if ttl.column not in columns:
         raise Invalid(f"table {table}: ttl column {ttl.column!r} is not there")
+    if not columns[ttl.column].startswith(("timestamp", "date")):
+        raise Invalid(f"table {table}: ttl column {ttl.column!r} is {columns[ttl.column]}: take a timestamp or a date")
     if type(ttl.seconds) is not int or not 1 <= ttl.seconds <= SECONDS_MAX:
         raise Invalid(f"table {table}: ttl takes a time above zero and up to {span(SECONDS_MAX)}")

@@ -1,4 +1,4 @@
-"""Work that one thread does whenever it is asked for, and again after a pause when it failed."""
+"""Work that one thread does whenever it is asked for, or now and then, and again after a pause when it failed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ RETRY_SECONDS = 5.0
 class Duty:
     """A thread that runs `work` once for all that asked for it meanwhile; a failure is told, then tried again."""
 
-    def __init__(self, name: str, work: Callable[[], None], failed: Callable[[Exception], None]) -> None:
-        self._work, self._failed = work, failed
+    def __init__(
+        self, name: str, work: Callable[[], None], failed: Callable[[Exception], None], every: float | None = None
+    ) -> None:
+        """With `every`, the work is done after so many seconds even if nobody asks."""
+        self._work, self._failed, self._every = work, failed, every
         self._wanted = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -48,7 +51,7 @@ class Duty:
 
     def _run(self) -> None:
         while True:
-            self._wanted.wait()
+            self._wanted.wait(self._every)
             self._wanted.clear()
             if self._closing.is_set():
                 return

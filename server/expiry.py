@@ -26,6 +26,7 @@ from lakestore.server.bucket import CHANGE, DELETE, PREV
 from lakestore.server.clock import Clock, JumpWatch
 from lakestore.server.commit_queue import Operation
 from lakestore.server.due import BLOCK_ROWS, Due
+from lakestore.server.duty import Duty
 from lakestore.server.engine import Engine
 from lakestore.server.index import table_prefix
 from lakestore.server.journal import Frame, RowsPart
@@ -72,20 +73,18 @@ class Expiry:
     """One round at a time, in its own thread or called by `run_once`."""
 
     def __init__(self, engine: Engine, clock: Clock, check_seconds: float) -> None:
-        self._engine, self._clock, self._check_seconds = engine, clock, check_seconds
+        self._engine = engine
         self._running = threading.Lock()
-        self._closing = threading.Event()
         self._watch = JumpWatch(clock)
         self._due: dict[tuple[str, int, int], Due] = {}
         """By table uuid, bucket and id of the TTL's column."""
         self._expired: Counter[str] = Counter()
-        self._thread = threading.Thread(target=self._run, name="expiry", daemon=True)
-        self._thread.start()
+        self._duty = Duty("expiry", self.run_once, _failed, check_seconds)
+        self._duty.start()
 
     def close(self) -> None:
         """Stop after the commit that runs."""
-        self._closing.set()
-        self._thread.join()
+        self._duty.close()
 
     def figures(self, state: TableState) -> Figures | None:
         """Of a table that has a TTL."""
@@ -112,14 +111,10 @@ class Expiry:
                 if not self._tried(state, now_us):
                     return
 
-    def _run(self) -> None:
-        while not self._closing.wait(self._check_seconds):
-            self.run_once()
-
     def _tried(self, state: TableState, now_us: int) -> bool:
         """One table; whether the round should go on."""
         try:
-            _Round(self._engine, state, now_us, self._due, self._counted, self._closing.is_set).run()
+            _Round(self._engine, state, now_us, self._due, self._counted, lambda: self._duty.is_closing).run()
         except (Exhausted, Unavailable) as error:
             log.info("rows expire later: %s", error)
             return False
@@ -136,6 +131,10 @@ class Expiry:
         """What is known of tables that have no TTL any more."""
         for key in [key for key in self._due if key[0] not in tables]:
             del self._due[key]
+
+
+def _failed(error: Exception) -> None:
+    log.error("a round of expiry failed and will be tried again: %s", error)
 
 
 class _Round:

@@ -69,10 +69,6 @@ class Groups:
         found[sorted_of[high]] = order[high]
         return found
 
-    def firsts(self) -> Groups:
-        """Of the first rows alone."""
-        return Groups(np.arange(len(self.first), dtype=np.int64), np.arange(len(self.first), dtype=np.int64))
-
 
 @dataclass(frozen=True, slots=True)
 class Stack:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from lakestore.errors import Conflict, LakestoreError
 from lakestore.server.clock import Clock, JumpWatch
+from lakestore.server.duty import Duty
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
 from lakestore.server.leases import Leases
@@ -100,19 +101,16 @@ class Retention:
         self, engine: Engine, leases: Leases, subscriptions: Subscriptions, clock: Clock, check_seconds: float
     ) -> None:
         self._engine, self._leases, self._subscriptions = engine, leases, subscriptions
-        self._check_seconds = check_seconds
         self._running = threading.Lock()
-        self._closing = threading.Event()
         self._decisions: dict[str, Decision] = {}
         self._said: dict[str, tuple[str, ...]] = {}
         self._watch = JumpWatch(clock)
-        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
-        self._thread.start()
+        self._duty = Duty("retention", self.run_once, _failed, check_seconds)
+        self._duty.start()
 
     def close(self) -> None:
         """Stop after the round that runs."""
-        self._closing.set()
-        self._thread.join()
+        self._duty.close()
 
     def decision(self, table_uuid: str) -> Decision | None:
         """The last decision on a table that has a retention."""
@@ -135,13 +133,6 @@ class Retention:
             moving = [uuid for uuid, found in self._decisions.items() if found.lsn > view.tables[uuid].log_start_lsn]
             if moving:
                 self._drop(moving, now_us)
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._check_seconds):
-            try:
-                self.run_once()
-            except LakestoreError as error:
-                log.error("a round of retention failed and will be tried again: %s", error)
 
     def _watch_clock(self) -> int:
         """The time; a clock that has jumped since the last round pauses the duty for as long as it jumped."""
@@ -211,6 +202,10 @@ class Retention:
                     decision.held_bytes,
                 )
             self._said[uuid] = holders
+
+
+def _failed(error: Exception) -> None:
+    log.error("a round of retention failed and will be tried again: %s", error)
 
 
 def _named(holders: Sequence[str]) -> str:

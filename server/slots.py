@@ -241,13 +241,11 @@ def _holders(state: TableState, wanted: Mapping[tuple[bytes, int], int]) -> dict
             for place, value in wanted.items()
             if place[1] == bucket and value & OFFSET_MASK < log.head
         ]
-        there = log.holds(np.array([offset for _, offset in places], dtype=np.int64)).tolist()
-        places = list(itertools.compress(places, there))
-        there = log.holds(np.array([offset for _, offset in places], dtype=np.int64))
-        places = [place for place, held in zip(places, there.tolist(), strict=True) if held]
-        if places:
-            offsets = np.array([offset for _, offset in places], dtype=np.int64)
-            rows = log.take(offsets, state.versions.shown_as(table))
+        offsets = np.array([offset for _, offset in places], dtype=np.int64)
+        there = log.holds(offsets)
+        if there.any():
+            rows = log.take(offsets[there], state.versions.shown_as(table))
             whole = keys.whole([rows.column(name) for name in table.primary_key])
-            holders.update(zip((place for place, _ in places), whole, strict=True))
+            held = itertools.compress((place for place, _ in places), there.tolist())
+            holders.update(zip(held, whole, strict=True))
     return holders

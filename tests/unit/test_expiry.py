@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from lakestore.errors import Unavailable
 from lakestore.evolution import RenameColumn, SetOptions
 from lakestore.limits import Limits
-from lakestore.server import due, expiry
+from lakestore.server import due, duty, expiry
 from lakestore.server.due import Due
 from lakestore.server.metrics import text as metrics_text
+from lakestore.server.state import TableState
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.verify import verify
 from tests.support.kept import DAY, START_US, Kept
@@ -334,6 +335,26 @@ def test_the_duty_runs_by_itself(tmp_path: Path) -> None:
         until(lambda: kept.lake.table(NAME).scan().count() == 0, "the row to expire")
     finally:
         kept.close()
+
+
+def test_no_failure_ends_the_duty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    tried = expiry.Expiry._tried
+
+    def failing(self: expiry.Expiry, state: TableState, now_us: int) -> bool:
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise pa.ArrowInvalid("a test says so")
+        return tried(self, state, now_us)
+
+    monkeypatch.setattr(expiry.Expiry, "_tried", failing)
+    monkeypatch.setattr(duty, "RETRY_SECONDS", 0.01)
+    kept = Kept(tmp_path / "data", expiry_check_seconds=0.05)
+    made(kept)
+    put(kept, (1, moment(kept, -DAY)))
+    until(lambda: ids(kept) == [], "the row to expire")
+    assert len(rounds) > 1
+    kept.close()
 
 
 def test_what_lives_below_the_log_start_expires_too(kept: Kept) -> None:
