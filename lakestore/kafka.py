@@ -29,6 +29,7 @@ TRANSACTION_MS = 300_000
 QUEUED_MESSAGES, QUEUED_BYTES = 100_000, 128 << 20
 _OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "isolation.level", "group.id")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _DENIED = {
     KafkaError._AUTHENTICATION,  # noqa: SLF001 (librdkafka's own errors have such names)
     KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -49,6 +50,12 @@ _NOT_YET = {
 _AFTER_FATAL = KafkaError._FATAL  # noqa: SLF001
 _AFTER_ANOTHER = {_AFTER_FATAL, KafkaError._STATE, KafkaError._CONFLICT}  # noqa: SLF001
 _AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001
+_ABSENT = {
+    KafkaError._TRANSPORT,  # noqa: SLF001
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+    KafkaError._RESOLVE,  # noqa: SLF001
+    KafkaError._TIMED_OUT,  # noqa: SLF001
+}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 _LOG = logging.getLogger("lakestore.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -72,6 +79,12 @@ class Position:
         """The position that `encode` wrote; None for one that says that nothing was written yet."""
         data = json.loads(value)
         return Position(data["token"], tuple(data["tables"]), data["topic"]) if data["token"] else None
+
+
+def check_topic(name: str) -> None:
+    """Refuse a name that no topic can have."""
+    if not _TOPIC.fullmatch(name):
+        raise Invalid(f"a topic's name has 1 to 249 letters, digits, '.', '_' and '-': {name!r} has not")
 
 
 class Transactions:
@@ -138,7 +151,7 @@ class Transactions:
     def _ensure(self, topic: str, partitions: int, config: dict[str, str]) -> bool:
         admin = AdminClient(self._common)
         try:
-            known = admin.list_topics(timeout=CALL_SECONDS).topics
+            known = self._topics(admin)
             made = topic not in known
             if made:
                 asked = [NewTopic(topic, partitions, -1, config=config)]
@@ -149,7 +162,20 @@ class Transactions:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return self._ensure(topic, partitions, config)
-            raise self._failure(error, f"look for topic {topic!r}") from error
+            raise self._failure(error, f"make topic {topic!r}") from error
+
+    def _topics(self, admin: AdminClient) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = admin.list_topics(timeout=CALL_SECONDS).topics
+            return found
+        except KafkaException as error:
+            cause = error.args[0]
+            if cause.code() not in _ABSENT:
+                raise
+            raise Unavailable(
+                f"Kafka at {self._bootstrap} does not answer ({cause.str()}): does a broker run there, and do the"
+                " options of --kafka-option fit it?"
+            ) from error
 
     def _stored(self) -> Position | None:
         settings = {

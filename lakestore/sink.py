@@ -19,7 +19,7 @@ from lakestore.client.changes import ChangeBatch, ChangeStream, Start
 from lakestore.client.events import Encoder
 from lakestore.client.retry import Backoff
 from lakestore.errors import Exhausted, Fenced, Internal, Invalid, LakestoreError, PositionExpired, Unavailable
-from lakestore.kafka import Position, Transactions
+from lakestore.kafka import Position, Transactions, check_topic
 from lakestore.moments import start_text
 from lakestore.token import Token
 
@@ -78,6 +78,8 @@ class KafkaSink:
             raise Invalid("a sink needs at least one table, each of them once")
         if len(tables) > 1 and "{table}" not in topic:
             raise Invalid("several tables have a topic each: write {table} in its name, as in 'lake.{table}'")
+        for table in tables:
+            check_topic(topic.replace("{table}", table))
         self._lake, self._tables = lake, tuple(tables)
         self._topic, self._format, self._where = topic, format, where
         self._start, self._restart = start_text(start), restart

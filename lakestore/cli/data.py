@@ -14,7 +14,7 @@ from lakestore.cli import formats, json_lines
 from lakestore.cli import output as shown
 from lakestore.cli.output import Progress, emit, emit_json, emit_lines
 from lakestore.cli.server import connected, json_option, server_option
-from lakestore.cli.sink import sink_options, written_to_kafka
+from lakestore.cli.sink import check_unused, sink_options, written_to_kafka
 from lakestore.errors import Fenced, Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -206,6 +206,9 @@ def changes(
             sink |= {"start": start, "where": where, "format": "json" if as_json else kind or "debezium"}
             written_to_kafka(lake, tables, end, sink)
             return
+        check_unused(sink)
+        if (shared or member) and not (shared and subscription):
+            raise Invalid("--shared and --member are for a subscription: say --subscription NAME --shared")
         show = _shower(lake, tables, "json" if as_json else kind)
         before_images = before_images or (kind or "").startswith("debezium")
         stream = lake.changes(

@@ -113,6 +113,10 @@ def _server(found: dict[str, Any]) -> dict[str, Any]:
     if scheme := plain.pop("scheme", ""):
         plain["http"] = f"{scheme}://{plain['http']}"
     shown = {name: plain.pop(name) for name in _FIRST if name in plain} | plain
+    if index := found.get("index_size"):
+        shown["index_size"] = (
+            f"{index['keys']:,} keys, {index['bytes_per_key']} B each; file {size(index['file_bytes'])}"
+        )
     if "uptime_seconds" in found:
         shown["uptime"] = duration(found["uptime_seconds"])
         failed = f", {found['checkpoints_failed']} failed" if found["checkpoints_failed"] else ""

@@ -38,6 +38,14 @@ def sink_options(command: _Command) -> _Command:
     return command
 
 
+def check_unused(said: dict[str, Any]) -> None:
+    """Refuse options of a sink where there is none."""
+    for name, value in (said | {"tombstones": not said["tombstones"]}).items():
+        if value:
+            option = "no-tombstones" if name == "tombstones" else name.replace("_", "-")
+            raise Invalid(f"--{option} is an option of a sink: say --to kafka as well")
+
+
 def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
     """Run a sink until its end; SIGTERM and SIGINT end it after the transaction under way."""
     try:

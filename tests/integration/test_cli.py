@@ -120,6 +120,7 @@ def test_sql(shell: Shell, orders: str) -> None:
 
 def test_status_files_and_verify(shell: Shell, orders: str) -> None:
     assert "never tiered" in shell("status", orders)[0]
+    assert re.search(r"index_size +[\d,]+ keys, ", shell("status", orders)[0])
     assert json.loads(shell("status", orders, "--json")[0])["tables"][0]["rows"] == 1000
     assert "1,000 changes not tiered yet" in shell("files", orders)[0]
     assert "rows and values agree" in shell("verify", orders)[0]
@@ -158,6 +159,10 @@ def test_apply_makes_and_evolves_the_tables_of_a_file(shell: Shell, tmp_path: Pa
         (["write", "no.such", "missing.parquet"], "missing.parquet does not exist"),
         (["sql", "DROP TABLE x"], "one query"),
         (["changes", "no.such"], "no.such"),
+        (["changes", "no.such", "--topic", "x"], "--topic is an option of a sink: say --to kafka as well"),
+        (["changes", "no.such", "--no-tombstones"], "--no-tombstones is an option of a sink"),
+        (["changes", "no.such", "--shared"], "say --subscription NAME --shared"),
+        (["changes", "no.such", "--member", "a", "--subscription", "s"], "say --subscription NAME --shared"),
     ],
 )
 def test_errors_are_one_sentence(shell: Shell, arguments: list[str], sentence: str) -> None:

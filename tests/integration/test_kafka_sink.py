@@ -291,6 +291,8 @@ def test_what_cannot_work_is_one_sentence(lake: ls.Lake, kafka: KafkaProcess, or
         _sink(lake, kafka, topic, options={"transactional.id": "x"})
     with pytest.raises(Invalid, match="a sink's name has"):
         _sink(lake, kafka, topic, name="a b")
+    with pytest.raises(Invalid, match="a topic's name has"):
+        _sink(lake, kafka, "a b")
 
 
 def test_a_broker_that_is_not_there_is_named(
@@ -298,5 +300,5 @@ def test_a_broker_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.setattr("lakestore.kafka.CALL_SECONDS", 0.5)
     address = f"127.0.0.1:{free_port()}"
-    with pytest.raises(Unavailable, match=address):
+    with pytest.raises(Unavailable, match=f"Kafka at {address} does not answer"):
         KafkaSink(lake, ["shop.orders"], bootstrap=address, topic=topic).run(until="now")
