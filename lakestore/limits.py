@@ -37,7 +37,8 @@ class Limits:
     message_bytes: int = option(64 * _MB, low=1 * _MB, high=_INT32)
     """A gRPC message, either way; a longer one is refused. gRPC counts in 32 bits."""
     batch_memory_bytes: int = option(256 * _MB, low=1 * _KB, high=_INT32)
-    """What the rows of one change may take once decoded; more is refused. A column of an Arrow batch ends at 2 GB."""
+    """What the rows of one change may take once decoded, and what one commit may take of rows that are there to merge
+    with; more is refused. A column of an Arrow batch ends at 2 GB."""
     batch_rows: int = option(4_000_000, low=1, high=_INT32)
     """Rows of one change; more are refused."""
     commit_changes: int = option(1_000, low=1, high=100_000)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from lakestore import schema
 from lakestore.errors import Internal, PositionExpired
+from lakestore.server import row_bytes
 
 Ints = npt.NDArray[np.int64]
 CHANGE, PREV = "__change", schema.PREV
@@ -455,10 +456,16 @@ class BucketLog:
             found[places] = piece.load().column(name).to_numpy()[rows]
         return found
 
-    def take(self, offsets: Ints, shown: Shown = _as_stored, needed: Needed | None = None) -> pa.RecordBatch:
+    def take(
+        self,
+        offsets: Ints,
+        shown: Shown = _as_stored,
+        needed: Needed | None = None,
+        claim: Callable[[int], None] | None = None,
+    ) -> pa.RecordBatch:
         """The rows at these offsets, in their order; `shown` brings them to one schema version.
 
-        With `needed`, it is given those columns only.
+        With `needed`, it is given those columns only. `claim` is told of bytes before they are copied.
         """
         if not len(offsets):
             return pa.RecordBatch.from_pylist([], schema=self.schema)
@@ -466,6 +473,8 @@ class BucketLog:
         for places, piece, rows in self.located(offsets):
             batch = piece.load()
             batch = batch.select(needed(piece.schema_id)) if needed else batch
+            if claim is not None:
+                claim(int(row_bytes.of_rows(batch, rows).sum()))
             parts.append(shown(batch.take(pa.array(rows)), piece.schema_id))
             order.append(places)
         found = pa.concat_batches(parts) if len(parts) > 1 else parts[0]

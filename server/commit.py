@@ -44,6 +44,15 @@ class Refused(Exception):
         return next(request for request in group if any(change is self.change for change in request.changes))
 
 
+class Crowded(Exception):
+    """A group that takes too much memory of the rows that are there: fewer of its requests go into one commit."""
+
+    def __init__(self, error: Invalid) -> None:
+        super().__init__(error.message)
+        self.error = error
+        """For a request that is alone."""
+
+
 @dataclass(slots=True)
 class Commit:
     """A frame to write, and what to do once it is durable."""
@@ -72,14 +81,20 @@ class _Heads:
 @dataclass(slots=True)
 class _Builder:
     frame: Frame
+    old_bytes_max: int
+    old_bytes: int = 0
+    """Of rows that were there."""
     results: dict[int, list[Any]] = field(default_factory=dict)
     """id of a change to its result."""
     keys: list[tuple[Sequence[bytes], list[int]]] = field(default_factory=list)
 
 
-def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us: int) -> Commit:
-    """The commit that these requests are; or `Refused`, and the others may be built again without that one."""
-    builder = _Builder(Frame(lsn, time_us))
+def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us: int, old_bytes_max: int) -> Commit:
+    """The commit that these requests are; or `Refused`, and the others may be built again without that one.
+
+    `Crowded` if they need more than `old_bytes_max` of the rows that are there.
+    """
+    builder = _Builder(Frame(lsn, time_us), old_bytes_max)
     by_table: dict[str, list[Change]] = {}
     for request in group:
         for change in request.changes:
@@ -196,7 +211,17 @@ class _Merging:
     def __init__(self, builder: _Builder, state: TableState, heads: _Heads) -> None:
         self._builder, self._state, self._table, self._heads = builder, state, state.table, heads
         self._remembers = state.table.merge.engine == "versioned"
-        self._old = OldRows(state, builder.frame.lsn, builder.frame.time_us)
+        self._old = OldRows(state, builder.frame.lsn, builder.frame.time_us, self._claim)
+
+    def _claim(self, nbytes: int) -> None:
+        self._builder.old_bytes += nbytes
+        if self._builder.old_bytes > self._builder.old_bytes_max:
+            raise Crowded(
+                Invalid(
+                    f"table {self._table.name}: with the rows that are there, those of this commit take more than"
+                    f" {self._builder.old_bytes_max} bytes: send fewer rows at once"
+                )
+            )
 
     def run(self, changes: Sequence[Change], index: Index) -> None:
         """Merge and number them in their order."""

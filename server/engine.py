@@ -22,7 +22,7 @@ from lakestore.server import journal_writer, recovery
 from lakestore.server.bells import Bells
 from lakestore.server.checkpointer import Checkpointer, Checkpoints, Frozen
 from lakestore.server.clock import Clock
-from lakestore.server.commit import Commit, Refused, build
+from lakestore.server.commit import Commit, Crowded, Refused, build
 from lakestore.server.commit_queue import CommitQueue, Operation, Task, Work
 from lakestore.server.compaction import Compactions
 from lakestore.server.crash_points import CrashPoint
@@ -376,8 +376,17 @@ class Engine:
         while group:
             view = self._state.view
             try:
-                commit = build(group, view, self.index, view.lsn + 1, self._time_us())
+                room = self.limits.batch_memory_bytes
+                commit = build(group, view, self.index, view.lsn + 1, self._time_us(), room)
                 self._append(commit.frame)
+            except Crowded as crowded:
+                if len(group) == 1:
+                    group[0].answer.set_exception(crowded.error)
+                    return
+                half = len(group) // 2
+                self._commit(group[:half])
+                group = self._admitted(group[half:])
+                continue
             except Refused as refused:
                 request = refused.among(group)
                 request.answer.set_exception(refused.error)

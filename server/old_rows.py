@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,9 @@ Columns = dict[str, pa.Array]
 class OldRows:
     """Rows by bucket and offset, in the table's current version."""
 
-    def __init__(self, state: TableState, lsn: int, time_us: int) -> None:
-        self._state, self._lsn, self._time_us = state, lsn, time_us
+    def __init__(self, state: TableState, lsn: int, time_us: int, claim: Callable[[int], None]) -> None:
+        """`claim` is told of bytes before they are copied."""
+        self._state, self._lsn, self._time_us, self._claim = state, lsn, time_us, claim
         self._logs = list(state.logs)
         self._parts: list[list[RowsPart]] = [[] for _ in state.logs]
 
@@ -36,7 +37,7 @@ class OldRows:
         found: list[list[pa.Array]] = []
         for bucket, first, last in runs(buckets):
             log = self._log(bucket, int(offsets[first:last].max()))
-            taken = log.take(offsets[first:last], self._shown(names), self._needed(names))
+            taken = log.take(offsets[first:last], self._shown(names), self._needed(names), self._claim)
             found.append(taken.columns)
         if not found:
             return {field.name: pa.array([], field.type) for field in fields}

@@ -7,7 +7,6 @@ link. Values of hashed keys carry their bucket, for keys of one hash may lie in 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -233,7 +232,6 @@ class _Places:
 def _holders(state: TableState, wanted: Mapping[tuple[bytes, int], int]) -> dict[tuple[bytes, int], bytes]:
     """(slot's key, bucket) to the whole key of the row that its value names."""
     holders: dict[tuple[bytes, int], bytes] = {}
-    table = state.table
     for bucket in {bucket for _, bucket in wanted}:
         log = state.logs[bucket]
         places = [
@@ -242,10 +240,9 @@ def _holders(state: TableState, wanted: Mapping[tuple[bytes, int], int]) -> dict
             if place[1] == bucket and value & OFFSET_MASK < log.head
         ]
         offsets = np.array([offset for _, offset in places], dtype=np.int64)
-        there = log.holds(offsets)
-        if there.any():
-            rows = log.take(offsets[there], state.versions.shown_as(table))
-            whole = keys.whole([rows.column(name) for name in table.primary_key])
-            held = itertools.compress((place for place, _ in places), there.tolist())
-            holders.update(zip(held, whole, strict=True))
+        there = np.flatnonzero(log.holds(offsets))
+        for at, piece, rows in log.located(offsets[there]):
+            batch, names = piece.load(), state.versions.numbered(piece.schema_id).primary_key
+            whole = keys.whole([batch.column(name).take(pa.array(rows)) for name in names])
+            holders.update(zip((places[i][0] for i in there[at].tolist()), whole, strict=True))
     return holders
