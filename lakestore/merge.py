@@ -110,8 +110,13 @@ def versioned(column: str) -> Merge:
 def aggregate(functions: Mapping[str, str]) -> Merge:
     """`merge=aggregate({"total": "sum", "tags": "string_list(;)"})`."""
     given: Any = functions
-    if not isinstance(given, Mapping) or not all(isinstance(text, str) for text in given.values()):
+    if not isinstance(given, Mapping):
         raise Invalid(f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {given!r}")
+    for column, text in given.items():
+        if not isinstance(text, str):
+            raise Invalid(
+                f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {text!r} for {column!r}"
+            )
     return Merge("aggregate", functions=tuple((column, _function(functions[column])) for column in sorted(functions)))
 
 

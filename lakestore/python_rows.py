@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _FRACTIONS = (float, np.floating, Decimal)
 _MIDNIGHT = time()
+_EXACT_FLOATS = 1 << 53
+"""Below this every integer is a float of 64 bits."""
 
 
 def of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
@@ -32,15 +34,28 @@ def of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 
 def of_pandas(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
-    """A pandas frame; nested columns hold Python values, whose type pyarrow cannot guess."""
+    """A pandas frame; nested columns hold Python values, whose type pyarrow cannot guess.
+
+    Integers of which one is missing are floats in pandas: whole ones are integers again here.
+    """
     nested = {field.name for field in schema if pa.types.is_nested(field.type) and _is_python(frame, field.name)}
     plain = pa.Table.from_pandas(frame[[name for name in frame.columns if name not in nested]], preserve_index=False)
+    for at, field in enumerate(plain.schema):
+        wanted = schema.field(field.name).type if schema.names.count(field.name) == 1 else field.type
+        if pa.types.is_float64(field.type) and pa.types.is_integer(wanted) and _all_whole(plain.column(at)):
+            plain = plain.set_column(at, field.name, plain.column(at).cast(pa.int64()))
     for at, name in enumerate(frame.columns):
         if name in nested:
             held = zip(frame[name], frame[name].notna(), strict=True)
             values = [value if there else None for value, there in held]
             plain = plain.add_column(at, name, _column(values, schema, name))
     return plain
+
+
+def _all_whole(column: pa.ChunkedArray) -> bool:
+    """Whether these floats are integers of which none was rounded."""
+    values = column.drop_null().to_numpy()
+    return bool((np.abs(values) < _EXACT_FLOATS).all() and (np.trunc(values) == values).all())
 
 
 def _is_python(frame: pd.DataFrame, name: str) -> bool:

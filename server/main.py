@@ -197,7 +197,7 @@ def _log_start(server: Server) -> None:
         logging.INFO,
         "started",
         release=RELEASE,
-        formats={"journal": journal.VERSION, "checkpoint": checkpoint.VERSION, "segment": segment.VERSION},
+        formats={"journal": journal.VERSION, "checkpoint": checkpoint.VERSION, "segment": segment.SPARSE_VERSION},
         data=str(settings.data.absolute()),
         recovery_seconds=round(engine.recovery_seconds, 3),
         lsn=engine.view.lsn,

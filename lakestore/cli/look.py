@@ -10,7 +10,7 @@ import click
 
 from lakestore.cli.output import duration, emit, emit_json, size
 from lakestore.cli.server import connected, json_option, server_option
-from lakestore.client.lake import Member
+from lakestore.client.lake import Member, Subscription
 from lakestore.moments import text_of
 from lakestore.schema import Table
 from lakestore.ttl import span
@@ -187,6 +187,12 @@ def _tail(path: str) -> str:
     return path.split("/data/", 1)[-1][-80:]
 
 
+def _members(held: Subscription) -> str:
+    if not held.shared:
+        return "alone"
+    return ", ".join(map(_member, held.members)) or "shared, nobody now"
+
+
 def _member(member: Member) -> str:
     away = ", away" if member.away else ""
     return f"{member.name} ({len(member.buckets)} buckets, {member.behind} behind{away})"
@@ -209,7 +215,7 @@ def subscriptions(drop: str | None, server: str, as_json: bool) -> None:
             "behind": held.behind,
             "acked": held.acked.isoformat(timespec="seconds"),
             "reads": "its snapshot" if held.snapshot else "changes",
-            "members": ", ".join(_member(member) for member in held.members) if held.shared else "alone",
+            "members": _members(held),
         }
         for held in found
     ]

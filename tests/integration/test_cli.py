@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakestore.cli.main import run_command
+from tests.support.waiting import until
 
 ORDERS = pa.table(
     {
@@ -111,6 +112,34 @@ def test_changes_as_debezium_events(shell: Shell, orders: str, tmp_path: Path) -
     assert (event["op"], event["before"]["customer"], event["after"]) == ("d", "c0", None)
     (line,) = shell("changes", orders, "--start", start, "--format", "debezium-schema")[0].splitlines()
     assert json.loads(line)["payload"]["before"]["id"] == 7
+
+
+def test_a_shared_subscription_is_listed_though_nobody_reads_it(shell: Shell, orders: str) -> None:
+    shell("changes", orders, "--json", "--subscription", f"of {orders}", "--shared")
+
+    def listed() -> str:
+        (line,) = [line for line in shell("subscriptions")[0].splitlines() if line.startswith(f"of {orders}")]
+        return line
+
+    until(lambda: "shared, nobody now" in listed(), "the consumer to be gone")
+
+
+def test_files_of_a_partial_table_set_what_they_name(shell: Shell, orders: str, tmp_path: Path) -> None:
+    columns = "columns: [{name: id, type: int64}, {name: city, type: string}, {name: phone, type: string}]"
+    name = f"{orders}_partial"
+    (tmp_path / "t.yaml").write_text(f"tables: [{{name: {name}, primary_key: [id], merge: partial, {columns}}}]")
+    shell("apply", "-f", str(tmp_path / "t.yaml"))
+    for file, text in {
+        "a.jsonl": '{"id": 1, "city": "Rome", "phone": "1"}\n{"id": 2, "phone": "2"}\n',
+        "b.csv": "id,city\n2,Oslo\n",
+        "c.jsonl": '{"id": 1, "phone": "3"}\n',
+    }.items():
+        (tmp_path / file).write_text(text)
+        shell("write", name, str(tmp_path / file))
+    (tmp_path / "d.jsonl").write_text('{"id": 2, "phone": null}\n')
+    shell("write", name, str(tmp_path / "d.jsonl"), "--delete")
+    rows = [json.loads(line) for line in shell("lookup", name, "1", "2", "--json")[0].splitlines()]
+    assert rows == [{"id": 1, "city": "Rome", "phone": "3"}, {"id": 2, "city": "Oslo", "phone": None}]
 
 
 def test_sql(shell: Shell, orders: str) -> None:

@@ -117,6 +117,16 @@ def test_python_pandas_and_polars_rows_nest(tmp_path: Path) -> None:
         assert len(table.scan().to_pandas()) == len(table.scan().to_polars()) == 7
 
 
+def test_integers_that_pandas_made_floats_for_a_missing_one_are_integers_again(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        table = _made(lake, {"n": "int32", "x": "float64"})
+        table.append(pd.DataFrame({"id": [1, 2], "n": [7, None], "x": [1.0, None]}))
+        assert table.scan().to_arrow().to_pylist() == [{"id": 1, "n": 7, "x": 1.0}, {"id": 2, "n": None, "x": None}]
+        for value in (1.5, float(1 << 53), float("inf")):
+            with pytest.raises(Invalid, match="column 'n' is int32, not double"):
+                table.append(pd.DataFrame({"id": [1, 2], "n": [value, None]}))
+
+
 REFUSED: list[tuple[str, Any, str]] = [
     ("struct<a: int8>", {"a": 1, "b": 2}, "'c', row 1: there is no field 'b'"),
     ("list<struct<a: int8>>", [{"a": 1}, {"z": 2}], "'c.element', row 1: there is no field 'z'"),
