@@ -456,6 +456,13 @@ class BucketLog:
             found[places] = piece.load().column(name).to_numpy()[rows]
         return found
 
+    def sizes(self, offsets: Ints) -> Ints:
+        """The bytes of each of the rows at these offsets."""
+        found = np.empty(len(offsets), dtype=np.int64)
+        for places, piece, rows in self.located(offsets):
+            found[places] = row_bytes.of_rows(piece.load(), rows)
+        return found
+
     def take(
         self,
         offsets: Ints,

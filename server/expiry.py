@@ -207,10 +207,11 @@ class _Round:
         asked = self._asked(rows)
         _, live = self._engine.lookup(self._table.name, lambda _: asked)
         rows = rows.take(live == rows.offsets)
-        for at in range(0, len(rows.offsets), BATCH_ROWS):
+        sizes = self._state.logs[bucket].sizes(rows.offsets)
+        for first, last in _commits(sizes, self._engine.limits.read_batch_bytes):
             if self._is_over():
                 raise Unavailable("the server is shutting down")
-            self._commit(bucket, rows.take(np.arange(at, min(at + BATCH_ROWS, len(rows.offsets)))))
+            self._commit(bucket, rows.take(np.arange(first, last)))
 
     def _asked(self, rows: Found) -> Asked:
         columns = [rows.batch.column(name) for name in self._table.primary_key]
@@ -239,6 +240,16 @@ class _Round:
         self._engine.submit(operation)
         operation.answer.result()
         self._counted(self._table.uuid, done[0])
+
+
+def _commits(sizes: Ints, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """(first, behind the last) of the rows of each commit, whose readers are shown them as they were."""
+    ends, at = np.cumsum(sizes), 0
+    while at < len(sizes):
+        before = int(ends[at - 1]) if at else 0
+        fitting = int(np.searchsorted(ends, before + bytes_max, side="right"))
+        first, at = at, min(max(fitting, at + 1), at + BATCH_ROWS)
+        yield first, at
 
 
 def _carried(table: Table) -> Sequence[Column]:

@@ -12,7 +12,7 @@ from lakestore.limits import Limits
 from lakestore.offsets import OffsetSet
 from lakestore.rows import encode
 from lakestore.schema import SYSTEM_TYPES, Table
-from lakestore.server.bucket import BucketLog
+from lakestore.server.bucket import PREV, BucketLog
 from lakestore.server.feed_cache import Prepared, Run
 from lakestore.server.feed_filter import Condition, Test, filtered
 from lakestore.server.reads import Rows, Wish, bounded, dead_of, live_at, project, read, with_before_images
@@ -41,7 +41,7 @@ class Shape:
 
 def run(view: View, shape: Shape, at: Token, limit: int, limits: Limits) -> Run:
     """The next messages behind a position: about a batch of rows from each bucket, no commit beyond `limit`."""
-    upto = _upto(view, shape.tables, at.lsn, limit, limits)
+    upto = _upto(view, shape, at.lsn, limit, limits)
     return Run(upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits.read_batch_bytes)))
 
 
@@ -104,19 +104,30 @@ def shown_columns(table: Table, shape: Shape) -> list[str]:
     return [*SYSTEM_TYPES, *[names[number] for number in chosen if number in names]]
 
 
-def _upto(view: View, tables: Sequence[str], lsn: int, limit: int, limits: Limits) -> int:
+def _upto(view: View, shape: Shape, lsn: int, limit: int, limits: Limits) -> int:
     """How far one run reaches: whole commits of one schema version, about a batch of rows from each bucket, and all
     together about half a full message."""
     upto = limit
-    nbytes = limits.read_batch_bytes // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in tables)
-    for uuid in tables:
+    nbytes = limits.read_batch_bytes // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in shape.tables)
+    for uuid in shape.tables:
         upto = view.by_uuid(uuid).versions.until(lsn, upto)
         for log in view.by_uuid(uuid).logs:
             start = log.at_lsn(lsn).end
-            reach = log.reach(start, limits.changes_batch_rows, nbytes)
+            reach = reach_of(log, shape, start, limits.changes_batch_rows, nbytes)
             if log.head > reach:
                 upto = min(upto, log.lsn_reaching(start, reach))
     return upto
+
+
+def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max: int) -> int:
+    """The offset up to which about so much lies behind `start`, with the rows before changes if they are read too."""
+    reach = log.reach(start, rows_max, bytes_max)
+    if start >= log.head or not log.keyed or not (shape.before_images or shape.where):
+        return reach
+    prev = np.concatenate([part.to_numpy() for part in log.column(PREV, start, min(reach, log.head))])
+    replaced = np.flatnonzero(prev >= 0)
+    over = int(np.searchsorted(np.cumsum(log.sizes(prev[replaced])), bytes_max, side="right"))
+    return reach if over == len(replaced) else max(start + int(replaced[over]), start + 1)
 
 
 def _between(view: View, shape: Shape, at: Token, upto: int, nbytes: int) -> list[Prepared]:

@@ -173,6 +173,19 @@ def test_many_rows_go_in_bounded_commits_and_blocks_are_told_apart(kept: Kept, m
     assert kept.state(NAME).logs[0].at_head.live_sum == 0
 
 
+def test_large_rows_go_in_commits_that_readers_can_be_shown(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "data", expiry_check_seconds=DAY, limits=Limits(read_batch_bytes=1 << 20))
+    made(kept, buckets=1)
+    for i in range(25):
+        put(kept, (i, moment(kept, -DAY)), v="x" * 100_000)
+    kept.server.engine.checkpoint()
+    before = kept.server.engine.totals.frames
+    kept.server.expiry.run_once()
+    assert kept.server.engine.totals.frames - before == 3
+    assert ids(kept) == []
+    kept.close()
+
+
 def test_after_a_restart_everything_is_looked_at_once(kept: Kept) -> None:
     made(kept)
     put(kept, (1, moment(kept, -HOUR + 5)), (2, moment(kept, -HOUR + 50)))
