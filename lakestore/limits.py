@@ -89,6 +89,8 @@ class Limits:
     """Keys kept in memory after a checkpoint, about 150 bytes each; older ones are read from LMDB."""
     dead_cache_ranges: int = option(64, low=1, high=10_000)
     """Ranges whose superseded offsets are remembered for union reads; the least recently used is forgotten."""
+    dead_cache_bytes: int = option(256 * _MB, low=0, high=64 * _GB)
+    """What such ranges may take in memory, those of plans and those of streams each; the newest one is always kept."""
     segment_rows: int = option(1_000_000, low=1, high=_INT32)
     """Small segments are merged up to here."""
     segment_bytes: int = option(512 * _MB, low=1 * _KB, high=_INT32)

@@ -52,12 +52,26 @@ class OffsetSet:
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory once it was asked."""
+        return int(self.values.nbytes) + (self._span + 2 if self._is_flagged else 0)
+
+    @property
+    def _span(self) -> int:
+        return int(self.values[-1] - self.values[0]) if len(self.values) else 0
+
+    @property
+    def _is_flagged(self) -> bool:
+        """Whether a flag for each offset between its ends is worth its memory."""
+        return self._span < min(_FLAGS_SPAN_MAX, _FLAGS_SPAN_MIN + 64 * len(self.values))
+
     def contains(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
         """For each offset, whether it is in the set."""
         if not len(self.values):
             return np.zeros(len(offsets), dtype=np.bool_)
         first, last = int(self.values[0]), int(self.values[-1])
-        if last - first >= min(_FLAGS_SPAN_MAX, _FLAGS_SPAN_MIN + 64 * len(self.values)):
+        if not self._is_flagged:
             at = np.minimum(np.searchsorted(self.values, offsets), len(self.values) - 1)
             return np.asarray(self.values[at] == offsets)
         if self._flags is None:

@@ -97,7 +97,7 @@ class Feed:
 
     def __init__(self, engine: Engine, subscriptions: Subscriptions, leases: Leases, clock: Clock) -> None:
         self._engine, self._subscriptions, self._leases, self._clock = engine, subscriptions, leases, clock
-        self._dead = DeadCache(engine.limits.dead_cache_ranges)
+        self._dead = DeadCache(engine.limits.dead_cache_ranges, engine.limits.dead_cache_bytes)
         self._cache = FeedCache(engine.limits.feed_cache_bytes)
 
     def changes(self, request: pb.ChangesRequest, listener: Listener) -> Iterator[Prepared]:

@@ -24,7 +24,7 @@ class Plans:
 
     def __init__(self, engine: Engine, leases: Leases) -> None:
         self._engine, self._leases = engine, leases
-        self._dead = reads.DeadCache(engine.limits.dead_cache_ranges)
+        self._dead = reads.DeadCache(engine.limits.dead_cache_ranges, engine.limits.dead_cache_bytes)
 
     def plan(self, request: pb.PlanRequest) -> pb.PlanAnswer:
         """A cut over tables, with a lease."""

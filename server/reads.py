@@ -189,8 +189,8 @@ def _system(name: str, rows: Rows, bucket: int, count: int) -> pa.Array:
 class DeadCache:
     """Dead sets of ranges that several splits of a read ask for."""
 
-    def __init__(self, ranges_max: int) -> None:
-        self._ranges_max = ranges_max
+    def __init__(self, ranges_max: int, bytes_max: int = DEFAULT.dead_cache_bytes) -> None:
+        self._ranges_max, self._bytes_max, self._bytes = ranges_max, bytes_max, 0
         self._lock = threading.Lock()
         self._sets: OrderedDict[tuple[str, int, int, int, int], OffsetSet] = OrderedDict()
 
@@ -204,7 +204,8 @@ class DeadCache:
                 return self._sets[key]
         dead = dead_of(log, start, end)
         with self._lock:
+            self._bytes += dead.nbytes - (self._sets[key].nbytes if key in self._sets else 0)
             self._sets[key] = dead
-            while len(self._sets) > self._ranges_max:
-                self._sets.popitem(last=False)
+            while len(self._sets) > self._ranges_max or (self._bytes > self._bytes_max and len(self._sets) > 1):
+                self._bytes -= self._sets.popitem(last=False)[1].nbytes
         return dead

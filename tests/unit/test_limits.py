@@ -280,6 +280,19 @@ def test_merged_keys_are_kept_in_memory_up_to_a_number(tmp_path: Path) -> None:
             assert table.lookup([{"id": 2}]).num_rows == 1
 
 
+def test_dead_sets_are_remembered_up_to_their_bytes(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(dead_cache_bytes=0)) as lake:
+        table = lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=3)
+        table.upsert(rows(*range(30)))
+        table.upsert(rows(*range(20)))
+        table.upsert(rows(*range(10)))
+        assert table.scan().to_arrow().num_rows == 30
+        plan: Any = lake.transport.plan
+        dead = plan.__self__._dead
+        assert len(dead._sets) == 1
+        assert dead._bytes == next(iter(dead._sets.values())).nbytes > 0
+
+
 def test_dead_sets_are_remembered_up_to_a_number(tmp_path: Path) -> None:
     with lake_with(tmp_path, Limits(dead_cache_ranges=1)) as lake:
         table = lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=3)
