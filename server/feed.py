@@ -74,6 +74,8 @@ class _Told:
 
     def __init__(self, position: Token, clock: Clock) -> None:
         self.lsn, self._clock = position.lsn, clock
+        self.nothing = True
+        """Whether it was sent no position at all."""
         self.behind = position.place is not None
         """Whether it lacks something: the end of its snapshot, or changes that were passed over."""
         self._at = clock.monotonic()
@@ -82,7 +84,7 @@ class _Told:
         """The stream has come to `lsn`, and its consumer was sent that or nothing; whether it is time to tell."""
         now = self._clock.monotonic()
         if sent:
-            self.lsn, self.behind, self._at = lsn, False, now
+            self.lsn, self.behind, self.nothing, self._at = lsn, False, False, now
             return False
         self.behind = True
         return now - self._at >= PROGRESS_SECONDS
@@ -253,7 +255,7 @@ class Feed:
                     yield stream.sent(self._progress(stream, self._token(stream, lsn)))
                     told.upto(lsn, sent=True)
         hold.is_over()
-        if stream.progress and (told.behind or lsn > told.lsn):
+        if stream.progress and (told.behind or told.nothing or lsn > told.lsn):
             yield stream.sent(self._progress(stream, self._token(stream, lsn)))
 
     def _token(self, stream: _Stream, lsn: int) -> Token:

@@ -62,6 +62,17 @@ def test_nothing_is_told_where_everything_is_shown(kept: Kept) -> None:
     assert list(kept.lake.transport.changes(old)) == [], "a client that does not ask for it is not told"
 
 
+@pytest.mark.parametrize("start", ["latest", "2999-01-01", "token"])
+def test_a_stream_that_is_at_its_end_at_once_says_where_that_is(kept: Kept, start: str) -> None:
+    newest = kept.append(NAME, 1)
+    stream = kept.lake.table(NAME).changes(newest if start == "token" else start, until="now")
+    assert list(stream) == []
+    assert lsn(stream.token) == lsn(newest)
+    kept.append(NAME, 2)
+    (batch,) = kept.lake.table(NAME).changes(stream.token, until="now")
+    assert batch.to_arrow()["v"].to_pylist() == [2]
+
+
 def test_the_end_of_a_snapshot_is_told(kept: Kept) -> None:
     kept.append(NAME, 1, 2, 3)
     stream = kept.lake.table(NAME).changes("snapshot", progress=True)
