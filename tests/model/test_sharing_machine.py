@@ -224,16 +224,18 @@ class SharingMachine(RuleBasedStateMachine):
                 assert not self.has_counted(worker, part, before[part.bucket]), "what counted is refused"
                 now = self.kept.clock.monotonic()
                 own = live and (part.bucket in reads or worker.surely_reads(part.bucket, now, before[part.bucket]))
-                assert not (own and worker.begins[part.bucket] == part.begin), (
-                    "who reads a bucket may acknowledge what it was sent of it"
-                )
+                own &= worker.begins[part.bucket] == part.begin and self.is_alone(worker, part, before[part.bucket])
+                assert not own, "who reads a bucket may acknowledge what it was sent of it"
 
     def has_counted(self, worker: Worker, part: Part, mark: Mark) -> bool:
         """Whether a part is acknowledged, and nobody but its consumer has done so since that began to read."""
-        if part.begin == part.end or mark.order() < Mark(part.end, part.cut).order():
-            return False
+        reached = part.begin < part.end and mark.order() >= Mark(part.end, part.cut).order()
+        return reached and self.is_alone(worker, part, mark)
+
+    def is_alone(self, worker: Worker, part: Part, mark: Mark) -> bool:
+        """Whether nobody else has acknowledged anything since the reading began that a part is of."""
         by = {self.acked_by.get((part.bucket, offset)) for offset in range(part.begin, mark.offset)}
-        return by == {worker.consumer.session}
+        return by <= {worker.consumer.session}
 
     def check_moved(self, worker: Worker, part: Part, before: Mark, after: Mark, batch: ChangeBatch) -> None:
         session, moved = worker.consumer.session, range(before.offset, after.offset)

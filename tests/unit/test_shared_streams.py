@@ -19,7 +19,7 @@ from lakestore.client.changes import ChangeBatch, ChangeStream
 from lakestore.client.share import Share
 from lakestore.errors import Fenced, Invalid, PositionExpired, Unavailable
 from lakestore.limits import Limits
-from lakestore.server.subscription import Mark, Subscription
+from lakestore.server.subscription import NO_CUT, Mark, Subscription
 from lakestore.token import Part, Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.kept import DAY, SCHEMA, Kept
@@ -310,6 +310,16 @@ def test_a_share_knows_which_buckets_somebody_else_has_read() -> None:
     assert share.begun(text(0, 20)) == [], "the same reading goes on"
     assert share.begun(text(10, 20)) == [], "its own acknowledgement"
     assert share.begun(text(15, 20)) == [3]
+
+
+def test_a_mark_knows_what_the_session_that_moved_it_last_has_acknowledged() -> None:
+    mark, mine, other = Mark(30, by=1, since=20), 1, 2
+    assert mark.has(mine, 20, 25, NO_CUT)
+    assert mark.has(mine, 25, 30, NO_CUT)
+    assert not mark.has(mine, 20, 31, NO_CUT), "it has not come so far"
+    assert not mark.has(mine, 10, 25, NO_CUT), "somebody else may have moved it in between"
+    assert not mark.has(other, 20, 25, NO_CUT)
+    assert not Mark(30, cut=7, by=1, since=0).has(mine, 0, 30, NO_CUT), "the snapshot's end is behind its last row"
 
 
 def test_positions_of_all_kinds_are_written_and_read() -> None:

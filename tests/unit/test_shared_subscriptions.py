@@ -206,6 +206,19 @@ def test_an_ack_that_counted_counts_when_it_is_sent_again_whoever_reads_the_buck
         a.ack(first)
 
 
+def test_what_two_were_sent_is_acknowledged_by_one_of_them_only(kept: Kept) -> None:
+    a = consumer(kept, "a")
+    slow = a.poll()
+    a.disconnect()
+    kept.clock.advance(1)
+    b = consumer(kept, "b")
+    for batch in b.poll():
+        b.ack(batch)
+    for batch in slow:
+        with pytest.raises(Fenced):
+            a.ack(batch)
+
+
 def test_a_snapshot_is_shared_and_goes_on_bucket_by_bucket(kept: Kept) -> None:
     a, b = consumer(kept, "a", snapshot=True), consumer(kept, "b")
     write(kept, range(8, 30))
