@@ -15,7 +15,6 @@ from typing import Protocol
 from lakestore import moments
 from lakestore.errors import Invalid, NotFound, PositionExpired
 from lakestore.schema import SYSTEM_TYPES
-from lakestore.server import marks
 from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
 from lakestore.server.feed_batches import Shape, live_piece, message, progress, run
@@ -25,7 +24,8 @@ from lakestore.server.feed_hold import Hold, take
 from lakestore.server.leases import Leases
 from lakestore.server.positions import lsn_at, lsn_by_time, parse_token
 from lakestore.server.reads import DeadCache
-from lakestore.server.shared_feed import MemberStream
+from lakestore.server.sharing import marks
+from lakestore.server.sharing.stream import MemberStream
 from lakestore.server.state import TableState, View
 from lakestore.server.subscriptions import Subscriptions, check_current
 from lakestore.token import Place, Token

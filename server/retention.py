@@ -19,7 +19,7 @@ from lakestore.server.duty import Duty
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
 from lakestore.server.leases import Leases
-from lakestore.server.marks import needed
+from lakestore.server.sharing.marks import needed
 from lakestore.server.state import State, TableState, View
 from lakestore.server.subscriptions import Subscriptions
 

@@ -1,7 +1,7 @@
 """Verbs of named subscriptions: open, acknowledge, list, drop. Positions are in the journal, consumers in memory.
 
 Opening alone raises the epoch, so there is one consumer: what an older one reads or acknowledges afterwards is
-`Fenced`. Several consumers share a subscription if each of them asks for that (`shared.py`). While somebody reads it
+`Fenced`. Several consumers share a subscription if each of them asks for that (`sharing/`). While somebody reads it
 one way it is not opened the other way; when nobody does, it changes over.
 """
 
@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, NotFound
-from lakestore.server import marks
 from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
 from lakestore.server.positions import parse_token
-from lakestore.server.shared import Shared
+from lakestore.server.sharing import marks
+from lakestore.server.sharing.seats import Shared
 from lakestore.server.state import State, View
 from lakestore.server.subscription import Subscription
 from lakestore.token import Token

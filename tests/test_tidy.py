@@ -36,6 +36,8 @@ PURE = (
     "server/segment.py",
     "server/checkpoint.py",
     "server/assign.py",
+    "server/sharing/assignment.py",
+    "server/sharing/members.py",
     "server/catalog/metadata.py",
     "server/catalog/gate.py",
 )

@@ -170,15 +170,19 @@ class SharingMachine(RuleBasedStateMachine):
         for name, at in ((slow, -2), (slow, -1), (quick, -1)):
             self.ack(name, at)
 
-    @rule(slow=WORKERS, quick=WORKERS, acks=st.booleans(), back=st.booleans(), seed=SEEDS)
-    def lose_an_answer(self, slow: str, quick: str, acks: bool, back: bool, seed: int | None) -> None:
-        """One acknowledges, but the server dies before it says so; another one reads on, and the first asks again."""
+    @rule(slow=WORKERS, quick=WORKERS, data=st.data(), seed=SEEDS)
+    def lose_an_answer(self, slow: str, quick: str, data: st.DataObject, seed: int | None) -> None:
+        """One acknowledges, but the server dies before it says so, or before it hears of it; another one reads on, and
+        the first asks again.
+        """
+        heard, acks, back = (data.draw(st.booleans()) for _ in range(3))
         if slow not in self.workers or slow == quick:
             return
         self.write(6)
         self.come_back(slow)
         self.poll(slow, 8)
-        self.ack(slow, -1)
+        if heard:
+            self.ack(slow, -1)
         self.crash(seed)
         if quick in self.workers:
             self.come_back(quick)

@@ -9,7 +9,7 @@ from lakestore.client.changes import ChangeBatch
 from lakestore.client.share import Share
 from lakestore.server.feed_batches import Shape
 from lakestore.server.reads import DeadCache
-from lakestore.server.shared_feed import MemberStream
+from lakestore.server.sharing.stream import MemberStream
 from lakestore.server.subscriptions import Subscriptions
 from lakestore.token import Place, Token
 from lakestore.v1 import lakestore_pb2 as pb

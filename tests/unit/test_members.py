@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakestore.errors import Fenced
-from lakestore.server.members import RETURN_SECONDS, Group, Order
-from lakestore.server.sharing import Bucket
+from lakestore.server.sharing.assignment import Bucket
+from lakestore.server.sharing.members import RETURN_SECONDS, Group, Order
 
 BUCKETS: list[Bucket] = [("t", 0), ("t", 1)]
 START: dict[Bucket, Order] = dict.fromkeys(BUCKETS, (1, 0))

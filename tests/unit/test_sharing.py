@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.server.sharing import Bucket, assign
+from lakestore.server.sharing.assignment import Bucket, assign
 
 names = st.sets(st.sampled_from("abcdefgh"), min_size=1)
 counts = st.integers(0, 20)

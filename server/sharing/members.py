@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakestore.errors import Fenced
-from lakestore.server.sharing import Bucket, assign
+from lakestore.server.sharing.assignment import Bucket, assign
 
 RETURN_SECONDS = 1.0
 """How long a member whose stream ended is waited for."""

@@ -16,7 +16,7 @@ from lakestore.schema import Table
 from lakestore.server.bucket import BucketLog, CommitIndex
 from lakestore.server.feed_batches import Shape, table_batch
 from lakestore.server.reads import bounded
-from lakestore.server.sharing import Bucket
+from lakestore.server.sharing.assignment import Bucket
 from lakestore.server.state import View
 
 

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lakestore.errors import Fenced, Invalid, NotFound
-from lakestore.server import marks
 from lakestore.server.clock import Clock
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame
-from lakestore.server.members import Group, Order
-from lakestore.server.sharing import Bucket
+from lakestore.server.sharing import marks
+from lakestore.server.sharing.assignment import Bucket
+from lakestore.server.sharing.members import Group, Order
 from lakestore.server.state import State, View
 from lakestore.server.subscription import NO_CUT, Mark, Subscription
 from lakestore.token import Part, Token

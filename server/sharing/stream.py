@@ -17,10 +17,10 @@ from lakestore.schema import Table
 from lakestore.server.engine import Engine
 from lakestore.server.feed_batches import Shape, live_piece, message
 from lakestore.server.feed_cache import Prepared
-from lakestore.server.member_batches import member_run
 from lakestore.server.reads import DeadCache
-from lakestore.server.shared import Moves, Seat, bell_key, current
-from lakestore.server.sharing import Bucket
+from lakestore.server.sharing.assignment import Bucket
+from lakestore.server.sharing.batches import member_run
+from lakestore.server.sharing.seats import Moves, Seat, bell_key, current
 from lakestore.server.state import TableState, View
 from lakestore.server.subscription import NO_CUT, Mark
 from lakestore.token import Part, Place, Token

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lakestore.errors import Conflict
 from lakestore.server.bucket import BucketLog
-from lakestore.server.sharing import Bucket
+from lakestore.server.sharing.assignment import Bucket
 from lakestore.server.state import TableState, View
 from lakestore.server.subscription import NO_CUT, Mark, Subscription
 from lakestore.token import Place
