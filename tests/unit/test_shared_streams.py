@@ -380,7 +380,7 @@ def test_the_command_line_shares_a_subscription_and_shows_who_does(tmp_path: Pat
     listed = run.invoke(cli, ["subscriptions", *server])
     assert "w2 (4 buckets, 2 behind)" in listed.output
     refused = run.invoke(cli, ["changes", NAME, "--shared", *server])
-    assert "subscription='name' as well" in str(refused.exception)
+    assert "say --subscription NAME --shared" in str(refused.exception)
     consumer.disconnect()
     kept.close()
 
