@@ -141,6 +141,12 @@ def decode_trusted(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
         return list(reader)
 
 
+def readable_again(rows: Any) -> Any:
+    """What users hand in, as something that is not used up when it is read: a stream of batches becomes a table."""
+    is_stream = hasattr(rows, "__arrow_c_stream__") and not hasattr(rows, "to_arrow") and not hasattr(rows, "columns")
+    return pa.table(rows) if is_stream else rows
+
+
 def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
     """What users hand in, as one Arrow batch: Table, RecordBatch, pandas, polars or a list of dicts."""
     if isinstance(rows, pa.RecordBatch):

@@ -77,6 +77,7 @@ def _added(name: str, kind: pa.DataType | pa.Field, default: Any, new_rows_only:
 
 def fitting(lake: Lake, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
     """A user's rows, and the version whose names they use: a name that is not known has the table looked at anew."""
+    data = rows.readable_again(data)
     batch = rows.from_user(data, definition.schema)
     if {column.name for column in definition.columns}.issuperset(batch.schema.names):
         return definition, batch

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from lakestore import rows
 from lakestore.client import lookups
 from lakestore.client.alter import fitting, fitting_parts, steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
@@ -86,6 +87,7 @@ class Table:
         Of several clients that insert one key at once exactly one does, and all are given its row. `last_result` counts
         inserted and ignored ones.
         """
+        data = rows.readable_again(data)
         version, batch = fitting(self._lake, self.definition, data)
         token = self._write(pb.INSERT, data)
         return lookups.lookup(self._lake, version, batch, at=token)

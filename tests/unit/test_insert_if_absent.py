@@ -99,3 +99,15 @@ def test_a_look_up_sees_what_was_acknowledged_here_and_by_its_token_elsewhere(ad
             assert table.lookup([{"id": 1}]).column("v").to_pylist() == [f"{i}"]
             assert other.table(table.name).lookup([{"id": 1}], at=token).column("v").to_pylist() == [f"{i}"]
             assert other.table(table.name).lookup([{"id": 1}]).column("v").to_pylist() == [f"{i}"]
+
+
+def test_a_stream_of_batches_is_inserted_although_it_can_be_read_only_once(address: str) -> None:
+    with ls.connect(address) as lake:
+        table = lake.create_table("d.reader", SCHEMA, primary_key=["id"])
+        stream = pa.table({"id": [1, 2], "v": ["a", "b"]}).to_reader()
+        assert table.insert_if_absent(stream).column("v").to_pylist() == ["a", "b"]
+        assert table.scan().count() == 2
+        later = lake.table("d.reader")
+        table.alter(add={"w": pa.int64()})
+        later.upsert(pa.table({"id": [3], "v": ["c"], "w": [7]}).to_reader())
+        assert table.lookup([{"id": 3}]).column("w").to_pylist() == [7]
