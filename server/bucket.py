@@ -21,6 +21,7 @@ import pyarrow as pa
 from lakestore import schema
 from lakestore.errors import Internal, PositionExpired
 from lakestore.server import row_bytes
+from lakestore.server.commit_index import CommitIndex, Position
 
 Ints = npt.NDArray[np.int64]
 CHANGE, PREV = "__change", schema.PREV
@@ -29,46 +30,6 @@ JOIN_COUNT = 16
 JOIN_ROWS_MAX = 65_536
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class CommitIndex:
-    """One entry per commit that touched the bucket, in LSN order."""
-
-    lsn: Ints
-    time_us: Ints
-    end: Ints
-    """Head of the bucket after the commit."""
-    live_sum: npt.NDArray[np.uint64]
-    live_rows: Ints
-
-    @staticmethod
-    def one(lsn: int, time_us: int, end: int, live_sum: int, live_rows: int) -> CommitIndex:
-        """The index of a single commit."""
-        return CommitIndex(
-            np.array([lsn], dtype=np.int64),
-            np.array([time_us], dtype=np.int64),
-            np.array([end], dtype=np.int64),
-            np.array([live_sum], dtype=np.uint64),
-            np.array([live_rows], dtype=np.int64),
-        )
-
-    def of(self, offsets: Ints) -> CommitIndex:
-        """The commits that these offsets are of, and the last one."""
-        which = np.searchsorted(self.end, offsets, side="right")
-        at = np.union1d(which, np.array([len(self.end) - 1]))
-        return CommitIndex(self.lsn[at], self.time_us[at], self.end[at], self.live_sum[at], self.live_rows[at])
-
-    @staticmethod
-    def joined(parts: Sequence[CommitIndex]) -> CommitIndex:
-        """The index of neighbouring chunks."""
-        return CommitIndex(
-            np.concatenate([p.lsn for p in parts]),
-            np.concatenate([p.time_us for p in parts]),
-            np.concatenate([p.end for p in parts]),
-            np.concatenate([p.live_sum for p in parts]),
-            np.concatenate([p.live_rows for p in parts]),
-        )
 
 
 class Chunk(Protocol):
@@ -195,21 +156,6 @@ def _level(chunk: Chunk) -> int:
 
 
 @dataclass(frozen=True)
-class Position:
-    """A bucket at a commit end."""
-
-    end: int = 0
-    live_sum: int = 0
-    live_rows: int = 0
-    time_us: int = 0
-    lsn: int = 0
-
-    def as_list(self) -> list[int]:
-        """The stored form."""
-        return [self.end, self.live_sum, self.live_rows, self.time_us, self.lsn]
-
-
-@dataclass(frozen=True)
 class BucketLog:
     """The rows of a bucket from its log start to its head."""
 
@@ -238,7 +184,7 @@ class BucketLog:
         """The log with one more commit."""
         if chunk.start != self.head:
             raise Internal(f"rows at {chunk.start} do not follow head {self.head}")
-        return replace(self, chunks=_joined((*self.chunks, chunk), self.sealed), at_head=position_of(chunk.index, -1))
+        return replace(self, chunks=_joined((*self.chunks, chunk), self.sealed), at_head=chunk.index.position(-1))
 
     def freeze(self) -> BucketLog:
         """The log whose chunks will not be joined with what comes after."""
@@ -294,7 +240,7 @@ class BucketLog:
         if at < 0:
             return self.base
         index = self.chunks[at].index
-        found = position_of(index, int(np.searchsorted(index.lsn, lsn, side="right")) - 1)
+        found = index.position(int(np.searchsorted(index.lsn, lsn, side="right")) - 1)
         return found if found.lsn > self.base.lsn else self.base
 
     def at_time(self, time_us: int) -> Position:
@@ -303,7 +249,7 @@ class BucketLog:
         if at < 0:
             return self.base
         index = self.chunks[at].index
-        found = position_of(index, int(np.searchsorted(index.time_us, time_us, side="right")) - 1)
+        found = index.position(int(np.searchsorted(index.time_us, time_us, side="right")) - 1)
         return found if found.lsn > self.base.lsn else self.base
 
     def lsn_beyond(self, end: int) -> int | None:
@@ -326,7 +272,7 @@ class BucketLog:
         i = int(np.searchsorted(index.end, end))
         if i == len(index.end) or index.end[i] != end:
             return None
-        return int(index.lsn[i]), position_of(index, i)
+        return int(index.lsn[i]), index.position(i)
 
     def reach(self, start: int, rows_max: int, bytes_max: int) -> int:
         """The offset up to which about so many rows, and stored bytes, lie behind `start`; at least one row."""
@@ -351,14 +297,7 @@ class BucketLog:
     def commits(self, start: int, end: int) -> CommitIndex:
         """The commits whose rows lie in [start, end), both commit ends."""
         parts = [chunk.index for chunk in self.chunks if chunk.end > start and chunk.start < end]
-        if not parts:
-            return CommitIndex(_EMPTY, _EMPTY, _EMPTY, _EMPTY.astype(np.uint64), _EMPTY)
-        joined = CommitIndex.joined(parts)
-        first, last = np.searchsorted(joined.end, [start, end], side="right")
-        part = slice(int(first), int(last))
-        return CommitIndex(
-            joined.lsn[part], joined.time_us[part], joined.end[part], joined.live_sum[part], joined.live_rows[part]
-        )
+        return CommitIndex.joined(parts).between(start, end)
 
     def times_at(self, offsets: Ints) -> Ints:
         """The commit time of each offset."""
@@ -495,13 +434,6 @@ def in_order(found: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
     back = np.empty(len(places), dtype=np.int64)
     back[places] = np.arange(len(places))
     return found.take(pa.array(back))
-
-
-def position_of(index: CommitIndex, i: int) -> Position:
-    """The position after one commit of an index."""
-    return Position(
-        int(index.end[i]), int(index.live_sum[i]), int(index.live_rows[i]), int(index.time_us[i]), int(index.lsn[i])
-    )
 
 
 def _joined(chunks: tuple[Chunk, ...], sealed: int) -> tuple[Chunk, ...]:

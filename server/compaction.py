@@ -21,7 +21,8 @@ from lakestore import keys
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
 from lakestore.schema import Table
-from lakestore.server.bucket import CHANGE, DELETE, PREV, BucketLog, Chunk, CommitIndex, Ints
+from lakestore.server.bucket import CHANGE, DELETE, PREV, BucketLog, Chunk, Ints
+from lakestore.server.commit_index import CommitIndex
 from lakestore.server.index import FLAG, table_prefix
 from lakestore.server.segment import Left, Segment
 from lakestore.server.state import TableState, View

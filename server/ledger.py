@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from lakestore.errors import Conflict, LakestoreError
 from lakestore.schema import Table
 from lakestore.server import catalog_log
-from lakestore.server.bucket import Position
 from lakestore.server.catalog.ledger import CatalogChange, Pointer, TierRecord
+from lakestore.server.commit_index import Position
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.engine import Engine
 from lakestore.server.journal import Frame

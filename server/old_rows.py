@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.server.bucket import CHANGE, BucketLog, CommitIndex, MemoryChunk, Needed, Shown
+from lakestore.server.bucket import CHANGE, BucketLog, MemoryChunk, Needed, Shown
+from lakestore.server.commit_index import CommitIndex
 from lakestore.server.groups import Ints
 from lakestore.server.journal import RowsPart
 from lakestore.server.state import TableState

@@ -22,8 +22,9 @@ from lakestore.errors import Conflict, Corrupt, Invalid, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 from lakestore.server import catalog_log, checkpoint, formats, journal, journal_writer, segment
-from lakestore.server.bucket import CHANGE, DELETE, Position
+from lakestore.server.bucket import CHANGE, DELETE
 from lakestore.server.checkpointer import SEGMENTS, remove_unnamed
+from lakestore.server.commit_index import Position
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.index import Index, table_prefix

@@ -26,7 +26,8 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.rows import crc32c
 from lakestore.server import formats
-from lakestore.server.bucket import Chunk, CommitIndex, Ints, Piece
+from lakestore.server.bucket import Chunk, Ints, Piece
+from lakestore.server.commit_index import CommitIndex
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 

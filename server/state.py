@@ -13,8 +13,9 @@ from lakestore.errors import NotFound
 from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
 from lakestore.server import catalog_log
-from lakestore.server.bucket import BucketLog, Chunk, CommitIndex, MemoryChunk, Position, position_of
+from lakestore.server.bucket import BucketLog, Chunk, MemoryChunk
 from lakestore.server.catalog.ledger import CatalogChange, Pointer, TierRecord
+from lakestore.server.commit_index import CommitIndex, Position
 from lakestore.server.journal import Frame
 from lakestore.server.subscription import Subscription
 from lakestore.server.versions import Versions, stored_schema
@@ -298,5 +299,5 @@ def _subscribed(before: Mapping[str, Subscription], entries: list[list[Any]]) ->
 
 def log_of(table: Table, chunks: Sequence[Chunk], base: Position) -> BucketLog:
     """A log made of segments above a log start."""
-    head = position_of(chunks[-1].index, -1) if chunks and chunks[-1].end > base.end else base
+    head = chunks[-1].index.position(-1) if chunks and chunks[-1].end > base.end else base
     return BucketLog(stored_schema(table), tuple(chunks), len(chunks), head, base)

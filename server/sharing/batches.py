@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from lakestore.limits import Limits
 from lakestore.schema import Table
-from lakestore.server.bucket import BucketLog, CommitIndex
+from lakestore.server.bucket import BucketLog
+from lakestore.server.commit_index import CommitIndex
 from lakestore.server.feed_batches import Shape, table_batch
 from lakestore.server.reads import bounded
 from lakestore.server.sharing.assignment import Bucket

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt
 from lakestore.server import segment
-from lakestore.server.bucket import BucketLog, Chunk, CommitIndex, MemoryChunk
+from lakestore.server.bucket import BucketLog, Chunk, MemoryChunk
+from lakestore.server.commit_index import CommitIndex
 from lakestore.server.disk import RealDisk
 
 SCHEMA = pa.schema([("value", pa.int64())])

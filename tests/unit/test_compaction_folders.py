@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore.server import restore, segment
-from lakestore.server.bucket import BucketLog, CommitIndex
+from lakestore.server.bucket import BucketLog
+from lakestore.server.commit_index import CommitIndex
 from lakestore.server.disk import RealDisk
 from lakestore.server.inspect.look import look
 from lakestore.v1 import lakestore_pb2 as pb

@@ -17,8 +17,9 @@ from lakestore.client import retry, writer
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.server import reads
-from lakestore.server.bucket import CommitIndex, MemoryChunk
+from lakestore.server.bucket import MemoryChunk
 from lakestore.server.checkpointer import segment_runs
+from lakestore.server.commit_index import CommitIndex
 from lakestore.server.disk import RealDisk
 from lakestore.server.engine import Engine
 from lakestore.v1 import lakestore_pb2 as pb
