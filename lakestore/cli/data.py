@@ -35,7 +35,9 @@ _EVENTS = click.Choice(["json", "debezium", "debezium-schema"])
 )
 @click.option("--buckets", default=4, show_default=True, help="Buckets of a table made by this command.")
 @click.option("--create", is_flag=True, help="Make the table if it is absent; --key says so too.")
-@click.option("--delete", is_flag=True, help="The rows are keys to delete.")
+@click.option(
+    "--delete", is_flag=True, help="The rows are keys to delete; with columns to empty (partial) or versions."
+)
 @server_option
 @json_option
 def write(
@@ -46,6 +48,9 @@ def write(
     Parquet, CSV, JSON lines and Arrow files are told by their names. Rows go in commits of 100,000. An absent TABLE
     is made from the file's columns with --key (primary-key table) or --create (log table). The token of the last
     commit goes to stdout: `read --at` it to see exactly this state.
+
+    Columns that FILE does not name have their default; in partial and aggregate tables they keep their values, and
+    each line of JSON may name others.
     """
     paths = formats.files_of(file)
     with connected(server) as lake:
