@@ -317,7 +317,7 @@ def _start_token(engine: Engine, view: View, start: str, states: list[TableState
         return parse_token(start, engine)
     if time_us > view.time_us:
         return Token(engine.timeline, view.lsn, tables)
-    return Token(engine.timeline, lsn_by_time(states, time_us - 1), tables)
+    return Token(engine.timeline, lsn_by_time(states, time_us, before=True), tables)
 
 
 def _check_reach(state: TableState, lsn: int) -> None:

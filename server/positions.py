@@ -59,16 +59,20 @@ def lsn_at(engine: Engine, text: str, names: Sequence[str]) -> int:
     return max([lsn_by_time(states, time_us), *(_created(state, time_us, len(states)) for state in states)])
 
 
-def lsn_by_time(states: Sequence[TableState], time_us: int) -> int:
-    """The last commit to these tables at or before a time; 0 when there is none. The log must reach back to it."""
+def lsn_by_time(states: Sequence[TableState], time_us: int, *, before: bool = False) -> int:
+    """The last commit to these tables at a time or before it, or only `before` it, where a stream begins that starts
+    there; 0 when there is none. The log must reach back to it.
+    """
+    last = time_us - before
     for state in states:
         begins = max(log.base.time_us for log in state.logs)
-        if state.log_start_lsn and time_us < begins:
+        if state.log_start_lsn and last < begins:
             raise PositionExpired(
                 f"the log of table {state.table.name} starts at {moments.text_of(begins)} (LSN {state.log_start_lsn}), "
                 f"and {moments.text_of(time_us)} was asked for: choose a later time"
+                + (", or start at 'snapshot' or 'earliest'" if before else "")
             )
-    return max((log.at_time(time_us).lsn for state in states for log in state.logs), default=0)
+    return max((log.at_time(last).lsn for state in states for log in state.logs), default=0)
 
 
 def _created(state: TableState, time_us: int, tables: int) -> int:
