@@ -88,7 +88,9 @@ class Harness:
 
     def _start(self) -> None:
         # When rows expire the test says.
-        settings = Settings(self.disk.root, expiry_check_seconds=86_400.0, limits=self._limits)
+        settings = Settings(
+            self.disk.root, expiry_check_seconds=86_400.0, retention_check_seconds=86_400.0, limits=self._limits
+        )
         self.server = Server(settings, disk=self.disk, clock=self.clock)
         self.await_index()
         transport: Any = LocalTransport(self.server.service)
