@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -32,16 +33,23 @@ def rows(start: int, end: int, v: int) -> pa.Table:
     return pa.table([pa.array(range(start, end)), pa.array([v] * (end - start)), blobs], schema=SCHEMA)
 
 
-@pytest.fixture(scope="module", name="server")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with the table."""
     folder = tmp_path_factory.mktemp("big")
-    with ServerProcess(folder, environment={"LAKESTORE_LIMITS_READ_BATCH_BYTES": str(PIECE)}) as running:
+    with ServerProcess(folder) as running:
         with ls.connect(running.address) as lake:
             table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2)
             with table.writer() as writer:
                 for start in range(0, ROWS, 30_000):
                     writer.upsert(rows(start, start + 30_000, 0))
         assert running.stop() == 0
+    return folder
+
+
+@pytest.fixture(name="server")
+def _server(folder: Path) -> Iterator[ServerProcess]:
+    """A new one each time, whose memory nobody has used."""
     with ServerProcess(folder, environment={"LAKESTORE_LIMITS_READ_BATCH_BYTES": str(PIECE)}) as running:
         yield running
 

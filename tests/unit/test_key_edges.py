@@ -217,11 +217,15 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
     lake = ls.open(tmp_path, limits=Limits(segment_rows=64, compaction_bytes=1))
     engine, live = engine_of(lake), dict[int, int]()
     table = lake.create_table("e.w", PARTIAL, primary_key=["id"], buckets=4)
-    for step in range(8):
-        table.upsert([{"id": i, "v": step, "n": i} for i in range(step, 200, 3)])
-        live |= {i: step for i in range(step, 200, 3)}
-        table.delete([{"id": i} for i in range(step, 200, 17)])
-        live = {i: v for i, v in live.items() if i not in range(step, 200, 17)}
+    for step in range(9):
+        changed = (
+            range(step, 40, 3) if step else range(400)
+        )  # most of the first segments lives on, with dead rows in it
+        table.upsert([{"id": i, "v": step, "n": i} for i in changed])
+        live |= dict.fromkeys(changed, step)
+        gone = range(step, 40, 7)
+        table.delete([{"id": i} for i in gone])
+        live = {i: v for i, v in live.items() if i not in gone}
         engine.checkpoint()
     rewrites, write = 0, segment.write_left
 
@@ -238,7 +242,7 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
         before, rounds = rewrites, rounds + 1
         engine.checkpoint()
         ready(lake)
-        found = table.lookup([{"id": i} for i in range(200)]).to_pylist()
+        found = table.lookup([{"id": i} for i in range(400)]).to_pylist()
         assert {row["id"]: row["v"] for row in found} == live
     assert rewrites >= 4
     assert rounds >= 4
