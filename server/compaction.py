@@ -53,12 +53,15 @@ class Base:
         end = held.base.end
         if end > self.upto:
             superseded = [chunk.kills() for chunk in held.chunks] if not self.upto else []
+            deleted = [_EMPTY]
             for offsets, batch, _ in held.stored(self.upto, end):
                 prev = batch.column(PREV).to_numpy()
                 superseded.append(prev[prev >= 0])
-                self._deleted(held, offsets[batch.column(CHANGE).to_numpy() == DELETE], keep_us)
+                deleted.append(offsets[batch.column(CHANGE).to_numpy() == DELETE])
             found = np.concatenate([_EMPTY, *superseded])
-            self.dead |= BitMap64(found[held.holds(found)])
+            dead = BitMap64(found[held.holds(found)])
+            self._deleted(held, np.concatenate(deleted), keep_us)
+            self.dead |= dead
             self.upto, self.is_settled = end, False
         over = int(np.searchsorted(self.waiting_us, now_us - keep_us, side="right"))
         if over:
@@ -68,8 +71,8 @@ class Base:
 
     def _deleted(self, held: BucketLog, offsets: Ints, keep_us: int) -> None:
         if keep_us:
-            self.waiting = np.concatenate([self.waiting, offsets])
-            self.waiting_us = np.concatenate([self.waiting_us, held.times_at(offsets)])
+            times_us = np.concatenate([self.waiting_us, held.times_at(offsets)])
+            self.waiting, self.waiting_us = np.concatenate([self.waiting, offsets]), times_us
         else:
             self.dead |= BitMap64(offsets)
 
@@ -253,12 +256,12 @@ class Compactor:
             if base.is_settled:
                 return None
             return self._rewritten(state, key, base, list(held.chunks) if cut is None else cut, write)
+        except (OSError, MemoryError) as error:
+            self._is_full = True
+            log.error("local compaction waits for the next checkpoint: %s", error)
         except (Corrupt, pa.ArrowException) as error:
             self._broken.add(key)
             log.error("bucket %d of table %s is compacted no more: %s", bucket, state.table.name, error)
-        except OSError as error:
-            self._is_full = True
-            log.error("local compaction waits for the next checkpoint: %s", error)
         return None
 
     def _rewritten(

@@ -294,18 +294,31 @@ def test_a_full_disk_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pyt
     kept.close()
 
 
-def test_rows_that_do_not_go_into_one_batch_fail_no_checkpoint(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [
+        (pa.ArrowInvalid("offset overflow while concatenating arrays"), [0, 1, 2, 3]),
+        (pa.ArrowMemoryError("malloc of size 99 failed"), [2, 3]),
+        (MemoryError(), [2, 3]),
+    ],
+)
+def test_what_does_not_fit_fails_no_checkpoint_and_memory_may_be_there_later(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, error: Exception, left: list[int]
+) -> None:
     world = World(kept)
     world.upsert({1: 1, 2: 2})
     world.upsert({1: 2, 2: 3})
 
-    def overflow(*_: object) -> None:
-        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+    def failing(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr("lakestore.server.compaction.left_of", overflow)
     move_log_start(kept.server.engine, NAME)
-    kept.server.engine.checkpoint()
+    with monkeypatch.context() as patch:
+        patch.setattr("lakestore.server.compaction.left_of", failing)
+        kept.server.engine.checkpoint()
     assert kept.server.engine.checkpoints.failed == 0
+    compact(kept.server.engine)
+    assert offsets(world.log) == left
     world.check()
 
 
