@@ -22,6 +22,7 @@ from lakestore.errors import Invalid
 from lakestore.limits import WIDEST
 
 INDEX_KEY_BYTES_MAX = 511
+NUMBER_BYTES_MAX = 8
 HASH_BITS = 128
 """Of the hash of a key that the index cannot take whole; less only in tests."""
 SLOTS_MAX = 1 << 16
@@ -63,6 +64,48 @@ def fixed(columns: Sequence[pa.Array], prefix: bytes) -> Matrix | None:
     full[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
     full[:, len(prefix) :] = matrix
     return full
+
+
+def number_width(kinds: Sequence[pa.DataType]) -> int | None:
+    """Bytes of the keys of such columns, if all have so many and they fit into a number of eight bytes; or None."""
+    width = 0
+    for kind in kinds:
+        if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+            width += kind.byte_width
+        elif pa.types.is_boolean(kind):
+            width += 1
+        elif (number := _number_of(kind)) is not None:
+            width += number.bit_width // 8
+        else:
+            return None
+    return width if 0 < width <= NUMBER_BYTES_MAX else None
+
+
+def numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """The keys, of a width that fits, read as big-endian numbers: ordered as their bytes are."""
+    whole, *more = [_numbers_of(column) for column in columns]
+    found, _ = whole
+    for part, width in more:
+        found = (found << np.uint64(8 * width)) | part
+    return found
+
+
+def _numbers_of(column: pa.Array) -> tuple[npt.NDArray[np.uint64], int]:
+    """(values as numbers whose order is theirs, bytes of each)."""
+    number = _number_of(column.type)
+    if number is None:
+        matrix = _fixed(column)
+        if matrix is None:
+            raise Invalid(f"a key of type {column.type} is no number")
+        padded = np.zeros((len(matrix), NUMBER_BYTES_MAX), dtype=np.uint8)
+        padded[:, NUMBER_BYTES_MAX - matrix.shape[1] :] = matrix
+        return padded.view(">u8").ravel().astype(np.uint64), matrix.shape[1]
+    values: npt.NDArray[Any] = (column if number == column.type else column.view(number)).to_numpy()
+    bits = number.bit_width
+    unsigned = values.view(f"u{bits // 8}").astype(np.uint64)
+    if pa.types.is_signed_integer(number):
+        unsigned ^= np.uint64(1 << (bits - 1))
+    return unsigned, bits // 8
 
 
 def leading(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
@@ -159,9 +202,8 @@ def _fixed(column: pa.Array) -> Matrix | None:
     if pa.types.is_decimal(kind):
         matrix = _raw(column, 16)[:, ::-1].copy()
     else:
-        of_time = pa.types.is_timestamp(kind) or pa.types.is_time64(kind)
-        number = pa.int32() if pa.types.is_date32(kind) else pa.int64() if of_time else kind
-        if not pa.types.is_integer(number):
+        number = _number_of(kind)
+        if number is None:
             return None
         values: npt.NDArray[Any] = column.cast(number).to_numpy()
         width = values.dtype.itemsize
@@ -169,6 +211,15 @@ def _fixed(column: pa.Array) -> Matrix | None:
     if not pa.types.is_unsigned_integer(kind):
         matrix[:, 0] ^= 0x80
     return matrix
+
+
+def _number_of(kind: pa.DataType) -> pa.DataType | None:
+    """The integers that values of a type are, if they are such."""
+    if pa.types.is_integer(kind):
+        return kind
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) else None
 
 
 def _raw(column: pa.Array, width: int) -> Matrix:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 import numpy.typing as npt
 
 from lakestore.server.bucket import DELETE, INSERT, UPDATE
+from lakestore.server.index_keys import IndexKeys
 
 Ints = npt.NDArray[np.int64]
 ABSENT = -1
@@ -32,14 +32,14 @@ class Assigned:
 
 
 def assign(
-    keys: Sequence[bytes],
+    keys: IndexKeys,
     deletes: npt.NDArray[np.bool_],
     buckets: npt.NDArray[np.int32],
     live: Ints,
     heads: Sequence[int],
 ) -> Assigned:
     """Number the rows: `live` is each key's live offset before the commit, `heads` each bucket's next offset."""
-    before = _previous(keys)
+    before = keys.previous()
     alive = live != ABSENT
     if before is not None:
         repeated = before >= 0
@@ -52,19 +52,6 @@ def assign(
     prev = np.where(alive, prev, ABSENT)
     change = np.where(deletes, DELETE, np.where(alive, UPDATE, INSERT)).astype(np.int8)
     return Assigned(kept, change, prev, offset)
-
-
-def _previous(keys: Sequence[bytes]) -> Ints | None:
-    """For each row, the row before it with the same key, or -1; None when no key comes twice."""
-    if len(set(keys)) == len(keys):
-        return None
-    first: dict[bytes, int] = {}
-    ids = np.fromiter(map(first.setdefault, keys, count()), dtype=np.int64, count=len(keys))
-    order = np.argsort(ids, kind="stable")
-    same = ids[order][1:] == ids[order][:-1]
-    before = np.full(len(keys), -1, dtype=np.int64)
-    before[order[1:][same]] = order[:-1][same]
-    return before
 
 
 def _offsets(buckets: npt.NDArray[np.int32], kept: npt.NDArray[np.bool_], heads: Sequence[int]) -> Ints:

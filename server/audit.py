@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore import keys
 from lakestore.livesum import live_sum
 from lakestore.server import reads
 from lakestore.server.bucket import BucketLog
 from lakestore.server.engine import Engine
 from lakestore.server.index import table_prefix
+from lakestore.server.index_keys import encoded
 from lakestore.server.slots import Asked
 from lakestore.server.state import TableState, View
 from lakestore.v1 import lakestore_pb2 as pb
@@ -105,7 +105,7 @@ def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows)
     table = state.table
     named = state.versions.numbered(rows.schema_id).primary_key
     columns: list[pa.Array] = [rows.batch.column(name) for name in named]
-    asked = Asked(keys.encode(columns, table_prefix(table.number)), lambda: columns)
+    asked = Asked(encoded(columns, table_prefix(table.number)), lambda: columns)
     later, offsets = engine.lookup(table.name, lambda _: asked)
     log = later.by_uuid(table.uuid).logs[bucket]
     audited = state.logs[bucket].head

@@ -19,8 +19,9 @@ from lakestore.livesum import moved
 from lakestore.schema import Table
 from lakestore.server.assign import ABSENT, Assigned, assign
 from lakestore.server.bucket import DELETE, INSERT, UPDATE
-from lakestore.server.groups import Groups, slots_of
+from lakestore.server.groups import Groups
 from lakestore.server.index import FLAG, Index, is_live, live
+from lakestore.server.index_keys import IndexKeys, joined
 from lakestore.server.journal import Frame, RowsPart
 from lakestore.server.merging import Found, Merged, merged
 from lakestore.server.old_rows import OldRows, runs
@@ -59,7 +60,7 @@ class Commit:
 
     frame: Frame
     answers: list[Answer]
-    keys: list[tuple[Sequence[bytes], list[int]]]
+    keys: list[tuple[IndexKeys, Ints]]
     """Index entries to put."""
 
 
@@ -86,7 +87,7 @@ class _Builder:
     """Of rows that were there."""
     results: dict[int, list[Any]] = field(default_factory=dict)
     """id of a change to its result."""
-    keys: list[tuple[Sequence[bytes], list[int]]] = field(default_factory=list)
+    keys: list[tuple[IndexKeys, Ints]] = field(default_factory=list)
 
 
 def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us: int, old_bytes_max: int) -> Commit:
@@ -161,7 +162,7 @@ def _keyed(builder: _Builder, changes: list[Change], state: TableState, heads: _
 
 def _resolved(changes: Sequence[Change], state: TableState, index: Index) -> Resolved:
     """The index's word on all keys of a table's changes, each under its own slot."""
-    keys: Sequence[bytes] = changes[0].keys if len(changes) == 1 else [k for c in changes for k in c.keys]
+    keys = joined([c.keys for c in changes])
     deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
 
     def columns() -> list[pa.Array]:
@@ -182,7 +183,7 @@ def _keyed_change(builder: _Builder, change: Change, found: Resolved, rows: Assi
         missing = len(rows.kept) - len(kept)
         rows = Assigned(rows.kept[kept], rows.change[kept], rows.prev[kept], rows.offset[kept])
         batch, buckets = batch.take(pa.array(kept)), buckets[kept]
-        keys = [keys[i] for i in kept.tolist()]
+        keys = keys.take(kept)
     stored = pa.RecordBatch.from_arrays(
         [pa.array(rows.change), pa.array(rows.prev), *batch.columns], schema=stored_schema(change.table)
     )
@@ -201,8 +202,8 @@ def _keyed_change(builder: _Builder, change: Change, found: Resolved, rows: Assi
         missing,
         change.table.schema_id,
     ]
-    if keys:
-        builder.keys.append((keys, entries.values.tolist()))
+    if len(keys):
+        builder.keys.append((keys, entries.values))
 
 
 class _Merging:
@@ -226,7 +227,7 @@ class _Merging:
     def run(self, changes: Sequence[Change], index: Index) -> None:
         """Merge and number them in their order."""
         whole = _resolved(changes, self._state, index)
-        places_of, values = slots_of(whole.keys), whole.values
+        places_of, values = whole.keys.places(), whole.values
         at = 0
         for change in changes:
             part = slice(at, at + len(change.keys))
@@ -272,7 +273,7 @@ class _Merging:
         )
         deletes = made.change == DELETE
         whole = len(rows) == len(known.keys) and groups.distinct
-        keys = known.keys if whole else [known.keys[i] for i in rows.tolist()]
+        keys = known.keys if whole else known.keys.take(rows)
         entries = Entries.of(keys, offset, deletes, buckets, known.links, remembers=self._remembers)
         for bucket, first, last in runs(buckets):
             superseded = prev[first:last]
@@ -282,8 +283,8 @@ class _Merging:
             part.slots = entries.named(first, last)
             self._old.add(part)
         self._answer(change, made)
-        if keys:
-            self._builder.keys.append((keys, entries.values.tolist()))
+        if len(keys):
+            self._builder.keys.append((keys, entries.values))
         return np.where(deletes, offset | FLAG if self._remembers else ABSENT, offset)
 
     def _answer(self, change: Change, made: Merged) -> None:

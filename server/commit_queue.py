@@ -12,8 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
+from lakestore.server.index_keys import IndexKeys
 from lakestore.server.journal import Frame
 from lakestore.server.prepare import Request
 from lakestore.server.state import State, View
@@ -33,7 +37,7 @@ class Operation:
     plan: Callable[[State, Frame], None]
     answer: Future[View] = field(default_factory=Future)
     nbytes: int = 1024
-    keys: list[tuple[Sequence[bytes], list[int]]] = field(default_factory=list)
+    keys: list[tuple[IndexKeys, npt.NDArray[np.int64]]] = field(default_factory=list)
     """Index entries to put once the frame is durable; `plan` fills them too."""
     queued: float = 0.0
     """When, in monotonic seconds; set by the engine."""

@@ -17,14 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakestore import keys
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
 from lakestore.schema import Table
 from lakestore.server.bucket import CHANGE, DELETE, PREV, BucketLog, Chunk, Ints
 from lakestore.server.commit_index import CommitIndex
 from lakestore.server.index import FLAG, table_prefix
+from lakestore.server.index_keys import IndexKeys, encoded, joined
 from lakestore.server.segment import Left, Segment
+from lakestore.server.slots import hashed
 from lakestore.server.state import TableState, View
 
 log = logging.getLogger("lakestore.compaction")
@@ -168,21 +169,21 @@ def left_of(run: Run, base: Base, gone: BitMap64) -> Left | None:
     return Left(run.start, run.end, run.chunks[0].schema_id, rows, kept, superseded, index)
 
 
-def _forgotten(run: Run, base: Base, state: TableState) -> tuple[list[bytes], Ints]:
+def _forgotten(run: Run, base: Base, state: TableState) -> tuple[IndexKeys, Ints]:
     """(keys, offsets) of the deletes that go from a run; keys that the index keeps by hash stay in their chains."""
     prefix, dead = table_prefix(state.table.number), _array(base.within(run.start, run.end))
-    found: list[bytes] = []
+    found: list[IndexKeys] = []
     offsets = [_EMPTY]
     for piece in (piece for chunk in run.chunks for piece in chunk.pieces()):
         held, batch = piece.offsets(), piece.load()
         goes = _members(held, dead) & (batch.column(CHANGE).to_numpy() == DELETE)
         rows = batch.filter(pa.array(goes))
         names = state.versions.numbered(piece.schema_id).primary_key
-        found += keys.encode([rows.column(name) for name in names], prefix)
+        found.append(encoded([rows.column(name) for name in names], prefix))
         offsets.append(held[goes])
-    gone = np.concatenate(offsets)
-    whole = [row for row, key in enumerate(found) if not keys.is_hashed(key)]
-    return [found[row] for row in whole], gone[whole]
+    gone, all_keys = np.concatenate(offsets), joined(found)
+    whole = np.delete(np.arange(len(gone)), hashed(all_keys))
+    return all_keys.take(whole), gone[whole]
 
 
 def _array(offsets: BitMap64) -> Ints:
@@ -217,7 +218,7 @@ class _Swap:
     gone: BitMap64
     segments: int
     nbytes: int
-    forgotten: list[tuple[list[bytes], Ints]]
+    forgotten: list[tuple[IndexKeys, Ints]]
     """Keys of deletes that were remembered, and the offsets that the index may have for them."""
 
 
@@ -230,7 +231,7 @@ class Compactor:
         self._broken: set[tuple[str, int]] = set()
         self._swaps: list[_Swap] = []
         self._room = 0
-        self._forgotten: list[tuple[list[bytes], Ints]] = []
+        self._forgotten: list[tuple[IndexKeys, Ints]] = []
         self._skips = self._is_full = False
         self.figures = Compactions()
 
@@ -319,13 +320,13 @@ class Compactor:
         self._swaps, self._skips = [], False
         return skipped or (more and not self._is_full)
 
-    def forgotten(self) -> Iterator[tuple[list[bytes], list[int]]]:
+    def forgotten(self) -> Iterator[tuple[IndexKeys, Ints]]:
         """Keys, and what the index may still name for them although its record is gone; few at a time, each once."""
         while self._forgotten:
             found, offsets = self._forgotten.pop()
             for at in range(0, len(found), FORGET_KEYS):
                 part = slice(at, at + FORGET_KEYS)
-                yield found[part], (offsets[part] | FLAG).tolist()
+                yield found.part(part), offsets[part] | FLAG
 
     def failed(self) -> None:
         """The checkpoint failed: the next one is made without rewriting, so that what fails here cannot fail it."""

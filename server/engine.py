@@ -476,6 +476,7 @@ class Engine:
     def _publish(self, commit: Commit) -> None:
         """Rows are in the tails before the index names them, and both are seen at once."""
         view = self._state.apply(commit.frame)
+        self.index.make_room(commit.keys)
         with self.index.lock:
             for keys, offsets in commit.keys:
                 self.index.put(keys, offsets)

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore import keys
 from lakestore.errors import Conflict, Exhausted, LakestoreError, NotFound, Unavailable
 from lakestore.livesum import moved
 from lakestore.schema import Column, Table
@@ -29,6 +28,7 @@ from lakestore.server.due import BLOCK_ROWS, Due
 from lakestore.server.duty import Duty
 from lakestore.server.engine import Engine
 from lakestore.server.index import table_prefix
+from lakestore.server.index_keys import IndexKeys, encoded
 from lakestore.server.journal import Frame, RowsPart
 from lakestore.server.slots import Asked, Entries, Resolved, resolved
 from lakestore.server.state import State, TableState
@@ -216,7 +216,7 @@ class _Round:
     def _asked(self, rows: Found) -> Asked:
         columns = [rows.batch.column(name) for name in self._table.primary_key]
         prefix = table_prefix(self._table.number)
-        return Asked(keys.encode(columns, prefix, self._engine.limits.key_bytes), lambda: columns)
+        return Asked(encoded(columns, prefix, self._engine.limits.key_bytes), lambda: columns)
 
     def _commit(self, bucket: int, rows: Found) -> None:
         """One commit of deletes, on the commit loop; it waits for room as a bulk load does."""
@@ -232,7 +232,7 @@ class _Round:
             if len(still):
                 part, entries = _deletes(held, bucket, rows.take(still), found, still)
                 frame.rows.append(part)
-                operation.keys.append((entries.keys, entries.values.tolist()))
+                operation.keys.append((entries.keys, entries.values))
             done.append(len(still))
 
         operation = Operation(plan)
@@ -275,13 +275,13 @@ def _deletes(held: TableState, bucket: int, rows: Found, found: Resolved, places
     arrays = [there[field.name] if field.name in there else pa.nulls(count, field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     live_sum = moved(at.live_sum, _NONE, rows.offsets)
-    entries = _entries(held, bucket, [found.keys[i] for i in places.tolist()], found)
+    entries = _entries(held, bucket, found.keys.take(places), found)
     part = RowsPart(table.uuid, bucket, at.end, batch, live_sum, at.live_rows - count, table.schema_id)
     part.slots = entries.named(0, count)
     return part, entries
 
 
-def _entries(held: TableState, bucket: int, slotted: Sequence[bytes], found: Resolved) -> Entries:
+def _entries(held: TableState, bucket: int, slotted: IndexKeys, found: Resolved) -> Entries:
     """Index entries of deletes; those of a table that remembers them stay as tombstones."""
     head, count = held.logs[bucket].head, len(slotted)
     offsets = np.arange(head, head + count, dtype=np.int64)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -92,11 +90,3 @@ class Stack:
     def ends(self) -> Ints:
         """Of each key its last place in `order`."""
         return np.append(self.starts, len(self.order))[1:] - 1
-
-
-def slots_of(keys: Sequence[bytes]) -> Ints:
-    """Of each key the place where it comes first."""
-    if len(set(keys)) == len(keys):
-        return np.arange(len(keys), dtype=np.int64)
-    first: dict[bytes, int] = {}
-    return np.fromiter(map(first.setdefault, keys, count()), dtype=np.int64, count=len(keys))

@@ -2,16 +2,17 @@
 
 LMDB stands at the last checkpoint; what came after is in memory, newest first: the overlay that commits
 write to, the frozen overlay that a checkpoint is merging, and merged ones kept as a cache. Derived data: it can be
-rebuilt from the logs. The overlay lock is held for dictionary look-ups only, never over I/O.
+rebuilt from the logs. The overlay lock is held for look-ups in memory only, never over I/O.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count, islice, repeat
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +23,19 @@ from lakestore.limits import DEFAULT
 from lakestore.server import index_worker as worker
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
-from lakestore.server.index_order import Entries, Overlay, Range, merged
-from lakestore.server.index_process import DamagedIndex, IndexProcess, Packed
+from lakestore.server.index_keys import NO_KEYS, PREFIX_BYTES, IndexKeys, Packed
+from lakestore.server.index_order import Entries, Overlay, Range, combined, merged
+from lakestore.server.index_process import DamagedIndex, IndexProcess
+from lakestore.server.number_table import MISS
 
 log = logging.getLogger("lakestore.index")
 Ints = npt.NDArray[np.int64]
 ABSENT, FLAG = worker.ABSENT, worker.FLAG
 OFFSET_BITS, OFFSET_MASK = worker.OFFSET_BITS, worker.OFFSET_MASK
-_MISS = -3
 _STAGE_KEYS = 20_000
+_NONE: Ints = np.empty(0, dtype=np.int64)
 _STAGED_BYTES_MAX = 160 << 20
 """Of a rebuild, before the worker sorts it and puts it into LMDB: it takes some three times as much for that."""
-PREFIX_BYTES = 4
 DAMAGED = "damaged"
 
 
@@ -41,7 +43,7 @@ DAMAGED = "damaged"
 class Reading:
     """Look-ups begun under the overlay lock, to be finished outside it."""
 
-    keys: Sequence[bytes]
+    keys: IndexKeys
     values: Ints
     older: tuple[Overlay, ...]
     lsn_max: int
@@ -163,29 +165,28 @@ class Index:
         """Keys not yet handed to a checkpoint."""
         return len(self._overlay)
 
-    def find(self, keys: Sequence[bytes]) -> Ints:
+    def find(self, keys: IndexKeys) -> Ints:
         """Values for the commit loop: live offsets, flagged ones, or ABSENT."""
         return self.finish(self.begin(keys))
 
-    def begin(self, keys: Sequence[bytes]) -> Reading:
+    def begin(self, keys: IndexKeys) -> Reading:
         """The part of a look-up that must be atomic, for keys of one table; readers call it under `lock`."""
-        if keys and (self._problem or self._broken):
-            self.check(keys[0][:PREFIX_BYTES])
-        values = _newest(self._overlay, keys)
-        return Reading(keys, values, self._older, self._frozen_lsn, self._generation)
+        if len(keys) and (self._problem or self._broken):
+            self.check(keys.prefix)
+        return Reading(keys, self._overlay.get(keys), self._older, self._frozen_lsn, self._generation)
 
     def finish(self, reading: Reading) -> Ints:
         """The rest of a look-up: frozen overlays, then LMDB. Flagged values come as they are."""
         values = reading.values
         for overlay in reading.older:
-            missing = np.flatnonzero(values == _MISS)
+            missing = np.flatnonzero(values == MISS)
             if not len(missing):
                 return values
-            keys = [reading.keys[i] for i in missing.tolist()] if len(missing) < len(values) else reading.keys
-            values[missing] = _newest(overlay, keys)
-        missing = np.flatnonzero(values == _MISS)
+            keys = reading.keys.take(missing) if len(missing) < len(values) else reading.keys
+            values[missing] = overlay.get(keys)
+        missing = np.flatnonzero(values == MISS)
         if len(missing):
-            keys = [reading.keys[i] for i in missing.tolist()]
+            keys = reading.keys.take(missing) if len(missing) < len(values) else reading.keys
             try:
                 values[missing] = self._from_lmdb(keys, reading.lsn_max)
             except DamagedIndex as error:
@@ -206,10 +207,10 @@ class Index:
             self.check(bounds[0][0][:PREFIX_BYTES])
         newest: Entries = []
         for low, high in bounds:
-            keys = self._overlay.between(low, high, most)
-            if keys is None:
+            found = self._overlay.between(low, high, most)
+            if found is None:
                 raise Unavailable("the key index was rearranged during the look-up: look up again")
-            newest.append((keys, [self._overlay[key] for key in keys]))
+            newest.append(_listed(*found))
         return RangeReading(bounds, most, newest, self._older, self._frozen_lsn, self._generation)
 
     def finish_ranges(self, reading: RangeReading) -> list[Range]:
@@ -221,8 +222,8 @@ class Index:
         sources: list[Entries] = [reading.newest]
         for overlay in reading.older:
             overlay.arrange(prefix, self.lock)
-            found = [overlay.between(low, high, most) or [] for low, high in bounds]
-            sources.append([(keys, [overlay[key] for key in keys]) for keys in found])
+            found = [overlay.between(low, high, most) or (NO_KEYS, _NONE) for low, high in bounds]
+            sources.append([_listed(keys, values) for keys, values in found])
         try:
             sources.append(self._ranges_from_lmdb(prefix, bounds, most, reading.lsn_max))
         except DamagedIndex as error:
@@ -246,11 +247,11 @@ class Index:
             raise DamagedIndex("entries do not match their checks")
         return [(keys, offsets.tolist()) for keys, offsets in found]
 
-    def _from_lmdb(self, keys: list[bytes], lsn_max: int) -> Ints:
-        highest_lsn, highest = self._highest_of(keys[0][:PREFIX_BYTES])
-        if highest_lsn <= lsn_max and min(keys) > highest:
+    def _from_lmdb(self, keys: IndexKeys, lsn_max: int) -> Ints:
+        highest_lsn, highest = self._highest_of(keys.prefix)
+        if highest_lsn <= lsn_max and keys.least > highest:
             return np.full(len(keys), ABSENT, dtype=np.int64)
-        lsn, data = self._finder.ask(worker.FIND, keys, again=True)
+        lsn, data = self._finder.ask(worker.FIND, keys.packed(), again=True)
         offsets = np.frombuffer(data, dtype=np.int64)
         if lsn > lsn_max:
             raise Unavailable("the index moved on during the look-up: look up again")
@@ -266,49 +267,56 @@ class Index:
                 generation[prefix] = self._finder.ask(worker.HIGHEST, [prefix], again=True)
             return generation[prefix]
 
-    def put(self, keys: Sequence[bytes], offsets: Sequence[int]) -> None:
+    def make_room(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
+        """Larger tables for what is about to be put are made before it: that takes long. On the commit loop."""
+        more = Counter[bytes]()
+        for keys, _ in entries:
+            more[keys.prefix] += len(keys)
+        for prefix, rows in more.items():
+            self._overlay.make_room(prefix, rows, self.lock)
+
+    def put(self, keys: IndexKeys, offsets: Ints) -> None:
         """Name new live offsets of keys of one table; ABSENT, or a flagged offset, for a deleted key. Under `lock`."""
         self._overlay.put(keys, offsets)
 
-    def forget(self, keys: Sequence[bytes], values: Sequence[int]) -> None:
+    def forget(self, keys: IndexKeys, values: Ints) -> None:
         """Name nothing any more for keys that still have these values. On the commit loop; a rebuild does without."""
         try:
             found = self.find(keys)
         except (Unavailable, Corrupt):
             return
-        gone = [key for key, value, now in zip(keys, values, found.tolist(), strict=True) if value == now]
+        gone = keys.take(np.flatnonzero(values == found))
         with self.lock:
-            self.put(gone, [ABSENT] * len(gone))
+            self.put(gone, np.full(len(gone), ABSENT, dtype=np.int64))
 
     def freeze(self, lsn: int) -> None:
         """Begin a checkpoint at `lsn`: what was written so far is to be merged."""
+        frozen, older = self._overlay, self._older
+        if self._frozen is not None:  # the last checkpoint failed: its entries are still to be merged
+            frozen, older = combined(self._frozen, self._overlay), self._older[1:]
         with self.lock:
-            if self._frozen is None:
-                self._frozen, self._overlay = self._overlay, self._overlay.following()
-                self._older = (self._frozen, *self._older)
-            else:  # the last checkpoint failed: its entries are still to be merged
-                both = Overlay(self._frozen | self._overlay)
-                self._frozen, self._overlay = both, self._overlay.following()
-                self._older = (self._frozen, *self._older[1:])
+            self._frozen, self._overlay = frozen, self._overlay.following()
+            self._older = (frozen, *older)
             self._frozen_lsn = lsn
 
     def merge(self, lsn: int) -> None:
         """Put the frozen overlay into LMDB; runs beside the commit loop. A rebuild under way makes it needless."""
-        frozen = self._frozen if self._frozen is not None else {}
+        frozen = self._frozen if self._frozen is not None else Overlay()
         with self._writing:
             # LMDB may stand further on, after a rebuild: it then holds what was frozen, or newer.
             # At the same LSN there may be keys that were forgotten since.
-            if not self._problem and (lsn > self._merged_lsn or (frozen and lsn == self._merged_lsn) or self._broken):
+            is_newer = lsn > self._merged_lsn or (lsn == self._merged_lsn and len(frozen))
+            if not self._problem and (is_newer or self._broken):
                 self._write(frozen, lsn)
 
-    def _write(self, entries: dict[bytes, int], lsn: int) -> None:
+    def _write(self, entries: Overlay, lsn: int) -> None:
         """Put entries into LMDB in one synced transaction that stands at `lsn`."""
-        keys, values = iter(entries), iter(entries.values())
         try:
             self._merger.ask(worker.UNSTAGE)  # a merge that failed may have left some
-            while part := list(islice(keys, _STAGE_KEYS)):
-                offsets = np.fromiter(islice(values, _STAGE_KEYS), dtype=np.int64, count=len(part))
-                self._merger.ask(worker.STAGE, part, offsets)
+            for keys, values in entries.parts():
+                for first in range(0, len(keys), _STAGE_KEYS):
+                    part = slice(first, first + _STAGE_KEYS)
+                    self._merger.ask(worker.STAGE, keys.part(part).packed(), values[part])
             self._disk.reach(CrashPoint.INDEX_STAGED)
             self._merged_lsn = self._sized(self._merger.ask(worker.MERGE, lsn=-1 if self._broken else lsn))
             self._disk.reach(CrashPoint.INDEX_MERGED)
@@ -353,12 +361,14 @@ class Index:
         self._disk.reach(CrashPoint.REBUILD_QUARANTINED)
         log.error("the damaged index is kept in %s: look at its disk, then remove it", above / name)
 
-    def stage(self, keys: Sequence[bytes] | Packed, offsets: Ints) -> None:
+    def stage(self, keys: IndexKeys | Packed, offsets: Ints) -> None:
         """A part of a rebuild; parts are put in together, so no key is in two of them."""
         if len(keys):
             with self._writing:
-                self._merger.ask(worker.STAGE, keys, offsets)
-            self._staged_bytes += len(keys) * (8 + (keys.width if isinstance(keys, Packed) else len(keys[0])))
+                packed = keys if isinstance(keys, Packed) else keys.packed()
+                self._merger.ask(worker.STAGE, packed, offsets)
+            width = packed.width if isinstance(packed, Packed) else len(packed[0])
+            self._staged_bytes += len(keys) * (8 + width)
             if self._staged_bytes >= _STAGED_BYTES_MAX:
                 self.flush()
 
@@ -374,12 +384,12 @@ class Index:
         """Whether all that a rebuild has staged is in LMDB."""
         return not self._staged_bytes
 
-    def staged(self, keys: Sequence[bytes]) -> Ints:
+    def staged(self, keys: IndexKeys) -> Ints:
         """What a rebuild has put in under these keys so far."""
         if self._staged_bytes:
             self.flush()
         with self._writing:
-            return np.frombuffer(self._merger.ask(worker.FIND, keys)[1], dtype=np.int64)
+            return np.frombuffer(self._merger.ask(worker.FIND, keys.packed())[1], dtype=np.int64)
 
     def finish_rebuild(self, lsn: int, broken: dict[bytes, str]) -> None:
         """The rebuilt index stands at `lsn`, but for tables whose rows are damaged. On the commit loop.
@@ -408,11 +418,8 @@ class Index:
         self._merger.close()
 
 
-def _newest(overlay: Overlay, keys: Sequence[bytes]) -> Ints:
-    """What an overlay says of keys of one table."""
-    if not keys or overlay.is_below(keys):
-        return np.full(len(keys), _MISS, dtype=np.int64)
-    return np.fromiter(map(overlay.get, keys, repeat(_MISS)), dtype=np.int64, count=len(keys))
+def _listed(keys: IndexKeys, values: Ints) -> tuple[Sequence[bytes], list[int]]:
+    return keys.listed(), values.tolist()
 
 
 def is_live(values: Ints) -> npt.NDArray[np.bool_]:

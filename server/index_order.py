@@ -1,5 +1,6 @@
 """An overlay of the key index: keys to values, and on demand the keys of a table in order, for look-ups by prefix.
 
+Each table has its part: a hash table of numbers where its keys are such, else a dictionary.
 Only tables that are asked for pay: new keys wait in the lists that they came in until somebody asks, then become a
 sorted run; runs are merged as they double.
 """
@@ -7,12 +8,18 @@ sorted run; runs are merged as they double.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import repeat
 
+import numpy as np
+import numpy.typing as npt
+
+from lakestore.server.index_keys import ByteKeys, IndexKeys, NumberKeys, joined
 from lakestore.server.index_worker import FLAG
+from lakestore.server.number_table import MISS, NumberTable
+
+Ints = npt.NDArray[np.int64]
 
 Entries = list[tuple[Sequence[bytes], Sequence[int]]]
 """Keys and values of several ranges."""
@@ -44,21 +51,21 @@ class KeyOrder:
 
     def __init__(self, *, is_whole: bool) -> None:
         self._merging = threading.Lock()
-        self._runs: tuple[list[bytes], ...] = ()
-        self._waiting: list[Sequence[bytes]] = []
+        self._runs: tuple[IndexKeys, ...] = ()
+        self._waiting: list[IndexKeys] = []
         self.is_whole = is_whole
         """Whether the keys that were there before it are here."""
         self.is_used = False
         """Whether somebody has asked."""
 
-    def add(self, keys: Sequence[bytes]) -> None:
+    def add(self, keys: IndexKeys) -> None:
         """Keys, known or new."""
         self._waiting.append(keys)
 
-    def fill(self, keys: Iterable[bytes], prefix: bytes) -> None:
-        """The first keys, out of all tables'; who settles meanwhile waits for them."""
+    def fill(self, keys: IndexKeys) -> None:
+        """The first keys; who settles meanwhile waits for them."""
         with self._merging:
-            self._runs = (sorted(key for key in keys if key.startswith(prefix)),)
+            self._runs = (keys.ascending(),)
             self.is_whole = True
 
     def settle(self, lock: threading.Lock) -> None:
@@ -66,60 +73,115 @@ class KeyOrder:
         self.is_used = True
         with self._merging:
             waiting = self._waiting[:]
-            runs = [*self._runs, sorted(set(chain.from_iterable(waiting)))] if waiting else list(self._runs)
+            runs = [*self._runs, joined(waiting).ascending()] if waiting else list(self._runs)
             while len(runs) > 1 and 2 * len(runs[-1]) >= len(runs[-2]):
                 last = runs.pop()
-                runs[-1] = list(dict.fromkeys(sorted(runs[-1] + last)))
+                runs[-1] = joined([runs[-1], last]).ascending()
             with lock:
                 self._runs = tuple(runs)
                 del self._waiting[: len(waiting)]
 
-    def between(self, low: bytes, high: bytes, most: int) -> list[bytes]:
+    def between(self, low: bytes, high: bytes, most: int) -> IndexKeys:
         """The first keys of [low, high), in order."""
-        found: list[bytes] = []
+        found: list[IndexKeys] = []
         for run in self._runs:
-            first = bisect_left(run, low)
-            found += run[first : min(bisect_left(run, high, first), first + most)]
-        for keys in self._waiting:
-            found += [key for key in keys if low <= key < high]
-        if len(self._runs) > 1 or self._waiting:
-            found = sorted(set(found))
-        return found[:most]
+            first = run.at(low)
+            found.append(run.part(slice(first, min(run.at(high), first + most))))
+        found += [keys.within(low, high) for keys in self._waiting]
+        several = len(self._runs) > 1 or self._waiting
+        return joined(found).ascending().part(slice(most)) if several else joined(found)
 
 
-class Overlay(dict[bytes, int]):
+class _Bytes(dict[bytes, int]):
+    """The part of one table whose keys are no numbers."""
+
+    __slots__ = ("highest",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.highest = b""
+
+
+class _Numbers:
+    """The part of one table whose keys are numbers of some width."""
+
+    __slots__ = ("table", "width")
+
+    def __init__(self, width: int) -> None:
+        self.width, self.table = width, NumberTable()
+
+
+class Overlay:
     """Keys to values that are newer than LMDB's."""
 
-    __slots__ = ("_creating", "_highest", "_orders")
-
-    def __init__(self, entries: dict[bytes, int] | None = None, orders: Iterable[bytes] = ()) -> None:
-        super().__init__(entries or {})
+    def __init__(self, orders: Iterable[bytes] = ()) -> None:
         self._creating = threading.Lock()
-        self._orders = {prefix: KeyOrder(is_whole=not entries) for prefix in orders}
-        # By table; unknown where it was not put here.
-        self._highest: dict[bytes, bytes] | None = None if entries else {}
+        self._orders = {prefix: KeyOrder(is_whole=True) for prefix in orders}
+        self._bytes: dict[bytes, _Bytes] = {}
+        self._numbers: dict[bytes, _Numbers] = {}
 
-    def put(self, keys: Sequence[bytes], values: Iterable[int]) -> None:
+    def __len__(self) -> int:
+        return sum(map(len, self._bytes.values())) + sum(len(part.table) for part in self._numbers.values())
+
+    def put(self, keys: IndexKeys, values: Ints) -> None:
         """New values of keys of one table."""
-        if not keys:
+        if not len(keys):
             return
-        if self._highest is not None:
-            prefix = keys[0][:4]
-            self._highest[prefix] = max(self._highest.get(prefix, b""), max(keys))
-        self.update(zip(keys, values, strict=True))
-        if self._orders and (order := self._orders.get(keys[0][:4])) is not None:
+        prefix = keys.prefix
+        if isinstance(keys, NumberKeys):
+            numbers = self._numbers.get(prefix)
+            if numbers is None:
+                numbers = self._numbers[prefix] = _Numbers(keys.width)
+            numbers.table.put(keys.numbers, values)
+        else:
+            held = self._bytes.get(prefix)
+            if held is None:
+                held = self._bytes[prefix] = _Bytes()
+            held.highest = max(held.highest, max(keys.rows))
+            held.update(zip(keys.rows, values.tolist(), strict=True))
+        if self._orders and (order := self._orders.get(prefix)) is not None:
             order.add(keys)
 
-    def is_below(self, keys: Sequence[bytes]) -> bool:
+    def make_room(self, prefix: bytes, more: int, lock: threading.Lock) -> None:
+        """Let a table's part grow, if it must for so many keys, before they are put; `lock` is the overlay's own."""
+        part = self._numbers.get(prefix)
+        if part is not None and part.table.needs_more(more):
+            grown = part.table.grown(more)
+            with lock:
+                part.table = grown
+
+    def get(self, keys: IndexKeys) -> Ints:
+        """The values of keys of one table, `MISS` for none."""
+        if self.is_below(keys):
+            return np.full(len(keys), MISS, dtype=np.int64)
+        if isinstance(keys, NumberKeys):
+            return self._numbers[keys.prefix].table.get(keys.numbers)
+        held = self._bytes[keys.prefix]
+        return np.fromiter(map(held.get, keys.rows, repeat(MISS)), dtype=np.int64, count=len(keys))
+
+    def is_below(self, keys: IndexKeys) -> bool:
         """Whether these keys of one table lie above all that are here of it: then none of them is."""
-        if self._highest is None:
-            return False
-        highest = self._highest.get(keys[0][:4], b"")
-        return keys[0] > highest and min(keys) > highest
+        if isinstance(keys, NumberKeys):
+            numbers = self._numbers.get(keys.prefix)
+            return numbers is None or not len(keys) or numbers.table.is_below(keys.numbers)
+        held = self._bytes.get(keys.prefix)
+        return held is None or (keys.rows[0] > held.highest and min(keys.rows) > held.highest)
 
     def following(self) -> Overlay:
         """What comes after this one, which keeps in order what was asked for."""
-        return Overlay(orders=[prefix for prefix, order in self._orders.items() if order.is_used])
+        return Overlay([prefix for prefix, order in self._orders.items() if order.is_used])
+
+    def parts(self) -> Iterator[tuple[IndexKeys, Ints]]:
+        """All keys, table by table, and their values."""
+        for prefix in [*self._numbers, *self._bytes]:
+            yield self._part(prefix)
+
+    def _part(self, prefix: bytes) -> tuple[IndexKeys, Ints]:
+        if (part := self._numbers.get(prefix)) is not None:
+            numbers, values = part.table.entries()
+            return NumberKeys(prefix, part.width, numbers), values
+        held = self._bytes.get(prefix, _Bytes())
+        return ByteKeys(list(held)), np.fromiter(held.values(), dtype=np.int64, count=len(held))
 
     def arrange(self, prefix: bytes, lock: threading.Lock) -> None:
         """Have a table's keys in order for `between`; `lock` is the overlay's own."""
@@ -128,12 +190,24 @@ class Overlay(dict[bytes, int]):
             if order is None:
                 order = KeyOrder(is_whole=False)
                 with lock:  # from here on new keys are added to it
-                    present = list(self)
+                    present, _ = self._part(prefix)
                     self._orders[prefix] = order
-                order.fill(present, prefix)
+                order.fill(present)
         order.settle(lock)
 
-    def between(self, low: bytes, high: bytes, most: int) -> list[bytes] | None:
+    def between(self, low: bytes, high: bytes, most: int) -> tuple[IndexKeys, Ints] | None:
         """The first keys of [low, high), in order; None where they are not arranged yet. Under the overlay's lock."""
         order = self._orders.get(low[:4])
-        return order.between(low, high, most) if order is not None and order.is_whole else None
+        if order is None or not order.is_whole:
+            return None
+        keys = order.between(low, high, most)
+        return keys, self.get(keys)
+
+
+def combined(older: Overlay, newer: Overlay) -> Overlay:
+    """What two overlays say together."""
+    both = Overlay()
+    for overlay in (older, newer):
+        for keys, values in overlay.parts():
+            both.put(keys, values)
+    return both

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +18,11 @@ import numpy.typing as npt
 
 from lakestore.errors import Unavailable
 from lakestore.server import index_worker as worker
+from lakestore.server.index_keys import Packed
 
 Ints = npt.NDArray[np.int64]
 END_SECONDS = 10.0
 _OWN_SIGNALS = {-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL}
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Keys of one width, one behind the other."""
-
-    blob: bytes
-    width: int
-
-    def __len__(self) -> int:
-        return len(self.blob) // self.width
 
 
 class DamagedIndex(Unavailable):

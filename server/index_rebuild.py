@@ -19,7 +19,8 @@ from lakestore.offsets import OffsetSet
 from lakestore.server.bucket import CHANGE, DELETE
 from lakestore.server.duty import Duty
 from lakestore.server.index import Index, table_prefix
-from lakestore.server.index_process import DamagedIndex, Packed
+from lakestore.server.index_keys import Packed, encoded
+from lakestore.server.index_process import DamagedIndex
 from lakestore.server.slots import Asked, Entries, hashed, resolved
 from lakestore.server.state import TableState, View
 
@@ -102,15 +103,18 @@ class Rebuilder:
     ) -> None:
         """Put in the entries of rows and of deletes: of each key the last one's, over what earlier parts said of it."""
         entries = self._entries(state, bucket, columns, offsets, deleted)
-        last = dict(zip(entries.keys, entries.values.tolist(), strict=True))
+        before, is_last = entries.keys.previous(), np.ones(len(entries.keys), dtype=np.bool_)
+        if before is not None:
+            is_last[before[before >= 0]] = False
+        last = np.flatnonzero(is_last)
         self._index.flush()
-        self._index.stage(list(last), np.fromiter(last.values(), dtype=np.int64, count=len(last)))
+        self._index.stage(entries.keys.take(last), entries.values[last])
         self._index.flush()
 
     def _entries(
         self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints, deleted: Flags
     ) -> Entries:
-        asked = Asked(keys.encode(columns, table_prefix(state.table.number)), lambda: columns)
+        asked = Asked(encoded(columns, table_prefix(state.table.number)), lambda: columns)
         slotted = asked.keys
         if hashed(asked.keys):
             slotted = resolved(state, asked, self._index.staged, np.zeros(len(offsets), dtype=np.bool_)).keys

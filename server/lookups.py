@@ -19,6 +19,7 @@ from lakestore.schema import SYSTEM_TYPES, Table
 from lakestore.server import lookup_cut, reads
 from lakestore.server.engine import Engine
 from lakestore.server.index import table_prefix
+from lakestore.server.index_keys import encoded
 from lakestore.server.lookup_ranges import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading, Page
 from lakestore.server.lookup_rows import Located, Shape
 from lakestore.server.positions import lsn_at, parse_token, reached, token_text
@@ -97,7 +98,7 @@ class Lookups:
 
         def encode(state: TableState) -> Asked:
             columns = asking.keys(state).columns
-            return Asked(keys.encode(columns, table_prefix(state.table.number), limits.key_bytes), lambda: columns)
+            return Asked(encoded(columns, table_prefix(state.table.number), limits.key_bytes), lambda: columns)
 
         view, offsets = self._engine.lookup(asking.request.table, encode)
         state = view.named(asking.request.table)

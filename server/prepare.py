@@ -22,13 +22,11 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.projection import Projection, check_present, renamed
 from lakestore.schema import Table
 from lakestore.server.index import table_prefix
+from lakestore.server.index_keys import NO_KEYS, IndexKeys, bytes_each, encoded
 from lakestore.server.permits import Claim
 from lakestore.server.state import View
 from lakestore.server.versions import Versions
 from lakestore.v1 import lakestore_pb2 as pb
-
-KEY_OBJECT_BYTES = 96
-"""About what an encoded key takes as an object of Python, beside its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Change:
     batch: pa.RecordBatch
     """In the storage schema, sorted by bucket."""
     buckets: npt.NDArray[np.int32]
-    keys: list[bytes]
+    keys: IndexKeys
     """Index keys; empty for log tables."""
     delete: bool
     given: frozenset[int]
@@ -66,7 +64,7 @@ class Request:
     @property
     def nbytes(self) -> int:
         """Weight in the queue."""
-        return 1024 + sum(int(change.batch.nbytes) + KEY_OBJECT_BYTES * len(change.keys) for change in self.changes)
+        return 1024 + sum(int(change.batch.nbytes) + change.keys.nbytes for change in self.changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def change_of(
     else:
         batch = rows.conform(_contributions(named, table), table, limits=limits, claim=claim)
     if claim is not None and table.keyed:
-        claim(batch.num_rows * KEY_OBJECT_BYTES)
+        claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
     return _routed(table, batch, given, kind, producer=producer, limits=limits)
 
 
@@ -181,7 +179,7 @@ def _routed(
     if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
         order = np.argsort(buckets, kind="stable")
         buckets, batch = buckets[order], batch.take(pa.array(order))
-    index_keys: list[bytes] = []
+    index_keys: IndexKeys = NO_KEYS
     if table.keyed:
         try:
             index_keys = _index_keys(table, batch, limits)
@@ -192,10 +190,10 @@ def _routed(
     return Change(table, stored, buckets, index_keys, kind == "DELETE", given, kind == "INSERT")
 
 
-def _index_keys(table: Table, batch: pa.RecordBatch, limits: Limits) -> list[bytes]:
+def _index_keys(table: Table, batch: pa.RecordBatch, limits: Limits) -> IndexKeys:
     columns = [batch.column(name) for name in table.primary_key]
     try:
-        return keys.encode(columns, table_prefix(table.number), limits.key_bytes)
+        return encoded(columns, table_prefix(table.number), limits.key_bytes)
     except Invalid as error:
         names = ", ".join(map(repr, table.primary_key))
         raise Invalid(f"table {table.name}: key of {names}: {error.message}") from error

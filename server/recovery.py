@@ -17,7 +17,6 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from lakestore import keys
 from lakestore.errors import Conflict, Corrupt, Invalid, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.schema import Table
@@ -28,6 +27,7 @@ from lakestore.server.commit_index import Position
 from lakestore.server.crash_points import CrashPoint
 from lakestore.server.disk import Disk
 from lakestore.server.index import Index, table_prefix
+from lakestore.server.index_keys import encoded
 from lakestore.server.journal import Frame, RawFrame, RowsPart
 from lakestore.server.journal_writer import JournalWriter
 from lakestore.server.slots import Entries, replayed
@@ -218,9 +218,9 @@ def _entries(rows: _Stored) -> Entries:
     columns = [rows.batch.column(name) for name in rows.table.primary_key]
     offsets = np.arange(rows.start, rows.start + rows.batch.num_rows, dtype=np.int64)
     deletes = rows.batch.column(CHANGE).to_numpy() == DELETE
-    encoded = keys.encode(columns, table_prefix(rows.table.number))
+    known = encoded(columns, table_prefix(rows.table.number))
     remembers = rows.table.merge.engine == "versioned"
-    return replayed(encoded, offsets, deletes, rows.bucket, rows.slots, remembers=remembers)
+    return replayed(known, offsets, deletes, rows.bucket, rows.slots, remembers=remembers)
 
 
 def _load_index(index: Index, state: State, stored: list[_Stored], checkpoint_lsn: int) -> None:
@@ -239,4 +239,4 @@ def _load_index(index: Index, state: State, stored: list[_Stored], checkpoint_ls
         if rows.lsn > index.lsn:
             entries = _entries(rows)
             with index.lock:
-                index.put(entries.keys, entries.values.tolist())
+                index.put(entries.keys, entries.values)

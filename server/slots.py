@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lakestore import keys
 from lakestore.server.index import ABSENT, FLAG, OFFSET_BITS, OFFSET_MASK
+from lakestore.server.index_keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore.server.state import TableState
 
 Ints = npt.NDArray[np.int64]
@@ -27,7 +28,7 @@ _DEEPER = 8
 class Asked:
     """Keys for the index, and the key columns they were made of, of the table's current version."""
 
-    keys: Sequence[bytes]
+    keys: IndexKeys
     columns: Callable[[], Sequence[pa.Array]]
 
 
@@ -35,7 +36,7 @@ class Asked:
 class Resolved:
     """Keys with their slots, which no two keys share, and what the index says of them."""
 
-    keys: Sequence[bytes]
+    keys: IndexKeys
     values: Ints
     """Live offset, flagged offset or ABSENT."""
     links: frozenset[bytes] = frozenset()
@@ -43,27 +44,29 @@ class Resolved:
 
     def part(self, rows: slice) -> Resolved:
         """Those of some rows."""
-        return Resolved(self.keys[rows], self.values[rows], self.links)
+        return Resolved(self.keys.part(rows), self.values[rows], self.links)
 
 
-def hashed(index_keys: Sequence[bytes]) -> list[int]:
+def hashed(index_keys: IndexKeys) -> list[int]:
     """The rows whose keys are prefix and hash."""
-    if not index_keys or max(map(len, index_keys)) <= keys.WHOLE_BYTES_MAX:
+    if isinstance(index_keys, NumberKeys) or not index_keys.rows:
         return []
-    return [i for i, key in enumerate(index_keys) if keys.is_hashed(key)]
+    if max(map(len, index_keys.rows)) <= keys.WHOLE_BYTES_MAX:
+        return []
+    return [i for i, key in enumerate(index_keys.rows) if keys.is_hashed(key)]
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
     """What stored rows make of the index."""
 
-    keys: Sequence[bytes]
+    keys: IndexKeys
     values: Ints
     """ABSENT for a delete that leaves nothing; those of hashed keys carry their bucket."""
 
     @staticmethod
     def of(
-        slotted: Sequence[bytes],
+        slotted: IndexKeys,
         offsets: Ints,
         deletes: npt.NDArray[np.bool_],
         buckets: Buckets | int,
@@ -74,27 +77,28 @@ class Entries:
         """Entries of rows whose keys have their slots; a table that `remembers` keeps flagged what it deletes."""
         values = np.where(deletes, offsets | FLAG if remembers else ABSENT, offsets)
         rows = hashed(slotted)
-        for row in rows:
-            if deletes[row] and slotted[row] in links:
-                values[row] = offsets[row] | FLAG
         if rows:
+            listed = slotted.listed()
+            for row in rows:
+                if deletes[row] and listed[row] in links:
+                    values[row] = offsets[row] | FLAG
             at = np.array([row for row in rows if values[row] != ABSENT], dtype=np.int64)
             values[at] |= (np.broadcast_to(buckets, len(values))[at].astype(np.int64) + 1) << OFFSET_BITS
         return Entries(slotted, values)
 
     def named(self, first: int, last: int) -> list[list[int]]:
         """[row, slot, 1 for a link] of those in a range of rows that the journal must name for an exact replay."""
-        part = self.keys[first:last]
+        part = self.keys.part(slice(first, last))
         named = []
         for row in hashed(part):
-            entry = [row, keys.slot_number(part[row]), int(self.values[first + row] >= FLAG)]
+            entry = [row, keys.slot_number(part.listed()[row]), int(self.values[first + row] >= FLAG)]
             if entry[1:] != [0, 0]:
                 named.append(entry)
         return named
 
 
 def replayed(
-    index_keys: Sequence[bytes],
+    index_keys: IndexKeys,
     offsets: Ints,
     deletes: npt.NDArray[np.bool_],
     bucket: int,
@@ -105,17 +109,17 @@ def replayed(
     """The entries that a commit made, of its rows and of what its frame says of slots."""
     if not slots:
         return Entries.of(index_keys, offsets, deletes, bucket, remembers=remembers)
-    slotted = list(index_keys)
+    slotted = list(index_keys.listed())
     for row, number, _ in slots:
         slotted[row] = keys.slot(slotted[row], number)
     links = {slotted[row] for row, _, link in slots if link}
-    return Entries.of(slotted, offsets, deletes, bucket, links, remembers=remembers)
+    return Entries.of(ByteKeys(slotted), offsets, deletes, bucket, links, remembers=remembers)
 
 
 def resolved(
     state: TableState,
     asked: Asked,
-    ask: Callable[[Sequence[bytes]], Ints],
+    ask: Callable[[IndexKeys], Ints],
     deletes: npt.NDArray[np.bool_] | None = None,
 ) -> Resolved:
     """What an index that nobody else changes meanwhile says of keys; as `Probe.resolved`, however long the chains."""
@@ -131,9 +135,10 @@ class Probe:
     def __init__(self, asked: Asked, depth: int = 1) -> None:
         self._asked, self._depth = asked, depth
         self._rows = hashed(asked.keys)
-        self._bases = list(dict.fromkeys(asked.keys[row] for row in self._rows))
+        listed = asked.keys.listed() if self._rows else ()
+        self._bases = list(dict.fromkeys(listed[row] for row in self._rows))
         further = dict.fromkeys(keys.slot(base, n) for base in self._bases for n in range(1, depth + 1))
-        self.keys: Sequence[bytes] = [*asked.keys, *further] if further else asked.keys
+        self.keys: IndexKeys = ByteKeys([*listed, *further]) if further else asked.keys
         """What to look up, at one moment."""
 
     def deeper(self) -> Probe:
@@ -150,16 +155,16 @@ class Probe:
         """
         if not self._rows:
             return Resolved(self._asked.keys, values)
-        found = {key: value for key, value in zip(self.keys, values.tolist(), strict=True) if value != ABSENT}
+        found = {key: value for key, value in zip(self.keys.listed(), values.tolist(), strict=True) if value != ABSENT}
         if any(keys.slot(base, self._depth) in found for base in self._bases):
             return None
         whole, buckets = self._whole(state)
         places = _Places(state, found, self._chains(found, buckets))
         taken = {key for row, key in zip(self._rows, whole, strict=True) if deletes is not None and not deletes[row]}
-        slotted, offsets = list(self._asked.keys), values[: len(self._asked.keys)].copy()
+        slotted, offsets = list(self._asked.keys.listed()), values[: len(self._asked.keys)].copy()
         for row, key, bucket in zip(self._rows, whole, buckets.tolist(), strict=True):
             slotted[row], offsets[row] = places.of(slotted[row], key, bucket, takes=key in taken)
-        return Resolved(slotted, offsets, places.links(slotted[row] for row in self._rows))
+        return Resolved(ByteKeys(slotted), offsets, places.links(slotted[row] for row in self._rows))
 
     def _whole(self, state: TableState) -> tuple[list[bytes], Buckets]:
         """(keys in full, buckets) of the rows with hashed keys."""
@@ -171,9 +176,10 @@ class Probe:
     def _chains(self, found: Mapping[bytes, int], buckets: Buckets) -> dict[tuple[bytes, int], int]:
         """(slot's key, bucket) to its value, for those that may hold a row of a key that is asked for."""
         chains: dict[tuple[bytes, int], int] = {}
+        listed = self._asked.keys.listed()
         for row, bucket in zip(self._rows, buckets.tolist(), strict=True):
             for n in range(self._depth):
-                key = keys.slot(self._asked.keys[row], n)
+                key = keys.slot(listed[row], n)
                 if key not in found:
                     break
                 if _bucket_of(found[key]) in (bucket, None):

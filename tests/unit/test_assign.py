@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestore.server.assign import ABSENT, assign
 from lakestore.server.bucket import DELETE, INSERT, UPDATE
+from lakestore.server.index_keys import encoded
 
 BUCKETS = 3
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
 @given(
     st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=40),
     st.dictionaries(st.integers(0, 8), st.integers(0, 99)),
 )
-def test_rows_are_numbered_as_one_by_one(rows: list[tuple[int, bool]], live: dict[int, int]) -> None:
-    keys = [bytes([key]) for key, _ in rows]
+def test_rows_are_numbered_as_one_by_one(kind: pa.DataType, rows: list[tuple[int, bool]], live: dict[int, int]) -> None:
+    keys = encoded([pa.array([key for key, _ in rows], pa.int64()).cast(kind)], b"\0\0\0\1")
     deletes = np.array([delete for _, delete in rows], dtype=np.bool_)
     buckets = np.array([key % BUCKETS for key, _ in rows], dtype=np.int32)
     before = np.array([live.get(key, ABSENT) for key, _ in rows], dtype=np.int64)

@@ -15,6 +15,7 @@ from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore.schema import define
 from lakestore.server.commit_queue import SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
+from lakestore.server.index_keys import NO_KEYS
 from lakestore.server.prepare import Change, Request
 
 TABLE = define("a.b", pa.schema([("v", pa.binary())]))
@@ -26,7 +27,9 @@ def queue_of(**limits: int) -> CommitQueue:
 
 def request(producer: str, sequence: int, nbytes: int = 1) -> Request:
     batch = pa.record_batch([pa.array([b"x" * nbytes])], names=["v"])
-    return Request((Change(TABLE, batch, np.zeros(1, dtype=np.int32), [], False, frozenset()),), producer, 1, sequence)
+    return Request(
+        (Change(TABLE, batch, np.zeros(1, dtype=np.int32), NO_KEYS, False, frozenset()),), producer, 1, sequence
+    )
 
 
 def names(work: object) -> list[tuple[str, int]]:

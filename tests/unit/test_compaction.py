@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakestore import keys
 from lakestore.errors import PositionExpired
 from lakestore.limits import Limits
 from lakestore.server.bucket import BucketLog
 from lakestore.server.index import ABSENT, FLAG, table_prefix
+from lakestore.server.index_keys import encoded
 from lakestore.server.segment import Segment
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.verify import verify
@@ -377,7 +377,7 @@ def test_a_tombstone_that_was_replaced_leaves_what_replaced_it(kept: Kept) -> No
 
 def index_values(kept: Kept, *wanted: int) -> list[int]:
     prefix = table_prefix(kept.state(NAME).table.number)
-    found: list[int] = kept.server.engine.index.find(keys.encode([pa.array(wanted, pa.int64())], prefix)).tolist()
+    found: list[int] = kept.server.engine.index.find(encoded([pa.array(wanted, pa.int64())], prefix)).tolist()
     return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -21,6 +22,7 @@ from lakestore.limits import Limits
 from lakestore.server import checkpoint, scrub
 from lakestore.server.engine import Engine
 from lakestore.server.index import Index
+from lakestore.server.index_order import Overlay
 from lakestore.server.segment import Segment
 from lakestore.verify import verify
 from tests.support.waiting import until
@@ -255,7 +257,10 @@ def test_the_scrub_finds_an_index_that_differs_from_the_log_and_it_is_rebuilt(
         engine, table = engine_of(lake), lake.table("a.keyed")
         engine.checkpoint()
         index: Index = engine.index
-        index._write({next(iter(index._older[0])): offset}, engine.view.lsn)
+        wrong = Overlay()
+        keys, _ = next(index._older[0].parts())
+        wrong.put(keys.ascending().part(slice(1)), np.array([offset]))
+        index._write(wrong, engine.view.lsn)
         (sentence,) = engine.scrubber.run_once()
         assert "a.keyed" in sentence
         until(lambda: index.ready, "the rebuilt index")

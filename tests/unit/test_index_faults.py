@@ -21,6 +21,7 @@ from lakestore.server import index_worker
 from lakestore.server.disk import RealDisk
 from lakestore.server.engine import Engine
 from lakestore.server.index import Index
+from lakestore.server.index_keys import ByteKeys
 from lakestore.server.index_process import DamagedIndex, IndexProcess
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.waiting import until
@@ -239,7 +240,7 @@ def test_after_a_failed_sync_the_files_are_not_used_again(tmp_path: Path) -> Non
     index.finish_rebuild(0, {})
     index.found_problem("a sync failed", damaged=True)
     with pytest.raises(Unavailable, match="being rebuilt"):
-        index.begin([b"\0\0\0\1key"])
+        index.begin(ByteKeys([b"\0\0\0\1key"]))
     index.begin_rebuild()
     index.finish_rebuild(3, {})
     assert index.lsn == 3

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from lakestore.livesum import live_sum
 from lakestore.server import index_worker
 from lakestore.server.disk import RealDisk
-from lakestore.server.index import ABSENT, FLAG, Index, is_live, live
+from lakestore.server.index import ABSENT, FLAG, Index, is_live, live, table_prefix
+from lakestore.server.index_keys import encoded
 from lakestore.server.index_process import IndexProcess
 
 
@@ -22,18 +24,18 @@ def test_flagged_values_are_absent_to_readers() -> None:
 def test_flagged_entries_survive_a_merge_and_count_in_no_sum(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     folder.mkdir()
-    keys = [b"\0\0\0\1" + bytes([n]) for n in range(4)]
+    keys = encoded([pa.array(range(4))], table_prefix(1))
     index = Index(folder, RealDisk())
     index.finish_rebuild(0, {})
-    index.put(keys, [10, 11 | FLAG, 12, ABSENT])
+    index.put(keys, np.array([10, 11 | FLAG, 12, ABSENT]))
     index.freeze(1)
     index.merge(1)
     index.merged()
     assert index.find(keys).tolist() == [10, 11 | FLAG, 12, ABSENT]
     index.close()
     process = IndexProcess(folder)
-    _, data = process.ask(index_worker.FIND, keys)
+    _, data = process.ask(index_worker.FIND, keys.packed())
     assert np.frombuffer(data, dtype=np.int64).tolist() == [10, 11 | FLAG, 12, ABSENT]
-    _, walked = process.ask(index_worker.WALK, [keys[0][:4]], lsn=100)
+    _, walked = process.ask(index_worker.WALK, [keys.prefix], lsn=100)
     process.close()
     assert index_worker.WALKED.unpack_from(walked) == (2, live_sum(np.array([10, 12])), 0)

@@ -1,0 +1,184 @@
+"""A hash table of numbers in one numpy array: what the key index keeps in memory where keys are numbers.
+
+Open addressing with linear probing, at most half full; an entry is 16 bytes, so that number and value are one access
+to memory. Look-ups and changes go in rounds over the rows that are not settled yet; the last few row by row.
+One thread changes a table. Entries are never removed.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.uint64]
+Pairs = npt.NDArray[np.complex128]
+MISS = -3
+"""In place of a value: nothing is known of the number. No value of the index is this."""
+_FEW = 8
+_CAPACITY_MIN = 64
+_PART = 1 << 16
+"""Entries that move into a larger table at once."""
+_WORD = (1 << 64) - 1
+_SECRET = secrets.randbits(64) | 1
+"""Nobody can choose keys that all fall on one place."""
+_FACTOR = 0x9E3779B97F4A7C15
+
+
+class NumberTable:
+    """Numbers to values."""
+
+    __slots__ = ("_count", "_entries", "_highest", "_mask", "_numbers", "_shift", "_values")
+
+    def __init__(self, room: int = 0) -> None:
+        """For so many numbers before it has to grow."""
+        capacity = max(_CAPACITY_MIN, 1 << (2 * room - 1).bit_length())
+        self._entries: Pairs = np.empty(capacity, dtype=np.complex128)
+        """Each a number and its value; as one type of 16 bytes, which numpy moves in one go."""
+        words = self._entries.view(np.int64)
+        words[::2], words[1::2] = 0, MISS
+        self._numbers, self._values = self._entries.view(np.uint64).data, words.data
+        self._mask, self._shift = capacity - 1, 65 - capacity.bit_length()
+        self._count, self._highest = 0, -1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def is_below(self, numbers: Numbers) -> bool:
+        """Whether these numbers lie above all that are here: then none of them is."""
+        highest = self._highest
+        return highest < 0 or (int(numbers[0]) > highest and int(numbers.min()) > highest)
+
+    def get(self, numbers: Numbers) -> Ints:
+        """The values, `MISS` for none."""
+        if len(numbers) <= _FEW:
+            return np.array([self._one(number) for number in numbers.tolist()], dtype=np.int64)
+        at = self._places(numbers)
+        wanted = numbers.view(np.int64)
+        held = self._at(at)
+        found = np.where(held[:, 0] == wanted, held[:, 1], MISS)
+        rows = np.flatnonzero(found != held[:, 1])  # others stand there
+        at = at[rows]
+        while len(rows) > _FEW:
+            at += 1
+            at &= self._mask
+            held = self._at(at)
+            values = np.where(held[:, 0] == wanted[rows], held[:, 1], MISS)
+            found[rows] = values
+            further = np.flatnonzero(values != held[:, 1])
+            rows, at = rows[further], at[further]
+        for row in rows.tolist():
+            found[row] = self._one(int(numbers[row]))
+        return found
+
+    def put(self, numbers: Numbers, values: Ints) -> None:
+        """New values; of a number that comes several times the last one holds."""
+        if not len(numbers):
+            return
+        if self.needs_more(len(numbers)):
+            self._take_over(self.grown(len(numbers)))
+        self._highest = max(self._highest, int(numbers.max()))
+        if len(numbers) <= _FEW:
+            for number, value in zip(numbers.tolist(), values.tolist(), strict=True):
+                self._put_one(number, value)
+            return
+        at = self._places(numbers)
+        pairs = np.empty((len(numbers), 2), dtype=np.int64)
+        pairs[:, 0], pairs[:, 1] = numbers.view(np.int64), values
+        # All rows of one number stay together, in their order, and are settled in the same round.
+        while len(pairs) > _FEW:
+            further = self._put_round(at, pairs)
+            pairs, at = pairs[further], at[further]
+            at += 1
+            at &= self._mask
+        for number, value in zip(pairs[:, 0].view(np.uint64).tolist(), pairs[:, 1].tolist(), strict=True):
+            self._put_one(number, value)
+
+    def _put_round(self, at: Ints, pairs: Ints) -> Ints:
+        """Write the pairs whose places are free or theirs; the rows that have to go on."""
+        held = self._at(at)
+        mine = held[:, 0] == pairs[:, 0]
+        mine &= held[:, 1] != MISS
+        free = np.flatnonzero(held[:, 1] == MISS)
+        if not len(free):
+            rows = np.flatnonzero(mine)
+            self._entries[at[rows]] = _as_entries(pairs[rows])
+            return np.flatnonzero(~mine)
+        taken = at[free]
+        self._entries[taken] = _as_entries(pairs[free])
+        won = self._at(taken)[:, 0] == pairs[free, 0]  # of several numbers on one place the last one
+        places = taken[won]
+        places.sort()
+        self._count += len(places) - int(np.count_nonzero(places[1:] == places[:-1]))
+        rows = np.flatnonzero(mine)
+        self._entries[at[rows]] = _as_entries(pairs[rows])
+        mine[free[won]] = True
+        return np.flatnonzero(~mine)
+
+    def entries(self) -> tuple[Numbers, Ints]:
+        """All numbers, in no order, and their values."""
+        words = self._entries.view(np.int64).reshape(-1, 2)
+        there = words[words[:, 1] != MISS]
+        return there[:, 0].view(np.uint64), there[:, 1]
+
+    def needs_more(self, more: int) -> bool:
+        """Whether it must grow before so many others are put."""
+        return 2 * (self._count + more) > self._mask + 1
+
+    def grown(self, more: int) -> NumberTable:
+        """A table of the same entries with room for more; this one stays as it is."""
+        other = NumberTable(self._count + more)
+        numbers, values = self.entries()
+        for first in range(0, len(numbers), _PART):
+            other.put(numbers[first : first + _PART], values[first : first + _PART])
+        return other
+
+    def _take_over(self, other: NumberTable) -> None:
+        self._entries, self._numbers, self._values = other._entries, other._numbers, other._values
+        self._mask, self._shift = other._mask, other._shift
+
+    def _at(self, at: Ints) -> Ints:
+        """The entries of some places, as rows of (number, value)."""
+        return self._entries.take(at).view(np.int64).reshape(-1, 2)
+
+    def _places(self, numbers: Numbers) -> Ints:
+        mixed = scattered(numbers)
+        mixed >>= np.uint64(self._shift)
+        return mixed.view(np.int64)
+
+    def _place_of(self, number: int) -> int:
+        """Where a number stands, or would."""
+        numbers, values, mask = self._numbers, self._values, self._mask
+        at = scattered_one(number) >> self._shift
+        while numbers[2 * at] != number and values[2 * at + 1] != MISS:
+            at = (at + 1) & mask
+        return at
+
+    def _one(self, number: int) -> int:
+        at = self._place_of(number)
+        return int(self._values[2 * at + 1]) if self._numbers[2 * at] == number else MISS
+
+    def _put_one(self, number: int, value: int) -> None:
+        at = self._place_of(number)
+        self._count += self._values[2 * at + 1] == MISS
+        self._numbers[2 * at], self._values[2 * at + 1] = number, value
+
+
+def scattered(numbers: Numbers) -> Numbers:
+    """A new array of numbers whose upper bits say where these stand."""
+    mixed: Numbers = numbers * np.uint64(_SECRET)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= np.uint64(_FACTOR)
+    return mixed
+
+
+def scattered_one(number: int) -> int:
+    """As `scattered`, of one."""
+    mixed = number * _SECRET & _WORD
+    return (mixed ^ mixed >> 32) * _FACTOR & _WORD
+
+
+def _as_entries(pairs: Ints) -> Pairs:
+    return pairs.view(np.complex128).ravel()
