@@ -236,20 +236,19 @@ class BucketLog:
             raise PositionExpired(
                 f"changes are kept from LSN {self.base.lsn} on, and the position is LSN {lsn}: read a snapshot"
             )
-        at = int(np.searchsorted(self._first_lsns, lsn, side="right")) - 1
-        if at < 0:
-            return self.base
-        index = self.chunks[at].index
-        found = index.position(int(np.searchsorted(index.lsn, lsn, side="right")) - 1)
-        return found if found.lsn > self.base.lsn else self.base
+        return self._last(lsn, self._first_lsns, lambda index: index.lsn)
 
     def at_time(self, time_us: int) -> Position:
         """The bucket as of the last commit at or before a time, or the log start if there is none."""
-        at = int(np.searchsorted(self._first_times, time_us, side="right")) - 1
+        return self._last(time_us, self._first_times, lambda index: index.time_us)
+
+    def _last(self, value: int, firsts: Ints, values: Callable[[CommitIndex], Ints]) -> Position:
+        """The position after the last commit that has at most this value; `firsts` are those of the chunks' first."""
+        at = int(np.searchsorted(firsts, value, side="right")) - 1
         if at < 0:
             return self.base
         index = self.chunks[at].index
-        found = index.position(int(np.searchsorted(index.time_us, time_us, side="right")) - 1)
+        found = index.position(int(np.searchsorted(values(index), value, side="right")) - 1)
         return found if found.lsn > self.base.lsn else self.base
 
     def lsn_beyond(self, end: int) -> int | None:
