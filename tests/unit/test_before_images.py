@@ -21,7 +21,7 @@ from tests.support.log_start import compact, move_log_start
 
 NAME = "t.keyed"
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-KEYS, STEPS = 7, 30
+KEYS, STEPS = 7, 22
 Change = tuple[str, int, int | None]
 
 

@@ -166,7 +166,7 @@ LONG = "k" * keys.KEPT_BYTES
 LONG_NAMES = [*(f"{LONG}{i}" for i in range(6)), LONG, LONG[:-1], "x" * 60_000, "x" * 60_000 + "\0", "x" * 59_999]
 
 
-@pytest.mark.parametrize("end", ["go on", "restart", "index lost"])
+@pytest.mark.parametrize("end", ["restart", "index lost"])
 def test_very_long_keys(tmp_path: Path, end: str) -> None:
     """Through look-ups, prefix look-ups, cuts, local compaction, restarts and rebuilds."""
     limits = Limits(segment_rows=64)
@@ -190,12 +190,11 @@ def test_very_long_keys(tmp_path: Path, end: str) -> None:
             compact(engine_of(lake))
     state = engine_of(lake).view.named("e.l")
     assert any(isinstance(chunk, Segment) and chunk.is_sparse for log in state.logs for chunk in log.chunks)
-    if end != "go on":
-        lake.close()
-        if end == "index lost":
-            lose(tmp_path)
-        lake = ls.open(tmp_path, limits=limits)
-        ready(lake)
+    lake.close()
+    if end == "index lost":
+        lose(tmp_path)
+    lake = ls.open(tmp_path, limits=limits)
+    ready(lake)
     table = lake.table("e.l")
     after = table.upsert([{"name": LONG_NAMES[8], "id": 0, "v": 50}, {"name": LONG_NAMES[3], "id": 9, "v": 50}])
     now = {**live, (LONG_NAMES[8], 0): 50, (LONG_NAMES[3], 9): 50}
