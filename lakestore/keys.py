@@ -8,6 +8,7 @@ key, without its sign bit, modulo the number of buckets. Both are for ever: gold
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mmh3
@@ -33,6 +34,31 @@ KEPT_BYTES = WHOLE_BYTES_MAX - _SLOT_BYTES - 1
 """All keys of the index keep so many bytes of what they stand for; keys that are alike up to there are in any order."""
 _END, _NOTHING = pa.scalar(b"\x00\x00", pa.binary()), pa.scalar(b"", pa.binary())
 Matrix = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """Integers that the values of a type are."""
+
+    arrow: pa.DataType
+    unsigned: np.dtype[Any]
+    width: int
+    bias: np.uint64
+    """What flips the sign, so that the order is that of unsigned numbers."""
+
+    @staticmethod
+    def of(arrow: pa.DataType) -> _Number:
+        signed, width = pa.types.is_signed_integer(arrow), arrow.bit_width // 8
+        return _Number(arrow, np.dtype(f"u{width}"), width, np.uint64(signed and 1 << (8 * width - 1)))
+
+
+_INTEGERS = [kind() for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64)]
+_NUMBERS: dict[int, _Number] = {kind.id: _Number.of(kind) for kind in _INTEGERS} | {
+    pa.date32().id: _Number.of(pa.int32()),
+    pa.timestamp("us").id: _Number.of(pa.int64()),
+    pa.time64("us").id: _Number.of(pa.int64()),
+}
+"""By the id of a type."""
 
 
 def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
@@ -70,12 +96,12 @@ def number_width(kinds: Sequence[pa.DataType]) -> int | None:
     """Bytes of the keys of such columns, if all have so many and they fit into a number of eight bytes; or None."""
     width = 0
     for kind in kinds:
-        if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
-            width += kind.byte_width
+        if (number := _NUMBERS.get(kind.id)) is not None:
+            width += number.width
         elif pa.types.is_boolean(kind):
             width += 1
-        elif (number := _number_of(kind)) is not None:
-            width += number.bit_width // 8
+        elif pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+            width += kind.byte_width
         else:
             return None
     return width if 0 < width <= NUMBER_BYTES_MAX else None
@@ -92,7 +118,7 @@ def numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 def _numbers_of(column: pa.Array) -> tuple[npt.NDArray[np.uint64], int]:
     """(values as numbers whose order is theirs, bytes of each)."""
-    number = _number_of(column.type)
+    number = _NUMBERS.get(column.type.id)
     if number is None:
         matrix = _fixed(column)
         if matrix is None:
@@ -100,12 +126,8 @@ def _numbers_of(column: pa.Array) -> tuple[npt.NDArray[np.uint64], int]:
         padded = np.zeros((len(matrix), NUMBER_BYTES_MAX), dtype=np.uint8)
         padded[:, NUMBER_BYTES_MAX - matrix.shape[1] :] = matrix
         return padded.view(">u8").ravel().astype(np.uint64), matrix.shape[1]
-    values: npt.NDArray[Any] = (column if number == column.type else column.view(number)).to_numpy()
-    bits = number.bit_width
-    unsigned = values.view(f"u{bits // 8}").astype(np.uint64)
-    if pa.types.is_signed_integer(number):
-        unsigned ^= np.uint64(1 << (bits - 1))
-    return unsigned, bits // 8
+    values: npt.NDArray[Any] = (column if number.arrow.id == column.type.id else column.view(number.arrow)).to_numpy()
+    return values.view(number.unsigned).astype(np.uint64, copy=False) ^ number.bias, number.width
 
 
 def leading(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
@@ -202,24 +224,15 @@ def _fixed(column: pa.Array) -> Matrix | None:
     if pa.types.is_decimal(kind):
         matrix = _raw(column, 16)[:, ::-1].copy()
     else:
-        number = _number_of(kind)
+        number = _NUMBERS.get(kind.id)
         if number is None:
             return None
-        values: npt.NDArray[Any] = column.cast(number).to_numpy()
+        values: npt.NDArray[Any] = column.cast(number.arrow).to_numpy()
         width = values.dtype.itemsize
         matrix = values.astype(values.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, width)
     if not pa.types.is_unsigned_integer(kind):
         matrix[:, 0] ^= 0x80
     return matrix
-
-
-def _number_of(kind: pa.DataType) -> pa.DataType | None:
-    """The integers that values of a type are, if they are such."""
-    if pa.types.is_integer(kind):
-        return kind
-    if pa.types.is_date32(kind):
-        return pa.int32()
-    return pa.int64() if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) else None
 
 
 def _raw(column: pa.Array, width: int) -> Matrix:

@@ -86,7 +86,7 @@ class Limits:
     overlay_checkpoint_keys: int = option(1_000_000, low=1, high=100_000_000)
     """Keys in memory that LMDB does not have yet; a checkpoint begins beyond it."""
     index_cache_keys: int = option(2_000_000, low=0, high=100_000_000)
-    """Keys kept in memory after a checkpoint, 150 bytes each (of 8 bytes or fewer: 64 at most); others are in LMDB."""
+    """Keys kept in memory after a checkpoint, up to about 150 bytes each; older ones are read from LMDB."""
     dead_cache_ranges: int = option(64, low=1, high=10_000)
     """Ranges whose superseded offsets are remembered for union reads; the least recently used is forgotten."""
     dead_cache_bytes: int = option(256 * _MB, low=0, high=64 * _GB)

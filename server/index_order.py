@@ -8,7 +8,7 @@ sorted run; runs are merged as they double.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -20,6 +20,7 @@ from lakestore.server.index_worker import FLAG
 from lakestore.server.number_table import MISS, NumberTable
 
 Ints = npt.NDArray[np.int64]
+_STEP = 7
 
 Entries = list[tuple[Sequence[bytes], Sequence[int]]]
 """Keys and values of several ranges."""
@@ -114,11 +115,13 @@ class _Numbers:
 class Overlay:
     """Keys to values that are newer than LMDB's."""
 
-    def __init__(self, orders: Iterable[bytes] = ()) -> None:
+    def __init__(self, orders: Iterable[bytes] = (), expected: Mapping[bytes, int] | None = None) -> None:
+        """`expected` says how many numbers may come for some tables."""
         self._creating = threading.Lock()
         self._orders = {prefix: KeyOrder(is_whole=True) for prefix in orders}
         self._bytes: dict[bytes, _Bytes] = {}
         self._numbers: dict[bytes, _Numbers] = {}
+        self._expected = expected or {}
 
     def __len__(self) -> int:
         return sum(map(len, self._bytes.values())) + sum(len(part.table) for part in self._numbers.values())
@@ -146,7 +149,9 @@ class Overlay:
         """Let a table's part grow, if it must for so many keys, before they are put; `lock` is the overlay's own."""
         part = self._numbers.get(prefix)
         if part is not None and part.table.needs_more(more):
-            grown = part.table.grown(more)
+            held = len(part.table)
+            # Steps are larger than they need to be, up to what the last overlay came to.
+            grown = part.table.grown(max(more, min(self._expected.get(prefix, 0) - held, _STEP * (held + more))))
             with lock:
                 part.table = grown
 
@@ -169,7 +174,8 @@ class Overlay:
 
     def following(self) -> Overlay:
         """What comes after this one, which keeps in order what was asked for."""
-        return Overlay([prefix for prefix, order in self._orders.items() if order.is_used])
+        expected = {prefix: len(part.table) for prefix, part in self._numbers.items()}
+        return Overlay([prefix for prefix, order in self._orders.items() if order.is_used], expected)
 
     def parts(self) -> Iterator[tuple[IndexKeys, Ints]]:
         """All keys, table by table, and their values."""

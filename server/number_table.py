@@ -1,7 +1,7 @@
 """A hash table of numbers in one numpy array: what the key index keeps in memory where keys are numbers.
 
-Open addressing with linear probing, at most half full; an entry is 16 bytes, so that number and value are one access
-to memory. Look-ups and changes go in rounds over the rows that are not settled yet; the last few row by row.
+Open addressing with linear probing, at most five eighths full; an entry is 16 bytes, so that number and value are one
+access to memory. Look-ups and changes go in rounds over the rows that are not settled yet; the last few row by row.
 One thread changes a table. Entries are never removed.
 """
 
@@ -19,8 +19,10 @@ MISS = -3
 """In place of a value: nothing is known of the number. No value of the index is this."""
 _FEW = 8
 _CAPACITY_MIN = 64
+_LARGE = 1 << 20
+"""Below it a table grows fourfold, for to move entries costs as much as to put them."""
 _PART = 1 << 16
-"""Entries that move into a larger table at once."""
+"""Places whose entries move into a larger table at once."""
 _WORD = (1 << 64) - 1
 _SECRET = secrets.randbits(64) | 1
 """Nobody can choose keys that all fall on one place."""
@@ -34,7 +36,7 @@ class NumberTable:
 
     def __init__(self, room: int = 0) -> None:
         """For so many numbers before it has to grow."""
-        capacity = max(_CAPACITY_MIN, 1 << (2 * room - 1).bit_length())
+        capacity = max(_CAPACITY_MIN, 1 << (-(-8 * room // 5) - 1).bit_length())
         self._entries: Pairs = np.empty(capacity, dtype=np.complex128)
         """Each a number and its value; as one type of 16 bytes, which numpy moves in one go."""
         words = self._entries.view(np.int64)
@@ -54,7 +56,7 @@ class NumberTable:
     def get(self, numbers: Numbers) -> Ints:
         """The values, `MISS` for none."""
         if len(numbers) <= _FEW:
-            return np.array([self._one(number) for number in numbers.tolist()], dtype=np.int64)
+            return np.array(list(map(self._one, numbers.tolist())), dtype=np.int64)
         at = self._places(numbers)
         wanted = numbers.view(np.int64)
         held = self._at(at)
@@ -79,11 +81,13 @@ class NumberTable:
             return
         if self.needs_more(len(numbers)):
             self._take_over(self.grown(len(numbers)))
-        self._highest = max(self._highest, int(numbers.max()))
         if len(numbers) <= _FEW:
-            for number, value in zip(numbers.tolist(), values.tolist(), strict=True):
+            few = numbers.tolist()
+            self._highest = max(self._highest, *few)
+            for number, value in zip(few, values.tolist(), strict=True):
                 self._put_one(number, value)
             return
+        self._highest = max(self._highest, int(numbers.max()))
         at = self._places(numbers)
         pairs = np.empty((len(numbers), 2), dtype=np.int64)
         pairs[:, 0], pairs[:, 1] = numbers.view(np.int64), values
@@ -99,40 +103,48 @@ class NumberTable:
     def _put_round(self, at: Ints, pairs: Ints) -> Ints:
         """Write the pairs whose places are free or theirs; the rows that have to go on."""
         held = self._at(at)
-        mine = held[:, 0] == pairs[:, 0]
-        mine &= held[:, 1] != MISS
-        free = np.flatnonzero(held[:, 1] == MISS)
-        if not len(free):
-            rows = np.flatnonzero(mine)
+        is_free = held[:, 1] == MISS
+        mine = (held[:, 0] == pairs[:, 0]) & ~is_free
+        rows, free = np.flatnonzero(mine), np.flatnonzero(is_free)
+        if len(rows):
             self._entries[at[rows]] = _as_entries(pairs[rows])
-            return np.flatnonzero(~mine)
-        taken = at[free]
-        self._entries[taken] = _as_entries(pairs[free])
-        won = self._at(taken)[:, 0] == pairs[free, 0]  # of several numbers on one place the last one
-        places = taken[won]
-        places.sort()
-        self._count += len(places) - int(np.count_nonzero(places[1:] == places[:-1]))
-        rows = np.flatnonzero(mine)
-        self._entries[at[rows]] = _as_entries(pairs[rows])
-        mine[free[won]] = True
+        if len(free):
+            mine[free[self._occupied(at[free], pairs[free])]] = True
         return np.flatnonzero(~mine)
+
+    def _occupied(self, at: Ints, pairs: Ints) -> npt.NDArray[np.bool_]:
+        """Write pairs to free places: of several on one the last has it; which numbers are there now."""
+        rows = np.arange(len(at))
+        marked = pairs.copy()
+        marked[:, 1] = rows  # tells which row came last, and with that how many places are taken
+        self._entries[at] = _as_entries(marked)
+        held = self._at(at)
+        last = np.flatnonzero(held[:, 1] == rows)
+        self._count += len(last)
+        self._entries[at[last]] = _as_entries(pairs[last])
+        there: npt.NDArray[np.bool_] = held[:, 0] == pairs[:, 0]
+        return there
 
     def entries(self) -> tuple[Numbers, Ints]:
         """All numbers, in no order, and their values."""
-        words = self._entries.view(np.int64).reshape(-1, 2)
+        return self._within(0, self._mask + 1)
+
+    def _within(self, first: int, last: int) -> tuple[Numbers, Ints]:
+        """The entries of some places."""
+        words = self._entries[first:last].view(np.int64).reshape(-1, 2)
         there = words[words[:, 1] != MISS]
         return there[:, 0].view(np.uint64), there[:, 1]
 
     def needs_more(self, more: int) -> bool:
         """Whether it must grow before so many others are put."""
-        return 2 * (self._count + more) > self._mask + 1
+        return 8 * (self._count + more) > 5 * (self._mask + 1)
 
     def grown(self, more: int) -> NumberTable:
         """A table of the same entries with room for more; this one stays as it is."""
-        other = NumberTable(self._count + more)
-        numbers, values = self.entries()
-        for first in range(0, len(numbers), _PART):
-            other.put(numbers[first : first + _PART], values[first : first + _PART])
+        capacity = self._mask + 1
+        other = NumberTable(max(self._count + more, 2 * capacity if capacity < _LARGE else 0))
+        for first in range(0, capacity, _PART):
+            other.put(*self._within(first, first + _PART))
         return other
 
     def _take_over(self, other: NumberTable) -> None:

@@ -67,6 +67,7 @@ def test_what_was_put_last_is_found_and_nothing_else(
         assert table.is_below(numbers_of([n])) == (n > max(model, default=-1))
 
 
+@settings(deadline=None)
 @given(st.lists(NUMBERS, min_size=1, max_size=40))
 def test_numbers_go_to_the_same_place_alone_and_with_others(numbers: list[int]) -> None:
     assert number_table.scattered(numbers_of(numbers)).tolist() == [number_table.scattered_one(n) for n in numbers]

@@ -30,6 +30,7 @@ def keys_of(kind: pa.DataType, table: int, numbers: list[int]) -> IndexKeys:
 @pytest.mark.parametrize("kind", KINDS)
 @example(puts=[(1, [5]), (2, [9])], table=1, asked=[6, 5], joined=False)
 @example(puts=[(1, [5]), (2, [9])], table=1, asked=[6, 7], joined=False)
+@settings(deadline=None)
 @given(
     puts=st.lists(st.tuples(st.integers(1, 2), NUMBERS), max_size=6),
     table=st.integers(1, 2),
@@ -94,6 +95,7 @@ def test_an_overlay_holds_what_was_put_in_order_whenever_it_was_arranged(
         assert found[1].tolist() == [held[number, n] for n in mine[:5]]
 
 
+@settings(deadline=None)
 @given(
     numbers=st.lists(st.integers(-(2**15), 2**15 - 1), max_size=8, unique=True),
     low=st.binary(max_size=3),
@@ -131,3 +133,20 @@ def test_keys_that_are_being_put_in_order_are_not_taken_for_all_there_are() -> N
     found = overlay.between(prefix, prefix + b"z", 9)
     assert found is not None
     assert found[0].listed() == [prefix + b"a", prefix + b"b"]
+
+
+def test_what_follows_a_large_overlay_grows_in_few_steps_and_only_when_it_is_written() -> None:
+    lock, overlay, ids = threading.Lock(), Overlay(), list(range(20_000))
+    overlay.put(keys_of(pa.int64(), 1, ids), np.arange(20_000))
+    following = overlay.following()
+    assert not following._numbers, "a table that nobody writes any more takes no memory"
+    tables = []
+    for at in range(0, 20_000, 500):
+        part = keys_of(pa.int64(), 1, ids[at : at + 500])
+        following.make_room(part.prefix, 500, lock)
+        following.put(part, np.arange(500))
+        tables.append(following._numbers[part.prefix].table)
+    assert len({id(table) for table in tables}) <= 3
+    assert len(following) == 20_000
+    assert following.get(keys_of(pa.int64(), 1, ids)).tolist() == [n % 500 for n in ids]
+    assert tables[-1]._mask < 1 << 18, "and no more than that"
