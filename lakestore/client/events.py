@@ -97,7 +97,7 @@ def definition_of(lake: Lake, batch: ChangeBatch) -> Table:
         return current
     token = Token.parse(batch.token)
     for lsn in (token.lsn, token.lsn + 1):  # a batch that does not end its run has the token of where that began
-        at = str(replace(token, lsn=lsn, tables=(), place=None))
+        at = str(replace(token, lsn=lsn, tables=(), place=None, parts=None))
         plan = lake.plan(pb.PlanRequest(tables=[batch.name], at=at, no_dead=True))
         found = Table.from_json(plan.tables[0].definition)
         if found.schema_id == batch.schema_id:

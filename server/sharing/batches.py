@@ -15,7 +15,7 @@ from lakestore.limits import Limits
 from lakestore.schema import Table
 from lakestore.server.bucket import BucketLog
 from lakestore.server.commit_index import CommitIndex
-from lakestore.server.feed_batches import Shape, table_batch
+from lakestore.server.feed_batches import Shape, reach_of, table_batch
 from lakestore.server.reads import bounded
 from lakestore.server.sharing.assignment import Bucket
 from lakestore.server.state import View
@@ -38,6 +38,8 @@ class MemberRun:
     pieces: tuple[Piece, ...]
     ends: Mapping[Bucket, int]
     """Where every bucket stands behind them, also those without rows to show."""
+    first: int
+    """LSN of the first commit in them: its versions are those of all."""
 
 
 def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, limits: Limits) -> MemberRun | None:
@@ -45,7 +47,7 @@ def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, l
     first = _first_lsn(view, at)
     if first is None or first > limit:
         return None
-    upto = _upto(view, at, first, limit, limits)
+    upto = _upto(view, shape, at, first, limit, limits)
     ends = {(uuid, bucket): _end(_log(view, uuid, bucket), start, upto) for (uuid, bucket), start in at.items()}
     pieces: list[Piece] = []
     for uuid in shape.tables:
@@ -56,7 +58,7 @@ def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, l
         batch = table_batch(state, table, shape, ranges)
         if batch is not None:
             pieces += _cut(view, table, batch, at, ends, limits.read_batch_bytes)
-    return MemberRun(tuple(pieces), ends)
+    return MemberRun(tuple(pieces), ends, first)
 
 
 def _log(view: View, uuid: str, bucket: int) -> BucketLog:
@@ -69,7 +71,7 @@ def _first_lsn(view: View, at: Mapping[Bucket, int]) -> int | None:
     return min((lsn for lsn in lsns if lsn is not None), default=None)
 
 
-def _upto(view: View, at: Mapping[Bucket, int], first: int, limit: int, limits: Limits) -> int:
+def _upto(view: View, shape: Shape, at: Mapping[Bucket, int], first: int, limit: int, limits: Limits) -> int:
     """How far one run reaches: one schema version of each table, and not much more than fits into a message."""
     upto, nbytes = limit, limits.read_batch_bytes // 2 // len(at)
     for uuid in {uuid for uuid, _ in at}:
@@ -77,7 +79,7 @@ def _upto(view: View, at: Mapping[Bucket, int], first: int, limit: int, limits: 
     for bucket, start in at.items():
         log = _log(view, *bucket)
         if start < log.head:
-            reach = log.reach(start, limits.changes_batch_rows, nbytes)
+            reach = reach_of(log, shape, start, limits.changes_batch_rows, nbytes)
             upto = min(upto, log.lsn_reaching(start, reach)) if reach < log.head else upto
     return upto
 

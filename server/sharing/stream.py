@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lakestore.errors import PositionExpired
-from lakestore.schema import Table
 from lakestore.server.engine import Engine
 from lakestore.server.feed_batches import Shape, live_piece, message
 from lakestore.server.feed_cache import Prepared
@@ -132,7 +131,8 @@ class MemberStream:
         if self._sends({bucket: mark}):
             reading.ahead.pop(0)
             reading.at = mark
-            yield self._message(state.versions.at(cut), batch, {bucket: mark}, snapshot=True)
+            token = self._token({bucket: mark}, cut)
+            yield message(state.versions.at(cut), batch, token, snapshot=True)
 
     def _look_ahead(self, state: TableState, bucket: Bucket, reading: _Reading) -> None:
         """The next piece of a snapshot; while the consumer takes its time, no view is kept for it."""
@@ -177,19 +177,15 @@ class MemberStream:
             self._readings[bucket].at = Mark(end)
         for piece in run.pieces:
             marks = {bucket: Mark(end) for bucket, end in piece.ends.items()}
-            yield self._message(piece.table, piece.batch, marks, snapshot=False)
+            yield message(piece.table, piece.batch, self._token(marks, run.first), snapshot=False)
 
     def _sends(self, marks: Mapping[Bucket, Mark]) -> bool:
         self.moved = True
         moves: Moves = {bucket: (self._readings[bucket].grant, mark.order()) for bucket, mark in marks.items()}
         return self._seat.shared.sends(self._seat, moves)
 
-    def _message(
-        self, table: Table, batch: pa.RecordBatch, marks: Mapping[Bucket, Mark], *, snapshot: bool
-    ) -> Prepared:
-        return message(table, batch, self._token(marks), snapshot=snapshot)
-
-    def _token(self, marks: Mapping[Bucket, Mark], lsn: int = 0) -> Token:
+    def _token(self, marks: Mapping[Bucket, Mark], lsn: int) -> Token:
+        """What acknowledges a message; the LSN says in which version of its table that is."""
         return Token(self._engine.timeline, lsn, self._shape.tables, parts=self._parts(marks))
 
     def _parts(self, marks: Mapping[Bucket, Mark]) -> tuple[Part, ...]:

@@ -184,6 +184,27 @@ def test_rows_of_older_versions_are_events_in_their_own_version(lake: ls.Lake, o
     ]
 
 
+@pytest.mark.parametrize("start", ["earliest", "snapshot"])
+def test_consumers_that_share_a_subscription_make_events_of_older_versions_too(
+    lake: ls.Lake, orders: Any, start: str
+) -> None:
+    orders.upsert([_row(1, "ann")])
+    encoder = Encoder(lake, "debezium", now=lambda: NOW)
+    options: dict[str, Any] = {"subscription": "s", "shared": True, "member": "m", "before_images": True}
+    stream = lake.changes(["shop.orders"], start, **options)
+    batches = [next(stream)]
+    orders.alter(rename={"id": "number"}, add={"note": pa.string()})
+    orders.upsert([{"number": 1, "note": "new"}])
+    batches.append(next(stream))
+    orders.alter(drop=["note"])
+    stream.close()
+    found = [pair for batch in batches for events in encoder.events(batch) for pair in _pairs(events)]
+    assert [(list(key), list(event["after"])) for key, event in found] == [
+        (["id"], ["id", "customer", "amount"]),
+        (["number"], ["number", "customer", "amount", "note"]),
+    ]
+
+
 def test_with_the_schema_every_value_has_the_type_that_the_schema_says(lake: ls.Lake) -> None:
     table = lake.create_table("shop.all", ALL_TYPES, primary_key=["id"])
     table.upsert(pa.Table.from_pylist([{"id": 1}], schema=ALL_TYPES))
