@@ -6,9 +6,10 @@ widened. It is asked of the row before and of the row after each change, both as
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ from lakestore.where import RowFilter
 Mask = npt.NDArray[np.bool_]
 CONDITIONS_KEPT = 1_024
 """Conditions that are kept parsed, each for one version of a table."""
+CHARS_KEPT = 4 * where.CHARS_MAX
+"""Of their text, all together: parsed they take about ten times that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Test:
         """The condition on rows that are shown in this version; `Invalid` if that has lost a column."""
         columns = tuple(_column(number, name, condition, versions, version) for number, name in condition.columns)
         shown = replace(version, columns=columns)
-        return Test(_parsed(condition.text, version.name, columns), shown, versions)
+        return Test(PARSED.of(condition.text, version.name, columns), shown, versions)
 
     def needed(self, schema_id: int) -> list[str]:
         """The columns of a stored version that it reads."""
@@ -142,6 +145,32 @@ def _dropped(name: str, table: Table) -> Invalid:
     )
 
 
-@lru_cache(CONDITIONS_KEPT)
-def _parsed(text: str, name: str, columns: tuple[Column, ...]) -> RowFilter:
-    return where.parse(text, Table(name, columns))
+class Parsed:
+    """The conditions parsed last, as many as the bounds let it keep and at least one. Thread-safe."""
+
+    def __init__(self, most: int, chars_max: int) -> None:
+        self._most, self._chars_max = most, chars_max
+        self._lock = threading.Lock()
+        self._filters: OrderedDict[tuple[str, str, tuple[Column, ...]], RowFilter] = OrderedDict()
+        self.chars = 0
+        """Of the texts that are kept."""
+
+    def of(self, text: str, name: str, columns: tuple[Column, ...]) -> RowFilter:
+        """The filter that a condition means on a table of these columns."""
+        key = text, name, columns
+        with self._lock:
+            if key in self._filters:
+                self._filters.move_to_end(key)
+                return self._filters[key]
+        made = where.parse(text, Table(name, columns))
+        with self._lock:
+            self.chars += 0 if key in self._filters else len(text)
+            self._filters[key] = made
+            while len(self._filters) > self._most or (self.chars > self._chars_max and len(self._filters) > 1):
+                (gone, *_), _ = self._filters.popitem(last=False)
+                self.chars -= len(gone)
+        return made
+
+
+PARSED = Parsed(CONDITIONS_KEPT, CHARS_KEPT)
+"""Of all streams of this process."""

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 import lakestore as ls
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
+from lakestore.schema import Column
+from lakestore.server.feed_filter import CHARS_KEPT, Parsed
+from lakestore.where import CHARS_MAX
 from tests.support.folding import Fold, values
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())])
@@ -160,6 +163,25 @@ def test_rows_older_than_a_column_show_its_initial_value(lake: ls.Lake) -> None:
     table.upsert([{"id": 2, "n": 3, "s": "x", "c": 8}])
     fold = Fold(images=False, whole_deletes=True).add(table.changes(where="c = 7", until="now", columns=["id"]))
     assert set(fold.rows) == {1}
+
+
+def test_conditions_that_are_kept_parsed_are_bounded_by_number_and_by_length() -> None:
+    columns = (Column(1, "s", "string"),)
+    parsed = Parsed(most=3, chars_max=1_000)
+    texts = [f"s = '{i}'" for i in range(5)]
+    for text in texts:
+        assert parsed.of(text, "t", columns) is parsed.of(text, "t", columns)
+    assert parsed.chars == sum(map(len, texts[-3:]))
+    long = "s = '" + "x" * 600 + "'"
+    kept = parsed.of(texts[4], "t", columns)
+    parsed.of(long, "t", columns)
+    assert parsed.of(texts[4], "t", columns) is kept
+    parsed.of(long.replace("x", "y"), "t", columns)
+    assert parsed.chars == len(long) + len(texts[4])
+    most = "s = '" + "x" * 2_000 + "'"
+    assert parsed.of(most, "t", columns) is parsed.of(most, "t", columns)
+    assert parsed.chars == len(most)
+    assert CHARS_KEPT > CHARS_MAX
 
 
 def test_a_condition_on_several_tables_must_fit_each(lake: ls.Lake) -> None:
