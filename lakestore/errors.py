@@ -21,6 +21,7 @@ Messages are one sentence: what is wrong, where, and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 Applied = Literal["no", "unknown"]
@@ -67,6 +68,9 @@ class Fenced(LakestoreError):
     """A newer epoch has taken over; this process must stop writing."""
 
     kind = "Fenced"
+    buckets: tuple[tuple[str, int], ...] = ()
+    """Table and bucket of what an acknowledgement of a shared subscription did not move; the others count. Empty if
+    this is of anything else, or nothing of it counts."""
 
 
 class Denied(LakestoreError):
@@ -134,7 +138,16 @@ KINDS: dict[str, type[LakestoreError]] = {
 }
 
 
-def error_of(kind: str, message: str, applied: str = "no", retry_after: float = 0.0) -> LakestoreError:
+def error_of(
+    kind: str,
+    message: str,
+    applied: str = "no",
+    retry_after: float = 0.0,
+    buckets: Iterable[tuple[str, int]] = (),
+) -> LakestoreError:
     """The error that a kind's name stands for."""
     outcome: Applied = "unknown" if applied == "unknown" else "no"
-    return KINDS.get(kind, Internal)(message, applied=outcome, retry_after=retry_after)
+    made = KINDS.get(kind, Internal)(message, applied=outcome, retry_after=retry_after)
+    if isinstance(made, Fenced):
+        made.buckets = tuple(buckets)
+    return made

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import message_factory
 
-from lakestore.errors import Invalid, LakestoreError, error_of
+from lakestore.errors import Fenced, Invalid, LakestoreError, error_of
 from lakestore.v1 import lakestore_pb2
 
 ERROR_KEY = "lakestore-error-bin"
@@ -19,6 +19,8 @@ BUSY_SECONDS = 0.5
 SERVICE = "lakestore.v1.Lakestore"
 RETRY_KEY = "lakestore-retry-after"
 """Seconds, as text; an entry of its own, for older clients take the first one to have three parts."""
+BUCKETS_KEY = "lakestore-buckets-bin"
+"""What `Fenced` names, by table, as JSON."""
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 PROTOCOL, PROTOCOL_MIN = 3, 1
@@ -137,8 +139,15 @@ def _ignored(method: Method, name: str, since: int, release: str) -> Invalid:
 
 def pack_error(error: LakestoreError) -> Metadata:
     """An error as metadata."""
-    told = (ERROR_KEY, json.dumps([error.kind, error.message, error.applied]).encode())
-    return (told, (RETRY_KEY, f"{error.retry_after:.3f}")) if error.retry_after else (told,)
+    told: list[tuple[str, str | bytes]] = [(ERROR_KEY, json.dumps([error.kind, error.message, error.applied]).encode())]
+    if error.retry_after:
+        told.append((RETRY_KEY, f"{error.retry_after:.3f}"))
+    if isinstance(error, Fenced) and error.buckets:
+        tables: dict[str, list[int]] = {}
+        for table, bucket in error.buckets:
+            tables.setdefault(table, []).append(bucket)
+        told.append((BUCKETS_KEY, json.dumps(tables, separators=(",", ":")).encode()))
+    return tuple(told)
 
 
 def _silent(address: str, details: str) -> str:
@@ -155,7 +164,9 @@ def unpack_error(
     """The error that metadata or, failing that, a bare status tells of."""
     if ERROR_KEY in metadata:
         kind, message, applied = json.loads(metadata[ERROR_KEY])[:3]
-        return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)))
+        tables = json.loads(metadata.get(BUCKETS_KEY, "{}"))
+        buckets = [(table, bucket) for table, numbers in tables.items() for bucket in numbers]
+        return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)), buckets)
     applied = "no" if reads else "unknown"
     if code == "DEADLINE_EXCEEDED":
         return error_of("Unavailable", "the server did not answer in time: try again", applied)

@@ -61,9 +61,10 @@ class ChangeBatch:
     def ack(self) -> None:
         """Everything up to and with this batch is done: the named subscription goes on behind it, durably.
 
-        Of a shared one this moves the buckets in the batch. `Fenced` names those that another consumer reads by now,
-        which gets these changes again; the others count, and the stream goes on. If its `applied` is "unknown", an
-        answer was lost before (the server was restarted, say) and what it names may have counted: undo nothing of it.
+        Of a shared one this moves the buckets in the batch. The `buckets` of a `Fenced` are those that another consumer
+        reads by now, which gets these changes again; the others count, and the stream goes on. If its `applied` is
+        "unknown", an answer was lost before (the server was restarted, say) and what it names may have counted: undo
+        nothing of it.
         """
         if self._stream is None or not self._stream.subscription:
             raise Invalid("only batches of a named subscription are acknowledged: changes(subscription='name')")
@@ -129,6 +130,8 @@ class ChangeStream:
                 return
             except LakestoreError as error:
                 unknown = unknown or error.applied == "unknown"
+                if isinstance(error, Fenced) and error.buckets:
+                    self._share.acked(token, {bucket for _, bucket in error.buckets})
                 if isinstance(self._transport, LocalTransport) or not backoff.wait(error):
                     if unknown and error.applied == "no":  # one refusal says nothing of the tries before it
                         raise _perhaps_applied(error) from error
@@ -232,7 +235,8 @@ def request(
 def _perhaps_applied(error: LakestoreError) -> LakestoreError:
     """What an acknowledgement was told at last, after a try whose answer was lost."""
     lost = f"{error.message} (the answer to this acknowledgement was lost before, and it may have counted)"
-    return error_of(error.kind, lost, "unknown", error.retry_after)
+    buckets = error.buckets if isinstance(error, Fenced) else ()
+    return error_of(error.kind, lost, "unknown", error.retry_after, buckets)
 
 
 def _ends_of_lake(token: Token) -> tuple[str, str]:

@@ -2,10 +2,13 @@
 
 Each message says where the server began to read its buckets. If that is where this consumer's own acknowledgements
 stand, nobody else has read the bucket since, and rows that were handed out already are left out. Else somebody has,
-what is not acknowledged of the rows handed out no longer counts, and they come again.
+what is not acknowledged of the rows handed out no longer counts, and they come again. So do those of a bucket that an
+acknowledgement was refused for, until one counts: who read it then may be gone without having moved it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from lakestore.token import Token
 
@@ -18,6 +21,7 @@ class Share:
     def __init__(self) -> None:
         self._begun: dict[Bucket, int] = {}
         self._left: dict[Bucket, int] = {}
+        self._refused: set[Bucket] = set()
 
     def begun(self, text: str) -> list[int]:
         """The buckets of a message that somebody else has read since; a message is of one table."""
@@ -25,16 +29,20 @@ class Share:
         lost = []
         for part in token.parts or ():
             key = token.tables[part.table], part.bucket
-            if self._begun.get(key) == part.begin:
-                continue
-            if key in self._begun and self._left[key] != part.begin:
+            same = self._begun.get(key, part.begin) == part.begin
+            if key in self._refused or not (same or self._left[key] == part.begin):
                 lost.append(part.bucket)
-            self._begun[key] = self._left[key] = part.begin
+            if self._begun.get(key) != part.begin:
+                self._begun[key] = self._left[key] = part.begin
         return lost
 
-    def acked(self, text: str) -> None:
-        """A batch was acknowledged."""
+    def acked(self, text: str, refused: Collection[int] = ()) -> None:
+        """A batch, which is of one table, was acknowledged, but for these of its buckets."""
         token = Token.parse(text)
         for part in token.parts or ():
             key = token.tables[part.table], part.bucket
+            if part.bucket in refused:
+                self._refused.add(key)
+                continue
+            self._refused.discard(key)
             self._left[key] = max(self._left.get(key, 0), part.end)

@@ -34,12 +34,16 @@ CALL_SECONDS = 120.0
 BACKUP_SECONDS = 86_400.0
 """A backup is one call, however much there is to copy."""
 HELLO_SECONDS = 10.0
+METADATA_BYTES = 1 << 20
+"""What an error may take: it may have to name every bucket of a table."""
 _ADDRESS = re.compile(r"\D.*:\d+$|^unix:")
 _CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_metadata_size", METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES),
     *rpc.CLIENT_KEEPALIVE,
 ]
 """A restarted server is found again within a second, whatever other channels of this process went through."""

@@ -26,6 +26,8 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 Moves = Mapping[Bucket, tuple[int, Order]]
 """Bucket to grant and place."""
+BUCKETS_SAID = 8
+"""How many a sentence names; the error has them all."""
 
 
 class Shared:
@@ -68,11 +70,7 @@ class Shared:
         parts = _checked(token, held, self._engine.view)
         refused = self.move(held, request.member, request.session, parts)
         if refused:
-            names = sorted(self._said(held.tables[part.table], part.bucket) for part in refused)
-            raise Fenced(
-                f"another consumer of subscription {held.name!r} reads {', '.join(names)} now, and gets these changes "
-                "again: what this one has acknowledged of other buckets counts, so go on"
-            )
+            raise self._fenced(held, refused)
 
     def move(self, held: Subscription, member: str, session: int, parts: Sequence[Part]) -> list[Part]:
         """Journal what a session has acknowledged; the parts that do not count come back."""
@@ -178,9 +176,18 @@ class Shared:
             group = self._groups[held.name] = Group(buckets, self._rebalance_seconds)
         return group
 
-    def _said(self, uuid: str, bucket: int) -> str:
-        state = self._engine.view.tables.get(uuid)
-        return f"bucket {bucket} of {state.table.name if state else 'a dropped table'}"
+    def _fenced(self, held: Subscription, refused: Sequence[Part]) -> Fenced:
+        states = [self._engine.view.tables.get(uuid) for uuid in held.tables]
+        names = [state.table.name if state else "a dropped table" for state in states]
+        buckets = sorted((names[part.table], part.bucket) for part in refused)
+        said = [f"bucket {number} of {table}" for table, number in buckets[:BUCKETS_SAID]]
+        more = f" and {len(buckets) - BUCKETS_SAID} more" if len(buckets) > BUCKETS_SAID else ""
+        error = Fenced(
+            f"another consumer of subscription {held.name!r} reads {', '.join(said)}{more} now, and gets these changes "
+            "again: what this one has acknowledged of other buckets counts, so go on"
+        )
+        error.buckets = tuple(buckets)
+        return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ counted counts when it is sent again, as long as nobody else has acknowledged mo
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -314,7 +313,7 @@ def refused_of(worker: Worker, batch: ChangeBatch) -> set[int]:
     try:
         worker.consumer.ack(batch)
     except Fenced as error:
-        refused = {int(number) for number in re.findall(r"bucket (\d+) of", str(error))}
+        refused = {number for _, number in error.buckets}
         assert refused, error
         return refused
     return set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -104,7 +103,7 @@ def main(address: str, table: str, member: str, file: str) -> None:
                 batch.ack()
             except Fenced as error:
                 named = lost if error.applied == "no" else unknown
-                named += [int(number) for number in re.findall(r"bucket (\d+) of", str(error))]
+                named += [number for _, number in error.buckets]
                 if not named:
                     raise
             say("acked", time.monotonic(), lost, unknown)
