@@ -38,6 +38,8 @@ class Part:
     """Offset behind the batch."""
     cut: int = -1
     """The LSN of the snapshot that is still read behind it."""
+    run: int = 0
+    """Higher than that of another part if somebody else has read the bucket in between; 0 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Token:
         if self.place or self.parts is not None:
             data.append([self.place.table, self.place.bucket, self.place.offset] if self.place else None)
         if self.parts is not None:
-            data.append([[part.table, part.bucket, part.begin, part.end, part.cut] for part in self.parts])
+            data.append([[part.table, part.bucket, part.begin, part.end, part.cut, part.run] for part in self.parts])
         text = json.dumps(data, separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(zlib.crc32(text).to_bytes(4, "big") + text).rstrip(b"=").decode()
 

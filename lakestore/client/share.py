@@ -1,9 +1,8 @@
 """A consumer's share of a subscription: which rows it may be given again.
 
-Each message says where the server began to read its buckets. If that is where this consumer's own acknowledgements
-stand, nobody else has read the bucket since, and rows that were handed out already are left out. Else somebody has,
-what is not acknowledged of the rows handed out no longer counts, and they come again. So do those of a bucket that an
-acknowledgement was refused for, until one counts: who read it then may be gone without having moved it.
+Each message says where the server began to read its buckets, and whether somebody else has read them since. If nobody
+has, rows that were handed out already are left out. Else what is not acknowledged of them no longer counts, and they
+come again. So do those of a bucket that an acknowledgement was refused for, until one counts.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ class Share:
         self._begun: dict[Bucket, int] = {}
         self._left: dict[Bucket, int] = {}
         self._refused: set[Bucket] = set()
+        self._runs: dict[Bucket, int] = {}
 
     def begun(self, text: str) -> list[int]:
         """The buckets of a message that somebody else has read since; a message is of one table."""
@@ -30,8 +30,10 @@ class Share:
         for part in token.parts or ():
             key = token.tables[part.table], part.bucket
             same = self._begun.get(key, part.begin) == part.begin
-            if key in self._refused or not (same or self._left[key] == part.begin):
+            in_between = part.run > self._runs.get(key, part.run)
+            if key in self._refused or in_between or not (same or self._left[key] == part.begin):
                 lost.append(part.bucket)
+            self._runs[key] = max(part.run, self._runs.get(key, 0))
             if self._begun.get(key) != part.begin:
                 self._begun[key] = self._left[key] = part.begin
         return lost

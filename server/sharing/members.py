@@ -49,7 +49,8 @@ class Holding:
 class Group:
     """The members of one subscription."""
 
-    def __init__(self, buckets: Sequence[Bucket], rebalance_seconds: float) -> None:
+    def __init__(self, buckets: Sequence[Bucket], rebalance_seconds: float, first: int = 0) -> None:
+        """Grants are numbered from `first` on, higher than those before a restart."""
         self._buckets, self._rebalance_seconds = tuple(buckets), rebalance_seconds
         self.members: dict[str, Member] = {}
         self.holdings: dict[Bucket, Holding] = {}
@@ -57,7 +58,9 @@ class Group:
         self.generation = 0
         """Raised by who joins or leaves."""
         self._acking: Counter[Bucket] = Counter()
-        self._numbers = 0
+        self._numbers = first
+        self._runs: dict[Bucket, tuple[int, int]] = {}
+        """Of each bucket the session that read it last, and its first grant since another one did; 0 if none did."""
 
     def join(self, name: str, session: int, now: float) -> int:
         """The seat of a member's new connection. Another session of the same name takes its place."""
@@ -101,7 +104,11 @@ class Group:
         member = self._seated(name, seat)
         for bucket in self.missing(name):
             if bucket not in self.holdings and not self._acking[bucket]:
-                self.holdings[bucket] = Holding(name, member.session, self._number(), acked[bucket], acked[bucket])
+                grant = self._number()
+                self.holdings[bucket] = Holding(name, member.session, grant, acked[bucket], acked[bucket])
+                if self._runs.get(bucket, (member.session, 0))[0] != member.session:
+                    self._runs[bucket] = (member.session, grant)
+                self._runs.setdefault(bucket, (member.session, 0))
         return {b: h.grant for b, h in self.holdings.items() if h.member == name and h.revoked is None}
 
     def missing(self, name: str) -> list[Bucket]:
@@ -120,9 +127,17 @@ class Group:
             holding.sent = max(holding.sent, moves[bucket][1])
         return True
 
-    def ack_begins(self, name: str, session: int, buckets: Iterable[Bucket]) -> list[Bucket]:
-        """Those of the buckets that a session may acknowledge: its own, and those that nobody reads."""
-        own = [bucket for bucket in buckets if self._is_own(bucket, name, session)]
+    def run(self, bucket: Bucket) -> int:
+        """The first grant of a bucket's reader since somebody else read it; 0 if nobody did."""
+        return self._runs.get(bucket, (0, 0))[1]
+
+    def ack_begins(self, name: str, session: int, runs: Mapping[Bucket, int]) -> list[Bucket]:
+        """Those of the buckets that a session may acknowledge: its own, and those that nobody reads; but not what it
+        read before somebody else did: it may have been refused what lies before that.
+        """
+        own = [
+            bucket for bucket, run in runs.items() if self._is_own(bucket, name, session) and run >= self.run(bucket)
+        ]
         self._acking.update(own)
         return own
 

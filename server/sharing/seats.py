@@ -77,7 +77,7 @@ class Shared:
         of = {(held.tables[part.table], part.bucket): part for part in parts}
         with self._lock:
             group = self._group(held)
-            own = group.ack_begins(member, session, of)
+            own = group.ack_begins(member, session, {bucket: part.run for bucket, part in of.items()})
         acked: dict[Bucket, Order] = {}
         try:
             refused = self._journal(held.name, session, [of[bucket] for bucket in own])
@@ -133,16 +133,17 @@ class Shared:
         """Wake the members: what they read may have changed."""
         self._engine.bells.ring([bell_key(name)])
 
-    def take(self, seat: Seat) -> dict[Bucket, tuple[int, Mark]]:
-        """What a seat reads now: the grant, and the mark behind which a new one begins."""
+    def take(self, seat: Seat) -> dict[Bucket, tuple[int, int, Mark]]:
+        """What a seat reads now: grant, run, and the mark behind which a new grant begins."""
         with self._lock:
             changed = seat.group.look(self._clock.monotonic())
             held = current(self._engine.view, seat.name)
             now = dict(_by_bucket(held))
             grants = seat.group.take(seat.member, seat.number, {bucket: mark.order() for bucket, mark in now.items()})
+            runs = {bucket: seat.group.run(bucket) for bucket in grants}
         if changed:
             self.ring(seat.name)
-        return {bucket: (grant, now[bucket]) for bucket, grant in grants.items()}
+        return {bucket: (grant, runs[bucket], now[bucket]) for bucket, grant in grants.items()}
 
     def sends(self, seat: Seat, moves: Moves) -> bool:
         """Note what is about to be sent; False if a bucket has been taken away meanwhile."""
@@ -173,7 +174,7 @@ class Shared:
         group = self._groups.get(held.name)
         if group is None:
             buckets = [bucket for bucket, _ in _by_bucket(held)]
-            group = self._groups[held.name] = Group(buckets, self._rebalance_seconds)
+            group = self._groups[held.name] = Group(buckets, self._rebalance_seconds, self._clock.now_us())
         return group
 
     def _fenced(self, held: Subscription, refused: Sequence[Part]) -> Fenced:

@@ -34,6 +34,7 @@ class _Reading:
     """A bucket that is read under one grant."""
 
     grant: int
+    run: int
     begin: int
     """The acknowledged offset at which it began."""
     at: Mark
@@ -99,10 +100,10 @@ class MemberStream:
         taken = self._seat.shared.take(self._seat)
         self._known |= self._readings  # what was taken away may come back under the same grant
         self._readings = {}
-        for bucket, (grant, mark) in taken.items():
+        for bucket, (grant, run, mark) in taken.items():
             known = self._known.get(bucket)
             same = known is not None and known.grant == grant
-            self._readings[bucket] = known if known and same else _Reading(grant, mark.offset, mark)
+            self._readings[bucket] = known if known and same else _Reading(grant, run, mark.offset, mark)
 
     def _snapshots(self, view: View) -> Iterator[Prepared]:
         """The next message of a snapshot, if one is read."""
@@ -191,8 +192,9 @@ class MemberStream:
     def _parts(self, marks: Mapping[Bucket, Mark]) -> tuple[Part, ...]:
         tables = self._shape.tables
         return tuple(
-            Part(tables.index(bucket[0]), bucket[1], self._readings[bucket].begin, mark.offset, mark.cut)
+            Part(tables.index(bucket[0]), bucket[1], reading.begin, mark.offset, mark.cut, reading.run)
             for bucket, mark in sorted(marks.items(), key=lambda item: item[0])
+            for reading in [self._readings[bucket]]
         )
 
     def _settle(self) -> float | None:

@@ -32,7 +32,7 @@ def test_a_bucket_is_not_read_while_an_acknowledgement_of_it_is_under_way(group:
     send(group, "a", a, 5)
     b = group.join("b", 2, 0.0)
     (moving,) = group.missing("b")
-    assert group.ack_begins("a", 1, [moving]) == [moving]
+    assert group.ack_begins("a", 1, {moving: 0}) == [moving]
     group.look(REBALANCE)
     assert moving not in group.holdings, "its time is over"
     assert taken(group, "b", b) == {}, "it would begin below what is about to be acknowledged"
@@ -101,6 +101,32 @@ def test_who_joins_or_leaves_raises_the_generation_and_who_comes_back_does_not(g
 def test_a_failed_acknowledgement_moves_nothing(group: Group) -> None:
     a = group.join("a", 1, 0.0)
     send(group, "a", a, 5)
-    group.ack_begins("a", 1, BUCKETS)
+    group.ack_begins("a", 1, dict.fromkeys(BUCKETS, 0))
     group.ack_ends(BUCKETS, {})
     assert group.acknowledged("a") == []
+
+
+def test_what_was_read_before_another_member_read_does_not_count(group: Group) -> None:
+    """The first batch was refused while the other member read: the second one would pass over it."""
+    a = group.join("a", 1, 0.0)
+    send(group, "a", a, 5)
+    before = {bucket: group.run(bucket) for bucket in BUCKETS}
+    b = group.join("b", 2, 1.0)
+    group.look(1.0 + REBALANCE)
+    (moved,) = taken(group, "b", b)
+    assert group.ack_begins("a", 1, {moved: before[moved]}) == [], "the other one reads it"
+    group.leave("b", b, 20.0)
+    group.look(20.0 + RETURN_SECONDS)
+    assert group.ack_begins("a", 1, {moved: before[moved]}) == [], "nobody reads it, but somebody did"
+    taken(group, "a", a)
+    assert group.ack_begins("a", 1, {moved: before[moved]}) == []
+    assert group.ack_begins("a", 1, {moved: group.run(moved)}) == [moved]
+    stays = next(bucket for bucket in before if bucket != moved)
+    assert group.ack_begins("a", 1, {stays: before[stays]}) == [stays]
+
+
+def test_what_was_read_before_a_restart_counts_while_nobody_else_has_read() -> None:
+    group = Group(BUCKETS, REBALANCE, 1_000)
+    a = group.join("a", 1, 0.0)
+    (bucket, *_) = taken(group, "a", a)
+    assert group.ack_begins("a", 1, {bucket: 7}) == [bucket]

@@ -312,6 +312,17 @@ def test_a_share_knows_which_buckets_somebody_else_has_read() -> None:
     assert share.begun(text(15, 20)) == [3]
 
 
+def test_a_share_knows_when_somebody_else_has_read_a_bucket_and_left_it_where_it_was() -> None:
+    def text(run: int) -> str:
+        return str(Token("x", 0, ("t",), parts=(Part(0, 3, 0, 10, run=run),)))
+
+    share = Share()
+    assert share.begun(text(5)) == []
+    assert share.begun(text(0)) == [], "a server that was started again does not know of anybody"
+    assert share.begun(text(6)) == [3]
+    assert share.begun(text(6)) == []
+
+
 def test_a_mark_knows_what_the_session_that_moved_it_last_has_acknowledged() -> None:
     mark, mine, other = Mark(30, by=1, since=20), 1, 2
     assert mark.has(mine, 20, 25, NO_CUT)

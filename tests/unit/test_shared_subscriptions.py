@@ -219,6 +219,32 @@ def test_what_two_were_sent_is_acknowledged_by_one_of_them_only(kept: Kept) -> N
             a.ack(batch)
 
 
+def test_what_was_read_before_somebody_else_read_counts_no_more_and_comes_again(kept: Kept) -> None:
+    """Its first batch may have been refused, and undone: an ack of a later one must not pass over that."""
+    a = consumer(kept, "a")
+    first = a.poll()
+    write(kept, range(8, 16))
+    second = a.poll()
+    a.disconnect()
+    kept.clock.advance(1)
+    b = consumer(kept, "b")
+    assert sorted(values(b.poll())) == list(range(16))
+    with pytest.raises(Fenced):
+        a.ack(first[0])
+    b.disconnect()
+    kept.clock.advance(1)
+    with pytest.raises(Fenced):
+        a.ack(second[-1])
+    a.connect()
+    again = a.poll()
+    with pytest.raises(Fenced):
+        a.ack(second[-1])
+    assert sorted(values(again)) == list(range(16))
+    for batch in again:
+        a.ack(batch)
+    assert kept.lake.subscriptions()[0].behind == 0
+
+
 def test_a_snapshot_is_shared_and_goes_on_bucket_by_bucket(kept: Kept) -> None:
     a, b = consumer(kept, "a", snapshot=True), consumer(kept, "b")
     write(kept, range(8, 30))
