@@ -19,7 +19,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.process import ServerProcess
 from tests.support.waiting import until
 
-KILLS = 20
+FEW, MANY = 8, 20
 PRODUCERS = 3
 KEYS = 400
 SCHEMA = pa.schema([("id", pa.int64()), ("version", pa.int64())])
@@ -137,7 +137,8 @@ def check_quiet(address: str, loads: list[Load]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_twenty_kills_under_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
+def test_kills_under_load(tmp_path: Path, kills: int) -> None:
     chance = random.Random(11)
     server = ServerProcess(tmp_path / "data")
     port, http_port = server.port, server.http_port
@@ -146,7 +147,7 @@ def test_twenty_kills_under_load(tmp_path: Path) -> None:
         lake.create_table("t.log", LOG, buckets=2)
     loads = [Load(number, server.address) for number in range(PRODUCERS)]
     killed_at = [0] * PRODUCERS
-    for kill in range(KILLS):
+    for kill in range(kills):
         for load, done in zip(loads, killed_at, strict=True):
             load.wait_beyond(done)
         time.sleep(chance.uniform(0, 0.3))  # somewhere inside the next commits
@@ -163,7 +164,7 @@ def test_twenty_kills_under_load(tmp_path: Path) -> None:
     server.kill()
     server = ServerProcess(tmp_path / "data", port=port, http_port=http_port)
     check_quiet(server.address, loads)
-    assert min(load.acknowledged for load in loads) >= KILLS, "each got on between any two kills"
+    assert min(load.acknowledged for load in loads) >= kills, "each got on between any two kills"
     for load in loads:
         load.lake.close()
     assert server.stop() == 0

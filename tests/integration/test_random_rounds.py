@@ -34,7 +34,7 @@ from lakestore.verify import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ROUNDS = 30
+FEW, MANY = 12, 30
 SPLIT_ROWS = 7
 HOT_ROWS: list[dict[str, Any]] = [{}, {"spool": False}, {}, {"spool": False}, {"spool": False, "driver_rows_max": 0}]
 """The ways of hot rows into Spark, in turn: a spool of files, the driver, tasks."""
@@ -350,10 +350,11 @@ def rounds(server: Server, lake: ls.Lake, spark: SparkSession) -> Iterator[Round
 
 
 @pytest.mark.timeout(600)
-def test_random_rounds(rounds: Rounds, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
+def test_random_rounds(rounds: Rounds, server: Server, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(hot, "SPLIT_ROWS_MAX", SPLIT_ROWS)
     monkeypatch.setattr(TableScan.hot_splits, "__defaults__", (SPLIT_ROWS,))
-    for number in range(ROUNDS):
+    for number in range(count):
         began = time.monotonic()
         reads = SparkLake(rounds.spark, rounds.model.lake.transport, server.about["grpc"])
         if number % 4 == 3:
@@ -365,4 +366,6 @@ def test_random_rounds(rounds: Rounds, server: Server, monkeypatch: pytest.Monke
         reads.close()
         print(f"round {number}: {ran - began:.1f} s, checks {time.monotonic() - ran:.1f} s, {dict(rounds.mischief)}")
     print(dict(rounds.did))
-    assert rounds.did["flush at compact-rewritten"], "no row died during a compaction: choose another seed"
+    assert count < MANY or rounds.did["flush at compact-rewritten"], (
+        "no row died during a compaction: choose another seed"
+    )

@@ -61,7 +61,12 @@ def change_rows(table: ls.Table) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"where": "v < 5"}, {"before_images": True, "subscription": "s"}], ids=["plain", "where", "named"]
+    "asked",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"where": "v < 5"}, id="where", marks=pytest.mark.long),
+        pytest.param({"before_images": True, "subscription": "s"}, id="named", marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.timeout(120)
 def test_stalled_snapshots_hold_a_few_batches_and_not_the_table(server: ServerProcess, asked: dict[str, Any]) -> None:
