@@ -6,6 +6,7 @@ page that is garbage), or that says so, has damaged files.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -30,16 +31,23 @@ class DamagedIndex(Unavailable):
 
 
 class IndexProcess:
-    """A worker process; one request at a time."""
+    """A worker process, started when it is first asked; one request at a time."""
 
     def __init__(self, folder: Path, *, map_bytes: int = 0, read_only: bool = False) -> None:
         self._command = [sys.executable, "-EP", worker.__file__, str(folder), str(map_bytes), str(int(read_only))]
         self._lock = threading.Lock()
         self._closed = False
-        self._process = self._started()
+        self._process: subprocess.Popen[bytes] | None = None
 
     def _started(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # It computes nothing in parallel, and threads for that would be half of what its start takes.
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if there is one yet."""
+        return self._process.pid if self._process else None
 
     def ask(
         self,
@@ -66,41 +74,46 @@ class IndexProcess:
         return answer_lsn, data
 
     def _exchange(self, message: bytes) -> tuple[int, bytes]:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if self._closed or stdin is None or stdout is None:
+        if self._closed:
             raise Unavailable("the key index is closed: try again")
+        process = self._process = self._process or self._started()
         try:
+            stdin, stdout = process.stdin, process.stdout
+            assert stdin is not None
+            assert stdout is not None
             stdin.write(message)
             stdin.flush()
             answer_lsn, size = worker.REPLY.unpack(worker.read_exactly(stdout, worker.REPLY.size))
             return answer_lsn, worker.read_exactly(stdout, size)
         except (EOFError, OSError, ValueError) as error:
-            code = self._end()
+            code = self._end(process)
             self._process = self._started()
             if code in _OWN_SIGNALS:
                 raise DamagedIndex(f"its process ended by {signal.Signals(-code).name}") from error
             raise Unavailable("the key index's process was ended and is started again: try again") from error
 
-    def _end(self) -> int:
-        """End the process; its exit code."""
-        for pipe in (self._process.stdin, self._process.stdout):
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> int:
+        """End a process; its exit code."""
+        for pipe in (process.stdin, process.stdout):
             try:
                 if pipe:
                     pipe.close()
             except OSError:
                 continue  # what was still to be written to a process that has ended
         try:
-            return self._process.wait(END_SECONDS)
+            return process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
+            process.kill()
+            return process.wait()
 
     def close(self) -> None:
         """End the process for good."""
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._end()
+                if self._process is not None:
+                    self._end(self._process)
 
 
 def _message(op: int, keys: Sequence[bytes] | Packed, values: Ints | None, lsn: int) -> bytes:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,7 +241,9 @@ def test_an_index_that_cannot_be_asked_now_is_not_taken_for_a_damaged_one(whole:
     with ls.open(tmp_path / "data") as lake:
         engine = engine_of(lake)
         until(lambda: engine.index.ready, "the index")
-        engine.index._merger._process.kill()
+        engine.checkpoint()
+        assert engine.index._merger.pid
+        os.kill(engine.index._merger.pid, signal.SIGKILL)
         with pytest.raises(Unavailable, match="try again"):
             engine.scrubber.run_once()
         assert engine.index.ready

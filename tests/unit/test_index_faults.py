@@ -176,9 +176,13 @@ def test_an_index_process_that_is_killed_is_started_again(tmp_path: Path) -> Non
     filled(tmp_path)
     with ls.open(tmp_path) as lake:
         index, table = engine_of(lake).index, lake.table("a.b")
-        os.kill(index._finder._process.pid, signal.SIGKILL)
+        assert index._finder.pid
+        os.kill(index._finder.pid, signal.SIGKILL)
         assert len(found(table)) == KEYS
-        os.kill(index._merger._process.pid, signal.SIGKILL)
+        table.upsert([{"id": 4, "name": "y"}])
+        engine_of(lake).checkpoint()
+        assert index._merger.pid
+        os.kill(index._merger.pid, signal.SIGKILL)
         table.upsert([{"id": 5, "name": "y"}])
         with pytest.raises(Unavailable, match="started again"):
             engine_of(lake).checkpoint()
@@ -190,7 +194,8 @@ def test_an_index_process_that_is_killed_is_started_again(tmp_path: Path) -> Non
 def test_a_process_that_ends_by_its_own_fault_says_that_the_files_are_damaged(tmp_path: Path) -> None:
     process = IndexProcess(tmp_path)
     assert process.ask(index_worker.LSN)[0] == -1
-    os.kill(process._process.pid, signal.SIGBUS)
+    assert process.pid
+    os.kill(process.pid, signal.SIGBUS)
     with pytest.raises(DamagedIndex, match="SIGBUS"):
         process.ask(index_worker.LSN)
     process.close()
