@@ -49,12 +49,13 @@ def shop(server: Server, lake: ls.Lake, spark: SparkSession, request: pytest.Fix
 
 
 @pytest.mark.timeout(900)
-def test_every_reader_sees_the_version_and_the_model_s_rows(shop: Evolving) -> None:
+@pytest.mark.parametrize("rounds", [4, pytest.param(len(ROUNDS), marks=pytest.mark.long)])
+def test_every_reader_sees_the_version_and_the_model_s_rows(shop: Evolving, rounds: int) -> None:
     every = [shop.by_union, shop.by_spark_union, shop.by_spark, shop.by_duckdb, shop.by_pyiceberg]
     with Tierer(shop.lake, shop.spark) as tierer:
         shop.write()
         tierer.run_once(compaction=False)
-        for number, changes in enumerate(ROUNDS):
+        for number, changes in enumerate(ROUNDS[:rounds]):
             for steps in changes:
                 shop.alter(*steps)
                 shop.check(shop.by_union, shop.by_spark_union)

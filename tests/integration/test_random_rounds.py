@@ -34,7 +34,7 @@ from lakestore.verify import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-FEW, MANY = 12, 30
+FEW, MANY = 10, 30
 SPLIT_ROWS = 7
 HOT_ROWS: list[dict[str, Any]] = [{}, {"spool": False}, {}, {"spool": False}, {"spool": False, "driver_rows_max": 0}]
 """The ways of hot rows into Spark, in turn: a spool of files, the driver, tasks."""

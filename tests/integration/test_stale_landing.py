@@ -14,7 +14,7 @@ from tests.integration.tiering_tables import NAME, create, in_lake, in_table, it
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("deaths", [True, False])
 @pytest.mark.parametrize("by_another", [True, False])
 def test_a_landing_after_a_flush_is_refused(

@@ -66,7 +66,7 @@ def test_foreign_compaction_is_adopted(lake: ls.Lake, spark: SparkSession) -> No
         assert in_lake(spark) == in_table(table)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_everything_expires_between_every_two_steps(lake: ls.Lake, spark: SparkSession, version: int) -> None:
     table = create(lake, version=version)
     expiring: list[str] = []

@@ -207,6 +207,7 @@ def test_every_engine_reads_the_same_rows(shop: Shop) -> None:
     shop.check(shop.by_spark, shop.by_duckdb, shop.by_pyiceberg, shop.by_union)
 
 
+@pytest.mark.parametrize("shop", [2, pytest.param(3, marks=pytest.mark.long)], indirect=True)
 def test_stock_maintenance_between_rounds(shop: Shop) -> None:
     """Each procedure on main, then a union read over hot changes, then a round that must find the dead again."""
     steps = [_pack, _position_deletes, _sort, _pack_dirty, _expire, _manifests, _orphans, _position_deletes]
@@ -261,6 +262,7 @@ WRITES = [
 ]
 
 
+@pytest.mark.parametrize("shop", [2, pytest.param(3, marks=pytest.mark.long)], indirect=True)
 def test_writes_by_other_engines_are_refused(shop: Shop) -> None:
     with Tierer(shop.lake, shop.spark) as tierer:
         for _ in range(2):
