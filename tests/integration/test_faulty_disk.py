@@ -170,13 +170,13 @@ def test_a_failed_checkpoint_leaves_the_last_one_and_the_server_goes_on(tmp_path
 
 def test_a_full_disk_refuses_rows_serves_reads_lets_the_catalog_through_and_heals(tmp_path: Path) -> None:
     home, quota = Home(tmp_path / "data"), tmp_path / "quota"
-    quota.write_text(str(64 << 20))
+    allow(quota, 64 << 20)
     with home.faulty(quota=str(quota)) as server, ls.connect(server.address) as lake:
         when_connected(lake)
         rows = pa.record_batch({"producer": [1], "n": [1]}, schema=LOG)
         request = pb.CommitRequest(changes=[change("t.log", pb.APPEND, [rows])])
         lake.transport.commit(request)
-        quota.write_text(str(1 << 20))
+        allow(quota, 1 << 20)
         until(lambda: _refused(lake, request), "the refusal")
         with pytest.raises(Exhausted, match="free space") as refused:
             lake.transport.commit(request)
@@ -184,18 +184,25 @@ def test_a_full_disk_refuses_rows_serves_reads_lets_the_catalog_through_and_heal
         count = lake.table("t.log").scan().count()
         new_namespace(server, "through")
         lake.create_table("t.more", LOG)
-        quota.write_text(str(64 << 20))
+        allow(quota, 64 << 20)
         until(lambda: not _refused(lake, request), "the healed server")
         assert lake.table("t.log").scan().count() > count
-        quota.write_text("0")
+        allow(quota, 0)
         until(lambda: _refused(lake, request), "the refusal")
         with pytest.raises(urllib.error.HTTPError):
             new_namespace(server, "too-late")
         assert lake.table("t.log").scan().count() > count
-        quota.write_text(str(64 << 20))
+        allow(quota, 64 << 20)
         until(lambda: not _refused(lake, request), "the healed server")
         new_namespace(server, "later")
         assert verify(lake.transport, "t.log", deep=True).same
+
+
+def allow(quota: Path, nbytes: int) -> None:
+    """The server reads the file at any moment: it is never without a number."""
+    aside = quota.with_suffix(".new")
+    aside.write_text(str(nbytes))
+    aside.replace(quota)
 
 
 def _refused(lake: ls.Lake, request: pb.CommitRequest) -> bool:
