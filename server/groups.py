@@ -48,12 +48,7 @@ class Groups:
     @property
     def before(self) -> Ints:
         """Of each row the one before it with the same key, or -1."""
-        before = np.full(len(self.of), -1, dtype=np.int64)
-        if not self.distinct:
-            order = np.argsort(self.of, kind="stable")
-            same = self.of[order][1:] == self.of[order][:-1]
-            before[order[1:][same]] = order[:-1][same]
-        return before
+        return np.full(len(self.of), -1, dtype=np.int64) if self.distinct else before(self.of)
 
     def highest(self, values: Ints) -> Ints:
         """Of each key the row with the highest value, of equal ones the last."""
@@ -90,3 +85,16 @@ class Stack:
     def ends(self) -> Ints:
         """Of each key its last place in `order`."""
         return np.append(self.starts, len(self.order))[1:] - 1
+
+
+def before(of: Ints) -> Ints:
+    """Of each row the one before it with the same number, or -1."""
+    order = np.argsort(of, kind="stable")
+    return linked(order, of[order][1:] == of[order][:-1])
+
+
+def linked(order: Ints, same: npt.NDArray[np.bool_]) -> Ints:
+    """As `before`, of rows in an order that keeps equal ones as they came: `same` says which equal their neighbour."""
+    found = np.full(len(order), -1, dtype=np.int64)
+    found[order[1:][same]] = order[:-1][same]
+    return found

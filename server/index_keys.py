@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakestore import keys
 from lakestore.limits import WIDEST
+from lakestore.server.groups import before, linked
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
@@ -73,8 +74,7 @@ class NumberKeys:
         """As the index's processes take them."""
         width = PREFIX_BYTES + self.width
         if len(self.numbers) <= _FEW:
-            few = [self.prefix + number.to_bytes(self.width, "big") for number in self.numbers.tolist()]
-            return Packed(b"".join(few), width)
+            return Packed(b"".join(self.listed()), width)
         matrix = np.empty((len(self.numbers), width), dtype=np.uint8)
         matrix[:, :PREFIX_BYTES] = np.frombuffer(self.prefix, dtype=np.uint8)
         matrix[:, PREFIX_BYTES:] = self.numbers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - self.width :]
@@ -89,11 +89,7 @@ class NumberKeys:
         if len(self.numbers) < 2:
             return None
         order, same = _ordered(self.numbers)
-        if not same.any():
-            return None
-        before = np.full(len(order), -1, dtype=np.int64)
-        before[order[1:][same]] = order[:-1][same]
-        return before
+        return linked(order, same) if same.any() else None
 
     def places(self) -> Ints:
         """Of each key the row where it comes first."""
@@ -121,9 +117,7 @@ class NumberKeys:
     def within(self, low: bytes, high: bytes) -> NumberKeys:
         """Those of [low, high)."""
         first, end = self._bound(low), self._bound(high)
-        if not end:
-            return self.part(slice(0))
-        if first >> 8 * NUMBER_BYTES:
+        if not end or first >> 8 * NUMBER_BYTES:
             return self.part(slice(0))
         chosen = (self.numbers >= np.uint64(first)) & (self.numbers <= np.uint64(end - 1))
         return NumberKeys(self.prefix, self.width, self.numbers[chosen])
@@ -180,19 +174,16 @@ class ByteKeys:
 
     def previous(self) -> Ints | None:
         """For each row, the row before it with the same key, or -1; None when no key comes twice."""
-        if len(set(self.rows)) == len(self.rows):
-            return None
-        ids = self.places()
-        order = np.argsort(ids, kind="stable")
-        same = ids[order][1:] == ids[order][:-1]
-        before = np.full(len(ids), -1, dtype=np.int64)
-        before[order[1:][same]] = order[:-1][same]
-        return before
+        return None if self._is_distinct() else before(self._firsts())
 
     def places(self) -> Ints:
         """Of each key the row where it comes first."""
-        if len(set(self.rows)) == len(self.rows):
-            return np.arange(len(self.rows), dtype=np.int64)
+        return np.arange(len(self.rows), dtype=np.int64) if self._is_distinct() else self._firsts()
+
+    def _is_distinct(self) -> bool:
+        return len(set(self.rows)) == len(self.rows)
+
+    def _firsts(self) -> Ints:
         first: dict[bytes, int] = {}
         return np.fromiter(map(first.setdefault, self.rows, count()), dtype=np.int64, count=len(self.rows))
 

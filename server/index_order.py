@@ -15,7 +15,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from lakestore.server.index_keys import ByteKeys, IndexKeys, NumberKeys, joined
+from lakestore.server.index_keys import PREFIX_BYTES, ByteKeys, IndexKeys, NumberKeys, joined
 from lakestore.server.index_worker import FLAG
 from lakestore.server.number_table import MISS, NumberTable
 
@@ -203,7 +203,7 @@ class Overlay:
 
     def between(self, low: bytes, high: bytes, most: int) -> tuple[IndexKeys, Ints] | None:
         """The first keys of [low, high), in order; None where they are not arranged yet. Under the overlay's lock."""
-        order = self._orders.get(low[:4])
+        order = self._orders.get(low[:PREFIX_BYTES])
         if order is None or not order.is_whole:
             return None
         keys = order.between(low, high, most)

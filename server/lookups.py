@@ -128,6 +128,7 @@ class Lookups:
         """An answer for the first prefixes; None when that many keys of the first one are not enough."""
         request = asking.request
         asked: list[Leading] = []
+        located: list[Located] = []
 
         def bounds(state: TableState) -> list[tuple[bytes, bytes]]:
             wanted = asking.keys(state)
@@ -141,12 +142,13 @@ class Lookups:
         shape = self._shape(state, request, cut)
 
         def fitting(page: Page) -> int:
-            return self._fitting(shape.located(page.buckets, page.offsets), request)
+            located.append(shape.located(page.buckets, page.offsets))
+            return self._fitting(located[-1], request)
 
         page = asked[-1].page(state, ranges, cut, fitting)
         if page is None:
             return None
-        found = shape.located(page.buckets, page.offsets).rows(len(page.offsets))
+        found = located[-1].rows(len(page.offsets))
         return self._answer(found, shape, page.answered, page.next, view.lsn if cut is None else cut)
 
     def _shape(self, state: TableState, request: pb.LookupRequest, cut: int | None) -> Shape:

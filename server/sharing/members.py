@@ -106,9 +106,8 @@ class Group:
             if bucket not in self.holdings and not self._acking[bucket]:
                 grant = self._number()
                 self.holdings[bucket] = Holding(name, member.session, grant, acked[bucket], acked[bucket])
-                if self._runs.get(bucket, (member.session, 0))[0] != member.session:
-                    self._runs[bucket] = (member.session, grant)
-                self._runs.setdefault(bucket, (member.session, 0))
+                last, run = self._runs.get(bucket, (member.session, 0))
+                self._runs[bucket] = (member.session, run if last == member.session else grant)
         return {b: h.grant for b, h in self.holdings.items() if h.member == name and h.revoked is None}
 
     def missing(self, name: str) -> list[Bucket]:

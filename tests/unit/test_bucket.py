@@ -15,6 +15,7 @@ from lakestore.server import segment
 from lakestore.server.bucket import BucketLog, Chunk, MemoryChunk
 from lakestore.server.commit_index import CommitIndex
 from lakestore.server.disk import RealDisk
+from tests.support.flips import flipped
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
@@ -86,13 +87,7 @@ def test_appends_go_on_while_a_checkpoint_cuts(tmp_path: Path) -> None:
 def test_a_flipped_bit_in_a_segment_is_never_served(tmp_path: Path, keyed: bool) -> None:
     path = tmp_path / "a.seg"
     segment.write(RealDisk(), path, log_of([50] * 10).chunks, keyed=keyed)
-    good = path.read_bytes()
-    rng = np.random.default_rng(7)
-    for at in rng.integers(0, len(good), 200):
-        damaged = bytearray(good)
-        damaged[at] ^= 1 << int(rng.integers(0, 8))
-        other = tmp_path / f"{at}.seg"
-        other.write_bytes(damaged)
+    for other in flipped(path, 200, seed=7):
         try:
             read = BucketLog(SCHEMA).install([segment.Segment(other, lambda _: SCHEMA, keyed=keyed)])
             assert values(read, 0, 500) == list(range(500))

@@ -17,6 +17,7 @@ from lakestore.server.inspect.look import look
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.verify import verify
 from tests.support import golden
+from tests.support.flips import flipped
 from tests.support.kept import Kept
 from tests.support.log_start import compact, move_log_start
 from tests.support.waiting import until
@@ -76,13 +77,7 @@ def test_a_flipped_bit_in_a_sparse_segment_is_never_served(tmp_path: Path) -> No
     kills = np.arange(5, 60, dtype=np.int64)
     path = tmp_path / "a.seg"
     segment.write_left(RealDisk(), path, segment.Left(0, 500, 0, batch, kept, kills, index))
-    good = path.read_bytes()
-    rng = np.random.default_rng(3)
-    for at in rng.integers(0, len(good), 200):
-        damaged = bytearray(good)
-        damaged[at] ^= 1 << int(rng.integers(0, 8))
-        other = tmp_path / f"{at}.seg"
-        other.write_bytes(damaged)
+    for other in flipped(path, 200, seed=3):
         try:
             chunk = segment.Segment(other, lambda _: schema, keyed=True)
             read = BucketLog(schema).install([chunk])
