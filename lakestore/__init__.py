@@ -5,7 +5,6 @@ import os
 # Spark's JVM is started by fork and exec beside gRPC's threads; gRPC's fork handlers can end the child before it execs.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
-from lakestore.bitmaps import bitmap
 from lakestore.client.changes import ChangeBatch, ChangeStream
 from lakestore.client.credentials import TLS
 from lakestore.client.lake import Commit, Lake, Snapshot, connect, open
@@ -26,7 +25,8 @@ from lakestore.errors import (
     PositionExpired,
     Unavailable,
 )
-from lakestore.merge import aggregate, versioned
+from lakestore.model.merge_engines import aggregate, versioned
+from lakestore.rows.bitmaps import bitmap
 from lakestore.union.scan import Scan
 from lakestore.union.sql import SqlResult
 

@@ -22,7 +22,7 @@ from lakestore.client.table import Table as SyncTable
 from lakestore.client.transport import SCOPE, Scope
 from lakestore.client.writer import Writer as SyncWriter
 from lakestore.evolution import Step
-from lakestore.moments import At
+from lakestore.model.times import At
 from lakestore.union.scan import Scan as SyncScan
 from lakestore.union.sql import SqlResult
 

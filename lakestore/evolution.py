@@ -15,18 +15,18 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Any
 
-from lakestore import schema
-from lakestore.defaults import canonical
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
-from lakestore.merge import Merge
-from lakestore.merge import parsed as parse_merge
-from lakestore.retention import Retention
-from lakestore.retention import parsed as parse_retention
-from lakestore.schema import Column, Table
-from lakestore.ttl import Ttl, seconds
-from lakestore.ttl import parsed as parse_ttl
-from lakestore.types import arrow_type
+from lakestore.model import table as schema
+from lakestore.model.defaults import canonical
+from lakestore.model.merge_engines import Merge
+from lakestore.model.merge_engines import parsed as parse_merge
+from lakestore.model.retention import Retention
+from lakestore.model.retention import parsed as parse_retention
+from lakestore.model.table import Column, Table
+from lakestore.model.ttl import Ttl, seconds
+from lakestore.model.ttl import parsed as parse_ttl
+from lakestore.model.types import arrow_type
 
 UNCHANGED = "unchanged"
 LAKE_SETTABLE = ("freshness", "target_file_bytes")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from lakestore.config import option, range_of
 from lakestore.errors import Invalid
+from lakestore.model.settings import option, range_of
 
 LEASE_SECONDS_DEFAULT = 3_600
 """How long a read may go on without a sign of life."""

@@ -16,10 +16,13 @@ from pathlib import Path
 import click
 import pytest
 
-from lakestore import config, tablefile, types
+from lakestore.cli import table_file
 from lakestore.cli.main import cli
-from lakestore.server import metrics, policy
-from lakestore.server.settings import Settings
+from lakestore.model import settings, types
+from lakestore_server.access import policy
+from lakestore_server.operate import metrics
+from lakestore_server.settings import Settings
+from tests.support import house
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "cli.md"
@@ -67,7 +70,7 @@ Settings of a section stand below its name in the file, indented. Lists: `[a, b]
 def settings_page() -> str:
     """Every setting, as docs/settings.md has it."""
     lines = []
-    for each in config.options(Settings):
+    for each in settings.options(Settings):
         default = "" if each.is_required or each.default in ("", ()) else f"`{each.default}`"
         rule = each.rule + (", secret" if each.secret else "")
         flag = f"`{each.switch}`" if each.flag else ""
@@ -191,21 +194,20 @@ def test_links_and_named_files_lead_somewhere(page: Path) -> None:
 def test_the_page_of_tables_is_a_file_that_apply_takes_and_names_every_type() -> None:
     page = (ROOT / "docs" / "tables.md").read_text()
     (text,) = blocks(ROOT / "docs" / "tables.md", "yaml")
-    for table in tablefile.parse(text, "tables.yaml"):
+    for table in table_file.parse(text, "tables.yaml"):
         table.definition()
     named = {name for spoken in re.findall(r"`([^`]*)`", page) for name in spoken.split()}
     keys = ("TABLE_KEYS", "COLUMN_KEYS")
-    assert {name for key in keys for name in getattr(tablefile, f"_{key}")} | set(types.NAMES) <= named
+    assert {name for key in keys for name in getattr(table_file, f"_{key}")} | set(types.NAMES) <= named
 
 
-def test_the_table_of_modules_names_every_module() -> None:
+def test_the_drawing_names_every_room() -> None:
     told = (ROOT / "docs" / "architecture.md").read_text().partition("## 2.")[0]
     named = {name for spoken in re.findall(r"`([^`]*)`", told) for name in spoken.split()}
-    folders = ("lakestore", "lakestore/union", "lakestore/client", "lakestore/cli", "lakestore/demo", "tiering",
-               "spark_reader", "server", "server/catalog", "server/inspect", "server/sharing")  # fmt: skip
-    modules = {path.name for folder in folders for path in (ROOT / folder).glob("[!_]*.py")}
-    assert sorted(modules - named) == [], "name it in docs/architecture.md §1"
-    assert sorted(name for name in named if name.endswith(".py") and "/" not in name and name not in modules) == []
+    rooms = {house.room_of(module) for module in house.modules()}
+    short = {room.removeprefix("lakestore_server.").replace(".", "/") for room in rooms}
+    files = {"lakestore/errors", "lakestore/evolution", "lakestore/face", "lakestore/release", "lakestore/v1"}
+    assert sorted(short - named - files) == [], "name it in docs/architecture.md §1"
 
 
 if __name__ == "__main__":

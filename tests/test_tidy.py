@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from lakestore.limits import Limits
+from tests.support import house
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("lakestore", "server", "tiering", "spark_reader")
@@ -27,19 +28,29 @@ FILE_LINES_MAX = 800
 DOCSTRING_LINES_MAX = 12
 
 MODEL = tuple(
-    f"lakestore/{name}.py" for name in ("errors", "limits", "schema", "offsets", "livesum", "token", "rows", "keys")
+    f"lakestore/{name}.py"
+    for name in (
+        "errors",
+        "limits",
+        "model/table",
+        "rows/offsets",
+        "rows/live_sum",
+        "model/token",
+        "rows/ipc",
+        "rows/keys",
+    )
 )
 PURE = (
     *MODEL,
     "lakestore/union/plan.py",
-    "server/journal.py",
-    "server/segment.py",
-    "server/checkpoint.py",
-    "server/assign.py",
-    "server/sharing/assignment.py",
-    "server/sharing/members.py",
-    "server/catalog/metadata.py",
-    "server/catalog/gate.py",
+    "server/lakestore_server/files/journal.py",
+    "server/lakestore_server/files/segment.py",
+    "server/lakestore_server/files/checkpoint.py",
+    "server/lakestore_server/commit/numbering.py",
+    "server/lakestore_server/changes/shared/assignment.py",
+    "server/lakestore_server/changes/shared/members.py",
+    "server/lakestore_server/iceberg/metadata.py",
+    "server/lakestore_server/iceberg/gate.py",
 )
 BANNED_CALLS = re.compile(
     r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|sleep)|(datetime\.)*datetime\.(now|utcnow)|date\.today"
@@ -48,32 +59,41 @@ BANNED_CALLS = re.compile(
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
 
 ONLY_HERE: dict[str, tuple[str, ...]] = {
-    "grpc": ("lakestore/client/transport.py", "server/grpc_server.py", "lakestore/v1/"),
-    "grpc_health": ("server/grpc_server.py",),
-    "grpc_reflection": ("server/grpc_server.py",),
-    "lmdb": ("server/index_worker.py",),
-    "pyiceberg": ("lakestore/union/lake.py",),
+    "grpc": ("lakestore/client/transport.py", "server/lakestore_server/edge/grpc.py", "lakestore/v1/"),
+    "grpc_health": ("server/lakestore_server/edge/grpc.py",),
+    "grpc_reflection": ("server/lakestore_server/edge/grpc.py",),
+    "lmdb": ("server/lakestore_server/index/worker.py",),
+    "pyiceberg": ("lakestore/union/lake_files.py",),
     "pyspark": ("tiering/", "spark_reader/"),
     "py4j": ("tiering/", "spark_reader/"),
     "duckdb": ("lakestore/union/sql.py",),
     "click": ("lakestore/cli/",),
-    "confluent_kafka": ("lakestore/kafka.py",),
-    "starlette": ("server/http.py", "server/http_gate.py", "server/catalog/rest.py"),
-    "uvicorn": ("server/http.py", "server/http_protocol.py"),
+    "confluent_kafka": ("lakestore/connect/kafka.py",),
+    "starlette": (
+        "server/lakestore_server/edge/http.py",
+        "server/lakestore_server/edge/http_gate.py",
+        "server/lakestore_server/edge/iceberg_rest.py",
+    ),
+    "uvicorn": ("server/lakestore_server/edge/http.py", "server/lakestore_server/edge/http_connection.py"),
 }
 """Technology lives in the module named after it (docs/architecture.md §1)."""
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "server/": ("lakestore.tiering", "lakestore.spark", "lakestore.client", "lakestore.cli", "tests"),
-    "tiering/": ("lakestore.server", "lakestore.cli", "tests"),
-    "spark_reader/": ("lakestore.server", "lakestore.tiering", "lakestore.cli", "tests"),
-    "lakestore/union/": ("lakestore.server", "lakestore.tiering", "lakestore.spark", "lakestore.cli", "tests"),
+    "server/": ("lakestore_tiering", "lakestore_spark", "lakestore.client", "lakestore.cli", "tests"),
+    "tiering/": ("lakestore_server", "lakestore.cli", "tests"),
+    "spark_reader/": ("lakestore_server", "lakestore_tiering", "lakestore.cli", "tests"),
+    "lakestore/union/": ("lakestore_server", "lakestore_tiering", "lakestore_spark", "lakestore.cli", "tests"),
     "lakestore/": ("tests", "jepsen"),
-    "jepsen/": ("lakestore.server", "tests"),
+    "jepsen/": ("lakestore_server", "tests"),
 }
 """Folder -> modules that it must not import."""
 
-BROAD_EXCEPT_ALLOWED = {"server/engine.py", "server/grpc_server.py", "server/catalog/rest.py", "lakestore/cli/main.py"}
+BROAD_EXCEPT_ALLOWED = {
+    "server/lakestore_server/commit/engine.py",
+    "server/lakestore_server/edge/grpc.py",
+    "server/lakestore_server/edge/iceberg_rest.py",
+    "lakestore/cli/main.py",
+}
 """Where any defect ends: the commit loop, each port, the command line."""
 
 PRINT_ALLOWED = ("lakestore/cli/", "lakestore/demo/", "tests/", "jepsen/", "examples/")
@@ -116,15 +136,9 @@ def _parsed(text: str) -> ast.Module:
 
 
 def _sources() -> list[Source]:
-    """Every Python file once: the symlinks in lakestore/ and generated code are left out."""
-    found = []
-    for folder in CODE:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            relative = path.relative_to(ROOT)
-            linked = any((ROOT / parent).is_symlink() for parent in relative.parents)
-            if not linked and "_pb2" not in path.name:
-                found.append(Source(relative.as_posix(), path.read_text()))
-    return found
+    """Every Python file, less generated code."""
+    paths = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py")) if "_pb2" not in path.name]
+    return [Source(path.relative_to(ROOT).as_posix(), path.read_text()) for path in paths]
 
 
 SOURCES = _sources()
@@ -231,7 +245,7 @@ def misplaced_imports(source: Source) -> Iterator[str]:
             if module == banned or module.startswith(f"{banned}."):
                 yield f"{line}: {layer} does not import {banned}"
         if top in ("server", "tiering", "spark_reader"):
-            yield f"{line}: {top} is imported as lakestore.{top.removesuffix('_reader')}"
+            yield f"{line}: {top} is imported as lakestore_{top.removesuffix('_reader')}"
 
 
 def missing_module_docstring(source: Source) -> Iterator[str]:
@@ -281,6 +295,49 @@ def test_every_file_keeps_the_rule(rule: Rule) -> None:
     assert not complaints, "\n" + "\n".join(complaints)
 
 
+UPWARD_STILL = {
+    ("lakestore.client", "lakestore_server.changes"),
+    ("lakestore.client", "lakestore_server.host"),
+    ("lakestore.client", "lakestore_server.main"),
+    ("lakestore.client", "lakestore_server.service"),
+    ("lakestore_server.access", "lakestore_server.commit"),
+    ("lakestore_server.access", "lakestore_server.iceberg"),
+    ("lakestore_server.commit", "lakestore_server.duties"),
+    ("lakestore_server.commit", "lakestore_server.read"),
+    ("lakestore_server.files", "lakestore_server.iceberg"),
+    ("lakestore_server.read", "lakestore_server.iceberg"),
+    ("lakestore_server.state", "lakestore_server.files"),
+    ("lakestore_server.state", "lakestore_server.iceberg"),
+}
+"""Arrows between rooms that have still to go."""
+
+
+def test_rooms_import_downwards_only() -> None:
+    drawn = house.arrows(house.imports(house.modules()))
+    complaints = list(house.upward({pair: found for pair, found in drawn.items() if pair not in UPWARD_STILL}))
+    assert not complaints, "\n" + "\n".join(complaints)
+    assert set(drawn) >= UPWARD_STILL, "an arrow is gone: take it off the list"
+
+
+def test_an_upward_import_is_found() -> None:
+    planted = [house.Import("lakestore_server.files.journal", "lakestore_server.commit.engine", 1)]
+    assert list(house.upward(house.arrows(iter(planted))))
+    planted = [house.Import("lakestore_server.files.journal", "lakestore_server.index.keys", 1)]
+    assert list(house.upward(house.arrows(iter(planted)))), "rooms of one floor know nothing of each other"
+
+
+def test_every_room_says_what_lives_there() -> None:
+    known = house.modules()
+    packages = {module: path for module, path in known.items() if path.name == "__init__.py"}
+    empty = [module for module, path in packages.items() if not ast.get_docstring(_parsed(path.read_text()))]
+    assert not [module for module in empty if module != "lakestore.v1"]
+
+
+def test_no_symlink_stands_in_for_a_package() -> None:
+    folders = [ROOT / name for name in (*PRODUCT, "tests", "proto")]
+    assert not [path for folder in folders for path in folder.rglob("*") if path.is_symlink()]
+
+
 def test_every_limit_is_used() -> None:
     names = [field.name for field in fields(Limits)]
     rest = "\n".join(source.text for source in SOURCES if source.product and source.path != "lakestore/limits.py")
@@ -317,7 +374,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     prints: ("server/x.py", "print(1)\n"),
     unfinished: ("server/x.py", "x = 1  # TO" + "DO later\n"),
     broad_excepts: ("server/x.py", "try:\n    f()\nexcept Exception:\n    pass\n"),
-    impure_cores: ("server/assign.py", "import time\n\nx = time.time()\n"),
+    impure_cores: ("server/lakestore_server/commit/numbering.py", "import time\n\nx = time.time()\n"),
     misplaced_imports: ("server/x.py", "import grpc\n"),
     missing_module_docstring: ("server/x.py", "x = 1\n"),
     missing_public_docstrings: ("server/x.py", '"""X."""\n\n\ndef f() -> None:\n    pass\n'),
@@ -333,10 +390,10 @@ def test_a_planted_violation_is_found(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("server/x.py", "from lakestore.tiering import flush\n"),
+        ("server/x.py", "from lakestore_tiering import flush\n"),
         ("server/x.py", "from lakestore import client\n"),
-        ("lakestore/schema.py", "import lmdb\n"),
-        ("spark_reader/x.py", "import lakestore.server.engine\n"),
+        ("lakestore/model/table.py", "import lmdb\n"),
+        ("spark_reader/x.py", "import lakestore_server.commit.engine\n"),
         ("server/x.py", "from server import engine\n"),
     ],
 )

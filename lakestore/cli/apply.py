@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestore import tablefile
+from lakestore.cli import table_file
+from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import emit_json
-from lakestore.cli.server import connected, json_option, server_option
 from lakestore.errors import Invalid
 from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, altered, to_json
-from lakestore.merge import UPSERT
-from lakestore.schema import Column, Table
-from lakestore.schema import Lake as LakeOptions
-from lakestore.ttl import span
+from lakestore.model.merge_engines import UPSERT
+from lakestore.model.table import Column, Table
+from lakestore.model.table import Lake as LakeOptions
+from lakestore.model.ttl import span
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -62,7 +62,7 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
     The whole file is checked before the first change. Tables that it does not name are left alone. A column is
     renamed with `renamed_from:` in the file, and dropped only if --allow-drop names it.
     """
-    wanted = tablefile.parse(path.read_text(), path.name)
+    wanted = table_file.parse(path.read_text(), path.name)
     with connected(server) as lake:
         there = {table.name: table.definition for table in lake.tables()}
         moves = _moves(wanted, there)
@@ -85,7 +85,7 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
     return PENDING if plan and pending else 0
 
 
-def _moves(wanted: Sequence[tablefile.WantedTable], there: dict[str, Table]) -> list[Move]:
+def _moves(wanted: Sequence[table_file.WantedTable], there: dict[str, Table]) -> list[Move]:
     """All that is to be done, or `Invalid` with everything that cannot be."""
     moves: list[Move] = []
     problems: list[str] = []
@@ -95,7 +95,7 @@ def _moves(wanted: Sequence[tablefile.WantedTable], there: dict[str, Table]) -> 
             if before is None:
                 moves.append(Move(None, table.definition()))
             else:
-                steps = tablefile.steps_between(before, table)
+                steps = table_file.steps_between(before, table)
                 moves.append(Move(before, altered(before, steps), tuple(steps)))
         except Invalid as error:
             named = table.name in error.message

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from lakestore.cli.connection import json_option
 from lakestore.cli.output import emit, emit_json, emit_lines
-from lakestore.cli.server import json_option
 
 
 @click.command()
@@ -22,7 +22,7 @@ def inspect(context: click.Context, paths: tuple[Path, ...], rows: bool, as_json
     From the bytes alone: nothing is changed and no server is needed. Damaged files are described up to the damage; the
     exit code is then 1.
     """
-    from lakestore.server.inspect.look import look
+    from lakestore_server.operate.inspect.file import look
 
     damaged = False
     listed: list[dict[str, Any]] = []

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from lakestore import python_rows
 from lakestore.errors import Invalid
-from lakestore.types import parts
+from lakestore.model.types import parts
+from lakestore.rows import python
 
 _BLOCK_BYTES = 8 << 20
 _LINES = 10_000
@@ -64,7 +64,7 @@ def _refuse_line(path: Path, wanted: pa.Schema) -> None:
             place = f"{path}, line {number}"
             row = _row(line, wanted, place)
             try:
-                python_rows.of_dicts([row], wanted)
+                python.of_dicts([row], wanted)
             except Invalid as error:
                 raise Invalid(f"{place}, {error.message}") from error
 
@@ -84,7 +84,7 @@ def by_hand(kind: pa.DataType) -> bool:
 def _read_by_hand(path: Path, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
     blank = dict.fromkeys(wanted.names)
     for found in rows(path, wanted):
-        yield from python_rows.of_dicts([blank | row for row in found], wanted).to_batches()
+        yield from python.of_dicts([blank | row for row in found], wanted).to_batches()
 
 
 def _row(line: str, wanted: pa.Schema, place: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from lakestore.cli import apply, data, inspect, keep, look, prove, rights, run
+from lakestore.cli import apply, backup, inspect, rows, serve, tables, token, verify
 from lakestore.errors import LakestoreError
 
 FAILED, INTERRUPTED = 1, 130
@@ -25,7 +25,7 @@ def _first_sentence(text: str) -> str:
     return " ".join(text.partition("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
 
 
-for group in (run, apply, look, data, prove, inspect, rights, keep):
+for group in (serve, apply, tables, rows, verify, inspect, token, backup):
     for command in group.COMMANDS:
         command.short_help = _first_sentence(command.help or "")
         cli.add_command(command)

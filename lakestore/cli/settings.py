@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 import click
 
-from lakestore import config
-from lakestore.config import Given, Option
 from lakestore.errors import Invalid
-from lakestore.server.settings import Settings
+from lakestore.model import settings
+from lakestore.model.settings import Given, Option
+from lakestore_server.settings import Settings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def setting_flags(command: _Command) -> _Command:
     """The flags of the server's settings."""
-    for each in reversed(config.options(Settings)):
+    for each in reversed(settings.options(Settings)):
         if each.flag:
             lone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if each.kind is bool else {}
             name = each.name.replace(".", "__")
@@ -45,4 +45,4 @@ def config_of(file: Path | None, flags: Mapping[str, Any]) -> Given[Settings]:
         text = file.read_text() if file else ""
     except UnicodeDecodeError as error:
         raise Invalid(f"{file} is not text in UTF-8") from error
-    return config.read(Settings, file=str(file or ""), text=text, environment=os.environ, flags=given)
+    return settings.read(Settings, file=str(file or ""), text=text, environment=os.environ, flags=given)

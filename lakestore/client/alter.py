@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakestore import rows
 from lakestore.errors import Invalid
 from lakestore.evolution import (
     OPTIONS,
@@ -21,8 +20,9 @@ from lakestore.evolution import (
     WidenColumn,
     renames,
 )
-from lakestore.schema import Table
-from lakestore.types import type_name
+from lakestore.model.table import Table
+from lakestore.model.types import type_name
+from lakestore.rows import ipc
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -77,16 +77,16 @@ def _added(name: str, kind: pa.DataType | pa.Field, default: Any, new_rows_only:
 
 def fitting(lake: Lake, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
     """A user's rows, and the version whose names they use: a name that is not known has the table looked at anew."""
-    data = rows.readable_again(data)
-    batch = rows.from_user(data, definition.schema)
+    data = ipc.readable_again(data)
+    batch = ipc.from_user(data, definition.schema)
     if {column.name for column in definition.columns}.issuperset(batch.schema.names):
         return definition, batch
     newest = lake.table(definition.name).definition
     if newest == definition:
         return definition, batch
-    return newest, rows.from_user(data, newest.schema)
+    return newest, ipc.from_user(data, newest.schema)
 
 
 def fitting_parts(lake: Lake, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
     """As `fitting`, in parts that name the same columns where the merge engine asks for it."""
-    return [fitting(lake, definition, part) for part in rows.by_columns(data, definition)]
+    return [fitting(lake, definition, part) for part in ipc.by_columns(data, definition)]

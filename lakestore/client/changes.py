@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakestore import moments, where
-from lakestore.client.resume import Resumed
+from lakestore.client.reconnecting import Resumed
 from lakestore.client.retry import Backoff
-from lakestore.client.share import Share
+from lakestore.client.shared_position import Share
 from lakestore.client.transport import LocalTransport, Transport
 from lakestore.errors import Fenced, Internal, Invalid, LakestoreError, error_of
-from lakestore.schema import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
-from lakestore.token import Place, Token
+from lakestore.model import times
+from lakestore.model.table import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
+from lakestore.model.token import Place, Token
+from lakestore.rows import condition as where
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
@@ -221,8 +222,8 @@ def request(
         member=member,
         session=secrets.randbits(63) | 1 if member else 0,
         tables=tables,
-        start=moments.start_text(start),
-        until=moments.until_text(until),
+        start=times.start_text(start),
+        until=times.until_text(until),
         before_images=before_images,
         columns=list(columns or ()),
         subscription=subscription or "",

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from lakestore import evolution, moments
+from lakestore import evolution
 from lakestore.client import credentials
 from lakestore.client import transport as transports
 from lakestore.client.alter import fitting_parts
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
-from lakestore.client.combine import Combiner
+from lakestore.client.group_commit import Combiner
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import within
 from lakestore.client.table import Table
@@ -28,19 +28,20 @@ from lakestore.client.writer import change
 from lakestore.errors import Invalid
 from lakestore.evolution import Step
 from lakestore.limits import DEFAULT, WIDEST, Limits
-from lakestore.merge import Merge
-from lakestore.moments import At, position_text
-from lakestore.schema import Table as Definition
-from lakestore.schema import define
-from lakestore.token import Token
-from lakestore.ttl import TOMBSTONE_SECONDS
+from lakestore.model import times
+from lakestore.model.merge_engines import Merge
+from lakestore.model.table import Table as Definition
+from lakestore.model.table import define
+from lakestore.model.times import At, position_text
+from lakestore.model.token import Token
+from lakestore.model.ttl import TOMBSTONE_SECONDS
 from lakestore.union import sql as union_sql
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
 
 if TYPE_CHECKING:
-    from lakestore.server.clock import Clock
-    from lakestore.server.disk import Disk
+    from lakestore_server.host.clock import Clock
+    from lakestore_server.host.disk import Disk
 
 
 class Commit:
@@ -289,7 +290,7 @@ class Lake:
                 s.name,
                 tuple(s.tables),
                 s.token,
-                moments.moment_of(s.acked_us),
+                times.moment_of(s.acked_us),
                 s.behind,
                 s.snapshot,
                 s.shared,
@@ -364,8 +365,8 @@ def open(
     limits: Limits = DEFAULT,
 ) -> Lake:
     """The whole server inside this process, without a network."""
-    from lakestore.server.main import Server
-    from lakestore.server.settings import Settings
+    from lakestore_server.main import Server
+    from lakestore_server.settings import Settings
 
     server = Server(Settings(data=Path(folder), warehouse=warehouse or "", limits=limits), disk=disk, clock=clock)
     transport: Any = transports.LocalTransport(server.service)

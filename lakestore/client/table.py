@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from lakestore import rows
-from lakestore.client import lookups
+from lakestore.client import lookup as lookups
 from lakestore.client.alter import fitting, fitting_parts, steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
-from lakestore.client.combine import Write
+from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
 from lakestore.client.writer import Writer, change
 from lakestore.evolution import Step
-from lakestore.moments import At, position_text
-from lakestore.schema import Table as Definition
+from lakestore.model.table import Table as Definition
+from lakestore.model.times import At, position_text
+from lakestore.rows import ipc
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -87,7 +87,7 @@ class Table:
         Of several clients that insert one key at once exactly one does, and all are given its row. `last_result` counts
         inserted and ignored ones.
         """
-        data = rows.readable_again(data)
+        data = ipc.readable_again(data)
         version, batch = fitting(self._lake, self.definition, data)
         token = self._write(pb.INSERT, data)
         return lookups.lookup(self._lake, version, batch, at=token)

@@ -18,17 +18,17 @@ from weakref import WeakSet
 
 import grpc
 
-from lakestore import rpc
 from lakestore.client.credentials import NOTHING, Credentials
 from lakestore.client.retry import seconds_left, within
 from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 
 if TYPE_CHECKING:
-    from lakestore.server.feed_cache import Prepared
-    from lakestore.server.service import Service
+    from lakestore_server.changes.batch_cache import Prepared
+    from lakestore_server.service import Service
 
 CALL_SECONDS = 120.0
 BACKUP_SECONDS = 86_400.0

@@ -16,12 +16,12 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lakestore import rows
 from lakestore.client.producer import Producer
 from lakestore.client.retry import Backoff, seconds_left
 from lakestore.client.transport import PROCESS, Transport
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, error_of
-from lakestore.schema import Table
+from lakestore.model.table import Table
+from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 
 IN_FLIGHT_MAX = 16
@@ -97,7 +97,7 @@ class Writer:
 
     def _put(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str) -> None:
         PROCESS.check()
-        batches = [rows.from_user(part, self._table.schema) for part in rows.by_columns(data, self._table)]
+        batches = [ipc.from_user(part, self._table.schema) for part in ipc.by_columns(data, self._table)]
         pending = _Pending(kind, batches, progress)
         with self._state:
             room = self._state.wait_for(lambda: self._has_room(pending.nbytes), seconds_left(PUT_SECONDS))
@@ -262,5 +262,5 @@ def change(
     table: str, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch], schema_id: int | None = None
 ) -> pb.Change:
     """Rows as a change on the wire, with the names of a schema version: the server's newest when none is said."""
-    data = rows.encode(batches[0].schema, batches)
-    return pb.Change(table=table, kind=kind, rows=data, crc32c=rows.crc32c(data), schema_id=schema_id)
+    data = ipc.encode(batches[0].schema, batches)
+    return pb.Change(table=table, kind=kind, rows=data, crc32c=ipc.crc32c(data), schema_id=schema_id)

@@ -24,10 +24,10 @@ from lakestore.demo.processes import Process, free_ports
 from lakestore.demo.reader import Answer, Reader
 from lakestore.demo.shop import EVENTS, ORDERS, TABLES_FILE, State, definitions
 from lakestore.errors import LakestoreError, Unavailable
-from lakestore.union import lake as cold
+from lakestore.union import lake_files as cold
 from lakestore.union import plan
+from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.verify import verify
 
 BUILD = TABLES_FILE.parents[2] / "build"
 START_SECONDS = 30

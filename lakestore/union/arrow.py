@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore import rows
 from lakestore.errors import Invalid
-from lakestore.schema import LAKE_OFFSET, Table
+from lakestore.model.table import LAKE_OFFSET, Table
+from lakestore.rows import ipc
+from lakestore.rows.condition import RowFilter
 from lakestore.union import plan
 from lakestore.union.cut import Cut
 from lakestore.union.plan import TableScan
-from lakestore.where import RowFilter
 
 BATCH_ROWS_MAX = 131_072
 
@@ -49,9 +49,9 @@ def execute(
 
 def _alive(cut: Cut, scan: TableScan, needed: list[str], condition: RowFilter | None) -> Iterator[pa.RecordBatch]:
     if scan.in_lake:
-        from lakestore.union import lake  # PyIceberg takes half a second to import, and a server never needs it
+        from lakestore.union import lake_files  # PyIceberg takes half a second to import, and a server never needs it
 
-        yield from lake.read(scan, needed, condition)
+        yield from lake_files.read(scan, needed, condition)
     yield from hot(cut, scan, needed)
 
 
@@ -61,7 +61,7 @@ def hot(cut: Cut, scan: TableScan, columns: Sequence[str]) -> Iterator[pa.Record
     for split in scan.hot_splits():
         cut.keep()
         for message in cut.transport.fetch(plan.fetch_request(scan, split, columns, cut.plan.lease)):
-            for batch in rows.decode_trusted(message.rows, crc=message.crc32c):
+            for batch in ipc.decode_trusted(message.rows, crc=message.crc32c):
                 yield _declared(batch, declared)
 
 

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 from lakestore import limits
 from lakestore.errors import Invalid, NotFound, Unavailable
-from lakestore.token import Token
+from lakestore.model.token import Token
 from lakestore.union import plan
 from lakestore.v1 import lakestore_pb2 as pb
 

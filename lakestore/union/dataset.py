@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lakestore.errors import LakestoreError
+from lakestore.rows.condition import RowFilter, row_filter
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.union.plan import TableScan
-from lakestore.where import RowFilter, row_filter
 
 
 class Rows(ds.Dataset):  # type: ignore[misc]

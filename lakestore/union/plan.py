@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore.errors import Internal, NotFound
-from lakestore.offsets import OffsetSet
-from lakestore.schema import Table
+from lakestore.model.table import Table
+from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
 
 SPLIT_ROWS = 1 << 20

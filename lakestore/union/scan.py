@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakestore import where
 from lakestore.errors import Invalid
-from lakestore.token import Token
+from lakestore.model.token import Token
+from lakestore.rows import condition as where
+from lakestore.rows.condition import RowFilter
 from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut, Source, opened
 from lakestore.union.plan import TableScan
-from lakestore.where import RowFilter
 
 if TYPE_CHECKING:
     import pandas as pd

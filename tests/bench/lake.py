@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 import lakestore
 from lakestore.client import writer
-from lakestore.spark.session import attach, session
-from lakestore.spark.sql import SparkLake
-from lakestore.tiering.service import Tierer
+from lakestore_spark.session import attach, session
+from lakestore_spark.spark_lake import SparkLake
+from lakestore_tiering.service import Tierer
 from tests.bench.report import Figure
 from tests.support.process import ServerProcess
 

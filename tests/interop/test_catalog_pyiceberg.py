@@ -28,8 +28,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from lakestore.errors import Unavailable
-from lakestore.server.catalog.ledger import CatalogChange
-from lakestore.server.catalog.rest import VERBS, routes
+from lakestore_server.edge.iceberg_rest import VERBS, routes
+from lakestore_server.iceberg.ledger import CatalogChange
 from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, world
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": pa.array(["a", "b", "c"])})

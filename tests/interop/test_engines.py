@@ -19,12 +19,12 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
 import lakestore as ls
-from lakestore.server.main import Server
-from lakestore.server.settings import Settings
 from lakestore.spark import SparkLake, session
-from lakestore.tiering import Tierer
-from lakestore.verify import verify
-from tests.integration.conftest import SPARK_CONF
+from lakestore.union.verify import verify
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings
+from lakestore_tiering import Tierer
+from tests.lake.conftest import SPARK_CONF
 
 pytestmark = pytest.mark.spark
 

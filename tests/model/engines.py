@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from lakestore.schema import Table
-from lakestore.types import arrow_type
+from lakestore.model.table import Table
+from lakestore.model.types import arrow_type
 from tests.model.merging import Key, Merged, Row
 
 EPOCH = datetime(1970, 1, 1)

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.client.writer import change as wire_change
-from lakestore.livesum import live_sum
-from lakestore.server.commit_queue import Task
-from lakestore.server.writes import Writes
+from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.producers import Writes
+from lakestore_server.commit.queue import Task
 from tests.model.engines import EPOCH, SPECS, IdRow, Mirror, batch_of, by_id, folded
 from tests.model.harness import Harness
 from tests.model.merging import Key, Row

@@ -15,12 +15,12 @@ from lakestore.client.transport import LocalTransport
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import LakestoreError
 from lakestore.limits import DEFAULT, Limits
-from lakestore.livesum import live_sum
-from lakestore.server.main import Server
-from lakestore.server.settings import Settings
-from lakestore.token import Token
-from lakestore.types import arrow_type, type_name
+from lakestore.model.token import Token
+from lakestore.model.types import arrow_type, type_name
+from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings
 from tests.model.model import Change, Cut, Field, Row, TableModel
 from tests.support.log_start import compact, move_log_start
 from tests.support.simdisk import SimDisk

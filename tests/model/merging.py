@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from lakestore.schema import Table
+from lakestore.model.table import Table
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]

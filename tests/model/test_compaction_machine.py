@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lakestore.errors import LakestoreError, PositionExpired
 from lakestore.evolution import AddColumn
 from lakestore.limits import Limits
-from lakestore.server.compaction import Base
-from lakestore.token import Token
+from lakestore.model.token import Token
+from lakestore_server.duties.compaction import Base
 from tests.model.harness import SCHEMAS, Harness
 from tests.model.model import Change, Field, Model, Row
 

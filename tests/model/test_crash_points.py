@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakestore.errors import LakestoreError
-from lakestore.server.crash_points import CrashPoint
+from lakestore_server.host.crash_points import CrashPoint
 from tests.model.model import Change
 from tests.model.test_every_step import LAST, Story
 

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lakestore.errors import Invalid, LakestoreError, PositionExpired
 from lakestore.evolution import AddColumn, DropColumn, RenameColumn, SetOptions, Step
-from lakestore.token import Token
+from lakestore.model.token import Token
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.model.engines import SPECS, TTL, IdRow, Mirror, Op, ops, series
 from tests.model.engines_harness import COUNTS, EnginesHarness, Written

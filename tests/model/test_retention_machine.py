@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lakestore.errors import LakestoreError, PositionExpired
-from lakestore.livesum import live_sum
-from lakestore.token import Token
+from lakestore.model.token import Token
+from lakestore.rows.live_sum import live_sum
 from lakestore.union.cut import Cut
 from tests.support.kept import DAY, SCHEMA, Kept
 from tests.support.simdisk import SimDisk

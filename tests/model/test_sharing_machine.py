@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lakestore.client.changes import ChangeBatch
 from lakestore.errors import Fenced, LakestoreError, Unavailable
-from lakestore.server.subscription import Mark
-from lakestore.token import Part, Token
+from lakestore.model.token import Part, Token
+from lakestore_server.state.subscription import Mark
 from tests.support.kept import SCHEMA, Kept
 from tests.support.sharing import Consumer
 from tests.support.simdisk import SimDisk

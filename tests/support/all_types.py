@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from lakestore import types
+from lakestore.model import types
 
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from lakestore import rows
 from lakestore.errors import LakestoreError
+from lakestore.rows import ipc
 
 INPUT_SECONDS = 5
 MEMORY_BYTES_MAX = 1 << 30
@@ -103,7 +103,7 @@ def inputs(seed: int, count: int) -> Iterator[bytes]:
 def walked(data: bytes) -> bool:
     """Whether the input was taken; its rows are then walked through."""
     try:
-        batch = rows.decode(data)
+        batch = ipc.decode(data)
     except LakestoreError as error:
         assert error.kind in ("Invalid", "Exhausted"), repr(error)
         return False

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore.schema import Table, define
-from lakestore.server.catalog.catalog import Catalog, Name, TableChange
-from lakestore.server.catalog.ledger import CatalogChange, SetNamespace
-from lakestore.server.catalog.schemas import Json
-from lakestore.server.catalog.store import LocalStorage, Store, Stored
+from lakestore.model.table import Table, define
+from lakestore_server.iceberg.catalog import Catalog, Name, TableChange
+from lakestore_server.iceberg.ledger import CatalogChange, SetNamespace
+from lakestore_server.iceberg.metadata_store import LocalStorage, Store, Stored
+from lakestore_server.iceberg.schemas import Json
 from tests.support.memory_ledger import MemoryLedger
 
 UUID = "11111111-2222-4333-8444-555555555555"

@@ -20,10 +20,10 @@ from unittest import mock
 import click
 
 from lakestore.limits import Limits
-from lakestore.server import main
-from lakestore.server.crash_points import CrashPoint
-from lakestore.server.disk import RealDisk, RealFile
-from lakestore.server.settings import Settings
+from lakestore_server import main
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import RealDisk, RealFile
+from lakestore_server.settings import Settings
 
 SMALL = Limits(journal_checkpoint_bytes=16 << 10, disk_free_bytes=1 << 20)
 """Checkpoints come often, and a disk is full soon."""

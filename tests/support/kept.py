@@ -11,11 +11,11 @@ import pyarrow as pa
 import lakestore as ls
 from lakestore.client.transport import LocalTransport
 from lakestore.limits import Limits
-from lakestore.server.catalog.ledger import CatalogChange, Pointer, SetPointer, TierRecord
-from lakestore.server.disk import Disk
-from lakestore.server.main import Server
-from lakestore.server.settings import Settings
-from lakestore.server.state import TableState
+from lakestore_server.host.disk import Disk
+from lakestore_server.iceberg.ledger import CatalogChange, Pointer, SetPointer, TierRecord
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings
+from lakestore_server.state.state import TableState
 
 SCHEMA = pa.schema([("v", pa.int64())])
 START_US = 1_790_000_000_000_000

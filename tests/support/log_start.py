@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lakestore.server.engine import Engine
-from lakestore.server.journal import Frame
-from lakestore.server.segment import Segment
-from lakestore.server.state import State
+from lakestore_server.commit.engine import Engine
+from lakestore_server.files.journal import Frame
+from lakestore_server.files.segment import Segment
+from lakestore_server.state.state import State
 
 
 def move_log_start(engine: Engine, name: str, lsn: int | None = None) -> int:

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 
-from lakestore.livesum import moved
-from lakestore.schema import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET
-from lakestore.server.main import Server
+from lakestore.model.table import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET
+from lakestore.rows.live_sum import moved
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.main import Server
 
 
 class LogTierer:

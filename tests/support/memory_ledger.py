@@ -5,14 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from lakestore.schema import Table
-from lakestore.server import catalog_log
-from lakestore.server.catalog.ledger import (
-    CatalogChange,
-    Pointer,
-    SetPointer,
-    TierRecord,
-)
+from lakestore.model.table import Table
+from lakestore_server.files import catalog_records
+from lakestore_server.iceberg.ledger import CatalogChange, Pointer, SetPointer, TierRecord
 
 
 class MemoryLedger:
@@ -20,8 +15,8 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spaces: catalog_log.Namespaces = {}
-        self._pointers: catalog_log.Pointers = {}
+        self._spaces: catalog_records.Namespaces = {}
+        self._pointers: catalog_records.Pointers = {}
         self._tiers: dict[str, dict[int, TierRecord]] = {}
         self._keys: set[str] = set()
         self.tables: dict[str, Table] = {}
@@ -66,8 +61,8 @@ class MemoryLedger:
     def commit(self, change: CatalogChange) -> None:
         with self._lock:
             spaces, pointers = dict(self._spaces), dict(self._pointers)
-            catalog_log.check(change, spaces, pointers)
-            catalog_log.apply(change, spaces, pointers)
+            catalog_records.check(change, spaces, pointers)
+            catalog_records.apply(change, spaces, pointers)
             self._spaces, self._pointers = spaces, pointers
             for step in change.steps:
                 if isinstance(step, SetPointer):

@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 import lakestore as ls
-from lakestore.bitmaps import bitmap
 from lakestore.client.writer import change
-from lakestore.merge import aggregate, versioned
-from lakestore.server.commit_queue import Task
-from lakestore.server.engine import Engine
+from lakestore.model.merge_engines import aggregate, versioned
+from lakestore.rows.bitmaps import bitmap
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.queue import Task
 from tests.model.merging import Key, Merged, Row
 
 KINDS = {"upsert": pb.UPSERT, "delete": pb.DELETE, "insert": pb.INSERT}

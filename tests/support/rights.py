@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from lakestore.server.auth import TOKEN_PREFIX, hash_of
+from lakestore_server.access.principals import TOKEN_PREFIX, hash_of
 
 Grants = Mapping[str, Sequence[str]]
 """Pattern to rights."""

@@ -6,13 +6,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from lakestore.client.changes import ChangeBatch
-from lakestore.client.share import Share
-from lakestore.server.feed_batches import Shape
-from lakestore.server.reads import DeadCache
-from lakestore.server.sharing.stream import MemberStream
-from lakestore.server.subscriptions import Subscriptions
-from lakestore.token import Place, Token
+from lakestore.client.shared_position import Share
+from lakestore.model.token import Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.changes.batches import Shape
+from lakestore_server.changes.shared.stream import MemberStream
+from lakestore_server.changes.subscriptions import Subscriptions
+from lakestore_server.read.rows import DeadCache
 from tests.support.kept import Kept
 
 

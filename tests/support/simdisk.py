@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lakestore.server.crash_points import CrashPoint
+from lakestore_server.host.crash_points import CrashPoint
 
 SECTOR = 512
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakestore.client.changes import ChangeBatch, ChangeStream, request
 from lakestore.errors import Unavailable
 from lakestore.limits import Limits
-from lakestore.token import Token
+from lakestore.model.token import Token
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.folding import values
 from tests.support.kept import DAY, Kept

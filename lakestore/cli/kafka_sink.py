@@ -1,0 +1,92 @@
+"""`lakestore changes --to kafka`: options of the sink, and how it runs until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from lakestore.cli.output import Progress
+from lakestore.errors import Invalid
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+    from lakestore.connect.kafka_sink import Written
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--to", {"type": click.Choice(["kafka"]), "help": "Write to Kafka, exactly once, instead of printing."}),
+    ("--bootstrap", {"metavar": "HOST:PORT", "help": "A broker of Kafka."}),
+    ("--topic", {"help": "Kafka topic, made if absent; with several tables it holds {table}."}),
+    ("--name", {"help": "The sink's name, under which Kafka keeps its position; by default the topic's."}),
+    ("--restart", {"is_flag": True, "help": "Begin at --start again, wherever the sink stands."}),
+    ("--tombstones/--no-tombstones", {"default": True, "help": "A null value after each delete (Kafka); by default."}),
+    (
+        "--partitions",
+        {"type": click.IntRange(min=1), "help": "Of a new topic; by default the table's buckets."},
+    ),
+    ("--kafka-option", {"multiple": True, "metavar": "K=V", "help": "A setting of librdkafka; may be repeated."}),
+)
+
+
+def sink_options(command: _Command) -> _Command:
+    """What a sink may be told."""
+    for name, said in reversed(_OPTIONS):
+        command = click.option(name, **said)(command)
+    return command
+
+
+def check_unused(said: dict[str, Any]) -> None:
+    """Refuse options of a sink where there is none."""
+    for name, value in (said | {"tombstones": not said["tombstones"]}).items():
+        if value:
+            option = "no-tombstones" if name == "tombstones" else name.replace("_", "-")
+            raise Invalid(f"--{option} is an option of a sink: say --to kafka as well")
+
+
+def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
+    """Run a sink until its end; SIGTERM and SIGINT end it after the transaction under way."""
+    try:
+        from lakestore.connect.kafka_sink import KafkaSink
+    except ImportError as error:
+        raise Invalid("Kafka needs the package confluent-kafka: pip install 'lakestore[kafka]'") from error
+    if not said["bootstrap"] or not said["topic"]:
+        raise Invalid("--to kafka needs --bootstrap HOST:PORT and --topic NAME")
+    progress = Progress(f"{', '.join(tables)} → {said['topic']}")
+
+    def shown(written: Written) -> None:
+        progress.add(written.events - progress.rows)
+
+    sink = KafkaSink(
+        lake,
+        tables,
+        bootstrap=said["bootstrap"],
+        topic=said["topic"],
+        name=said["name"] or "",
+        format=said["format"],
+        start=said["start"],
+        where=said["where"],
+        restart=said["restart"],
+        tombstones=said["tombstones"],
+        partitions=said["partitions"] or 0,
+        options=_options(said["kafka_option"]),
+        progress=shown,
+        noted=lambda sentence: click.echo(sentence, err=True),
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sink.stop())
+    written = sink.run(until=until)
+    progress.done()
+    click.echo(f"token: {written.token}" if written.token else "no changes", err=True)
+
+
+def _options(texts: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Invalid(f"--kafka-option {text!r} is not of the form name=value")
+        found[name] = value
+    return found

@@ -1,0 +1,129 @@
+"""Commands that run for long: serve, tier, demo."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.output import emit
+from lakestore.cli.settings import config_of, setting_flags
+from lakestore.errors import Invalid
+
+if TYPE_CHECKING:
+    from lakestore.client.credentials import Credentials
+    from lakestore.client.lake import Lake
+    from lakestore_tiering.service import Outcome
+
+DEMO_SECONDS = 60
+
+
+@click.command()
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="LAKESTORE_CONFIG",
+    help="A server.yaml; variables win over it, flags over both.",
+)
+@click.option("--print-config", is_flag=True, help="Print every setting with its origin, and end.")
+@setting_flags
+def serve(config: Path | None, print_config: bool, **flags: Any) -> None:
+    """Run the server until it is told to stop.
+
+    Every setting, docs/settings.md names them, may stand in the file or in a variable LAKESTORE_NAME.
+    """
+    given = config_of(config, flags)
+    if print_config:
+        click.echo("\n".join(given.lines()))
+        return
+    settings = given.settings()
+    from lakestore_server import main as server
+
+    server.serve(settings, click.echo)
+
+
+@click.command()
+@click.option("--master", help="Where Spark runs: local[*], spark://…, yarn, k8s://…  [default: local[*]]")
+@click.option("--once", is_flag=True, help="One round for what is hot now, then exit.")
+@click.option("--table", help="With --once: only this table.")
+@server_option
+@json_option
+def tier(master: str | None, once: bool, table: str | None, server: str, as_json: bool) -> None:
+    """Move rows into the lake, compact and expire there, with Spark; for ever, or once."""
+    if table and not once:
+        raise Invalid("--table goes with --once: the service tiers every table by its freshness")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    stop = stopped_by_signals()
+    with connected(server) as lake:
+        if table:
+            lake.table(table)
+        spark = _session(server, master, lake.transport.credentials)
+        try:
+            _tier(lake, spark, stop, table, once=once, as_json=as_json)
+        finally:
+            spark.stop()
+
+
+def _tier(lake: Lake, spark: Any, stop: threading.Event, table: str | None, *, once: bool, as_json: bool) -> None:
+    from lakestore_tiering.service import Tierer
+
+    with Tierer(lake, spark) as tierer:
+        if once:
+            emit([_round(outcome) for outcome in tierer.run_once(table)], as_json=as_json, empty="no tables yet")
+            return
+        click.echo(f"tiering {lake.address}; Ctrl-C ends it", err=True)
+        tierer.run_forever(stop)
+
+
+def _round(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "table": outcome.table,
+        "flushed": outcome.flushed.rows if outcome.flushed else 0,
+        "died": outcome.flushed.deaths if outcome.flushed else 0,
+        "compacted": outcome.compacted is not None,
+        "expired": outcome.expired,
+        "seconds": round(outcome.seconds, 1),
+    }
+
+
+def _session(server: str, master: str | None, credentials: Credentials) -> Any:
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        raise Invalid("Spark needs a JDK 17 or newer: install one, or set JAVA_HOME to it")
+    try:
+        from lakestore.spark import session
+    except ModuleNotFoundError as error:
+        raise Invalid('tiering needs Spark: pip install "lakestore[spark]"') from error
+    spark = session(server, master=master, app="lakestore tier", credentials=credentials)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def stopped_by_signals() -> threading.Event:
+    """An event that SIGINT and SIGTERM set."""
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        # Not in the handler itself: it may interrupt this thread inside `stop.wait`, with its lock held.
+        signal.signal(name, lambda *_: threading.Thread(target=stop.set, daemon=True).start())
+    return stop
+
+
+@click.command()
+@click.option("--seconds", default=DEMO_SECONDS, show_default=True, help="How long everything runs together.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keep logs and data here.")
+@click.pass_context
+def demo(context: click.Context, seconds: int, folder: Path | None) -> None:
+    """Run the whole story once, and check it: exit code 1 if anything differs."""
+    from lakestore.demo import run
+
+    context.exit(0 if run(click.echo, seconds=seconds, folder=folder) else 1)
+
+
+COMMANDS = (serve, tier, demo)

@@ -1,0 +1,252 @@
+"""`tables.yaml`: what tables shall be, and the steps from what they are.
+
+The file says all columns of a table in their order. What cannot be changed (key, buckets, layout in the lake) may be
+left out for a table that is there already; when it is said, it must be what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from lakestore.errors import Invalid
+from lakestore.evolution import (
+    LAKE_SETTABLE,
+    OPTIONS,
+    AddColumn,
+    DropColumn,
+    MakeOptional,
+    MoveColumn,
+    SetDefault,
+    SetOptions,
+    Step,
+    WidenColumn,
+    altered,
+    renames,
+)
+from lakestore.model import table as schema
+from lakestore.model import yaml_problem
+from lakestore.model.defaults import canonical
+from lakestore.model.merge_engines import parsed as parse_merge
+from lakestore.model.table import Column, Table
+from lakestore.model.types import arrow_type
+
+_TABLE_KEYS = (
+    "name",
+    "columns",
+    "primary_key",
+    "buckets",
+    "bucket_key",
+    "merge",
+    "lake",
+    "retention",
+    "deletes",
+    "skip_unchanged",
+    "ttl",
+    "tombstone_ttl",
+)
+_COLUMN_KEYS = ("name", "type", "required", "default", "new_rows_only", "renamed_from")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedColumn:
+    """A column as the file says it."""
+
+    name: str
+    type: str
+    required: bool = False
+    default: Any = None
+    new_rows_only: bool = False
+    """When the column is new: its default does not show in rows that are there."""
+    renamed_from: str = ""
+    """What it was called; may stay in the file for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTable:
+    """A table as the file says it."""
+
+    name: str
+    columns: tuple[WantedColumn, ...]
+    options: dict[str, Any]
+    """What else is said, by the names of `create_table`."""
+
+    def definition(self) -> Table:
+        """The table, when there is none yet."""
+        fields = [pa.field(c.name, arrow_type(c.type), nullable=not c.required) for c in self.columns]
+        made = schema.define(self.name, pa.schema(fields), **self.options)
+        defaults = [canonical(column.default, column.type, column.name) for column in self.columns]
+        columns = [replace(c, default=default) for c, default in zip(made.columns, defaults, strict=True)]
+        return replace(made, columns=tuple(columns))
+
+
+def parse(text: str, source: str) -> list[WantedTable]:
+    """The tables of a file, or `Invalid` naming the file, the table and the rule."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise Invalid(f"{source} is not YAML: {yaml_problem.sentence(error)}") from error
+    if not isinstance(data, dict) or set(data) != {"tables"} or not isinstance(data["tables"], list):
+        raise Invalid(f"{source} is not a list of tables under the one key 'tables'")
+    tables = [_table(entry, source) for entry in data["tables"]]
+    names = [table.name for table in tables]
+    for name in names:
+        if names.count(name) > 1:
+            raise Invalid(f"{source} says table {name} twice")
+    return tables
+
+
+def _table(entry: Any, source: str) -> WantedTable:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise Invalid(f"{source}: a table has a name and columns")
+    where = f"{source}: table {entry['name']}"
+    _known(entry, _TABLE_KEYS, where)
+    columns = entry.get("columns")
+    if not isinstance(columns, list) or not columns:
+        raise Invalid(f"{where} has no list of columns")
+    options = {key: value for key, value in entry.items() if key not in ("name", "columns")}
+    for key in ("primary_key", "bucket_key"):
+        if not isinstance(options.get(key, []), list):
+            raise Invalid(f"{where}: {key} is a list of column names")
+    if not isinstance(options.get("lake", {}), dict):
+        raise Invalid(f"{where}: lake is a list of options")
+    return WantedTable(entry["name"], tuple(_column(column, where) for column in columns), options)
+
+
+def _column(entry: Any, where: str) -> WantedColumn:
+    if not isinstance(entry, dict) or not {"name", "type"} <= set(entry):
+        raise Invalid(f"{where}: a column has a name and a type, unlike {entry!r}")
+    _known(entry, _COLUMN_KEYS, f"{where}, column {entry['name']}")
+    column = WantedColumn(**entry)
+    texts, flags = (column.name, column.type, column.renamed_from), (column.required, column.new_rows_only)
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(flag, bool) for flag in flags):
+        raise Invalid(f"{where}, column {column.name}: names and types are texts, required and new_rows_only yes or no")
+    return column
+
+
+def _known(entry: dict[str, Any], keys: Sequence[str], where: str) -> None:
+    for key in entry:
+        if key not in keys:
+            raise Invalid(f"{where} says {key!r}, which is not known; known are {', '.join(keys)}")
+
+
+def steps_between(table: Table, wanted: WantedTable) -> list[Step]:
+    """The steps that make a table what the file says, or `Invalid` for what cannot be changed."""
+    taken = _taken(table, wanted)
+    gone = [column.name for column in table.columns if column not in taken.values()]
+    renamed = {old.name: name for name, old in taken.items() if old.name != name}
+    steps: list[Step] = []
+    if table.ttl and table.ttl.column in gone and "ttl" in wanted.options:
+        steps.append(SetOptions(ttl=None))
+    steps += [DropColumn(name) for name in gone]
+    steps += renames(renamed)
+    steps += _added(wanted, taken)
+    for column in wanted.columns:
+        if column.name in taken:
+            steps += _column_steps(table, taken[column.name], column)
+    steps += _options(altered(table, steps), wanted)
+    reached = altered(table, steps)
+    _check_fixed(reached, wanted)
+    steps += _moves([c.name for c in reached.columns], [c.name for c in wanted.columns])
+    return steps
+
+
+def _added(wanted: WantedTable, taken: Collection[str]) -> list[Step]:
+    """New columns, each behind the one that the file has before it."""
+    last = max((i for i, column in enumerate(wanted.columns) if column.name in taken), default=-1)
+    steps: list[Step] = []
+    for i, column in enumerate(wanted.columns):
+        if column.name in taken:
+            continue
+        default = canonical(column.default, column.type, column.name)
+        step = AddColumn(column.name, column.type, column.required, default, column.new_rows_only)
+        if i < last:
+            step = replace(step, first=not i, after=wanted.columns[i - 1].name if i else "")
+        steps.append(step)
+    return steps
+
+
+def _taken(table: Table, wanted: WantedTable) -> dict[str, Column]:
+    """Wanted name to the column that is there for it."""
+    there = {column.name: column for column in table.columns}
+    names = {column.name for column in wanted.columns}
+    moved = {
+        column.name: there[column.renamed_from]
+        for column in wanted.columns
+        if column.name not in there and column.renamed_from in there
+    }
+    sources = [column.name for column in moved.values()]
+    for name in sources:
+        if sources.count(name) > 1:
+            raise Invalid(f"table {table.name}: two columns of the file are renamed_from {name!r}")
+    return moved | {name: there[name] for name in names & set(there) if name not in sources}
+
+
+def _column_steps(table: Table, old: Column, wanted: WantedColumn) -> list[Step]:
+    steps: list[Step] = []
+    required = wanted.required or old.name in (*table.primary_key, table.merge.column)
+    if arrow_type(old.type) != arrow_type(wanted.type):
+        steps.append(WidenColumn(wanted.name, wanted.type))
+    if old.required and not required:
+        steps.append(MakeOptional(wanted.name))
+    if required and not old.required:
+        raise Invalid(
+            f"table {table.name}: column {wanted.name!r} is optional and cannot become required, for rows that are"
+            " there may have none: leave it optional, or add another column with a default"
+        )
+    default = canonical(wanted.default, wanted.type, wanted.name)
+    if default != canonical(old.default, wanted.type if steps else old.type, wanted.name):
+        steps.append(SetDefault(wanted.name, default))
+    return steps
+
+
+def _options(table: Table, wanted: WantedTable) -> list[Step]:
+    said = wanted.options.get("lake", {})
+    schema.lake_options(said)
+    lake = {name: said[name] for name in LAKE_SETTABLE if name in said and said[name] != getattr(table.lake, name)}
+    steps: list[Step] = [SetOptions(lake=lake)] if lake else []
+    options = {name: wanted.options[name] for name in OPTIONS if name in wanted.options}
+    differing = {
+        name: value
+        for name, value in options.items()
+        if OPTIONS[name].read(value) != getattr(table, OPTIONS[name].field)
+    }
+    return [*steps, SetOptions(**differing)] if differing else steps
+
+
+def _check_fixed(reached: Table, wanted: WantedTable) -> None:
+    """Refuse what would have to move rows to other places, or merge them anew."""
+    lake = schema.lake_options(wanted.options.get("lake", {}))
+    said = {name: value for name, value in wanted.options.items() if name not in ("lake", *OPTIONS)}
+    said["primary_key"] = said.get("primary_key") or []
+    if "merge" in said:
+        said["merge"] = parse_merge(said["merge"])
+    there: dict[str, Any] = {name: getattr(reached, name) for name in said}
+    for name in set(wanted.options.get("lake", {})) - set(LAKE_SETTABLE):
+        said[f"lake.{name}"], there[f"lake.{name}"] = getattr(lake, name), getattr(reached.lake, name)
+    for name, value in said.items():
+        plain = tuple(value) if isinstance(value, list) else value
+        if plain != there[name]:
+            raise Invalid(
+                f"table {reached.name}: {name} is {_text(there[name])} and cannot become {_text(plain)}:"
+                " make a table of another name and copy the rows"
+            )
+
+
+def _text(value: Any) -> str:
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+
+
+def _moves(names: Iterable[str], wanted: Sequence[str]) -> list[Step]:
+    """Each column that is not where it belongs goes behind the one before it."""
+    now, steps = list(names), list[Step]()
+    for i, name in enumerate(wanted):
+        if now[i] != name:
+            now.remove(name)
+            now.insert(i, name)
+            steps.append(MoveColumn(name, first=not i, after=wanted[i - 1] if i else ""))
+    return steps

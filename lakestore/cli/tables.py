@@ -1,0 +1,225 @@
+"""Commands that look: tables, describe, status, files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.output import duration, emit, emit_json, size
+from lakestore.client.lake import Member, Subscription
+from lakestore.model.table import Table
+from lakestore.model.times import text_of
+from lakestore.model.ttl import span
+
+
+@click.command()
+@server_option
+@json_option
+def tables(server: str, as_json: bool) -> None:
+    """List the tables."""
+    with connected(server) as lake:
+        found = [table.definition for table in lake.tables()]
+    rows = [
+        {
+            "table": table.name,
+            "primary key": ", ".join(table.primary_key) or None,
+            "columns": len(table.columns),
+            "buckets": table.buckets,
+            "merge": str(table.merge) if table.keyed else None,
+            "ttl": str(table.ttl) if table.ttl else None,
+            "freshness": table.lake.freshness,
+        }
+        for table in found
+    ]
+    emit([table.as_dict() for table in found] if as_json else rows, as_json=as_json, empty="no tables yet")
+
+
+@click.command()
+@click.argument("table")
+@server_option
+@json_option
+def describe(table: str, server: str, as_json: bool) -> None:
+    """Show the columns and settings of TABLE."""
+    with connected(server) as lake:
+        found = lake.table(table).definition
+    if as_json:
+        emit_json(found.as_dict())
+        return
+    keys = {name: str(i) for i, name in enumerate(found.primary_key, start=1)}
+    columns = [
+        {"column": c.name, "type": c.type, "null": not c.required, "key": keys.get(c.name, "")} for c in found.columns
+    ]
+    lines = {
+        "table": found.name,
+        "kind": "primary-key table" if found.keyed else "log table",
+        "buckets": f"{found.buckets} by ({', '.join(found.bucket_key)})" if found.bucket_key else str(found.buckets),
+        **(_keyed(found) if found.keyed else {}),
+        "retention": f"{found.retention}, then only in the lake" if found.retention else "the whole log is kept",
+        "lake": f"freshness {found.lake.freshness}, format version {found.lake.format_version}",
+        "partitioned by": ", ".join(found.lake.partition_by) or "-",
+        "sorted by": ", ".join(found.lake.sort_by) or "-",
+        "schema version": str(found.schema_id),
+        "uuid": found.uuid,
+    }
+    click.echo("\n".join(f"{name:15}{value}" for name, value in lines.items()) + "\n")
+    emit(columns, as_json=False)
+
+
+def _keyed(table: Table) -> dict[str, str]:
+    """What `describe` says of primary-key tables alone."""
+    skipped = ", rows that equal the live one are skipped" if table.skip_unchanged else ""
+    lines = {
+        "merge": f"{table.merge}{skipped}",
+        "deletes": {"allow": "allowed", "ignore": "ignored", "refuse": "refused"}[table.deletes],
+        "rows expire": str(table.ttl) if table.ttl else "never",
+    }
+    if table.merge.engine == "versioned":
+        lines["tombstones"] = f"kept for {span(table.tombstone_seconds)}"
+    return lines
+
+
+@click.command()
+@click.argument("table", required=False)
+@server_option
+@json_option
+def status(table: str | None, server: str, as_json: bool) -> None:
+    """Show what is hot, what is tiered and how far behind, of TABLE or of all."""
+    from lakestore.v1 import lakestore_pb2 as pb
+
+    with connected(server) as lake:
+        request = pb.StatusRequest(tables=[table] if table else [])
+        found = json.loads(lake.transport.status(request).status)
+    if as_json:
+        emit_json(found)
+        return
+    parts = found.pop("tables")
+    click.echo("\n".join(f"{name:12}{value}" for name, value in _server(found).items()) + "\n")
+    emit([_table_row(part) for part in parts], as_json=False, empty="no tables yet")
+    for part in parts:
+        if part.get("lake_ahead"):
+            click.echo(f"\n{part['lake_ahead']}")
+
+
+_FIRST = ("release", "health", "grpc", "http", "warehouse")
+
+
+def _server(found: dict[str, Any]) -> dict[str, Any]:
+    """What a server says of itself, for people; one of an older release says less."""
+    plain = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_bytes", "_failed"))}
+    if scheme := plain.pop("scheme", ""):
+        plain["http"] = f"{scheme}://{plain['http']}"
+    shown = {name: plain.pop(name) for name in _FIRST if name in plain} | plain
+    if index := found.get("index_size"):
+        shown["index_size"] = (
+            f"{index['keys']:,} keys, {index['bytes_per_key']} B each; file {size(index['file_bytes'])}"
+        )
+    if "uptime_seconds" in found:
+        shown["uptime"] = duration(found["uptime_seconds"])
+        failed = f", {found['checkpoints_failed']} failed" if found["checkpoints_failed"] else ""
+        shown["journal"] = f"{size(found['journal_bytes'])} since the checkpoint"
+        shown["checkpoint"] = f"{duration(found['checkpoint_age_seconds'])} ago{failed}"
+        shown["disk"] = f"{size(found['disk_free_bytes'])} free"
+    return shown
+
+
+def _table_row(part: dict[str, Any]) -> dict[str, Any]:
+    behind = part["last_commit_us"] - part["tiered_commit_us"]
+    return {
+        "table": part["name"],
+        "rows": part["rows"],
+        "changes": sum(part["head"]),
+        "stored": part.get("stored_rows", sum(part["head"])),
+        "hot": part["hot"],
+        "behind": _behind(part, behind / 1e6),
+        "freshness": part["freshness"],
+        "log start": _log_start(part),
+        "held by": ", ".join(part.get("held_by") or []) or "-",
+        "segments": part["segments"],
+        "snapshot": str(part["snapshot_id"] or "-"),
+    }
+
+
+def _log_start(part: dict[str, Any]) -> str:
+    """Since when the log is complete."""
+    if not part.get("log_start_lsn"):
+        return "-"
+    return text_of(part["log_start_us"])[:19].replace("T", " ")
+
+
+def _behind(part: dict[str, Any], seconds: float) -> str:
+    """How much older than the head the lake is."""
+    if not part["hot"]:
+        return "-"
+    return f"{seconds:,.1f} s" if part["tiered_commit_us"] else "never tiered"
+
+
+@click.command()
+@click.argument("table")
+@server_option
+@json_option
+def files(table: str, server: str, as_json: bool) -> None:
+    """List the files of TABLE in the lake."""
+    from lakestore.union import lake_files as cold
+    from lakestore.union.plan import decode, request
+
+    with connected(server) as lake:
+        scan = decode(lake.transport.plan(request([table], no_dead=True))).scan(table)
+    found = cold.files(scan.metadata_location, scan.snapshot_id) if scan.in_lake else []
+    if as_json:
+        snapshot = {"snapshot_id": scan.snapshot_id, "metadata_location": scan.metadata_location}
+        emit_json({**snapshot, "hot": scan.hot_rows, "files": [asdict(file) for file in found]})
+        return
+    rows = [{"content": f.content, "rows": f.rows, "size": size(f.bytes), "path": _tail(f.path)} for f in found]
+    emit(rows, as_json=False, empty="no files in the lake yet")
+    data = [f for f in found if f.content == "data"]
+    click.echo(
+        f"{len(data)} data files, {sum(f.rows for f in data):,} rows, {size(sum(f.bytes for f in found))}; "
+        f"{len(found) - len(data)} delete files; {scan.hot_rows:,} changes not tiered yet"
+    )
+
+
+def _tail(path: str) -> str:
+    """Partition folders and name: what tells files of one table apart."""
+    return path.split("/data/", 1)[-1][-80:]
+
+
+def _members(held: Subscription) -> str:
+    if not held.shared:
+        return "alone"
+    return ", ".join(map(_member, held.members)) or "shared, nobody now"
+
+
+def _member(member: Member) -> str:
+    away = ", away" if member.away else ""
+    return f"{member.name} ({len(member.buckets)} buckets, {member.behind} behind{away})"
+
+
+@click.command()
+@click.option("--drop", metavar="NAME", help="Forget this one; what it held of the log may go.")
+@server_option
+@json_option
+def subscriptions(drop: str | None, server: str, as_json: bool) -> None:
+    """List the named subscriptions, how far behind they are, and who shares their buckets."""
+    with connected(server) as lake:
+        if drop:
+            lake.drop_subscription(drop)
+        found = lake.subscriptions()
+    rows = [
+        {
+            "subscription": held.name,
+            "tables": ", ".join(held.tables),
+            "behind": held.behind,
+            "acked": held.acked.isoformat(timespec="seconds"),
+            "reads": "its snapshot" if held.snapshot else "changes",
+            "members": _members(held),
+        }
+        for held in found
+    ]
+    emit([asdict(held) for held in found] if as_json else rows, as_json=as_json, empty="no subscriptions yet")
+
+
+COMMANDS = (tables, describe, status, files, subscriptions)

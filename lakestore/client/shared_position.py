@@ -1,0 +1,50 @@
+"""A consumer's share of a subscription: which rows it may be given again.
+
+Each message says where the server began to read its buckets, and whether somebody else has read them since. If nobody
+has, rows that were handed out already are left out. Else what is not acknowledged of them no longer counts, and they
+come again. So do those of a bucket that an acknowledgement was refused for, until one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from lakestore.model.token import Token
+
+Bucket = tuple[str, int]
+
+
+class Share:
+    """Where a consumer's buckets began, and how far it has acknowledged them itself."""
+
+    def __init__(self) -> None:
+        self._begun: dict[Bucket, int] = {}
+        self._left: dict[Bucket, int] = {}
+        self._refused: set[Bucket] = set()
+        self._runs: dict[Bucket, int] = {}
+
+    def begun(self, text: str) -> list[int]:
+        """The buckets of a message that somebody else has read since; a message is of one table."""
+        token = Token.parse(text)
+        lost = []
+        for part in token.parts or ():
+            key = token.tables[part.table], part.bucket
+            same = self._begun.get(key, part.begin) == part.begin
+            in_between = part.run > self._runs.get(key, part.run)
+            if key in self._refused or in_between or not (same or self._left[key] == part.begin):
+                lost.append(part.bucket)
+            self._runs[key] = max(part.run, self._runs.get(key, 0))
+            if self._begun.get(key) != part.begin:
+                self._begun[key] = self._left[key] = part.begin
+        return lost
+
+    def acked(self, text: str, refused: Collection[int] = ()) -> None:
+        """A batch, which is of one table, was acknowledged, but for these of its buckets."""
+        token = Token.parse(text)
+        for part in token.parts or ():
+            key = token.tables[part.table], part.bucket
+            if part.bucket in refused:
+                self._refused.add(key)
+                continue
+            self._refused.discard(key)
+            self._left[key] = max(self._left.get(key, 0), part.end)

@@ -1,0 +1,145 @@
+"""Changes as Debezium events: JSON with `before`, `after`, `source` and `op`, as its connectors write them.
+
+An update with its before-image is one event. Rows of a snapshot are reads (`r`). A row is named by table, bucket and
+offset, as `source` says, so an event that a consumer has seen can be told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.connect import debezium_schema
+from lakestore.errors import Internal
+from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.release import RELEASE
+from lakestore.rows.json_texts import CONNECT, joined, objects
+
+CONNECTOR = "lakestore"
+PIECE_ROWS = 20_000
+_OPS = {"+I": "c", "+U": "u", "-D": "d"}
+_BEFORE = "-U"
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Some events of one table, in their order."""
+
+    keys: pa.Array | None
+    """JSON of the primary key, as bytes; None for a log table."""
+    values: pa.Array
+    """JSON of the event, as bytes."""
+    buckets: npt.NDArray[np.int32]
+    deleted: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class Pairs:
+    """Keeps the two rows of an update together where a message ends between them."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, pa.Table] = {}
+
+    def whole(self, name: str, rows: pa.Table) -> pa.Table:
+        """The rows, after what was kept of this table before, without a last before-image whose update is to come."""
+        held = self._held.pop(name, None)
+        if held is not None:
+            rows = pa.concat_tables([held, rows])
+        if rows.num_rows and rows.column("__change")[-1].as_py() == _BEFORE:
+            self._held[name] = rows.slice(rows.num_rows - 1)
+            return rows.slice(0, rows.num_rows - 1)
+        return rows
+
+
+class Debezium:
+    """The events of one version of a table."""
+
+    def __init__(self, table: Table, *, name: str = CONNECTOR, with_schema: bool = False) -> None:
+        self._table = table
+        said = {"version": RELEASE, "connector": CONNECTOR, "name": name}
+        self._origin = json.dumps(said, separators=(",", ":"), ensure_ascii=False)[:-1]
+        place = {"db": table.namespace, "table": table.short_name}
+        self._place = json.dumps(place, separators=(",", ":"))[1:-1]
+        self._schemas = (debezium_schema.key(table), debezium_schema.envelope(table)) if with_schema else None
+
+    def events(self, rows: pa.Table, *, snapshot: bool, now_ms: int) -> Iterator[Events]:
+        """The events of rows as a change stream with before-images gives them, whole updates only."""
+        for start, end in _pieces(rows):
+            batches = rows.slice(start, end - start).combine_chunks().to_batches()
+            yield from (self._of(batch, snapshot=snapshot, now_ms=now_ms) for batch in batches if batch.num_rows)
+
+    def _of(self, batch: pa.RecordBatch, *, snapshot: bool, now_ms: int) -> Events:
+        names = [name for name in batch.schema.names if name not in SYSTEM_TYPES]
+        row_text = objects(names, [batch.column(name) for name in names], CONNECT)
+        change = batch.column("__change").to_numpy(zero_copy_only=False)
+        shown = np.flatnonzero(change != _BEFORE)
+        op = change[shown]
+        before, after = _images(change, shown)
+        rest = batch.select(list(SYSTEM_TYPES)).take(pa.array(shown))
+        value = joined(
+            '{"before":', row_text.take(before).fill_null("null"),
+            ',"after":', row_text.take(after).fill_null("null"),
+            f',"source":{self._origin}', *self._source(rest, snapshot=snapshot),
+            '},"op":"', _ops(op, snapshot=snapshot), f'","ts_ms":{now_ms},"transaction":null}}',
+        )  # fmt: skip
+        keys = self._keys(batch, shown)
+        if self._schemas:
+            value = joined(self._schemas[1], value, "}")
+        buckets = rest.column("__bucket").to_numpy().astype(np.int32)
+        return Events(keys, value.cast(pa.binary()), buckets, op == "-D")
+
+    def _source(self, rows: pa.RecordBatch, *, snapshot: bool) -> list[object]:
+        micros = rows.column("__timestamp").cast(pa.int64())
+        millis = pa.array(micros.to_numpy() // 1000)
+        return [
+            ',"ts_ms":', millis.cast(pa.string()),
+            f',"snapshot":"{"true" if snapshot else "false"}",{self._place},"ts_us":', micros.cast(pa.string()),
+            ',"bucket":', rows.column("__bucket").cast(pa.string()),
+            ',"offset":', rows.column("__offset").cast(pa.string()),
+        ]  # fmt: skip
+
+    def _keys(self, batch: pa.RecordBatch, shown: npt.NDArray[np.int64]) -> pa.Array | None:
+        names = list(self._table.primary_key)
+        if not names:
+            return None
+        text = objects(names, [batch.column(name).take(pa.array(shown)) for name in names], CONNECT)
+        if self._schemas:
+            text = joined(self._schemas[0], text, "}")
+        return text.cast(pa.binary())
+
+
+def _pieces(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    """Ranges of rows that do not part an update from its before-image."""
+    change, start = rows.column("__change"), 0
+    while start < rows.num_rows:
+        end = min(start + PIECE_ROWS, rows.num_rows)
+        if end < rows.num_rows and change[end - 1].as_py() == _BEFORE:
+            end -= 1
+        yield start, end
+        start = end
+
+
+def _images(change: npt.NDArray[np.object_], shown: npt.NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
+    """Per event the number of the row before it and after it; null for none."""
+    op = change[shown]
+    update, delete = op == "+U", op == "-D"
+    paired = update & (shown > 0) & (change[np.maximum(shown, 1) - 1] == _BEFORE)
+    if int((change == _BEFORE).sum()) != int(paired.sum()):
+        raise Internal("a before-image stands without its update in a change stream")
+    before = np.where(delete, shown, shown - 1)
+    return pa.array(before, mask=~(paired | delete)), pa.array(shown, mask=delete)
+
+
+def _ops(change: npt.NDArray[np.object_], *, snapshot: bool) -> pa.Array:
+    """`c`, `u`, `d`, or `r` for the rows of a snapshot."""
+    if snapshot:
+        return pa.array(np.full(len(change), "r"), pa.string())
+    index = np.select([change == "+I", change == "+U"], [0, 1], 2)
+    return pa.array(list(_OPS.values())).take(pa.array(index))

@@ -1,0 +1,102 @@
+"""Rows of one version of a table as rows of another: columns by id, cast when widened, filled when younger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+from lakestore.model import defaults
+from lakestore.model.table import SYSTEM_TYPES, Column, Table
+
+Fill = Literal["initial", "default", "null"]
+
+
+def filled(column: Column, rows: int, fill: Fill) -> pa.Array:
+    """A column that rows do not have: its default for new rows, its initial value for rows older than it, or null."""
+    value = {"initial": column.initial, "default": column.default, "null": None}[fill]
+    if value is None:
+        return pa.nulls(rows, column.arrow.type)
+    return pa.repeat(defaults.scalar(value, column.type, column.name), rows)
+
+
+def renamed(batch: pa.RecordBatch, source: Table, target: Table) -> pa.RecordBatch:
+    """A producer's rows, which use one version's names, under another's; columns that neither has keep theirs.
+
+    A column that is gone is refused: what it holds would be lost.
+    """
+    if source.schema_id == target.schema_id:
+        return batch
+    ids = {column.name: column.id for column in source.columns}
+    names = {column.id: column.name for column in target.columns}
+    for name in batch.schema.names:
+        if name not in ids:
+            raise Invalid(f"table {target.name} has no column {name!r} in schema version {source.schema_id}")
+    check_present(set(map(ids.__getitem__, batch.schema.names)), source, target)
+    return batch.rename_columns([names[ids[name]] for name in batch.schema.names])
+
+
+def now_named(columns: Sequence[str], source: Table, target: Table) -> list[str]:
+    """Names of columns in one version as another has them; system columns keep theirs."""
+    if source.schema_id == target.schema_id:
+        return list(columns)
+    check_present({source.column(name).id for name in columns if name not in SYSTEM_TYPES}, source, target)
+    names = {column.id: column.name for column in target.columns}
+    return [name if name in SYSTEM_TYPES else names[source.column(name).id] for name in columns]
+
+
+def check_present(ids: AbstractSet[int], source: Table, target: Table) -> None:
+    """Refuse rows that name columns, by id, which the newer version does not have."""
+    kept = {column.id for column in target.columns}
+    gone = [column.name for column in source.columns if column.id in ids - kept]
+    if gone:
+        raise Invalid(
+            f"table {target.name}: column {gone[0]!r} of schema version {source.schema_id} was dropped,"
+            f" the table is at version {target.schema_id}: load the table again and leave the column out"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """From one version of a table to another."""
+
+    source: Table
+    target: Table
+    fill: Fill = "initial"
+
+    @property
+    def same(self) -> bool:
+        """Whether rows stay as they are."""
+        return self.source.schema_id == self.target.schema_id
+
+    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """All columns in the target's storage schema; system columns in front stay."""
+        if self.same:
+            return batch
+        system = batch.num_columns - len(self.source.columns)
+        arrays = self.columns(batch, self.target.columns)
+        fields = [batch.schema.field(i) for i in range(system)]
+        schema = pa.schema([*fields, *self.target.storage_schema])
+        return pa.RecordBatch.from_arrays([*batch.columns[:system], *arrays], schema=schema)
+
+    def columns(self, batch: pa.RecordBatch, wanted: Sequence[Column]) -> list[pa.Array]:
+        """Some of the target's columns."""
+        names = {column.id: column.name for column in self.source.columns}
+        return [self._column(batch, names.get(column.id), column) for column in wanted]
+
+    def named(self, batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Some of the target's columns by name."""
+        if self.same:
+            return {name: batch.column(batch.schema.get_field_index(name)) for name in names}
+        by_name = {column.name: column for column in self.target.columns}
+        return dict(zip(names, self.columns(batch, [by_name[name] for name in names]), strict=True))
+
+    def _column(self, batch: pa.RecordBatch, name: str | None, column: Column) -> pa.Array:
+        if name is None:
+            return filled(column, batch.num_rows, self.fill)
+        array = batch.column(batch.schema.get_field_index(name))
+        return array if array.type == column.arrow.type else array.cast(column.arrow.type)

@@ -1,0 +1,491 @@
+"""Tables as values: columns with stable ids, keys, buckets, and where the lake keeps them.
+
+The JSON made by `Table.to_json` is the only stored and sent form of a table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model import defaults, types
+from lakestore.model.merge_engines import DELETES, UPSERT, Merge
+from lakestore.model.merge_engines import check as check_merge
+from lakestore.model.merge_engines import parsed as parse_merge
+from lakestore.model.retention import Retention
+from lakestore.model.retention import check as check_retention
+from lakestore.model.retention import parsed as parse_retention
+from lakestore.model.ttl import SECONDS_MAX, TOMBSTONE_SECONDS, Ttl, seconds
+from lakestore.model.ttl import check as check_ttl
+from lakestore.model.ttl import parsed as parse_ttl
+from lakestore.model.types import arrow_type, type_name
+
+SYSTEM_PREFIX = "__"
+VERSION_MARK = "$"
+"""`orders$3` in the catalog is the lake table of `orders` with the schema of version 3, before main has it."""
+PREV = "__prev"
+"""Of a primary-key table's stored rows: the offset that a row supersedes."""
+LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP = "__bucket", "__offset", "__timestamp"
+LAKE_COLUMNS = (LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP)
+SYSTEM_TYPES: dict[str, pa.DataType] = {
+    "__change": pa.string(),
+    "__bucket": pa.int32(),
+    "__offset": pa.int64(),
+    "__timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TRANSFORM = re.compile(r"(?:(identity|year|month|day|hour)\((\w+)\)|(bucket|truncate)\((\d+),\s*(\w+)\)|(\w+))")
+_SORT = re.compile(r"(\w+)(?:\s+(asc|desc))?", re.IGNORECASE)
+_FRESHNESS = re.compile(r"(\d+)\s*(s|m|h)")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
+LAKE_OPTIONS = ("freshness", "partition_by", "sort_by", "format_version", "target_file_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    id: int
+    """Stable for ever; also the field id in the lake."""
+    name: str
+    type: str
+    """Declared type, as `arrow_type` takes it."""
+    required: bool = False
+    nested: tuple[int, ...] = ()
+    """Ids of the fields inside a nested type, depth first; stable for ever as `id` is."""
+    default: Any = None
+    """For rows that do not name the column; JSON as `lakestore.defaults` has it."""
+    initial: Any = None
+    """What rows show that are older than the column. Fixed when the column is added."""
+
+    @property
+    def arrow(self) -> pa.Field:
+        """The column as readers see it."""
+        return pa.field(self.name, arrow_type(self.type), nullable=not self.required)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stored and sent form, before it is text."""
+        plain = {"id": self.id, "name": self.name, "type": self.type, "required": self.required}
+        said = {"nested": list(self.nested) or None, "default": self.default, "initial": self.initial}
+        return plain | {name: value for name, value in said.items() if value is not None}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Column:
+        """The column that `as_dict` gave."""
+        return Column(**{**data, "nested": tuple(data.get("nested", ()))})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One field of the lake's partitioning, say `day(created_at)` or `bucket(16, id)`."""
+
+    transform: str
+    """As Iceberg writes it: identity, year, month, day, hour, bucket[n], truncate[n]."""
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class SortField:
+    """One column of the lake's sort order."""
+
+    column: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """How the lake keeps a table."""
+
+    freshness: str = "1m"
+    """How old the tiered state may grow before the next round, `10s` … `1h`."""
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    format_version: int = 2
+    """2 (position delete files) or 3 (deletion vectors)."""
+    target_file_bytes: int = 128 << 20
+
+    @property
+    def freshness_seconds(self) -> int:
+        """`freshness` in seconds."""
+        match = _FRESHNESS.fullmatch(self.freshness)
+        if not match:
+            raise Invalid(f"freshness {self.freshness!r} is not a duration such as '10s', '5m' or '1h'")
+        return int(match[1]) * _UNIT_SECONDS[match[2]]
+
+    def partition_fields(self) -> tuple[PartitionField, ...]:
+        """`partition_by`, parsed."""
+        return tuple(_partition_field(text) for text in self.partition_by)
+
+    def sort_fields(self) -> tuple[SortField, ...]:
+        """`sort_by`, parsed."""
+        return tuple(_sort_field(text) for text in self.sort_by)
+
+
+def _partition_field(text: str) -> PartitionField:
+    match = _TRANSFORM.fullmatch(text.strip())
+    if not match:
+        raise Invalid(
+            f"partition field {text!r} is not identity, bucket, truncate, year, month, day or hour of a column"
+        )
+    if match[1]:
+        return PartitionField(match[1], match[2])
+    if match[3]:
+        return PartitionField(f"{match[3]}[{match[4]}]", match[5])
+    return PartitionField("identity", match[6])
+
+
+def _sort_field(text: str) -> SortField:
+    match = _SORT.fullmatch(text.strip())
+    if not match:
+        raise Invalid(f"sort field {text!r} is not 'column', 'column asc' or 'column desc'")
+    return SortField(match[1], (match[2] or "").lower() == "desc")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table's definition."""
+
+    name: str
+    """`database.table`."""
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+    """Empty for a log table."""
+    buckets: int = 4
+    bucket_key: tuple[str, ...] = ()
+    """Columns whose hash picks the bucket; the primary key by default, none for a log table."""
+    merge: Merge = UPSERT
+    """What a row means whose key is there already."""
+    lake: Lake = field(default_factory=Lake)
+    uuid: str = ""
+    """Given by the server: a table dropped and made anew is another table."""
+    number: int = 0
+    """Given by the server, never reused: the table's prefix in the key index."""
+    schema_id: int = 0
+    last_column_id: int = 0
+    """Highest id that any column or nested field ever had; none is given twice."""
+    retention: Retention | None = None
+    """How long the log is kept; None keeps all of it."""
+    deletes: str = "allow"
+    """Whether deletes are taken: one of `DELETES`."""
+    skip_unchanged: bool = False
+    """Whether an upsert that equals the live row is no change."""
+    ttl: Ttl | None = None
+    """When rows expire; None: never."""
+    tombstone_seconds: int = TOMBSTONE_SECONDS
+    """How long a `versioned` table remembers the version of a deleted row, at least."""
+
+    @property
+    def keyed(self) -> bool:
+        """Whether this is a primary-key table."""
+        return bool(self.primary_key)
+
+    @property
+    def namespace(self) -> str:
+        """The database part of the name."""
+        return self.name.split(".")[0]
+
+    @property
+    def short_name(self) -> str:
+        """The table part of the name."""
+        return self.name.split(".")[1]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema that readers see."""
+        return pa.schema([column.arrow for column in self.columns])
+
+    @property
+    def storage_schema(self) -> pa.Schema:
+        """As `schema`, but only the key is required: a delete carries nothing else."""
+        keys = set(self.primary_key)
+        return pa.schema([column.arrow.with_nullable(column.name not in keys) for column in self.columns])
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The primary key's columns, in the key's order."""
+        return pa.schema([self.column(name).arrow for name in self.primary_key])
+
+    def column(self, name: str) -> Column:
+        """The column of that name, or `Invalid`."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise Invalid(f"table {self.name} has no column {name!r}")
+
+    def selected(self, columns: list[str] | tuple[str, ...] | None) -> list[str]:
+        """Checked names of columns to read: all user columns when none are named."""
+        if not columns:
+            return [column.name for column in self.columns]
+        for name in columns:
+            if name not in SYSTEM_TYPES:
+                self.column(name)
+        return list(columns)
+
+    def read_schema(self, columns: list[str] | tuple[str, ...] | None) -> pa.Schema:
+        """The Arrow schema of a read of these columns, system columns included when named."""
+        return pa.schema(
+            [
+                pa.field(name, SYSTEM_TYPES[name]) if name in SYSTEM_TYPES else self.column(name).arrow
+                for name in self.selected(columns)
+            ]
+        )
+
+    def to_json(self) -> str:
+        """The stored and sent form."""
+        return json.dumps(self.as_dict(), separators=(",", ":"), sort_keys=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        """`to_json` before it is text."""
+        return {
+            "name": self.name,
+            "columns": [column.as_dict() for column in self.columns],
+            "primary_key": list(self.primary_key),
+            "buckets": self.buckets,
+            "bucket_key": list(self.bucket_key),
+            "merge": self.merge.as_data(),
+            "lake": {
+                "freshness": self.lake.freshness,
+                "partition_by": list(self.lake.partition_by),
+                "sort_by": list(self.lake.sort_by),
+                "format_version": self.lake.format_version,
+                "target_file_bytes": self.lake.target_file_bytes,
+            },
+            "uuid": self.uuid,
+            "number": self.number,
+            "schema_id": self.schema_id,
+            "last_column_id": self.last_column_id,
+            **({"retention": self.retention.as_dict()} if self.retention else {}),
+            **self._keyed_options(),
+        }
+
+    def _keyed_options(self) -> dict[str, Any]:
+        """Those that differ from what they are by default."""
+        said: dict[str, Any] = {
+            "deletes": self.deletes,
+            "skip_unchanged": self.skip_unchanged,
+            "ttl": self.ttl.as_dict() if self.ttl else None,
+            "tombstone_seconds": self.tombstone_seconds,
+        }
+        usual = {"deletes": "allow", "skip_unchanged": False, "ttl": None, "tombstone_seconds": TOMBSTONE_SECONDS}
+        return {name: value for name, value in said.items() if value != usual[name]}
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Table:
+        """The table that `to_json` wrote."""
+        return Table.from_dict(json.loads(text))
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Table:
+        """The table that `as_dict` gave."""
+        lake = data["lake"]
+        columns = tuple(Column.from_dict(column) for column in data["columns"])
+        return Table(
+            name=data["name"],
+            columns=columns,
+            primary_key=tuple(data["primary_key"]),
+            buckets=data["buckets"],
+            bucket_key=tuple(data["bucket_key"]),
+            merge=parse_merge(data["merge"]),
+            lake=Lake(
+                freshness=lake["freshness"],
+                partition_by=tuple(lake["partition_by"]),
+                sort_by=tuple(lake["sort_by"]),
+                format_version=lake["format_version"],
+                target_file_bytes=lake["target_file_bytes"],
+            ),
+            uuid=data["uuid"],
+            number=data["number"],
+            schema_id=data["schema_id"],
+            last_column_id=data.get("last_column_id") or max_id(columns),
+            retention=Retention.from_dict(data.get("retention")),
+            deletes=data.get("deletes", "allow"),
+            skip_unchanged=data.get("skip_unchanged", False),
+            ttl=Ttl.from_dict(data.get("ttl")),
+            tombstone_seconds=data.get("tombstone_seconds", TOMBSTONE_SECONDS),
+        )
+
+
+def numbered(columns: Iterable[Column], last: int = 0) -> tuple[Column, ...]:
+    """The columns with ids above `last`: first one for each column, then those of the fields inside them."""
+    named = [replace(column, id=number) for number, column in enumerate(columns, start=last + 1)]
+    last += len(named)
+    done: list[Column] = []
+    for column in named:
+        count = types.nested_count(column.type)
+        done.append(replace(column, nested=tuple(range(last + 1, last + count + 1))))
+        last += count
+    return tuple(done)
+
+
+def max_id(columns: tuple[Column, ...]) -> int:
+    """The highest id of these columns and of the fields inside them."""
+    return max((number for column in columns for number in (column.id, *column.nested)), default=0)
+
+
+def define(
+    name: str,
+    schema: pa.Schema,
+    *,
+    primary_key: list[str] | tuple[str, ...] | None = None,
+    buckets: int = 4,
+    bucket_key: list[str] | tuple[str, ...] | None = None,
+    merge: Any = "upsert",
+    lake: dict[str, Any] | None = None,
+    limits: Limits = DEFAULT,
+    retention: Any = None,
+    deletes: str = "allow",
+    skip_unchanged: bool = False,
+    ttl: Any = None,
+    tombstone_ttl: Any = TOMBSTONE_SECONDS,
+) -> Table:
+    """A table from what a user writes, checked by `check`."""
+    for what, names in (("primary_key", primary_key), ("bucket_key", bucket_key)):
+        if isinstance(names, str):
+            raise Invalid(f"table {name}: {what}= is a list of column names, not the text {names!r}")
+    keys = tuple(primary_key or ())
+    engine = parse_merge(merge)
+    required = {*keys, engine.column}
+    columns = numbered(
+        [Column(0, f.name, type_name(f.type, f.name), required=not f.nullable or f.name in required) for f in schema]
+    )
+    table = Table(
+        name=name,
+        columns=columns,
+        primary_key=keys,
+        buckets=buckets,
+        bucket_key=tuple(bucket_key or keys),
+        merge=engine,
+        lake=lake_options(lake or {}),
+        last_column_id=max_id(columns),
+        retention=parse_retention(retention),
+        deletes=deletes,
+        skip_unchanged=skip_unchanged,
+        ttl=parse_ttl(ttl),
+        tombstone_seconds=seconds(tombstone_ttl, "tombstone_ttl"),
+    )
+    check(table, limits)
+    return table
+
+
+def lake_options(options: dict[str, Any]) -> Lake:
+    """The `lake={…}` of `create_table`; unknown names are refused."""
+    for name in options:
+        if name not in LAKE_OPTIONS:
+            raise Invalid(f"lake option {name!r} is not known; known are {', '.join(LAKE_OPTIONS)}")
+    checked = dict(options)
+    for name in ("partition_by", "sort_by"):
+        if name in checked:
+            value = checked[name]
+            checked[name] = (value,) if isinstance(value, str) else tuple(value)
+    return replace(Lake(), **checked)
+
+
+def check(table: Table, limits: Limits = DEFAULT) -> None:
+    """Refuse a definition that cannot be kept, naming the column and the rule."""
+    _check_names(table, limits)
+    for column in table.columns:
+        types.check(column.name, column.type, limits)
+        for value in (column.default, column.initial):
+            defaults.scalar(value, column.type, column.name)
+    _check_ids(table)
+    _check_keys(table)
+    check_retention(table.retention, table.name)
+    if type(table.buckets) is not int or not 1 <= table.buckets <= limits.buckets:
+        raise Invalid(f"table {table.name}: buckets must be 1 to {limits.buckets}, not {table.buckets}")
+    _check_changes(table)
+    if table.lake.format_version not in (2, 3):
+        raise Invalid(f"table {table.name}: lake format_version must be 2 or 3")
+    if table.lake.freshness_seconds < 1:
+        raise Invalid(f"table {table.name}: freshness must be at least 1s")
+    partitioned = [part.column for part in table.lake.partition_fields()]
+    for name in (*partitioned, *[part.column for part in table.lake.sort_fields()]):
+        if name not in LAKE_COLUMNS and types.is_nested(table.column(name).type):
+            raise Invalid(
+                f"table {table.name}: column {name!r} is nested, and lake tables are neither "
+                "partitioned nor sorted by those"
+            )
+
+
+def _check_changes(table: Table) -> None:
+    """What becomes of a row whose key is there already, of deletes and of old rows."""
+    check_merge(table.merge, {c.name: (c.type, c.required) for c in table.columns}, table.primary_key, table.name)
+    if table.deletes not in DELETES:
+        raise Invalid(f"table {table.name}: deletes is one of {', '.join(DELETES)}, not {table.deletes!r}")
+    if type(table.skip_unchanged) is not bool:
+        raise Invalid(f"table {table.name}: skip_unchanged is true or false, not {table.skip_unchanged!r}")
+    if not table.keyed and (table.deletes != "allow" or table.skip_unchanged):
+        raise Invalid(f"table {table.name}: deletes= and skip_unchanged= are for primary-key tables; leave them out")
+    if type(table.tombstone_seconds) is not int or not 0 <= table.tombstone_seconds <= SECONDS_MAX:
+        raise Invalid(f"table {table.name}: tombstone_ttl is up to {SECONDS_MAX} s, not {table.tombstone_seconds!r}")
+    check_ttl(table.ttl, {c.name: c.type for c in table.columns}, table.name, keyed=table.keyed)
+
+
+def _check_names(table: Table, limits: Limits) -> None:
+    parts = table.name.split(".")
+    if len(parts) != 2 or not all(_NAME.fullmatch(part) for part in parts):
+        raise Invalid(f"table name {table.name!r} is not 'database.table' of letters, digits and _")
+    names = [column.name for column in table.columns]
+    if not 1 <= len(names) <= limits.columns:
+        raise Invalid(f"table {table.name}: a table has 1 to {limits.columns} columns, not {len(names)}")
+    for name in (*parts, *names):
+        if not name or len(name) > limits.name_chars:
+            raise Invalid(f"table {table.name}: name {name!r} has not 1 to {limits.name_chars} characters")
+    for name in names:
+        if name.startswith(SYSTEM_PREFIX):
+            raise Invalid(f"table {table.name}: column {name!r} starts with '__', which is for system columns")
+    if len({name.lower() for name in names}) != len(names):
+        raise Invalid(f"table {table.name}: two columns have the same name (upper and lower case are alike)")
+
+
+def _check_ids(table: Table) -> None:
+    ids = [number for column in table.columns for number in (column.id, *column.nested)]
+    if len(set(ids)) != len(ids) or not all(type(number) is int and number > 0 for number in ids):
+        raise Invalid(f"table {table.name}: the ids of columns and nested fields are not distinct positive numbers")
+    for column in table.columns:
+        if len(column.nested) != types.nested_count(column.type):
+            raise Invalid(f"table {table.name}: column {column.name!r} has not one id for each of its nested fields")
+    if not max(ids) <= table.last_column_id < LAKE_FIELD_IDS[LAKE_BUCKET]:
+        raise Invalid(f"table {table.name}: last_column_id {table.last_column_id} is not the highest id ever given")
+
+
+def _check_keys(table: Table) -> None:
+    for what, names in (("primary key", table.primary_key), ("bucket key", table.bucket_key)):
+        if len(set(names)) != len(names):
+            raise Invalid(f"table {table.name}: the {what} names a column twice")
+        for name in names:
+            if table.column(name).type in ("float32", "float64"):
+                raise Invalid(
+                    f"table {table.name}: column {name!r} is a float and cannot be in the {what}: "
+                    "NaN equals nothing and 0.0 equals -0.0; use a decimal, an integer or a string"
+                )
+            if types.is_nested(table.column(name).type):
+                raise Invalid(f"table {table.name}: column {name!r} is nested and cannot be in the {what}")
+    for name in table.primary_key:
+        if not table.column(name).required:
+            raise Invalid(f"table {table.name}: key column {name!r} must be required")
+    if table.keyed and not set(table.bucket_key) <= set(table.primary_key):
+        raise Invalid(f"table {table.name}: the bucket key must be part of the primary key")
+    if table.keyed and not table.bucket_key:
+        raise Invalid(f"table {table.name}: a primary-key table needs a bucket key")
+
+
+def lake_schema(table: Table) -> list[Column]:
+    """The lake table's columns: the user's and the three of ours, whose ids follow after a gap."""
+    return [
+        *table.columns,
+        Column(LAKE_FIELD_IDS[LAKE_BUCKET], LAKE_BUCKET, "int32", required=True),
+        Column(LAKE_FIELD_IDS[LAKE_OFFSET], LAKE_OFFSET, "int64", required=True),
+        Column(LAKE_FIELD_IDS[LAKE_TIMESTAMP], LAKE_TIMESTAMP, "timestamptz", required=True),
+    ]
+
+
+LAKE_FIELD_IDS = {LAKE_BUCKET: 1_000_001, LAKE_OFFSET: 1_000_002, LAKE_TIMESTAMP: 1_000_003}
+"""Far above any user column's id, so evolution never meets them."""

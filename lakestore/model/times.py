@@ -1,0 +1,73 @@
+"""Times as users give them, ISO 8601 text or datetime, told apart from tokens. A time without a zone is UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from lakestore.errors import Invalid
+from lakestore.model.token import Token
+
+At = str | datetime | Token
+"""A cut: a token, or a time, which is UTC where it names no zone."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAMES = ("earliest", "latest", "snapshot")
+
+
+def micros_of(text: str) -> int | None:
+    """Microseconds since 1970 of an ISO 8601 time; None for a text that is none, such as a token."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (_zoned(moment) - _EPOCH) // timedelta(microseconds=1)
+
+
+def moment_of(micros: int) -> datetime:
+    """Microseconds since 1970 as a time in UTC."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def text_of(micros: int) -> str:
+    """A time for people."""
+    return moment_of(micros).isoformat()
+
+
+def position_text(value: Any) -> str:
+    """A token or a time as the wire takes it; `Invalid` for anything else."""
+    if isinstance(value, datetime):
+        return _zoned(value).isoformat()
+    text = str(value)
+    if micros_of(text) is None:
+        try:
+            Token.parse(text)
+        except Invalid as error:
+            raise Invalid(f"{text!r} is neither a position token nor a time such as '2026-11-20T10:00Z'") from error
+    return text
+
+
+def start_text(value: Any) -> str:
+    """Where a change stream begins, as the wire takes it."""
+    if isinstance(value, str) and value in _NAMES:
+        return value
+    if not value:
+        raise Invalid("start= is 'earliest', 'latest', 'snapshot', a token or a time")
+    return _told(value, f"start {str(value)!r} is not 'earliest', 'latest', 'snapshot', a token or a time")
+
+
+def until_text(value: Any) -> str:
+    """Where a change stream ends, as the wire takes it; nothing for one that goes on."""
+    if not value or value == "now":
+        return str(value or "")
+    return _told(value, f"until {str(value)!r} is not 'now', a token or a time that has been")
+
+
+def _told(value: Any, sentence: str) -> str:
+    try:
+        return position_text(value)
+    except Invalid as error:
+        raise Invalid(f"{sentence}, such as '2026-11-20T10:00Z'") from error
+
+
+def _zoned(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

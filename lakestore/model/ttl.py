@@ -1,0 +1,77 @@
+"""When rows of a primary-key table expire: by the time in a column of theirs. They are deleted as by a user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lakestore.errors import Invalid
+from lakestore.model.retention import Retention
+from lakestore.model.retention import parsed as parse_retention
+
+TOMBSTONE_SECONDS = 7 * 86_400
+SECONDS_MAX = 10_000 * 366 * 86_400
+"""Longer than any span between two times of a column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ttl:
+    """Rows are deleted when the time in `column` is `seconds` ago; those without a time stay."""
+
+    column: str
+    seconds: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stored form."""
+        return {"column": self.column, "seconds": self.seconds}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any] | None) -> Ttl | None:
+        """What `as_dict` gave."""
+        return Ttl(data["column"], data["seconds"]) if data else None
+
+    def __str__(self) -> str:
+        return f"{span(self.seconds)} after {self.column}"
+
+
+def span(amount: int) -> str:
+    """Seconds in the largest unit that divides them: 604800 is 7d."""
+    return str(Retention(age_seconds=amount)) if amount else "0s"
+
+
+def parsed(value: Any) -> Ttl | None:
+    """A user's `ttl=`: {"column": "created_at", "after": "30d"}, or None."""
+    if value is None or isinstance(value, Ttl):
+        return value
+    if not isinstance(value, dict) or set(value) != {"column", "after"} or not isinstance(value["column"], str):
+        raise Invalid(f"ttl {value!r} is not {{'column': 'created_at', 'after': '30d'}}")
+    return Ttl(value["column"], seconds(value["after"], "ttl after"))
+
+
+def seconds(value: Any, what: str) -> int:
+    """A span of time as users write it: '30m', '12h', '7d', or seconds."""
+    refused = Invalid(f"{what} {value!r} is not a span of time such as '30m', '12h' or '7d'")
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise refused
+    try:
+        kept = parse_retention(value)
+    except Invalid as error:
+        raise refused from error
+    if kept is None or kept.age_seconds is None:
+        raise refused
+    return kept.age_seconds
+
+
+def check(ttl: Ttl | None, columns: Mapping[str, str], table: str, *, keyed: bool) -> None:
+    """Refuse a TTL that the table, with columns of these types, cannot have."""
+    if ttl is None:
+        return
+    if not keyed:
+        raise Invalid(f"table {table}: ttl= is for primary-key tables; a log table has retention=")
+    if ttl.column not in columns:
+        raise Invalid(f"table {table}: ttl column {ttl.column!r} is not there")
+    if not columns[ttl.column].startswith(("timestamp", "date")):
+        raise Invalid(f"table {table}: ttl column {ttl.column!r} is {columns[ttl.column]}: take a timestamp or a date")
+    if type(ttl.seconds) is not int or not 1 <= ttl.seconds <= SECONDS_MAX:
+        raise Invalid(f"table {table}: ttl takes a time above zero and up to {span(SECONDS_MAX)}")

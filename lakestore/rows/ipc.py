@@ -1,0 +1,232 @@
+"""Arrow rows as they come in from users and off the wire.
+
+What comes from outside is not trusted: decoded rows are fully validated before anything touches them, and
+cast to the table's types losslessly or refused with the column, the row and the rule.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.errors import Corrupt, Invalid
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model.projection import filled
+from lakestore.model.table import Column, Table
+from lakestore.rows import python
+from lakestore.rows.arrow_message import has_compressed, is_compressed
+from lakestore.rows.casting import Cast
+
+NAMING = ("partial", "versioned", "aggregate")
+"""Merge engines for which it matters what columns rows name."""
+SMALL_BYTES_MAX = 64 << 10
+"""Of a stream that is read without a reader, as far as its schema was seen before."""
+SCHEMA_BYTES_MAX, SCHEMAS_KEPT = 4 << 10, 512
+_FRAME = struct.Struct("<Ii")
+_CONTINUES = 0xFFFFFFFF
+_STREAM_END = _FRAME.pack(_CONTINUES, 0)
+_KNOWN: dict[bytes, pa.Schema] = {}
+"""Schema messages that were read before."""
+
+
+def crc32c(data: Any, crc: int = 0) -> int:
+    """CRC32C of read-only bytes or an Arrow buffer."""
+    return int(google_crc32c.extend(crc, data))
+
+
+def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
+    """Rows as one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> pa.RecordBatch:
+    """The rows of an Arrow IPC stream as one validated batch, or `Invalid`."""
+    if crc is not None and crc32c(data) != crc:
+        raise Invalid("the rows do not match their checksum: send them again")
+    try:
+        known = _decoded_as_before(data, limits)
+        if known is not None:
+            return known
+        if has_compressed(data):
+            raise Invalid("the rows are compressed: send Arrow IPC without compression")
+        with pa.ipc.open_stream(data) as reader:
+            schema = reader.schema
+            _check_names(schema)
+            batches = _read_bounded(reader, limits)
+        for batch in batches:
+            batch.validate(full=True)
+        _remember(data, schema)
+        return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)
+    except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError, EOFError, struct.error) as error:
+        raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error
+
+
+def _schema_end(data: bytes) -> int:
+    """The end of the stream's first message, its schema; 0 where there is no room for it."""
+    if len(data) < _FRAME.size:
+        return 0
+    mark, size = _FRAME.unpack_from(data)
+    end = int(_FRAME.size + size)
+    return end if mark == _CONTINUES and 0 < size <= SCHEMA_BYTES_MAX and end + _FRAME.size <= len(data) else 0
+
+
+def _remember(data: bytes, schema: pa.Schema) -> None:
+    """Keep a schema that was read and checked, under its bytes: producers and look-ups send the same one for ever."""
+    end = _schema_end(data)
+    if end and not any(pa.types.is_nested(field.type) or pa.types.is_dictionary(field.type) for field in schema):
+        if len(_KNOWN) >= SCHEMAS_KEPT:
+            _KNOWN.clear()
+        _KNOWN[data[:end]] = schema
+
+
+def _decoded_as_before(data: bytes, limits: Limits) -> pa.RecordBatch | None:
+    """The one validated batch of a small stream whose schema is known; None for all others."""
+    if len(data) > SMALL_BYTES_MAX:
+        return None
+    at = _schema_end(data)
+    schema = _KNOWN.get(data[:at]) if at else None
+    if schema is None:
+        return None
+    mark, size = _FRAME.unpack_from(data, at)
+    if mark != _CONTINUES or size <= 0:
+        return None
+    message = pa.ipc.read_message(pa.py_buffer(data)[at:])
+    end = at + _FRAME.size + size + (message.body.size if message.body else 0)
+    if message.type != "record batch" or data[end:] != _STREAM_END or is_compressed(bytes(message.metadata)):
+        return None
+    batch = pa.ipc.read_record_batch(message, schema)
+    if batch.num_rows > limits.batch_rows or batch.get_total_buffer_size() > limits.batch_memory_bytes:
+        return None
+    batch.validate(full=True)
+    return batch
+
+
+def _check_names(fields: Iterable[pa.Field]) -> None:
+    """Names are read as UTF-8 when they are asked for, and a damaged one raises; so they are asked for here."""
+    for field in fields:
+        assert isinstance(field.name, str)
+        kind = field.type
+        _check_names(kind.field(i) for i in range(kind.num_fields))
+
+
+def _read_bounded(reader: pa.RecordBatchStreamReader, limits: Limits) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = []
+    total_bytes = total_rows = 0
+    for batch in reader:
+        total_bytes += batch.get_total_buffer_size()  # `nbytes` follows offsets, which are not validated yet
+        total_rows += batch.num_rows
+        if total_bytes > limits.batch_memory_bytes:
+            raise Invalid(f"the rows take more than {limits.batch_memory_bytes} bytes: send smaller batches")
+        if total_rows > limits.batch_rows:
+            raise Invalid(f"more than {limits.batch_rows} rows in one change: send smaller batches")
+        batches.append(batch)
+    return batches
+
+
+def decode_trusted(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
+    """Rows that the server sent: the checksum is checked, the values are not."""
+    if crc32c(data) != crc:
+        raise Corrupt("rows were damaged on their way: read again")
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader)
+
+
+def readable_again(rows: Any) -> Any:
+    """What users hand in, as something that is not used up when it is read: a stream of batches becomes a table."""
+    is_stream = hasattr(rows, "__arrow_c_stream__") and not hasattr(rows, "to_arrow") and not hasattr(rows, "columns")
+    return pa.table(rows) if is_stream else rows
+
+
+def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """What users hand in, as one Arrow batch: Table, RecordBatch, pandas, polars or a list of dicts."""
+    if isinstance(rows, pa.RecordBatch):
+        return rows
+    if isinstance(rows, dict):
+        rows = [rows]
+    if isinstance(rows, pa.Table):
+        table = rows
+    elif isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
+        table = python.of_dicts(rows, schema)
+    elif hasattr(rows, "to_arrow"):
+        table = rows.to_arrow()
+    elif hasattr(rows, "columns") and hasattr(rows, "index"):
+        table = python.of_pandas(rows, schema)
+    elif hasattr(rows, "__arrow_c_stream__"):
+        table = pa.table(rows)
+    else:
+        raise Invalid(f"rows of type {type(rows).__name__} are not a table, batch, data frame or list of dicts")
+    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def by_columns(rows: Any, table: Table) -> list[Any]:
+    """What users hand in, in parts, in order, whose rows name the same columns.
+
+    Only where a column that a row does not name is another thing than a null: dicts for the engines that leave it be.
+    """
+    several = isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)) and len(rows) > 1
+    if not several or table.merge.engine not in NAMING or not all(isinstance(row, Mapping) for row in rows):
+        return [rows]
+    keys = [tuple(str(row.get(name)) for name in table.primary_key) for row in rows]
+    if len(set(keys)) < len(keys):  # changes of one key stay in their order
+        return [list(part) for _, part in groupby(rows, key=frozenset)]
+    parts: dict[frozenset[str], list[Any]] = {}
+    for row in rows:
+        parts.setdefault(frozenset(row), []).append(row)
+    return list(parts.values())
+
+
+def conform(
+    batch: pa.RecordBatch,
+    table: Table,
+    *,
+    keys_only: bool = False,
+    only: Sequence[str] = (),
+    limits: Limits = DEFAULT,
+    claim: Callable[[int], None] | None = None,
+) -> pa.RecordBatch:
+    """The batch with exactly the table's columns and types (its key's for a delete, or `only` those), or `Invalid`.
+
+    `claim` is told of bytes that unfold, before they do.
+    """
+    names = only or table.primary_key
+    wanted = [table.column(name) for name in names] if keys_only else table.columns
+    if not keys_only:
+        known = {column.name for column in wanted}
+        for name in batch.schema.names:
+            if name not in known:
+                raise Invalid(f"table {table.name} has no column {name!r}")
+    if len(set(batch.schema.names)) != len(batch.schema.names):
+        raise Invalid(f"table {table.name}: the rows have a column twice")
+    cast = Cast(table.name, limits, claim)
+    arrays = [_conform_column(batch, column, table, cast) for column in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=_nullable(pa.schema([column.arrow for column in wanted])))
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, cast: Cast) -> pa.Array:
+    field = wanted.arrow
+    at = batch.schema.get_field_index(field.name)
+    if at < 0:
+        if not field.nullable and wanted.default is None:
+            raise Invalid(f"table {table.name}: required column {field.name!r} is missing")
+        cast.pay(batch.num_rows, field.type, field.name, filled(wanted, 1, "default").nbytes)
+        return filled(wanted, batch.num_rows, "default")
+    column = cast.column(batch.column(at), field)
+    if not field.nullable and column.null_count:
+        row = pc.index(pc.is_null(column), True).as_py()
+        raise Invalid(f"table {table.name}: required column {field.name!r} is null in row {row}")
+    return column

@@ -1,0 +1,314 @@
+"""Primary keys as bytes, and the bucket a row goes to.
+
+The encoding keeps order: fixed-width parts are big-endian, signed ones with the sign flipped; a variable-width part
+that is not the last is escaped and closed by two zero bytes. The bucket is Iceberg's murmur3 of the encoded bucket
+key, without its sign bit, modulo the number of buckets. Both are for ever: golden tests hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mmh3
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from lakestore.errors import Invalid
+from lakestore.limits import WIDEST
+from lakestore.rows import few_keys
+
+INDEX_KEY_BYTES_MAX = 511
+NUMBER_BYTES_MAX = 8
+HASH_BITS = 128
+"""Of the hash of a key that the index cannot take whole; less only in tests."""
+SLOTS_MAX = 1 << 16
+_HASH_BYTES = 16
+WHOLE_BYTES_MAX = INDEX_KEY_BYTES_MAX - _HASH_BYTES
+_SLOT_BYTES = 2
+KEPT_BYTES = WHOLE_BYTES_MAX - _SLOT_BYTES - 1
+"""All keys of the index keep so many bytes of what they stand for; keys that are alike up to there are in any order."""
+_END, _NOTHING = pa.scalar(b"\x00\x00", pa.binary()), pa.scalar(b"", pa.binary())
+Matrix = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """Integers that the values of a type are."""
+
+    arrow: pa.DataType
+    unsigned: np.dtype[Any]
+    width: int
+    bias: np.uint64
+    """What flips the sign, so that the order is that of unsigned numbers."""
+
+    @staticmethod
+    def of(arrow: pa.DataType) -> _Number:
+        signed, width = pa.types.is_signed_integer(arrow), arrow.bit_width // 8
+        return _Number(arrow, np.dtype(f"u{width}"), width, np.uint64(signed and 1 << (8 * width - 1)))
+
+
+_INTEGERS = [kind() for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64)]
+_NUMBERS: dict[int, _Number] = {kind.id: _Number.of(kind) for kind in _INTEGERS} | {
+    pa.date32().id: _Number.of(pa.int32()),
+    pa.timestamp("us").id: _Number.of(pa.int64()),
+    pa.time64("us").id: _Number.of(pa.int64()),
+}
+"""By the id of a type."""
+
+
+def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
+    """Each row's key as the index takes it: prefix, then the encoded parts."""
+    few = few_keys.whole(columns)
+    if few is not None and all(len(key) <= min(WHOLE_BYTES_MAX - len(prefix), bytes_max) for key in few):
+        return [prefix + key for key in few]
+    full = fixed(columns, prefix)
+    if full is not None:
+        return _rows_of(full)
+    joined = _joined(columns)
+    lengths = pc.binary_length(joined).to_numpy()
+    if len(lengths) and lengths.max() > bytes_max:
+        row = int(lengths.argmax())
+        raise Invalid(f"row {row}: a key of {int(lengths[row])} bytes is longer than {bytes_max}")
+    long = np.flatnonzero(lengths > WHOLE_BYTES_MAX - len(prefix))
+    keys = _bytes_of(_prefixed(joined, prefix))
+    for row in long.tolist():
+        keys[row] = _hashed(joined[row].as_py(), prefix)
+    return keys
+
+
+def fixed(columns: Sequence[pa.Array], prefix: bytes) -> Matrix | None:
+    """The keys as rows of one width; None where they vary, or are too long to be kept whole."""
+    matrix = _matrix(columns)
+    if matrix is None or len(prefix) + matrix.shape[1] > WHOLE_BYTES_MAX:
+        return None
+    full = np.empty((len(matrix), len(prefix) + matrix.shape[1]), dtype=np.uint8)
+    full[:, : len(prefix)] = np.frombuffer(prefix, dtype=np.uint8)
+    full[:, len(prefix) :] = matrix
+    return full
+
+
+def number_width(kinds: Sequence[pa.DataType]) -> int | None:
+    """Bytes of the keys of such columns, if all have so many and they fit into a number of eight bytes; or None."""
+    width = 0
+    for kind in kinds:
+        if (number := _NUMBERS.get(kind.id)) is not None:
+            width += number.width
+        elif pa.types.is_boolean(kind):
+            width += 1
+        elif pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+            width += kind.byte_width
+        else:
+            return None
+    return width if 0 < width <= NUMBER_BYTES_MAX else None
+
+
+def numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """The keys, of a width that fits, read as big-endian numbers: ordered as their bytes are."""
+    whole, *more = [_numbers_of(column) for column in columns]
+    found, _ = whole
+    for part, width in more:
+        found = (found << np.uint64(8 * width)) | part
+    return found
+
+
+def _numbers_of(column: pa.Array) -> tuple[npt.NDArray[np.uint64], int]:
+    """(values as numbers whose order is theirs, bytes of each)."""
+    number = _NUMBERS.get(column.type.id)
+    if number is None:
+        matrix = _fixed(column)
+        if matrix is None:
+            raise Invalid(f"a key of type {column.type} is no number")
+        padded = np.zeros((len(matrix), NUMBER_BYTES_MAX), dtype=np.uint8)
+        padded[:, NUMBER_BYTES_MAX - matrix.shape[1] :] = matrix
+        return padded.view(">u8").ravel().astype(np.uint64), matrix.shape[1]
+    values: npt.NDArray[Any] = (column if number.arrow.id == column.type.id else column.view(number.arrow)).to_numpy()
+    return values.view(number.unsigned).astype(np.uint64, copy=False) ^ number.bias, number.width
+
+
+def leading(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
+    """What the keys with these leading columns begin with, before they are cut."""
+    return [prefix + key for key in _bytes_of(_joined(columns, closed=True))]
+
+
+def beyond(prefix: bytes) -> bytes:
+    """The first bytes behind all that begin with these."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
+
+
+def buckets(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int32]:
+    """The bucket of each row by its bucket key."""
+    if count == 1:
+        return np.zeros(len(columns[0]), dtype=np.int32)
+    few = few_keys.whole(columns)
+    matrix = _matrix(columns) if few is None else None
+    if matrix is not None:
+        hashes = murmur3(matrix)
+    else:
+        keys = few if few is not None else _bytes_of(_joined(columns))
+        hashes = np.fromiter(map(mmh3.mmh3_32_uintdigest, keys), dtype=np.uint32, count=len(keys))
+    return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
+
+
+def _rows_of(matrix: Matrix) -> list[bytes]:
+    if not len(matrix):
+        return []
+    keys: list[bytes] = np.ascontiguousarray(matrix).view(f"V{matrix.shape[1]}").ravel().tolist()
+    return keys
+
+
+def whole(columns: Sequence[pa.Array]) -> list[bytes]:
+    """Each row's key in full, of any length and in key order: what tells keys of one hash apart."""
+    matrix = _matrix(columns)
+    return _bytes_of(_joined(columns)) if matrix is None else _rows_of(matrix)
+
+
+def is_hashed(key: bytes) -> bool:
+    """Whether a key of the index is prefix and hash."""
+    return len(key) > WHOLE_BYTES_MAX
+
+
+def slot(key: bytes, number: int) -> bytes:
+    """The key under which the index keeps the next keys of one hash: one byte shorter, so it is no other's first."""
+    return _numbered(key[:KEPT_BYTES] + key[WHOLE_BYTES_MAX:], number) if number else key
+
+
+def _numbered(head: bytes, number: int) -> bytes:
+    if number >= SLOTS_MAX:
+        raise Invalid(f"more than {SLOTS_MAX - 1} long keys have one hash: shorten the keys")
+    return head + number.to_bytes(_SLOT_BYTES, "big")
+
+
+def following(key: bytes) -> bytes:
+    """The slot behind the one of this key of the index."""
+    number = slot_number(key)
+    return slot(key, 1) if not number else _numbered(key[:-_SLOT_BYTES], number + 1)
+
+
+def slot_number(key: bytes) -> int:
+    """Which slot of its hash a key of the index is."""
+    in_slot = len(key) == INDEX_KEY_BYTES_MAX - 1
+    return int.from_bytes(key[-_SLOT_BYTES:], "big") if in_slot else 0
+
+
+def _hashed(key: bytes, prefix: bytes) -> bytes:
+    return prefix + key[: WHOLE_BYTES_MAX - len(prefix)] + _digest(key)
+
+
+def _digest(key: bytes) -> bytes:
+    number = xxhash.xxh3_128_intdigest(key) & ((1 << HASH_BITS) - 1)
+    return number.to_bytes(_HASH_BYTES, "big")
+
+
+def _matrix(columns: Sequence[pa.Array]) -> Matrix | None:
+    parts = [_fixed(column) for column in columns]
+    if any(part is None for part in parts):
+        return None
+    return np.concatenate([part for part in parts if part is not None], axis=1)
+
+
+def _fixed(column: pa.Array) -> Matrix | None:
+    """A fixed-width column as big-endian rows whose byte order is the value order."""
+    kind = column.type
+    matrix: Matrix
+    if pa.types.is_boolean(kind):
+        matrix = column.cast(pa.uint8()).to_numpy().reshape(-1, 1).copy()
+        return matrix
+    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        return _raw(column, kind.byte_width).copy()
+    if pa.types.is_decimal(kind):
+        matrix = _raw(column, 16)[:, ::-1].copy()
+    else:
+        number = _NUMBERS.get(kind.id)
+        if number is None:
+            return None
+        values: npt.NDArray[Any] = column.cast(number.arrow).to_numpy()
+        width = values.dtype.itemsize
+        matrix = values.astype(values.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, width)
+    if not pa.types.is_unsigned_integer(kind):
+        matrix[:, 0] ^= 0x80
+    return matrix
+
+
+def _raw(column: pa.Array, width: int) -> Matrix:
+    """The values of a column of fixed width as they lie in memory."""
+    raw = np.frombuffer(column.buffers()[1] or b"", dtype=np.uint8)
+    return raw[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
+
+
+def _joined(columns: Sequence[pa.Array], *, closed: bool = False) -> pa.Array:
+    """The keys as binary values, the last part closed or not."""
+    parts: list[Any] = []
+    for i, column in enumerate(columns):
+        raw = _binary(column)
+        if (closed or i < len(columns) - 1) and _varies(column.type):
+            parts += [_escaped(raw), _END]
+        else:
+            parts.append(raw)
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _NOTHING)
+
+
+def _prefixed(joined: pa.Array, prefix: bytes) -> pa.Array:
+    if not prefix:
+        return joined
+    return pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), joined, _NOTHING)
+
+
+def _bytes_of(joined: pa.Array) -> list[bytes]:
+    keys: list[bytes] = joined.to_numpy(zero_copy_only=False).tolist()
+    return keys
+
+
+def _varies(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    fixed = _fixed(column)
+    if fixed is None:
+        return column.cast(pa.binary())
+    data = pa.py_buffer(np.ascontiguousarray(fixed))
+    kind = pa.binary(fixed.shape[1])
+    return pa.FixedSizeBinaryArray.from_buffers(kind, len(column), [None, data]).cast(pa.binary())
+
+
+def _escaped(raw: pa.Array) -> pa.Array:
+    """Zero bytes marked, so that two of them end the value."""
+    offsets = np.frombuffer(raw.buffers()[1], dtype=np.int32)[raw.offset : raw.offset + len(raw) + 1]
+    data = np.frombuffer(raw.buffers()[2] or b"", dtype=np.uint8)
+    if len(raw) == 0 or data[offsets[0] : offsets[-1]].all():
+        return raw
+    return pc.replace_substring(raw, pattern=b"\x00", replacement=b"\x00\xff")
+
+
+def murmur3(matrix: Matrix) -> npt.NDArray[np.uint32]:
+    """murmur3_x86_32, seed 0, of each row."""
+    rows, width = matrix.shape
+    whole = width - width % 4
+    h = np.zeros(rows, dtype=np.uint32)
+    words = np.ascontiguousarray(matrix[:, :whole]).view("<u4").reshape(rows, whole // 4)
+    for i in range(whole // 4):
+        h ^= _scrambled(words[:, i].astype(np.uint32))
+        h = _rotated(h, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    if width % 4:
+        tail = np.zeros(rows, dtype=np.uint32)
+        for i in range(width % 4):
+            tail |= matrix[:, whole + i].astype(np.uint32) << np.uint32(8 * i)
+        h ^= _scrambled(tail)
+    h ^= np.uint32(width)
+    h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return h ^ (h >> np.uint32(16))
+
+
+def _rotated(x: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint32]:
+    return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
+
+
+def _scrambled(k: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    return _rotated(k * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)

@@ -1,0 +1,5 @@
+"""Lakestore in Spark: a session, and this lake attached to one."""
+
+from lakestore_spark import SparkLake, SparkLakeAt, attach, session
+
+__all__ = ["SparkLake", "SparkLakeAt", "attach", "session"]

@@ -1,0 +1,1 @@
+"""Names and versions of the protocol, and errors as gRPC metadata."""

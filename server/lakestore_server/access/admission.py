@@ -1,0 +1,159 @@
+"""Every call's way in and out: who calls, whether it may, what is its own, and what of the answer it may see.
+
+The two ports hand in what a client showed; everything else about rights is decided here, by `policy`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from lakestore.errors import Denied, NotAuthenticated
+from lakestore_server.access import ownership, policy, principals
+from lakestore_server.access.callers import Access, Caller
+from lakestore_server.access.policy import Asked, Kind, Row
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host import event_log
+
+log = logging.getLogger("lakestore.access")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What an engine knows of tables, for `policy`."""
+
+    engine: Engine
+
+    def table_of(self, uuid: str) -> str | None:
+        """The name of the table with that uuid."""
+        state = self.engine.view.tables.get(uuid)
+        return state.table.name if state else None
+
+    def kind_of(self, table: str) -> Kind:
+        """What a table of the catalog is."""
+        view = self.engine.view
+        if table in view.names:
+            return "own"
+        namespace, _, name = table.partition(".")
+        return "other" if (namespace.replace(chr(31), "."), name) in view.pointers else "absent"
+
+
+class Admission:
+    """The rights of one server's callers. Thread-safe."""
+
+    def __init__(self, access: Access, known: policy.Known, *, metrics_open: bool = False) -> None:
+        self.access, self._known = access, known
+        self._routes = dict(policy.ROUTES)
+        if metrics_open:
+            self._routes["GET", "/metrics"] = Row("open", policy.ROUTES["GET", "/"].finder, "")
+
+    def rpc(self, path: str, token: str, certificate: Sequence[str]) -> RpcCall:
+        """A call that begins, or `NotAuthenticated`."""
+        row = policy.RPCS.get(path)
+        return RpcCall(self, path, row, self._caller(row, token, certificate, path))
+
+    def is_open(self, path: str) -> bool:
+        """Whether everybody may call an RPC, unasked."""
+        row = policy.RPCS.get(path)
+        return row is not None and row.right == "open"
+
+    def route(self, method: str, path: str) -> Row | None:
+        """The rule of an HTTP route."""
+        return self._routes.get((method, path))
+
+    def http_caller(self, row: Row | None, token: str, certificate: Sequence[str], what: str) -> Caller | None:
+        """Who makes an HTTP request; None where nobody is asked."""
+        return self._caller(row, token, certificate, what)
+
+    def check(self, row: Row | None, caller: Caller | None, asked: Any, what: str) -> None:
+        """`Denied` unless the caller may."""
+        principal = caller.principal if caller else principals.Principal("nobody")
+        try:
+            policy.check(row, principal, asked, self._known, what)
+        except Denied as error:
+            event_log.event(log, logging.INFO, "denied", what=what, why=error.message)
+            raise
+
+    def _caller(self, row: Row | None, token: str, certificate: Sequence[str], what: str) -> Caller | None:
+        if row is not None and row.right == "open":
+            return None
+        try:
+            return self.access.caller(token, certificate)
+        except NotAuthenticated as error:
+            event_log.event(log, logging.INFO, "denied", what=what, why=error.message)
+            raise
+
+
+class RpcCall:
+    """One RPC from its beginning to its end."""
+
+    def __init__(self, admission: Admission, path: str, row: Row | None, caller: Caller | None) -> None:
+        self._admission, self._path, self._row, self._caller = admission, path, row, caller
+        self._generation = admission.access.generation
+        self._asked: Any = None
+
+    def request(self, request: Any) -> Any:
+        """The request as the server is to see it, or `Denied`. Each one of a stream is asked for."""
+        self._renew()
+        self._check(request)
+        if self._caller is not None:
+            ownership.kept(self._caller, request)
+        self._asked = request
+        return request
+
+    def requests(self, requests: Iterator[Any]) -> Iterator[Any]:
+        """A stream of requests."""
+        for request in requests:
+            yield self.request(request)
+
+    def answer(self, answer: Any) -> Any:
+        """The answer as the caller may see it."""
+        if self._caller is not None and not self._admission.access.is_open:
+            ownership.shown(self._caller, answer)
+            _leave_out(self._caller.principal, answer)
+        return answer
+
+    def answers(self, answers: Iterator[Any]) -> Iterator[Any]:
+        """A stream of answers; it ends with `Denied` when the right to it is taken away."""
+        for answer in answers:
+            if self._renew():
+                self._check(self._asked)
+            yield self.answer(answer)
+
+    def _renew(self) -> bool:
+        """Whether rights have changed since they were asked for; the caller's are then the new ones."""
+        access = self._admission.access
+        if self._caller is None or access.is_open:
+            return False
+        self._caller = access.renewed(self._caller)
+        changed, self._generation = self._generation != access.generation, access.generation
+        return changed
+
+    def _check(self, request: Any) -> None:
+        self._admission.check(self._row, self._caller, request, self._path.rsplit("/", 1)[-1])
+
+
+def asked_of(path: dict[str, str], body: Any) -> Asked:
+    """What of an HTTP request its rights depend on."""
+    return Asked(path, body if isinstance(body, dict) else {})
+
+
+def _leave_out(principal: principals.Principal, answer: Any) -> None:
+    """Take tables that the principal may not know of out of lists of all tables."""
+    name = answer.DESCRIPTOR.name
+    if principal.sees(principals.EVERYTHING):
+        return
+    if name == "ListTablesAnswer":
+        kept = [info.definition for info in answer.tables if principal.sees(json.loads(info.definition)["name"])]
+        del answer.tables[:]
+        for definition in kept:
+            answer.tables.add(definition=definition)
+    elif name == "StatusAnswer":
+        said = orjson.loads(answer.status)
+        said["tables"] = [table for table in said["tables"] if principal.sees(table["name"])]
+        answer.status = orjson.dumps(said).decode()

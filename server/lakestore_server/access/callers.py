@@ -1,0 +1,184 @@
+"""Who is calling: the auth file as it is now, access tokens, and callers.
+
+The file is read again when it changes, so that tokens come and go without a restart; a file that cannot be used
+leaves the last good one in force, and says so in the log. Nothing here logs, shows or raises a token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import stat
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from lakestore.errors import Invalid, NotAuthenticated
+from lakestore_server.access import principals, signing
+from lakestore_server.access.principals import ANYONE, Book, Principal, Proof
+from lakestore_server.host.clock import Clock
+
+log = logging.getLogger("lakestore.access")
+CHECK_SECONDS = 1.0
+"""How old the knowledge of the auth file may be."""
+_Stamp = tuple[int, int, int]
+"""Content, mode and file: a file that was refused for its mode is read again when that is set right."""
+
+
+class Access:
+    """Tells callers apart. Without a file everyone is `auth.ANYONE`. Thread-safe."""
+
+    def __init__(self, file: Path | None, clock: Clock, key: bytes, token_seconds: int = 3_600) -> None:
+        self._file, self._clock, self._key, self._token_seconds = file, clock, key, token_seconds
+        self._lock = threading.Lock()
+        self._book = Book()
+        self._stamp: _Stamp | None = None
+        self._checked = clock.monotonic()
+        self.generation = 0
+        """Changes whenever rights may have."""
+        if file is not None:
+            self._stamp = _stamp_of(file)
+            self._book = _load(file)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everyone may everything."""
+        return self._file is None
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; at once, or within `CHECK_SECONDS` by itself."""
+        if self._file is None:
+            return
+        with self._lock:
+            self._checked = self._clock.monotonic()
+            try:
+                stamp = _stamp_of(self._file)
+                if stamp == self._stamp:
+                    return
+                self._stamp = stamp
+                self._book = _load(self._file)
+            except Invalid as error:
+                log.error("the rights stay as they were: %s", error.message)
+                return
+            self.generation += 1
+        log.info("%s was read again", self._file)
+
+    def caller(self, token: str = "", certificate: Sequence[str] = ()) -> Caller:
+        """Who shows this token or, without one, this client certificate; else `NotAuthenticated`."""
+        self._refresh_when_due()
+        if self._file is None:
+            return Caller(self, Proof(ANYONE))
+        if token:
+            proof = self._by_token(token)
+        else:
+            proof = self._book.by_certificate(certificate)
+        if proof is None:
+            raise NotAuthenticated(_refusal(token, certificate))
+        return Caller(self, proof)
+
+    def exchanged(self, caller: Caller) -> tuple[str, int]:
+        """(access token, seconds it is valid) for a caller who showed a token."""
+        if not caller.proof.token and not self.is_open:
+            raise NotAuthenticated("an access token is given for a token: send one")
+        seconds = self._token_seconds
+        now_s = self._clock.now_us() // 1_000_000
+        token_id = caller.proof.token[: signing.ID_CHARS]
+        claim = signing.Claim(caller.principal.name, token_id, now_s + seconds)
+        return signing.sign(self._key, claim, now_s), seconds
+
+    def renewed(self, caller: Caller) -> Caller:
+        """The same caller as of now, or `NotAuthenticated` if what it showed is valid no more."""
+        self._refresh_when_due()
+        if self._file is None:
+            return caller
+        proof = self._book.renewed(caller.proof, self._clock.now_us())
+        if proof is None:
+            raise NotAuthenticated(f"what {caller.principal.name} showed is valid no more: use a new token")
+        return Caller(self, proof)
+
+    def is_principal(self, name: str) -> bool:
+        """Whether there is a principal of that name."""
+        return name in self._book
+
+    def seal(self, principal: Principal, text: str) -> str:
+        """The text with a mark that only the server can make, for this principal."""
+        return f"{text}.{self._mark(principal, text)}"
+
+    def unseal(self, principal: Principal, text: str) -> str | None:
+        """The text of a seal made for this principal; None for any other."""
+        said, _, mark = text.rpartition(".")
+        same = hmac.compare_digest(mark.encode("utf-8", "surrogateescape"), self._mark(principal, said).encode())
+        return said if same else None
+
+    def _mark(self, principal: Principal, text: str) -> str:
+        sealed = f"{principal.name}\0{text}".encode("utf-8", "surrogateescape")
+        return hmac.new(self._key, sealed, hashlib.sha256).hexdigest()[:32]
+
+    def _by_token(self, token: str) -> Proof | None:
+        now_us = self._clock.now_us()
+        claim = signing.read(self._key, token, now_us // 1_000_000)
+        if claim is not None:
+            return self._book.by_id(claim.principal, claim.token_id, now_us)
+        return self._book.by_token(token, now_us)
+
+    def _refresh_when_due(self) -> None:
+        if self._clock.monotonic() - self._checked > CHECK_SECONDS:
+            self.refresh()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a request."""
+
+    access: Access
+    proof: Proof
+
+    @property
+    def principal(self) -> Principal:
+        """Its name and rights."""
+        return self.proof.principal
+
+    @property
+    def owns_by_name(self) -> bool:
+        """Whether its producers and subscriptions are kept under `<principal>/`."""
+        return not (self.principal.shared_names or self.principal.administers)
+
+
+def _load(file: Path) -> Book:
+    try:
+        mode = file.stat().st_mode
+        text = file.read_text()
+    except UnicodeDecodeError as error:
+        raise Invalid(f"auth file {file} cannot be read: it is not UTF-8") from error
+    except OSError as error:
+        raise Invalid(f"auth file {file} cannot be read: {error.strerror}") from error
+    if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
+        raise Invalid(f"auth file {file} may be read or changed by others: chmod 600 {file}")
+    try:
+        return principals.book_of(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise Invalid(f"auth file {file} is not YAML{where}") from None
+    except Invalid as error:
+        raise Invalid(f"auth file {file}: {error.message}") from error
+
+
+def _stamp_of(file: Path) -> _Stamp:
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise Invalid(f"auth file {file} cannot be read: {error.strerror}") from error
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def _refusal(token: str, certificate: Sequence[str]) -> str:
+    if token:
+        return "the token is not known, or no longer valid: ask who runs the server for one"
+    if certificate:
+        return "the names in the client certificate are no principal: ask who runs the server"
+    return "the server asks who you are: send a token, as in connect(…, token=…) or LAKESTORE_TOKEN"

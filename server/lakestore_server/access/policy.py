@@ -1,0 +1,278 @@
+"""Who may call what: one row for every RPC and every HTTP route. What has no row is denied.
+
+A row names a right, and how the tables of a request are found in it. The right is needed on each of them; where a
+request names none, on some table. Beside `auth.RIGHTS` there are: `open`, for everybody; `known`, for every
+principal; `see`, any right at all; `commit`, which is `tier` for a table of Lakestore's, `write` for others and
+`admin` for a new one. docs/rights.md is written from this table. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from lakestore.errors import Denied
+from lakestore_server.access.principals import EVERYTHING, Principal
+from lakestore_server.iceberg import our_tables
+
+SERVICE = "/lakestore.v1.Lakestore/"
+HEALTH = "/grpc.health.v1.Health/"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/"
+CATALOG = "/iceberg/v1"
+_NAMESPACE = f"{CATALOG}/namespaces/{{namespace}}"
+_TABLE = f"{_NAMESPACE}/tables/{{table}}"
+_VIEW = f"{_NAMESPACE}/views/{{view}}"
+
+
+Kind = Literal["own", "other", "absent"]
+_COMMIT: Mapping[Kind, str] = {"own": "tier", "other": "write", "absent": "admin"}
+
+
+class Known(Protocol):
+    """What the server knows of the things that a request names other than by a table's name."""
+
+    def table_of(self, uuid: str) -> str | None:
+        """The name of the table with that uuid."""
+
+    def kind_of(self, table: str) -> Kind:
+        """What a table of the catalog is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An HTTP request as far as rights depend on it."""
+
+    path: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
+Finder = Callable[[Any, Known], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rule."""
+
+    right: str
+    finder: Finder
+    tables: str
+    """Which tables, in words."""
+    body: bool = False
+    """Whether the tables stand in the body of an HTTP request."""
+
+
+def check(row: Row | None, principal: Principal, asked: Any, known: Known, what: str) -> None:
+    """`Denied` unless the principal may; `what` names the call in the message."""
+    if row is None:
+        raise Denied(f"{what} has no rule, so nobody may call it: this is a defect of the server")
+    if row.right in ("open", "known"):
+        return
+    targets = list(row.finder(asked, known))
+    for target in targets:
+        _check_one(row.right, principal, target, known, what)
+    if not targets and row.right != "see" and not principal.may_somewhere(row.right):
+        raise Denied(_sentence(principal, row.right, "any table", what))
+
+
+def _check_one(right: str, principal: Principal, target: str, known: Known, what: str) -> None:
+    if right == "see":
+        if not principal.sees(target):
+            raise Denied(_sentence(principal, "read", target, what))
+        return
+    needed = _COMMIT[known.kind_of(target)] if right == "commit" else right
+    if not principal.may(needed, target):
+        raise Denied(_sentence(principal, needed, target, what))
+
+
+def _sentence(principal: Principal, right: str, target: str, what: str) -> str:
+    shown = "every table" if target == EVERYTHING else target
+    return f"{what}: {principal.name} has no right {right!r} on {shown}: ask who runs the server for it"
+
+
+def catalog_target(namespace: Any, table: Any) -> str:
+    """A table of the catalog as patterns see it: a dot inside a namespace is none that a pattern can name."""
+    return f"{str(namespace).replace('.', chr(31))}.{table}"
+
+
+# How tables are found in RPCs.
+
+
+def _nothing(_: Any, __: Known) -> Sequence[str]:
+    return ()
+
+
+def _everything(_: Any, __: Known) -> Sequence[str]:
+    return (EVERYTHING,)
+
+
+def _table_field(request: Any, _: Known) -> Sequence[str]:
+    return (request.table,)
+
+
+def _tables_field(request: Any, _: Known) -> Sequence[str]:
+    return list(request.tables)
+
+
+def _changes_field(request: Any, _: Known) -> Iterable[str]:
+    return dict.fromkeys(change.table for change in request.changes)
+
+
+def _definition_field(request: Any, _: Known) -> Sequence[str]:
+    """A definition that cannot be read names no table; the verb refuses it after this."""
+    try:
+        return (str(json.loads(request.definition)["name"]),)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return (EVERYTHING,)
+
+
+def _uuid_field(request: Any, known: Known) -> Sequence[str]:
+    """A table that was dropped has no name, so only who may everything is told so."""
+    return (known.table_of(request.table_uuid) or EVERYTHING,)
+
+
+_NAMED = "`table`"
+RPCS: dict[str, Row] = {
+    f"{SERVICE}Hello": Row("known", _nothing, ""),
+    f"{SERVICE}CreateTable": Row("admin", _definition_field, "the name in `definition`"),
+    f"{SERVICE}DropTable": Row("admin", _table_field, _NAMED),
+    f"{SERVICE}AlterTable": Row("admin", _table_field, _NAMED),
+    f"{SERVICE}GetTable": Row("see", _table_field, _NAMED),
+    f"{SERVICE}ListTables": Row("known", _nothing, "the answer holds those with some right"),
+    f"{SERVICE}OpenProducer": Row("write", _nothing, "some table; the name is the principal's own"),
+    f"{SERVICE}Commit": Row("write", _changes_field, "each table of `changes`"),
+    f"{SERVICE}Write": Row("write", _changes_field, "each table of `changes`, for every commit of the stream"),
+    f"{SERVICE}Lookup": Row("read", _table_field, _NAMED),
+    f"{SERVICE}Changes": Row("read", _tables_field, "each of `tables`; asked again when rights change"),
+    f"{SERVICE}Ack": Row("read", _nothing, "some table; the subscription is the principal's own"),
+    f"{SERVICE}ListSubscriptions": Row("known", _nothing, "the answer holds the principal's own"),
+    f"{SERVICE}DropSubscription": Row("read", _nothing, "some table; the subscription is the principal's own"),
+    f"{SERVICE}Plan": Row("read", _tables_field, "each of `tables`"),
+    f"{SERVICE}Fetch": Row("read", _uuid_field, "the table of `table_uuid`; the lease is the principal's own"),
+    f"{SERVICE}RenewLease": Row("read", _nothing, "some table; the lease is the principal's own"),
+    f"{SERVICE}ReleaseLease": Row("read", _nothing, "some table; the lease is the principal's own"),
+    f"{SERVICE}AcquireTierer": Row("tier", _everything, "every table"),
+    f"{SERVICE}ReleaseTierer": Row("tier", _everything, "every table"),
+    f"{SERVICE}Status": Row("see", _tables_field, "each of `tables`; if none, the answer holds those with some right"),
+    f"{SERVICE}Audit": Row("read", _table_field, _NAMED),
+    f"{SERVICE}Backup": Row("admin", _everything, "every table"),
+    f"{HEALTH}Check": Row("open", _nothing, ""),
+    f"{HEALTH}List": Row("open", _nothing, ""),
+    f"{HEALTH}Watch": Row("open", _nothing, ""),
+    f"{REFLECTION}ServerReflectionInfo": Row("known", _nothing, ""),
+}
+"""Every RPC, by its path on the wire."""
+
+
+# How tables are found in HTTP requests. Whatever is malformed asks for a right on everything.
+
+
+def _path_table(asked: Asked, known: Known) -> Sequence[str]:
+    return (_unversioned(catalog_target(asked.path["namespace"], asked.path["table"]), known),)
+
+
+def _unversioned(target: str, known: Known) -> str:
+    """`shop.orders$3` is a version of `shop.orders`, if that is ours."""
+    parted = our_tables.parted(target)
+    return parted[0] if parted and known.kind_of(parted[0]) == "own" else target
+
+
+def _path_namespace(asked: Asked, _: Known) -> Sequence[str]:
+    return (catalog_target(asked.path["namespace"], EVERYTHING),)
+
+
+def _body_namespace(asked: Asked, _: Known) -> Sequence[str]:
+    levels = asked.body.get("namespace")
+    if not isinstance(levels, list) or len(levels) != 1 or not isinstance(levels[0], str):
+        return (EVERYTHING,)
+    return (catalog_target(levels[0], EVERYTHING),)
+
+
+def _body_name(asked: Asked, _: Known) -> Sequence[str]:
+    name = asked.body.get("name")
+    return (catalog_target(asked.path["namespace"], name if isinstance(name, str) else EVERYTHING),)
+
+
+def _identifier(said: Any) -> str:
+    try:
+        (level,), name = said["namespace"], said["name"]
+    except (TypeError, KeyError, ValueError):
+        return EVERYTHING
+    return catalog_target(level, name) if isinstance(level, str) and isinstance(name, str) else EVERYTHING
+
+
+def _body_rename(asked: Asked, _: Known) -> Sequence[str]:
+    return (_identifier(asked.body.get("source")), _identifier(asked.body.get("destination")))
+
+
+def _body_changes(asked: Asked, known: Known) -> Sequence[str]:
+    changes = asked.body.get("table-changes")
+    if not isinstance(changes, list) or not changes:
+        return (EVERYTHING,)
+    named = [_identifier(each.get("identifier")) if isinstance(each, dict) else EVERYTHING for each in changes]
+    return [_unversioned(target, known) for target in named]
+
+
+_PATH = "the table of the path"
+_SPACE = "every table of the namespace"
+ROUTES: dict[tuple[str, str], Row] = {
+    ("GET", "/"): Row("known", _nothing, "the page holds those with some right"),
+    ("GET", "/healthz"): Row("open", _nothing, ""),
+    ("GET", "/metrics"): Row("read", _everything, "every table, unless `metrics_open` is set"),
+    ("POST", f"{CATALOG}/oauth/tokens"): Row("open", _nothing, "the credentials stand in the request"),
+    ("GET", f"{CATALOG}/config"): Row("known", _nothing, ""),
+    ("GET", f"{CATALOG}/namespaces"): Row("known", _nothing, "the answer holds those with a table that may be seen"),
+    ("POST", f"{CATALOG}/namespaces"): Row("admin", _body_namespace, _SPACE, body=True),
+    ("GET", _NAMESPACE): Row("known", _nothing, "a namespace without a table that may be seen does not exist"),
+    ("HEAD", _NAMESPACE): Row("known", _nothing, "a namespace without a table that may be seen does not exist"),
+    ("DELETE", _NAMESPACE): Row("admin", _path_namespace, _SPACE),
+    ("POST", f"{_NAMESPACE}/properties"): Row("admin", _path_namespace, _SPACE),
+    ("GET", f"{_NAMESPACE}/tables"): Row("known", _nothing, "the answer holds those with some right"),
+    ("POST", f"{_NAMESPACE}/tables"): Row("admin", _body_name, "the new table", body=True),
+    ("POST", f"{_NAMESPACE}/register"): Row("admin", _body_name, "the new table", body=True),
+    ("GET", _TABLE): Row("read", _path_table, _PATH),
+    ("HEAD", _TABLE): Row("read", _path_table, _PATH),
+    ("POST", _TABLE): Row("commit", _path_table, _PATH),
+    ("DELETE", _TABLE): Row("admin", _path_table, _PATH),
+    ("POST", f"{CATALOG}/tables/rename"): Row("admin", _body_rename, "both names", body=True),
+    ("POST", f"{CATALOG}/transactions/commit"): Row("commit", _body_changes, "each table of the request", body=True),
+    ("POST", f"{_TABLE}/metrics"): Row("read", _path_table, _PATH),
+    ("GET", f"{_NAMESPACE}/views"): Row("known", _nothing, "there are no views"),
+    ("GET", _VIEW): Row("known", _nothing, "there are no views"),
+    ("HEAD", _VIEW): Row("known", _nothing, "there are no views"),
+}
+"""Every route of the HTTP port, by method and path."""
+
+
+def reference() -> str:
+    """docs/rights.md."""
+    lines = [
+        "# Rights",
+        "",
+        "Written by `make docs` from the table that the server itself decides by: `access/policy.py` of the server.",
+        "`read`, `write`, `tier` and `admin` are granted on tables (SECURITY.md); `admin` brings the other three,",
+        "`tier` brings `read`. `open` is for everybody, `known` for every principal, `see` for any right at all, and",
+        "`commit` is `tier` for Lakestore's own tables, `write` for others and `admin` for new ones.",
+        "The right is needed on each table named; where a request names none, on some table.",
+        "",
+        "## gRPC",
+        "",
+        *_markdown(("RPC", path.rsplit("/", 1)[-1], row) for path, row in RPCS.items()),
+        "",
+        "## HTTP",
+        "",
+        *_markdown(("route", f"{method} {path}", row) for (method, path), row in ROUTES.items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _markdown(rows: Iterable[tuple[str, str, Row]]) -> Iterable[str]:
+    first = True
+    for head, name, row in rows:
+        if first:
+            yield f"| {head} | right | on |"
+            yield "|---|---|---|"
+            first = False
+        yield f"| `{name}` | {row.right} | {row.tables or '-'} |"

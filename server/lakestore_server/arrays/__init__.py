@@ -1,0 +1,4 @@
+"""Algorithms on numpy and Arrow arrays that know no table: grouping, integers, equal rows, sizes, a hash table.
+
+Values in, values out: no clock, no file, no thread, and no loop over rows.
+"""

@@ -1,0 +1,185 @@
+"""The batches of a change stream: the commits of a range as messages, the same for every stream of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.limits import Limits
+from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.model.token import Place, Token
+from lakestore.rows.ipc import encode
+from lakestore.rows.offsets import OffsetSet
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.changes.batch_cache import Prepared, Run
+from lakestore_server.changes.filter import Condition, Test, filtered
+from lakestore_server.read.rows import Rows, Wish, bounded, dead_of, live_at, project, read, with_before_images
+from lakestore_server.state.bucket_log import PREV, BucketLog
+from lakestore_server.state.state import TableState, View
+from lakestore_server.state.table_versions import Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What streams must have in common to be sent the same messages."""
+
+    tables: tuple[str, ...]
+    """Uuids."""
+    before_images: bool
+    columns: tuple[tuple[int, ...], ...]
+    """Per table the ids of the columns to show; empty for all columns of a version."""
+    where: tuple[Condition, ...] = ()
+    """Per table what rows must meet; empty for nothing."""
+
+    def test(self, versions: Versions, table: Table) -> Test | None:
+        """What rows of a version of a table must meet."""
+        return Test.of(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None
+
+
+def run(view: View, shape: Shape, at: Token, limit: int, limits: Limits) -> Run:
+    """The next messages behind a position: about a batch of rows from each bucket, no commit beyond `limit`."""
+    upto = _upto(view, shape, at.lsn, limit, limits)
+    return Run(upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits.read_batch_bytes)))
+
+
+def message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool, goes_on: bool = False) -> Prepared:
+    """Rows as a message; those of commits that go on in the next one have a token that lies before them."""
+    made = pb.ChangeBatch(table=table.name, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
+    made.rows, made.goes_on = encode(batch.schema, [batch]), goes_on
+    return Prepared.of(made)
+
+
+def progress(table: Table, token: Token) -> Prepared:
+    """A message without rows: up to the token nothing else lies for a stream."""
+    return Prepared.of(pb.ChangeBatch(table=table.name, token=str(token), progress=True, schema_id=table.schema_id))
+
+
+def live_rows(
+    state: TableState, shape: Shape, bucket: int, start: int, lsn: int, limits: Limits
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """A bucket's live rows at a cut, from an offset on, as inserts; with each batch the offset after it.
+
+    Where the condition lets nothing through, batches are empty.
+    """
+    log = state.logs[bucket]
+    head = log.at_lsn(lsn).end
+    for found in live_at(log, start, head, dead_of(log, 0, head), _piece(log, limits)):
+        yield from _inserts(state, shape, bucket, found, lsn, limits)
+
+
+def live_piece(
+    state: TableState, shape: Shape, place: Place, lsn: int, dead: OffsetSet, limits: Limits
+) -> list[tuple[pa.RecordBatch, int]]:
+    """The first few batches of `live_rows` from a place on, `dead` being what the log supersedes below the cut; none
+    when there are no more.
+    """
+    log = state.logs[place.bucket]
+    for found in live_at(log, place.offset, log.at_lsn(lsn).end, dead, _piece(log, limits)):
+        return list(_inserts(state, shape, place.bucket, found, lsn, limits))
+    return []
+
+
+def _inserts(
+    state: TableState, shape: Shape, bucket: int, found: Rows, lsn: int, limits: Limits
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    table = state.versions.at(lsn)
+    test = shape.test(state.versions, table)
+    rows = found if test is None else found.filter(test.mask(found.batch, found.schema_id))
+    inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
+    at = 0
+    shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)
+    for batch in bounded(shown, limits.read_batch_bytes):
+        at += batch.num_rows
+        last = found.offsets[-1] if at == len(rows.offsets) else rows.offsets[at - 1]
+        yield batch, int(last) + 1
+
+
+def shown_columns(table: Table, shape: Shape) -> list[str]:
+    """The system columns, then the user's; chosen ones go by id, and are left out of versions without them."""
+    names = {column.id: column.name for column in table.columns}
+    chosen = shape.columns[shape.tables.index(table.uuid)] if shape.columns else tuple(names)
+    return [*SYSTEM_TYPES, *[names[number] for number in chosen if number in names]]
+
+
+def _upto(view: View, shape: Shape, lsn: int, limit: int, limits: Limits) -> int:
+    """How far one run reaches: whole commits of one schema version, about a batch of rows from each bucket, and all
+    together about half a full message."""
+    upto = limit
+    nbytes = limits.read_batch_bytes // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in shape.tables)
+    for uuid in shape.tables:
+        upto = view.by_uuid(uuid).versions.until(lsn, upto)
+        for log in view.by_uuid(uuid).logs:
+            start = log.at_lsn(lsn).end
+            reach = reach_of(log, shape, start, limits.changes_batch_rows, nbytes)
+            if log.head > reach:
+                upto = min(upto, log.lsn_reaching(start, reach))
+    return upto
+
+
+def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max: int) -> int:
+    """The offset up to which about so much lies behind `start`, with the rows before changes if they are read too."""
+    reach = log.reach(start, rows_max, bytes_max)
+    if start >= log.head or not log.keyed or not (shape.before_images or shape.where):
+        return reach
+    prev = np.concatenate([part.to_numpy() for part in log.column(PREV, start, min(reach, log.head))])
+    replaced = np.flatnonzero(prev >= 0)
+    over = int(np.searchsorted(np.cumsum(log.sizes(prev[replaced])), bytes_max, side="right"))
+    return reach if over == len(replaced) else max(start + int(replaced[over]), start + 1)
+
+
+def _between(view: View, shape: Shape, at: Token, upto: int, nbytes: int) -> list[Prepared]:
+    """Per table the commits in (at, upto], in batches that fit into a message; the last one carries the new token."""
+    batches: list[tuple[Table, pa.RecordBatch]] = []
+    for uuid in shape.tables:
+        state = view.by_uuid(uuid)
+        table = state.versions.at(at.lsn + 1)
+        ranges = [(log.at_lsn(at.lsn).end, log.at_lsn(upto).end) for log in state.logs]
+        batch = table_batch(state, table, shape, ranges)
+        if batch is not None:
+            batches += [(table, piece) for piece in bounded(batch, nbytes)]
+    last = len(batches) - 1
+    return [
+        message(table, batch, replace(at, lsn=upto) if i == last else at, snapshot=False, goes_on=i < last)
+        for i, (table, batch) in enumerate(batches)
+    ]
+
+
+def table_batch(
+    state: TableState, table: Table, shape: Shape, ranges: Sequence[tuple[int, int]]
+) -> pa.RecordBatch | None:
+    """The changes of a range of each bucket, in LSN order; the ranges begin and end with commits of one version."""
+    parts: list[pa.RecordBatch] = []
+    lsns: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+    for bucket, (log, (start, end)) in enumerate(zip(state.logs, ranges, strict=True)):
+        if start >= end:
+            continue
+        commits = log.commits(start, end)
+        for rows in _seen(log, start, end, state.versions, table, shape):
+            projection = state.versions.projection(rows.schema_id, table)
+            parts.append(project(projection, rows, shown_columns(table, shape), bucket))
+            lsns.append(commits.lsn[np.searchsorted(commits.end, rows.offsets, side="right")])
+    if not parts:
+        return None
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate(lsns), kind="stable")
+    return pa.concat_batches(parts).take(pa.array(order))
+
+
+def _piece(log: BucketLog, limits: Limits) -> Wish:
+    """Pieces of a snapshot that take about a message of memory each."""
+    row_bytes = sum(chunk.size for chunk in log.chunks) // max(sum(chunk.rows for chunk in log.chunks), 1) + 1
+    return Wish(max(min(limits.fetch_batch_rows, limits.read_batch_bytes // row_bytes), 1))
+
+
+def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table, shape: Shape) -> Iterator[Rows]:
+    """The changes of a range as streams of the shape are to see them."""
+    test, needed = shape.test(versions, table), versions.stored_names(table, shown_columns(table, shape))
+    if test is not None:
+        yield from filtered(log, start, end, test, needed, images=shape.before_images)
+        return
+    for rows in read(log, start, end, Wish(needed=needed)):
+        yield with_before_images(log, rows, versions) if shape.before_images and log.keyed else rows

@@ -1,0 +1,176 @@
+"""Changes of a filtered table: rows that come to match are inserted, rows that cease to match are deleted.
+
+A condition is bound to columns by their ids when a stream is opened, so that it goes on when they are renamed or
+widened. It is asked of the row before and of the row after each change, both as the version of the change shows them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+from lakestore.model.projection import Projection
+from lakestore.model.table import SYSTEM_TYPES, Column, Table
+from lakestore.rows import condition as where
+from lakestore.rows.condition import RowFilter
+from lakestore_server.read.rows import Rows, Wish, imaged, read
+from lakestore_server.state.bucket_log import DELETE, INSERT, PREV, UPDATE, BucketLog, Needed
+from lakestore_server.state.table_versions import Versions
+
+Mask = npt.NDArray[np.bool_]
+CONDITIONS_KEPT = 1_024
+"""Conditions that are kept parsed, each for one version of a table."""
+CHARS_KEPT = 4 * where.CHARS_MAX
+"""Of their text, all together: parsed they take about ten times that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What rows of a table must meet, bound to its columns."""
+
+    text: str
+    columns: tuple[tuple[int, str], ...] = ()
+    """Ids of the columns that it reads, and what it calls them."""
+    schema_id: int = 0
+    """The version in which it was bound: in older ones a column that is younger shows its initial value."""
+
+
+def bound(text: str, versions: Versions) -> Condition:
+    """The condition on a table, or `Invalid`. A name means the column that has it, or had it last."""
+    current = versions.current
+    now = {column.id: column for column in current.columns}
+    named = [replace(now.get(c.id, c), name=c.name) for table in versions.tables for c in table.columns]
+    known = {column.name.lower(): column for column in named}
+    parsed = where.parse(text, replace(current, columns=tuple(known.values())))
+    for name in parsed.columns:
+        if name in SYSTEM_TYPES:
+            raise Invalid(f"{name} cannot stand in the condition of a change stream: name columns of {current.name}")
+        if known[name.lower()].id not in now:
+            raise _dropped(name, current)
+    return Condition(text, tuple((known[name.lower()].id, name) for name in sorted(parsed.columns)), current.schema_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """A condition as rows of one version are asked for it."""
+
+    filter: RowFilter
+    shown: Table
+    """The version's columns that the condition reads, under the names that it calls them."""
+    versions: Versions
+
+    @staticmethod
+    def of(condition: Condition, versions: Versions, version: Table) -> Test:
+        """The condition on rows that are shown in this version; `Invalid` if that has lost a column."""
+        columns = tuple(_column(number, name, condition, versions, version) for number, name in condition.columns)
+        shown = replace(version, columns=columns)
+        return Test(PARSED.of(condition.text, version.name, columns), shown, versions)
+
+    def needed(self, schema_id: int) -> list[str]:
+        """The columns of a stored version that it reads."""
+        ids = {column.id for column in self.shown.columns}
+        return [column.name for column in self.versions.numbered(schema_id).columns if column.id in ids]
+
+    def columns(self, batch: pa.RecordBatch, schema_id: int) -> pa.RecordBatch:
+        """What it reads of stored rows."""
+        arrays = Projection(self.versions.numbered(schema_id), self.shown).columns(batch, self.shown.columns)
+        fields = [column.arrow.with_nullable(True) for column in self.shown.columns]
+        if not fields:  # it reads nothing, and a batch without columns has no rows
+            return pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows)], names=[""])
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def mask(self, batch: pa.RecordBatch, schema_id: int) -> Mask:
+        """Which of these stored rows meet it."""
+        return self.filter.mask(self.columns(batch, schema_id))
+
+
+def filtered(log: BucketLog, start: int, end: int, test: Test, shown: Needed, *, images: bool) -> Iterator[Rows]:
+    """The changes of [start, end) that the filtered table sees, as it sees them.
+
+    With `images` the row before each update comes in front of it; a delete always carries the row it removed.
+    """
+    if log.keyed:
+        for rows in read(log, start, end):
+            seen = _changes(log, rows, test, images=images)
+            if seen is not None:
+                yield seen
+        return
+    for asked in read(log, start, end, Wish(timed=False, needed=test.needed)):
+        mask = test.mask(asked.batch, asked.schema_id)
+        if mask.any():
+            first, last = int(asked.offsets[0]), int(asked.offsets[-1])
+            for rows in read(log, first, last + 1, Wish(needed=shown)):
+                yield rows.filter(mask[rows.offsets - first])
+
+
+def _changes(log: BucketLog, rows: Rows, test: Test, *, images: bool) -> Rows | None:
+    prev = rows.batch.column(PREV).to_numpy()
+    now = test.mask(rows.batch, rows.schema_id) & (rows.change != DELETE)
+    was = np.zeros(len(prev), dtype=np.bool_)
+    replaced = np.flatnonzero(prev >= 0)
+    if len(replaced):
+        old = log.take(prev[replaced], test.columns)
+        was[replaced] = test.filter.mask(old)
+    seen = now | was
+    if not seen.any():
+        return None
+    change = np.where(now, np.where(was, UPDATE, INSERT), DELETE).astype(np.int8)
+    known = np.where(was, prev, -1)
+    kept = replace(rows, change=change).filter(seen)
+    return imaged(log, kept, known[seen], test.versions, updates=images)
+
+
+def _column(number: int, name: str, condition: Condition, versions: Versions, version: Table) -> Column:
+    """A column of the condition in one version, under the condition's name for it."""
+    found = next((column for column in version.columns if column.id == number), None)
+    if found is None and version.schema_id < condition.schema_id:
+        later = versions.numbered(condition.schema_id)
+        found = next(column for column in later.columns if column.id == number)
+    if found is None:
+        raise _dropped(name, version)
+    return replace(found, name=name)
+
+
+def _dropped(name: str, table: Table) -> Invalid:
+    return Invalid(
+        f"column {name!r} of the stream's condition was dropped from table {table.name} (schema version "
+        f"{table.schema_id}): open the stream at its token with another condition"
+    )
+
+
+class Parsed:
+    """The conditions parsed last, as many as the bounds let it keep and at least one. Thread-safe."""
+
+    def __init__(self, most: int, chars_max: int) -> None:
+        self._most, self._chars_max = most, chars_max
+        self._lock = threading.Lock()
+        self._filters: OrderedDict[tuple[str, str, tuple[Column, ...]], RowFilter] = OrderedDict()
+        self.chars = 0
+        """Of the texts that are kept."""
+
+    def of(self, text: str, name: str, columns: tuple[Column, ...]) -> RowFilter:
+        """The filter that a condition means on a table of these columns."""
+        key = text, name, columns
+        with self._lock:
+            if key in self._filters:
+                self._filters.move_to_end(key)
+                return self._filters[key]
+        made = where.parse(text, Table(name, columns))
+        with self._lock:
+            self.chars += 0 if key in self._filters else len(text)
+            self._filters[key] = made
+            while len(self._filters) > self._most or (self.chars > self._chars_max and len(self._filters) > 1):
+                (gone, *_), _ = self._filters.popitem(last=False)
+                self.chars -= len(gone)
+        return made
+
+
+PARSED = Parsed(CONDITIONS_KEPT, CHARS_KEPT)
+"""Of all streams of this process."""

@@ -1,0 +1,90 @@
+"""The marks of a shared subscription held against its tables: where they begin, what lies before them, what they need.
+
+A subscription that one consumer read alone is shared from where it stands; one that was shared and is read alone
+again begins where the bucket that is furthest behind stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lakestore.errors import Conflict
+from lakestore.model.token import Place
+from lakestore_server.changes.shared.assignment import Bucket
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.state import TableState, View
+from lakestore_server.state.subscription import NO_CUT, Mark, Subscription
+
+_NEWEST = 1 << 62
+
+
+def shared(held: Subscription, view: View) -> Subscription:
+    """The subscription with a mark for each bucket, where its one consumer stood."""
+    marks = []
+    for i, uuid in enumerate(held.tables):
+        logs = view.by_uuid(uuid).logs
+        marks.append(tuple(_begun(held, i, bucket, log) for bucket, log in enumerate(logs)))
+    return replace(held, marks=tuple(marks))
+
+
+def alone(held: Subscription, view: View) -> Subscription:
+    """The subscription for one consumer, behind what was acknowledged in all buckets."""
+    lsn, place = position(held, view)
+    for uuid in held.tables:
+        state = view.by_uuid(uuid)
+        if lsn < state.log_start_lsn:
+            raise Conflict(
+                f"the buckets of subscription {held.name!r} stand so far apart that the log of table "
+                f"{state.table.name} no longer has what one consumer would read: go on with shared=True"
+            )
+    return replace(held, lsn=lsn, place=place, marks=())
+
+
+def position(held: Subscription, view: View) -> tuple[int, Place | None]:
+    """The newest place at which one consumer would miss nothing."""
+    if not held.is_shared:
+        return held.lsn, held.place
+    for uuid, marks in zip(held.tables, held.marks, strict=True):
+        for bucket, mark in enumerate(marks):
+            if mark.cut != NO_CUT:
+                return mark.cut, Place(uuid, bucket, mark.offset)
+    states = [view.tables[uuid] for uuid in held.tables if uuid in view.tables]
+    return min([view.lsn, *(needed(held, state) for state in states)]), None
+
+
+def needed(held: Subscription, state: TableState) -> int:
+    """The commit that a table's log start may not pass; beyond all of them if everything is acknowledged."""
+    if not held.is_shared:
+        return held.lsn
+    marks = held.marks[held.tables.index(state.table.uuid)]
+    return min(_needed(mark, log) for mark, log in zip(marks, state.logs, strict=True))
+
+
+def behind(held: Subscription, view: View) -> Iterator[tuple[Bucket, int]]:
+    """How many changes each bucket has before it."""
+    for i, uuid in enumerate(held.tables):
+        for bucket, log in enumerate(view.tables[uuid].logs if uuid in view.tables else ()):
+            if not held.is_shared:
+                yield (uuid, bucket), log.head - log.at_lsn(held.lsn).end
+                continue
+            mark = held.marks[i][bucket]
+            at = mark.offset if mark.cut == NO_CUT else log.at_lsn(mark.cut).end
+            yield (uuid, bucket), log.head - at
+
+
+def _begun(held: Subscription, table: int, bucket: int, log: BucketLog) -> Mark:
+    """A bucket's mark at the position of one consumer, who reads a snapshot in the order of tables and buckets."""
+    if held.place is not None:
+        here = table, bucket
+        reads = held.tables.index(held.place.table), held.place.bucket
+        if here >= reads:
+            return Mark(held.place.offset if here == reads else 0, held.lsn)
+    return Mark(log.at_lsn(held.lsn).end)
+
+
+def _needed(mark: Mark, log: BucketLog) -> int:
+    if mark.cut != NO_CUT:
+        return mark.cut
+    beyond = log.lsn_beyond(mark.offset)
+    return _NEWEST if beyond is None else beyond - 1

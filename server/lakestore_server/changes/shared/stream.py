@@ -1,0 +1,218 @@
+"""The stream of one member of a shared subscription: the changes of the buckets that are its own for the moment.
+
+Each bucket is read from its acknowledged mark on, its snapshot first if it still reads one. Before anything is sent
+the member's seat is asked: what was taken away meanwhile is not sent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakestore.errors import PositionExpired
+from lakestore.model.token import Part, Place, Token
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.changes.batch_cache import Prepared
+from lakestore_server.changes.batches import Shape, live_piece, message
+from lakestore_server.changes.shared.assignment import Bucket
+from lakestore_server.changes.shared.batches import member_run
+from lakestore_server.changes.shared.group import Moves, Seat, bell_key, current
+from lakestore_server.commit.engine import Engine
+from lakestore_server.read.rows import DeadCache
+from lakestore_server.state.state import TableState, View
+from lakestore_server.state.subscription import NO_CUT, Mark
+
+SETTLE_SECONDS = 1.0
+"""How often marks are moved over what held no rows for the member."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A bucket that is read under one grant."""
+
+    grant: int
+    run: int
+    begin: int
+    """The acknowledged offset at which it began."""
+    at: Mark
+    """Behind what was sent, and what had nothing to send."""
+    reached: int | None = None
+    """How far its snapshot was read out of the log; None before it is."""
+    ahead: list[tuple[pa.RecordBatch, int]] = field(default_factory=list)
+    """The next batches with rows, each with the offset behind it: the last one of all ends the snapshot."""
+    is_read: bool = False
+    """Whether there are no more."""
+
+
+class MemberStream:
+    """One connection of a member; used by one thread."""
+
+    def __init__(
+        self, engine: Engine, dead: DeadCache, seat: Seat, shape: Shape, until: int | None, *, reads_lake: bool
+    ) -> None:
+        self._engine, self._dead, self._seat, self._shape = engine, dead, seat, shape
+        self._until, self._reads_lake = until, reads_lake
+        self._readings: dict[Bucket, _Reading] = {}
+        self._known: dict[Bucket, _Reading] = {}
+        self.moved = False
+        """Whether the last round has sent something, or found that there was nothing to send."""
+        self._settled = float("-inf")
+
+    @property
+    def bells(self) -> list[str]:
+        """What wakes it: its tables, and whatever changes its buckets."""
+        return [*self._shape.tables, bell_key(self._seat.name)]
+
+    def messages(self) -> Iterator[Prepared]:
+        """What there is to send now; `moved` says whether there may be more behind it."""
+        self.moved = False
+        self._sync()
+        view = self._engine.serving()
+        yield from self._snapshots(view)
+        yield from self._changes(view)
+
+    def is_over(self) -> bool:
+        """Whether the member has everything up to its end."""
+        view = self._engine.view
+        if self._until is None or self._until > view.lsn or self._seat.shared.waits(self._seat):
+            return False
+        return all(
+            reading.at.cut == NO_CUT and reading.at.offset >= _end(view, bucket, self._until)
+            for bucket, reading in self._readings.items()
+        )
+
+    def has_snapshot(self) -> bool:
+        """Whether some bucket of the subscription, this member's or not, still reads its snapshot."""
+        held = current(self._engine.view, self._seat.name)
+        return any(mark.cut != NO_CUT for table in held.marks for mark in table)
+
+    def wait(self, bell: threading.Event, poll: float | None) -> None:
+        """Until something changes, or time alone changes something."""
+        again = self._settle()
+        times = (poll, self._seat.shared.due(self._seat), again)
+        bell.wait(min((seconds for seconds in times if seconds is not None), default=None))
+
+    def _sync(self) -> None:
+        """Follow what the seat reads: drop what was taken away, begin what is new."""
+        taken = self._seat.shared.take(self._seat)
+        self._known |= self._readings  # what was taken away may come back under the same grant
+        self._readings = {}
+        for bucket, (grant, run, mark) in taken.items():
+            known = self._known.get(bucket)
+            same = known is not None and known.grant == grant
+            self._readings[bucket] = known if known and same else _Reading(grant, run, mark.offset, mark)
+
+    def _snapshots(self, view: View) -> Iterator[Prepared]:
+        """The next message of a snapshot, if one is read."""
+        for bucket, reading in self._readings.items():
+            if reading.at.cut == NO_CUT:
+                continue
+            state = view.by_uuid(bucket[0])
+            if reading.reached is None and not state.has_all_rows:
+                yield from self._from_lake(view, state, reading.at.cut)
+            else:
+                yield from self._snapshot(view, state, bucket, reading)
+            return
+
+    def _snapshot(self, view: View, state: TableState, bucket: Bucket, reading: _Reading) -> Iterator[Prepared]:
+        cut, self.moved = reading.at.cut, True
+        if len(reading.ahead) < 2 and not reading.is_read:
+            self._look_ahead(state, bucket, reading)
+            if len(reading.ahead) < 2 and not reading.is_read:
+                return
+        whole = Mark(_end(view, bucket, cut))
+        if not reading.ahead:
+            reading.at = whole
+            return
+        batch, after = reading.ahead[0]
+        mark = whole if len(reading.ahead) == 1 else Mark(after, cut)
+        if self._sends({bucket: mark}):
+            reading.ahead.pop(0)
+            reading.at = mark
+            token = self._token({bucket: mark}, cut)
+            yield message(state.versions.at(cut), batch, token, snapshot=True)
+
+    def _look_ahead(self, state: TableState, bucket: Bucket, reading: _Reading) -> None:
+        """The next piece of a snapshot; while the consumer takes its time, no view is kept for it."""
+        log, cut = state.logs[bucket[1]], reading.at.cut
+        at = reading.at.offset if reading.reached is None else reading.reached
+        dead = self._dead.of(*bucket, log, 0, log.at_lsn(cut).end)
+        found = live_piece(state, self._shape, Place(*bucket, at), cut, dead, self._engine.limits)
+        reading.reached = found[-1][1] if found else at
+        reading.is_read = not found
+        reading.ahead += [(batch, after) for batch, after in found if batch.num_rows]
+
+    def _from_lake(self, view: View, state: TableState, cut: int) -> Iterator[Prepared]:
+        """What tells the member to read the snapshot of its buckets itself, for old rows are only in the lake."""
+        table = state.versions.at(cut)
+        if not self._reads_lake:
+            raise PositionExpired(
+                f"the old rows of table {table.name} are only in the lake, which this client does not read in a stream:"
+                " let a newer one share the subscription"
+            )
+        readings = self._readings.items()
+        own = [b for b, reading in readings if b[0] == table.uuid and reading.at.cut == cut and reading.reached is None]
+        marks = {bucket: Mark(_end(view, bucket, cut)) for bucket in own}
+        if self._sends(marks):
+            for bucket, mark in marks.items():
+                self._readings[bucket].at = mark
+            token, number = str(self._token(marks, cut)), table.schema_id
+            yield Prepared.of(
+                pb.ChangeBatch(table=table.name, token=token, snapshot=True, schema_id=number, read_the_lake=True)
+            )
+
+    def _changes(self, view: View) -> Iterator[Prepared]:
+        """The next changes of the buckets that have read their snapshots."""
+        at = {bucket: reading.at.offset for bucket, reading in self._readings.items() if reading.at.cut == NO_CUT}
+        limit = view.lsn if self._until is None else min(view.lsn, self._until)
+        run = member_run(view, self._shape, at, limit, self._engine.limits)
+        if run is None:
+            return
+        sent = {bucket: Mark(run.ends[bucket]) for piece in run.pieces for bucket in piece.ends}
+        if not self._sends(sent):
+            return
+        for bucket, end in run.ends.items():
+            self._readings[bucket].at = Mark(end)
+        for piece in run.pieces:
+            marks = {bucket: Mark(end) for bucket, end in piece.ends.items()}
+            yield message(piece.table, piece.batch, self._token(marks, run.first), snapshot=False)
+
+    def _sends(self, marks: Mapping[Bucket, Mark]) -> bool:
+        self.moved = True
+        moves: Moves = {bucket: (self._readings[bucket].grant, mark.order()) for bucket, mark in marks.items()}
+        return self._seat.shared.sends(self._seat, moves)
+
+    def _token(self, marks: Mapping[Bucket, Mark], lsn: int) -> Token:
+        """What acknowledges a message; the LSN says in which version of its table that is."""
+        return Token(self._engine.timeline, lsn, self._shape.tables, parts=self._parts(marks))
+
+    def _parts(self, marks: Mapping[Bucket, Mark]) -> tuple[Part, ...]:
+        tables = self._shape.tables
+        return tuple(
+            Part(tables.index(bucket[0]), bucket[1], reading.begin, mark.offset, mark.cut, reading.run)
+            for bucket, mark in sorted(marks.items(), key=lambda item: item[0])
+            for reading in [self._readings[bucket]]
+        )
+
+    def _settle(self) -> float | None:
+        """Move marks over what held no rows, where all rows are acknowledged; seconds until it is to be done again."""
+        shared, view = self._seat.shared, self._engine.view
+        done = {bucket for bucket in shared.acknowledged(self._seat) if bucket in self._readings}
+        held = current(view, self._seat.name)
+        stand = {b: held.marks[held.tables.index(b[0])][b[1]].order() for b in done}
+        open_ = {b: self._readings[b].at for b in done if self._readings[b].at.order() > stand[b]}
+        if not open_:
+            return None
+        left = self._settled + SETTLE_SECONDS - shared.now()
+        if left <= 0:
+            self._settled = shared.now()
+            self._seat.settle(view, self._parts(open_))
+        return max(left, 0.0) or SETTLE_SECONDS
+
+
+def _end(view: View, bucket: Bucket, lsn: int) -> int:
+    log = view.by_uuid(bucket[0]).logs[bucket[1]]
+    return log.base.end if lsn < log.base.lsn else log.at_lsn(lsn).end

@@ -1,0 +1,114 @@
+"""What a stream that begins with a snapshot needs stays while it lives, and for a while after its connection broke.
+
+Two leases of one cut, found again by the token that names it: on the rows of the snapshot until they are read, and on
+the changes behind the cut until it has those that came meanwhile. From then on it is a stream like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from lakestore.errors import Unavailable
+from lakestore.limits import LEASE_SECONDS_DEFAULT
+from lakestore.model.token import Token
+from lakestore_server.commit.engine import Engine
+from lakestore_server.read.leases import Leases
+from lakestore_server.read.plan import AGAIN_SECONDS, log_needed, usable_tier
+from lakestore_server.state.state import View
+
+GRACE_SECONDS = LEASE_SECONDS_DEFAULT
+"""How long a consumer that is gone may stay away."""
+_NEVER = 1 << 62
+Starts = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    snapshots: dict[str, int]
+    """Of the lake, for tables whose old rows are only there."""
+    rows: Starts
+    changes: Starts
+
+
+class Hold:
+    """The leases of a stream's connection. A context manager; what is still held at its end is held on for a while."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases, self._head = leases, _NEVER
+        self._rows: list[str] = []
+        self._changes: list[str] = []
+
+    def take(self, position: Token, needs: _Needs) -> None:
+        """Hold what is needed from a position on; `Unavailable` if it goes at this moment."""
+        assert position.place is not None, "a stream that reads no snapshot needs nothing"
+        left = position.tables[position.tables.index(position.place.table) :]
+        name = f"rows {position.lsn} {' '.join(left)}"
+        self._leases.hold(name, needs.snapshots, needs.rows)
+        self._rows = [name]
+        name = f"changes {position.lsn} {' '.join(position.tables)}"
+        self._leases.hold(name, {}, needs.changes)
+        self._changes = [name]
+
+    def rows_are_read(self, head: int) -> None:
+        """The snapshot is over, and the stream has caught up when it has come to this LSN."""
+        self._head = head
+        self._let_go(self._rows, 0)
+
+    def is_at(self, lsn: int) -> None:
+        """The stream has come to an LSN."""
+        if lsn >= self._head:
+            self.is_over()
+
+    def is_over(self) -> None:
+        """The stream has caught up, or is done."""
+        self._let_go(self._rows, 0)
+        self._let_go(self._changes, 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for names in (self._rows, self._changes):
+            self._let_go(names, GRACE_SECONDS)
+
+    def _let_go(self, names: list[str], seconds: int) -> None:
+        while names:
+            self._leases.leave(names.pop(), seconds)
+
+
+def take(hold: Hold, engine: Engine, leases: Leases, position: Token, *, reads_lake: bool) -> None:
+    """Hold what a stream needs that reads its snapshot on from this position; `PositionExpired` if it is gone.
+
+    A log start that moves at this moment is gone around.
+    """
+    view = engine.view
+    while True:
+        needs = _needs(view, leases, position, reads_lake=reads_lake)
+        try:
+            hold.take(position, needs)
+        except Unavailable:
+            hold.is_over()
+            view = engine.wait_beyond(view.lsn, AGAIN_SECONDS)
+        else:
+            return
+
+
+def _needs(view: View, leases: Leases, position: Token, *, reads_lake: bool) -> _Needs:
+    assert position.place is not None, "a stream that reads no snapshot needs nothing"
+    lsn, tables = position.lsn, position.tables
+    left = tables[tables.index(position.place.table) :]
+    needs = _Needs({}, {}, {})
+    for uuid in tables:
+        state = view.by_uuid(uuid)
+        needs.changes[uuid] = tuple(log.at_lsn(lsn).end for log in state.logs)
+        if uuid not in left or state.table.keyed:
+            continue  # what lives of a primary-key table stays as long as the log start does not pass the cut
+        if state.has_all_rows:
+            needs.rows[uuid] = (0,) * len(state.logs)
+        elif reads_lake and (tier := usable_tier(state, lsn, leases)) is not None:
+            needs.snapshots[uuid], needs.rows[uuid] = tier.snapshot_id, log_needed(state, tier, lsn)
+    return needs

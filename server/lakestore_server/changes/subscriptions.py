@@ -1,0 +1,230 @@
+"""Verbs of named subscriptions: open, acknowledge, list, drop. Positions are in the journal, consumers in memory.
+
+Opening alone raises the epoch, so there is one consumer: what an older one reads or acknowledges afterwards is
+`Fenced`. Several consumers share a subscription if each of them asks for that (`sharing/`). While somebody reads it
+one way it is not opened the other way; when nobody does, it changes over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, NotFound
+from lakestore.model.token import Token
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.changes.shared import positions
+from lakestore_server.changes.shared.group import Shared
+from lakestore_server.commit.engine import Engine
+from lakestore_server.files.journal import Frame
+from lakestore_server.host.clock import Clock
+from lakestore_server.read.positions import parse_token
+from lakestore_server.state.state import State, View
+from lakestore_server.state.subscription import Subscription
+
+NOTED_PER_IDLE = 8
+"""A consumer that only waits is noted in the journal this often in the time after which it would be forgotten."""
+ACK_AGAIN_US = 60_000_000
+"""An acknowledgement that moves nothing is journaled if the last one is older than this."""
+
+
+class Subscriptions:
+    """Names and positions. Thread-safe."""
+
+    def __init__(self, engine: Engine, clock: Clock, idle_seconds: float, rebalance_seconds: float) -> None:
+        self._engine = engine
+        self.shared = Shared(engine, clock, rebalance_seconds, ACK_AGAIN_US)
+        self._idle_us = int(idle_seconds * 1e6)
+        self._lock = threading.Lock()
+        self._consumers: Counter[str] = Counter()
+        self._members: Counter[str] = Counter()
+
+    def open(
+        self, name: str, tables: tuple[str, ...], start: Callable[[View], Token], *, shared: bool = False
+    ) -> Subscription:
+        """The subscription for its next consumer: where it stood, or made at `start`."""
+
+        def plan(state: State, frame: Frame) -> None:
+            view = state.view
+            known = view.subscriptions.get(name)
+            if known is None:
+                opened = self._made(name, tables, start(view), view)
+                opened = positions.shared(opened, view) if shared else opened
+            else:
+                _check_tables(known, tables, view)
+                opened = _opened(known, view, shared=shared)
+            frame.subscriptions.append(replace(opened, acked_us=frame.time_us).as_list())
+
+        opened = self._engine.operate(plan).subscriptions[name]
+        if not shared:
+            self.shared.forget(name)
+        return opened
+
+    def _made(self, name: str, tables: tuple[str, ...], token: Token, view: View) -> Subscription:
+        limits = self._engine.limits
+        if len(name) > limits.name_chars:
+            raise Invalid(f"the subscription's name has {len(name)} characters; at most {limits.name_chars} are taken")
+        if len(view.subscriptions) >= limits.subscriptions:
+            raise Exhausted(
+                f"the server keeps {limits.subscriptions} subscriptions, its limit: drop one that is no longer read"
+            )
+        return Subscription(name, tables, token.lsn, token.place, 1, 0)
+
+    @contextmanager
+    def consumed(self, name: str, *, shared: bool = False) -> Iterator[None]:
+        """While somebody reads a subscription it is not forgotten, nor read the other way."""
+        mine, others = (self._members, self._consumers) if shared else (self._consumers, self._members)
+        with self._lock:
+            if others[name]:
+                raise Conflict(_read_otherwise(name, others[name], shared=shared))
+            mine[name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                mine[name] -= 1
+                if not mine[name]:
+                    del mine[name]
+
+    def ack(self, request: pb.AckRequest) -> pb.AckAnswer:
+        """Move a position, durably. A position that was passed already changes nothing."""
+        token = parse_token(request.token, self._engine)
+        if request.member:
+            self.shared.ack(request, token)
+            return pb.AckAnswer()
+        view = self._engine.view
+        held = _held(view, request)
+        moved = _acked(held, token, view)
+        if moved == held and view.time_us - held.acked_us < ACK_AGAIN_US:
+            return pb.AckAnswer()
+
+        def plan(state: State, frame: Frame) -> None:
+            now = _held(state.view, request)
+            frame.subscriptions.append(_acked(replace(now, acked_us=frame.time_us), token, state.view).as_list())
+
+        self._engine.operate(plan)
+        return pb.AckAnswer()
+
+    def list_subscriptions(self, _: pb.ListSubscriptionsRequest) -> pb.ListSubscriptionsAnswer:
+        """All subscriptions by name."""
+        view = self._engine.view
+        infos = [self._info(view, view.subscriptions[name]) for name in sorted(view.subscriptions)]
+        return pb.ListSubscriptionsAnswer(subscriptions=infos)
+
+    def _info(self, view: View, held: Subscription) -> pb.SubscriptionInfo:
+        names = [view.tables[uuid].table.name if uuid in view.tables else "(dropped)" for uuid in held.tables]
+        lsn, place = positions.position(held, view)
+        return pb.SubscriptionInfo(
+            name=held.name,
+            tables=names,
+            token=str(Token(self._engine.timeline, lsn, held.tables, place)),
+            acked_us=held.acked_us,
+            behind=behind(view, held),
+            snapshot=place is not None,
+            shared=held.is_shared,
+            members=self.shared.members(held, view) if held.is_shared else (),
+        )
+
+    def drop_subscription(self, request: pb.DropSubscriptionRequest) -> pb.DropSubscriptionAnswer:
+        """Forget a subscription; its consumer's stream ends."""
+
+        def plan(state: State, frame: Frame) -> None:
+            if request.subscription not in state.view.subscriptions:
+                raise NotFound(f"there is no subscription {request.subscription!r}")
+            frame.subscriptions.append([request.subscription])
+
+        self._engine.operate(plan)
+        self.shared.forget(request.subscription)
+        return pb.DropSubscriptionAnswer()
+
+    def forget_idle(self, now_us: int) -> None:
+        """Drop what nobody has opened, read or acknowledged for too long."""
+        if not self._idle(self._engine.view, now_us):
+            return
+
+        def plan(state: State, frame: Frame) -> None:
+            frame.subscriptions += [[name] for name in self._idle(state.view, now_us)]
+
+        self._engine.operate(plan)
+
+    def _idle(self, view: View, now_us: int) -> list[str]:
+        with self._lock:
+            consumed = {*self._consumers, *self._members}
+        oldest_us = now_us - self._idle_us
+        return [s.name for s in view.subscriptions.values() if s.acked_us < oldest_us and s.name not in consumed]
+
+    def note_consumers(self, now_us: int) -> None:
+        """Journal that consumers who only wait are still there, so that a restart does not find them long gone."""
+        due = self._to_note(self._engine.view, now_us)
+        if not due:
+            return
+
+        def plan(state: State, frame: Frame) -> None:
+            for held in self._to_note(state.view, now_us):
+                noted = replace(held, acked_us=frame.time_us)
+                frame.subscriptions.append([held.name, frame.time_us, []] if held.is_shared else noted.as_list())
+
+        self._engine.operate(plan)
+
+    def _to_note(self, view: View, now_us: int) -> list[Subscription]:
+        with self._lock:
+            consumed = {*self._consumers, *self._members}
+        oldest_us = now_us - self._idle_us // NOTED_PER_IDLE
+        return [s for s in view.subscriptions.values() if s.name in consumed and s.acked_us < oldest_us]
+
+
+def check_current(view: View, name: str, epoch: int) -> None:
+    """`Fenced` if somebody else has opened the subscription since, `NotFound` if it was dropped."""
+    held = view.subscriptions.get(name)
+    if held is None:
+        raise NotFound(f"subscription {name!r} was dropped: open it again")
+    if held.epoch != epoch or held.is_shared:
+        raise Fenced(f"subscription {name!r} was opened again by another consumer: this one must stop")
+
+
+def behind(view: View, held: Subscription) -> int:
+    """How many changes of its tables a subscription has before it."""
+    return sum(changes for _, changes in positions.behind(held, view))
+
+
+def _held(view: View, request: pb.AckRequest) -> Subscription:
+    check_current(view, request.subscription, request.epoch)
+    return view.subscriptions[request.subscription]
+
+
+def _acked(held: Subscription, token: Token, view: View) -> Subscription:
+    if token.tables != held.tables or (token.place and token.place.table not in held.tables):
+        raise Invalid(f"the position is not one of subscription {held.name!r}: acknowledge a batch that it gave")
+    if token.lsn > view.lsn:
+        raise Invalid("the position lies ahead of the server's history")
+    for uuid in held.tables:
+        view.by_uuid(uuid)
+    return held.at(token, held.acked_us)
+
+
+def _opened(known: Subscription, view: View, *, shared: bool) -> Subscription:
+    """A known subscription for its next consumer. Members come and go without a new epoch."""
+    if shared and known.is_shared:
+        return known
+    changed = positions.shared(known, view) if shared else positions.alone(known, view) if known.is_shared else known
+    return replace(changed, epoch=known.epoch + 1)
+
+
+def _read_otherwise(name: str, consumers: int, *, shared: bool) -> str:
+    if shared:
+        return f"subscription {name!r} is read by one consumer alone: stop it, or let it share with shared=True"
+    return f"subscription {name!r} is shared by {consumers} consumers: read it with shared=True, or stop them first"
+
+
+def _check_tables(held: Subscription, tables: Sequence[str], view: View) -> None:
+    gone = [uuid for uuid in held.tables if uuid not in view.tables]
+    if gone:
+        raise NotFound(
+            f"a table of subscription {held.name!r} was dropped: drop the subscription, then open it for the new table"
+        )
+    if tuple(tables) != held.tables:
+        names = ", ".join(view.tables[uuid].table.name for uuid in held.tables)
+        raise Invalid(f"subscription {held.name!r} belongs to {names}: open it for these tables, or under another name")

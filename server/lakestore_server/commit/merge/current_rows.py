@@ -1,0 +1,87 @@
+"""The rows of a table that a commit finds: those of its log, and those that the commit itself has put there so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore_server.arrays.grouping import Ints
+from lakestore_server.files.journal import RowsPart
+from lakestore_server.state.bucket_log import CHANGE, BucketLog, MemoryChunk, Needed, Shown
+from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.state import TableState
+
+Buckets = npt.NDArray[np.int32]
+Columns = dict[str, pa.Array]
+
+
+class OldRows:
+    """Rows by bucket and offset, in the table's current version."""
+
+    def __init__(self, state: TableState, lsn: int, time_us: int, claim: Callable[[int], None]) -> None:
+        """`claim` is told of bytes before they are copied."""
+        self._state, self._lsn, self._time_us, self._claim = state, lsn, time_us, claim
+        self._logs = list(state.logs)
+        self._parts: list[list[RowsPart]] = [[] for _ in state.logs]
+
+    def add(self, part: RowsPart) -> None:
+        """Rows of the commit; they are looked at only if a later change of it meets their keys."""
+        self._parts[part.bucket].append(part)
+
+    def take(self, buckets: Buckets, offsets: Ints, names: Sequence[str]) -> Columns:
+        """Some columns of the rows at these offsets, in their order; buckets ascend."""
+        table = self._state.table
+        fields = [table.storage_schema.field(name) for name in names]
+        found: list[list[pa.Array]] = []
+        for bucket, first, last in runs(buckets):
+            log = self._log(bucket, int(offsets[first:last].max()))
+            taken = log.take(offsets[first:last], self._shown(names), self._needed(names), self._claim)
+            found.append(taken.columns)
+        if not found:
+            return {field.name: pa.array([], field.type) for field in fields}
+        if len(found) == 1:
+            return dict(zip(names, found[0], strict=True))
+        return {name: pa.concat_arrays(parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)}
+
+    def holds(self, buckets: Buckets, offsets: Ints) -> npt.NDArray[np.bool_]:
+        """For each offset, whether its record is still there."""
+        there = np.zeros(len(offsets), dtype=np.bool_)
+        for bucket, first, last in runs(buckets):
+            log = self._log(bucket, int(offsets[first:last].max()))
+            there[first:last] = log.holds(offsets[first:last])
+        return there
+
+    def _log(self, bucket: int, offset: int) -> BucketLog:
+        log = self._logs[bucket]
+        if offset >= log.head:
+            for part in self._parts[bucket]:
+                end = part.start + part.batch.num_rows
+                index = CommitIndex.one(self._lsn, self._time_us, end, part.live_sum, part.live_rows)
+                log = log.append(MemoryChunk(part.start, part.batch, index, part.schema_id))
+            self._logs[bucket], self._parts[bucket] = log, []
+        return log
+
+    def _shown(self, names: Sequence[str]) -> Shown:
+        versions, table = self._state.versions, self._state.table
+
+        def shown(batch: pa.RecordBatch, schema_id: int) -> pa.RecordBatch:
+            columns = versions.projection(schema_id, table).named(batch, names)
+            return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+        return shown
+
+    def _needed(self, names: Sequence[str]) -> Needed:
+        stored = self._state.versions.stored_names(self._state.table, names)
+        return lambda schema_id: [CHANGE, *stored(schema_id)]  # a batch without columns would forget its length
+
+
+def runs(buckets: Buckets) -> list[tuple[int, int, int]]:
+    """(bucket, first row, row after the last) of each run of sorted buckets."""
+    if not len(buckets):
+        return []
+    cuts = np.flatnonzero(buckets[1:] != buckets[:-1]) + 1
+    starts = [0, *cuts.tolist()]
+    return [(int(buckets[a]), a, b) for a, b in zip(starts, [*starts[1:], len(buckets)], strict=True)]

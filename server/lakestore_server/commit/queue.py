@@ -1,0 +1,180 @@
+"""What waits for the commit loop: bounded, in two lanes, so that small work need not wait behind a bulk load.
+
+Work of one producer stays in order: what follows a large request of its producer waits in the same lane.
+Who puts work in waits for room for a while, and is then told when to come again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from lakestore.errors import Exhausted
+from lakestore.limits import Limits
+from lakestore_server.commit.request import Request
+from lakestore_server.files.journal import Frame
+from lakestore_server.index.keys import IndexKeys
+from lakestore_server.state.state import State, View
+
+SMALL_BYTES_MAX = 64 << 10
+"""A request up to here goes before larger ones of others."""
+SMALL_STRETCH = 1.25
+"""A bulk load fills what there is; this much beyond is left for small requests."""
+TURNS_PASSED_MAX = 16
+"""So many turns in a row go by a large request that waits, then it has one: acknowledgements alone never end."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """A change that is no producer's: `plan` fills a frame from the state, or raises."""
+
+    plan: Callable[[State, Frame], None]
+    answer: Future[View] = field(default_factory=Future)
+    nbytes: int = 1024
+    keys: list[tuple[IndexKeys, npt.NDArray[np.int64]]] = field(default_factory=list)
+    """Index entries to put once the frame is durable; `plan` fills them too."""
+    queued: float = 0.0
+    """When, in monotonic seconds; set by the engine."""
+
+
+@dataclass(slots=True)
+class Task:
+    """Work that must run on the commit loop and writes no frame."""
+
+    run: Callable[[], None]
+    answer: Future[None] = field(default_factory=Future)
+    nbytes: int = 0
+
+
+Work = Request | Operation | Task
+
+
+class CommitQueue:
+    """Thread-safe. `is_full` says whether something else than the queue leaves no room, its limits stretched by a
+    factor; `refuse` raises when down.
+    """
+
+    def __init__(self, limits: Limits, is_full: Callable[[float], bool], refuse: Callable[[], None]) -> None:
+        self._limits, self._is_full, self._refuse = limits, is_full, refuse
+        self._changed = threading.Condition()
+        self._small: deque[Work] = deque()
+        self._large: deque[Request] = deque()
+        self._in_large: Counter[str] = Counter()
+        """Producer to its requests in the large lane."""
+        self._passed = 0
+        """Turns since the large lane had one while something waited in it."""
+        self._nbytes = 0
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._small) + len(self._large)
+
+    @property
+    def nbytes(self) -> int:
+        """Rows that wait."""
+        return self._nbytes
+
+    def await_room(self, seconds: float, retry_after: Callable[[], float], nbytes: int = SMALL_BYTES_MAX + 1) -> None:
+        """Wait until there is room for so much; `Exhausted` when the time is over."""
+        stretch = SMALL_STRETCH if nbytes <= SMALL_BYTES_MAX else 1.0
+        with self._changed:
+            room = self._changed.wait_for(lambda: self._closed or self._has_room(stretch), seconds)
+            self._refuse()
+            if not room:
+                raise Exhausted("the commit queue is full: send more slowly", retry_after=retry_after())
+
+    def _has_room(self, stretch: float) -> bool:
+        limits = self._limits
+        full = len(self) >= limits.queue_commits * stretch or self._nbytes >= limits.queue_bytes * stretch
+        return not full and not self._is_full(stretch)
+
+    def put(self, work: Work) -> None:
+        """Add work; it is refused when the server is down."""
+        with self._changed:
+            self._refuse()
+            if isinstance(work, Request) and self._is_large(work):
+                self._large.append(work)
+                self._in_large[work.producer] += 1
+            else:
+                self._small.append(work)
+            self._nbytes += work.nbytes
+            self._changed.notify_all()
+
+    def _is_large(self, request: Request) -> bool:
+        return request.nbytes > SMALL_BYTES_MAX or bool(request.producer and self._in_large[request.producer])
+
+    def take(self) -> list[Work]:
+        """Wait for work: one operation or task, or the requests of one group; empty once the queue is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._small or self._large or self._closed)
+            waiting = len(self._large)
+            if self._is_large_due():
+                work: list[Work] = [self._pop_large()]
+            elif self._small and not isinstance(self._small[0], Request):
+                work = [self._small.popleft()]
+            else:
+                work = list(self._group())
+            self._passed = self._passed + 1 if self._large and len(self._large) == waiting else 0
+            self._nbytes -= sum(each.nbytes for each in work)
+            self._changed.notify_all()
+            return work
+
+    def _is_large_due(self) -> bool:
+        """Whether a large request has waited long enough, and no earlier one of its producer still does."""
+        if not self._large or self._passed < TURNS_PASSED_MAX:
+            return False
+        producer = self._large[0].producer
+        return not producer or all(not isinstance(w, Request) or w.producer != producer for w in self._small)
+
+    def _pop_large(self) -> Request:
+        request = self._large.popleft()
+        self._in_large[request.producer] -= 1
+        if not self._in_large[request.producer]:
+            del self._in_large[request.producer]
+        return request
+
+    def _group(self) -> Sequence[Request]:
+        """Small requests up to the next operation, then large ones while the group has room."""
+        group: list[Request] = []
+        named: set[tuple[str, int]] = set()
+        weight = 0
+        while weight < self._limits.group_bytes:
+            following = self._small[0] if self._small else self._large[0] if self._large else None
+            if not isinstance(following, Request) or (following.producer, following.sequence) in named:
+                break  # an operation has its own turn; what repeats a request of this group is answered after it
+            if self._small:
+                self._small.popleft()
+            else:
+                self._pop_large()
+            group.append(following)
+            weight += following.nbytes
+            if following.producer:
+                named.add((following.producer, following.sequence))
+        return group
+
+    def wake(self) -> None:
+        """Something that made no room has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing more comes in; what waits is still given out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def abandon(self) -> list[Work]:
+        """Everything that waits, which nobody will do any more."""
+        with self._changed:
+            left: list[Work] = [*self._small, *self._large]
+            self._small.clear()
+            self._large.clear()
+            self._closed = True
+            self._changed.notify_all()
+        return left

@@ -1,0 +1,243 @@
+"""Opening a data folder: the newest valid checkpoint, the journal behind it, the index or its rebuild.
+
+Recovery trims a torn tail and otherwise refuses; the frames of the last journal file are copied to a new file and
+synced before anything is served, for what was read may have been in the page cache only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.errors import Conflict, Corrupt, Invalid, NewerFormat
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model.table import Table
+from lakestore_server.duties.checkpoint import SEGMENTS, remove_unnamed
+from lakestore_server.files import catalog_records, checkpoint, journal, journal_file, segment
+from lakestore_server.files import versions as formats
+from lakestore_server.files.journal import Frame, RawFrame, RowsPart
+from lakestore_server.files.journal_file import JournalWriter
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.index.collisions import Entries, replayed
+from lakestore_server.index.key_index import Index, table_prefix
+from lakestore_server.index.keys import encoded
+from lakestore_server.state.bucket_log import CHANGE, DELETE
+from lakestore_server.state.commit_index import Position
+from lakestore_server.state.state import State, TableState, log_of
+from lakestore_server.state.table_versions import Versions, stored_schema
+
+log = logging.getLogger("lakestore.recovery")
+
+
+@dataclass(slots=True)
+class Opened:
+    """A folder ready to serve."""
+
+    state: State
+    journal: JournalWriter
+    index: Index
+
+
+def open_folder(folder: Path, disk: Disk, limits: Limits = DEFAULT) -> Opened:
+    """Recover, or begin an empty folder."""
+    try:
+        return _open(folder, disk, limits)
+    except NewerFormat as error:
+        raise formats.with_release(error, disk, folder) from error
+
+
+def _open(folder: Path, disk: Disk, limits: Limits) -> Opened:
+    disk.make_folder(folder)
+    disk.make_folder(folder / SEGMENTS)
+    disk.make_folder(folder / "index")
+    data = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
+    state = _from_checkpoint(folder, data, limits)
+    checkpoint_lsn = state.view.lsn
+    _remove_temporary(disk, folder)
+    remove_unnamed(disk, folder, data["tables"])
+    stored, journal_bytes = _replay(folder, disk, state)
+    formats.sign(disk, folder)
+    disk.reach(CrashPoint.RECOVERY_REPLAYED)
+    index = Index(folder / "index", disk, limits.index_cache_keys)
+    try:
+        _load_index(index, state, stored, checkpoint_lsn)
+        writer = JournalWriter(disk, folder, state.view.lsn + 1)
+    except BaseException:
+        index.close()
+        raise
+    writer.since_checkpoint_bytes = journal_bytes
+    return Opened(state, writer, index)
+
+
+def _first_checkpoint(folder: Path, disk: Disk) -> dict[str, Any]:
+    """A new folder begins with a checkpoint of nothing: it fixes the timeline."""
+    if any(name.startswith(journal_file.PREFIX) for name in disk.list(folder)):
+        raise Corrupt(f"{folder} has a journal but no checkpoint: restore it from a copy; nothing was changed")
+    data = State(uuid.uuid4().hex[:12]).small() | {"tables": []}
+    checkpoint.write(disk, folder, 0, data)
+    return data
+
+
+def lock_folder(folder: Path) -> IO[str]:
+    """Keep a second server out; the lock ends with the process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise Invalid(f"the data folder {folder} is, or lies in, a file: name a folder") from error
+    file = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise Conflict(f"{folder} is in use by another server") from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _remove_temporary(disk: Disk, folder: Path) -> None:
+    for name in disk.list(folder):
+        if name.endswith(".tmp"):
+            disk.remove(folder / name)
+
+
+def _from_checkpoint(folder: Path, data: dict[str, Any], limits: Limits) -> State:
+    tables: dict[str, TableState] = {}
+    for entry in data["tables"]:
+        table = Table.from_dict(entry["table"])
+        versions = Versions.from_list(entry.get("versions") or [[entry["created_lsn"], entry["table"]]])
+        logs = []
+        bases = [Position(*data) for data in entry.get("bases") or [[]] * table.buckets]
+        for names, base in zip(entry["buckets"], bases, strict=True):
+            paths = [folder / SEGMENTS / table.uuid / name for name, _ in names]
+            for path, (_, size) in zip(paths, names, strict=True):
+                if not path.is_file() or path.stat().st_size != size:
+                    raise Corrupt(
+                        f"segment file {path.name} is missing or cut short: restore it from a copy or a backup"
+                    )
+            segments = [segment.Segment(path, versions.stored, keyed=table.keyed) for path in paths]
+            logs.append(log_of(table, segments, base))
+        tiers = {record.snapshot_id: record for record in map(catalog_records.tier_of, entry["tiers"])}
+        created = entry["created_lsn"], entry.get("created_us", 0)
+        tables[table.uuid] = TableState(versions, tuple(logs), tiers, *created)
+    return State.from_small(data, tables, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Rows of a primary-key table that the journal brought."""
+
+    lsn: int
+    table: Table
+    batch: pa.RecordBatch
+    bucket: int
+    start: int
+    slots: list[list[int]]
+
+
+def _replay(folder: Path, disk: Disk, state: State) -> tuple[list[_Stored], int]:
+    """Apply the journal behind the checkpoint: (the rows that the index must know, its bytes)."""
+    names = [name for name in disk.list(folder) if name.startswith(journal_file.PREFIX)]
+    stored: list[_Stored] = []
+    total = 0
+    for name in names:
+        last = name == names[-1]
+        data = disk.read(folder / name)
+        end = 0
+        for raw in journal.frames(data, name, last=last):
+            if raw.lsn > state.view.lsn:
+                if raw.lsn != state.view.lsn + 1:
+                    raise Corrupt(
+                        f"journal file {name} goes on at LSN {raw.lsn}, not {state.view.lsn + 1}: one is missing"
+                    )
+                _apply(raw, state, stored)
+            end = raw.end
+        total += end
+        if last:
+            _copy_synced(folder, disk, name, data[:end])
+    return stored, total
+
+
+def _copy_synced(folder: Path, disk: Disk, name: str, data: bytes) -> None:
+    temporary = folder / f"{name}.tmp"
+    file = disk.create(temporary)
+    try:
+        file.write([data])
+        file.sync()
+    finally:
+        file.close()
+    disk.reach(CrashPoint.RECOVERY_COPIED)
+    if data:
+        disk.rename(temporary, folder / name)
+        disk.reach(CrashPoint.RECOVERY_RENAMED)
+    else:
+        disk.remove(temporary)
+        disk.remove(folder / name)
+    disk.sync_folder(folder)
+    disk.reach(CrashPoint.RECOVERY_DURABLE)
+
+
+def _apply(raw: RawFrame, state: State, stored: list[_Stored]) -> None:
+    meta = raw.meta
+    frame = Frame(
+        raw.lsn,
+        meta["t"],
+        producers=meta.get("producers", []),
+        create=meta.get("create", []),
+        alter=meta.get("alter", []),
+        drop=meta.get("drop", []),
+        catalog=meta.get("catalog", []),
+        tierer=meta.get("tierer"),
+        starts=meta.get("starts", []),
+        subscriptions=meta.get("subscriptions", []),
+    )
+    slots: dict[int, list[list[int]]] = {}
+    for part, *entry in meta.get("slots", []):
+        slots.setdefault(part, []).append(entry)
+    for part, row in enumerate(meta.get("rows", [])):
+        schema_id = row[8] if len(row) > 8 else 0
+        table = state.view.tables[row[0]].versions.numbered(schema_id)
+        batch = raw.batch(row, stored_schema(table))
+        frame.rows.append(RowsPart(row[0], row[1], row[2], batch, row[6], row[7], schema_id))
+        if table.keyed:
+            stored.append(_Stored(raw.lsn, table, batch, row[1], row[2], slots.get(part, [])))
+    state.apply(frame)
+
+
+def _entries(rows: _Stored) -> Entries:
+    """Index entries of a stored batch."""
+    columns = [rows.batch.column(name) for name in rows.table.primary_key]
+    offsets = np.arange(rows.start, rows.start + rows.batch.num_rows, dtype=np.int64)
+    deletes = rows.batch.column(CHANGE).to_numpy() == DELETE
+    known = encoded(columns, table_prefix(rows.table.number))
+    remembers = rows.table.merge.engine == "versioned"
+    return replayed(known, offsets, deletes, rows.bucket, rows.slots, remembers=remembers)
+
+
+def _load_index(index: Index, state: State, stored: list[_Stored], checkpoint_lsn: int) -> None:
+    """Put what the journal says over LMDB, or have the index rebuilt beside serving.
+
+    What LMDB holds stays as it is there: a rebuild may have given a key another slot than its frame says.
+    """
+    if index.ready and index.lsn < 0 and state.view.lsn == 0:
+        index.finish_rebuild(0, {})
+    elif index.ready and not checkpoint_lsn <= index.lsn <= state.view.lsn:
+        what = "it is lost" if index.lsn < 0 else f"it stands at {index.lsn}, the checkpoint at {checkpoint_lsn}"
+        index.found_problem(what, damaged=False)
+    if not index.ready:
+        return
+    for rows in stored:
+        if rows.lsn > index.lsn:
+            entries = _entries(rows)
+            with index.lock:
+                index.put(entries.keys, entries.values)

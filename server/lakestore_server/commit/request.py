@@ -1,0 +1,217 @@
+"""A commit request on its way to the commit loop: decoded, checked, cast, keyed and routed.
+
+Runs in the threads of those who ask; nothing here changes state. Rows of a change are sorted by bucket, so
+that each bucket's part is a slice.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model.projection import Projection, check_present, renamed
+from lakestore.model.table import Table
+from lakestore.rows import bitmaps, ipc, keys
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.host.permits import Claim
+from lakestore_server.index.key_index import table_prefix
+from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
+from lakestore_server.state.state import View
+from lakestore_server.state.table_versions import Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Rows for one table."""
+
+    table: Table
+    batch: pa.RecordBatch
+    """In the storage schema, sorted by bucket."""
+    buckets: npt.NDArray[np.int32]
+    keys: IndexKeys
+    """Index keys; empty for log tables."""
+    delete: bool
+    given: frozenset[int]
+    """Ids of the columns that the rows name."""
+    insert: bool = False
+    """Only rows of keys that are not there."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What the commit loop takes."""
+
+    changes: tuple[Change, ...]
+    producer: str = ""
+    epoch: int = 0
+    sequence: int = 0
+    progress: str = ""
+    refusal: Invalid | None = None
+    """Why the rows cannot be taken; the commit loop says so, unless the request was answered before."""
+    answer: Future[Answer] = field(default_factory=Future)
+    queued: float = 0.0
+    """When, in monotonic seconds; set by the engine."""
+
+    @property
+    def nbytes(self) -> int:
+        """Weight in the queue."""
+        return 1024 + sum(int(change.batch.nbytes) + change.keys.nbytes for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A commit that happened."""
+
+    lsn: int
+    results: list[list[Any]]
+    """Per change: table name, inserted, updated, deleted, not found, schema version; ignored, unchanged and folded
+    where one of them is not zero."""
+
+
+def change_of(
+    versions: Versions, message: pb.Change, producer: str, limits: Limits = DEFAULT, claim: Claim | None = None
+) -> Change:
+    """A change as it came off the wire, in the current version; names are those of the version that it says.
+
+    `claim` is told of memory that the message's length does not show, before it is taken.
+    """
+    table = versions.current
+    kind = pb.ChangeKind.Name(message.kind)
+    if kind not in ("APPEND", "UPSERT", "DELETE", "INSERT"):
+        raise Invalid("a change has no kind")
+    if table.keyed == (kind == "APPEND"):
+        wanted = "upsert, insert and delete" if table.keyed else "append"
+        raise Invalid(f"table {table.name} takes {wanted}, not {kind.lower()}")
+    delete = kind == "DELETE"
+    _check_deletes(table, delete=delete)
+    source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
+    batch = ipc.decode(message.rows, crc=message.crc32c, limits=limits)
+    if delete:
+        batch = _of_a_delete(batch, source)
+    named = renamed(batch, source, table)
+    given = frozenset(column.id for column in table.columns if column.name in set(named.schema.names))
+    if delete:
+        version = [name for name in [table.merge.column] if name in named.schema.names]
+        only = [*table.primary_key, *version]
+        batch = ipc.conform(named, table, keys_only=True, only=only, limits=limits, claim=claim)
+    else:
+        batch = ipc.conform(_contributions(named, table), table, limits=limits, claim=claim)
+    if claim is not None and table.keyed:
+        claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
+    return _routed(table, batch, given, kind, producer=producer, limits=limits)
+
+
+def _check_deletes(table: Table, *, delete: bool) -> None:
+    if delete and table.deletes == "refuse":
+        raise Invalid(f"table {table.name} refuses deletes: it has the option deletes='refuse'")
+
+
+def _of_a_delete(batch: pa.RecordBatch, source: Table) -> pa.RecordBatch:
+    """What a delete means: its key, of `partial` also the columns to empty, of `versioned` the version."""
+    names = batch.schema.names
+    if source.merge.engine == "partial":
+        for name in names:
+            source.column(name)
+        return batch
+    wanted = [*source.primary_key, *([source.merge.column] if source.merge.engine == "versioned" else [])]
+    return batch.select([name for name in wanted if name in names])
+
+
+def _contributions(batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+    """Rows for `aggregate`: numbers for bitmaps become bitmaps, and counting columns are not the rows' to set."""
+    for name, function in table.merge.functions:
+        at = batch.schema.get_field_index(name)
+        kind = table.column(name).arrow.type
+        if function.name in ("count", "distinct_count"):
+            zeros = pa.repeat(pa.scalar(0, kind), batch.num_rows)
+            batch = batch.append_column(name, zeros) if at < 0 else batch.set_column(at, name, zeros)
+        elif function.name == "bitmap" and at >= 0:
+            path = f"table {table.name}, column {name!r}"
+            column = batch.column(at)
+            if pa.types.is_integer(column.type):
+                column = bitmaps.singles(column, path)
+            elif pa.types.is_binary(column.type):
+                column = bitmaps.normalised(column, path)
+            batch = batch.set_column(at, name, column)
+    return batch
+
+
+def renewed(request: Request, view: View) -> Request:
+    """The request in the versions that hold now: its tables may have been altered while it waited."""
+    if request.refusal is not None:
+        raise request.refusal
+    currents = [view.tables[change.table.uuid].table for change in request.changes]
+    if all(change.table is current for change, current in zip(request.changes, currents, strict=True)):
+        return request
+    return replace(request, changes=tuple(map(_renewed, request.changes, currents)))
+
+
+def _renewed(change: Change, table: Table) -> Change:
+    _check_deletes(table, delete=change.delete)
+    if change.table.schema_id == table.schema_id:
+        return replace(change, table=table)
+    check_present(change.given, change.table, table)
+    known = {column.id for column in change.table.columns}
+    for column in table.columns:
+        if column.required and column.default is None and column.id not in known and not change.delete:
+            raise Invalid(
+                f"table {table.name}: required column {column.name!r} of schema version {table.schema_id} is missing"
+                f" in rows of version {change.table.schema_id}: load the table again"
+            )
+    shape = Projection(change.table, table, "null" if change.delete else "default")
+    return replace(change, table=table, batch=shape.batch(change.batch))
+
+
+def _routed(
+    table: Table, batch: pa.RecordBatch, given: frozenset[int], kind: str, *, producer: str, limits: Limits
+) -> Change:
+    """Key the rows of a conforming batch and sort them by bucket."""
+    sent, buckets = batch, _buckets(table, batch, producer)
+    if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
+        order = np.argsort(buckets, kind="stable")
+        buckets, batch = buckets[order], batch.take(pa.array(order))
+    index_keys: IndexKeys = NO_KEYS
+    if table.keyed:
+        try:
+            index_keys = _index_keys(table, batch, limits)
+        except Invalid:
+            _index_keys(table, sent, limits)  # which names the row as it was sent
+            raise
+    stored = _stored(table, batch)
+    return Change(table, stored, buckets, index_keys, kind == "DELETE", given, kind == "INSERT")
+
+
+def _index_keys(table: Table, batch: pa.RecordBatch, limits: Limits) -> IndexKeys:
+    columns = [batch.column(name) for name in table.primary_key]
+    try:
+        return encoded(columns, table_prefix(table.number), limits.key_bytes)
+    except Invalid as error:
+        names = ", ".join(map(repr, table.primary_key))
+        raise Invalid(f"table {table.name}: key of {names}: {error.message}") from error
+
+
+def _buckets(table: Table, batch: pa.RecordBatch, producer: str) -> npt.NDArray[np.int32]:
+    if not table.bucket_key:
+        one = zlib.crc32(producer.encode()) % table.buckets
+        return np.full(batch.num_rows, one, dtype=np.int32)
+    return keys.buckets([batch.column(name) for name in table.bucket_key], table.buckets)
+
+
+def _stored(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns: Sequence[pa.Array] = batch.columns
+    if batch.schema.names != table.storage_schema.names:
+        at = {name: i for i, name in enumerate(batch.schema.names)}
+        columns = [
+            batch.column(at[field.name]) if field.name in at else pa.nulls(batch.num_rows, field.type)
+            for field in table.storage_schema
+        ]
+    return pa.RecordBatch.from_arrays(columns, schema=table.storage_schema)

@@ -1,0 +1,289 @@
+"""The expiry duty: rows of primary-key tables whose time is over are deleted, by ordinary deletes in the log.
+
+What is due is found by the bounds of `Due`, so that a round costs what is due and what is new. A delete holds only if
+the very row that was found is still the live one when it is committed: a row that was refreshed meanwhile stays.
+The merge engine and the table's rule for deletes have no say. A clock that jumps pauses the duty.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.errors import Conflict, Exhausted, LakestoreError, NotFound, Unavailable
+from lakestore.model.table import Column, Table
+from lakestore.rows.live_sum import moved
+from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.queue import Operation
+from lakestore_server.duties import expiry_bounds
+from lakestore_server.duties.expiry_bounds import BLOCK_ROWS, Due
+from lakestore_server.files.journal import Frame, RowsPart
+from lakestore_server.host.clock import Clock, JumpWatch
+from lakestore_server.host.worker import Duty
+from lakestore_server.index.collisions import Asked, Entries, Resolved, resolved
+from lakestore_server.index.key_index import table_prefix
+from lakestore_server.index.keys import IndexKeys, encoded
+from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV
+from lakestore_server.state.state import State, TableState
+from lakestore_server.state.table_versions import stored_schema
+
+log = logging.getLogger("lakestore.expiry")
+Ints = npt.NDArray[np.int64]
+BATCH_ROWS = 8192
+"""Deletes of one commit: small beside what producers send, for it goes between their commits."""
+_RUN_BLOCKS = 16
+_NONE: Ints = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of a bucket in the newest version, as far as expiry needs them."""
+
+    offsets: Ints
+    batch: pa.RecordBatch
+    """The columns that a delete carries."""
+    times: Ints
+    """In the unit of the TTL's column."""
+
+    def take(self, rows: npt.NDArray[np.bool_] | Ints) -> Found:
+        """Some of them."""
+        mask = pa.array(rows)
+        batch = self.batch.filter(mask) if rows.dtype == np.bool_ else self.batch.take(mask)
+        return Found(self.offsets[rows], batch, self.times[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a table with a TTL says of it."""
+
+    expired: int
+    """Rows since the start."""
+    next_us: int | None
+    """Before this time nothing is due; None if no row has a time."""
+
+
+class Expiry:
+    """One round at a time, in its own thread or called by `run_once`."""
+
+    def __init__(self, engine: Engine, clock: Clock, check_seconds: float) -> None:
+        self._engine = engine
+        self._running = threading.Lock()
+        self._watch = JumpWatch(clock)
+        self._due: dict[tuple[str, int, int], Due] = {}
+        """By table uuid, bucket and id of the TTL's column."""
+        self._expired: Counter[str] = Counter()
+        self._duty = Duty("expiry", self.run_once, _failed, check_seconds)
+        self._duty.start()
+
+    def close(self) -> None:
+        """Stop after the commit that runs."""
+        self._duty.close()
+
+    def figures(self, state: TableState) -> Figures | None:
+        """Of a table that has a TTL."""
+        table = state.table
+        if table.ttl is None:
+            return None
+        column = table.column(table.ttl.column)
+        held = [self._due.get((table.uuid, bucket, column.id)) for bucket in range(table.buckets)]
+        times = [time for part in held if part is not None and (time := part.next) is not None]
+        moment = expiry_bounds.moment_of(min(times), table.ttl.seconds, column.arrow.type) if times else None
+        return Figures(self._expired[table.uuid], moment)
+
+    def run_once(self) -> None:
+        """One round over all tables."""
+        with self._running:
+            now_us, jump = self._watch.look()
+            if jump:
+                log.warning("the clock jumped by %.0f s: no row expires for %.0f s", jump, self._watch.left)
+            if self._watch.paused:
+                return
+            tables = [state for state in self._engine.view.tables.values() if state.table.ttl]
+            self._forget({state.table.uuid for state in tables})
+            for state in tables:
+                if not self._tried(state, now_us):
+                    return
+
+    def _tried(self, state: TableState, now_us: int) -> bool:
+        """One table; whether the round should go on."""
+        try:
+            _Round(self._engine, state, now_us, self._due, self._counted, lambda: self._duty.is_closing).run()
+        except (Exhausted, Unavailable) as error:
+            log.info("rows expire later: %s", error)
+            return False
+        except (Conflict, NotFound):
+            return True  # the table was altered or dropped meanwhile
+        except LakestoreError as error:
+            log.error("rows of table %s do not expire: %s", state.table.name, error)
+        return True
+
+    def _counted(self, uuid: str, rows: int) -> None:
+        self._expired[uuid] += rows
+
+    def _forget(self, tables: set[str]) -> None:
+        """What is known of tables that have no TTL any more."""
+        for key in [key for key in self._due if key[0] not in tables]:
+            del self._due[key]
+
+
+def _failed(error: Exception) -> None:
+    log.error("a round of expiry failed and will be tried again: %s", error)
+
+
+class _Round:
+    """One round over one table."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        state: TableState,
+        now_us: int,
+        known: dict[tuple[str, int, int], Due],
+        counted: Callable[[str, int], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._engine, self._state, self._known, self._counted, self._is_over = engine, state, known, counted, is_over
+        table = self._table = state.table
+        assert table.ttl is not None
+        self._column = table.column(table.ttl.column)
+        self._limit = expiry_bounds.limit_of(now_us, table.ttl.seconds, self._column.arrow.type)
+        self._carried = _carried(table)
+
+    def run(self) -> None:
+        """Look at every bucket."""
+        for bucket, held in enumerate(self._state.logs):
+            part = self._part(bucket)
+            self._learn(part, bucket)
+            for first, last in expiry_bounds.runs(part.until(self._limit), _RUN_BLOCKS):
+                if self._is_over():
+                    return
+                end = min((last + 1) * BLOCK_ROWS, held.head)
+                found = list(self._rows(bucket, first * BLOCK_ROWS, end))
+                for rows in found:
+                    self._expire(bucket, rows.take(part.fresh(rows.offsets, rows.times, self._limit)))
+                left = [rows.take(rows.times > self._limit) for rows in found]
+                part.settle(first, last, *_joined(left))
+            part.finish(self._limit)
+
+    def _part(self, bucket: int) -> Due:
+        key = self._table.uuid, bucket, self._column.id
+        part = self._known.get(key, Due())
+        if part.outgrown(sum(chunk.rows for chunk in self._state.logs[bucket].chunks)):
+            part = Due(done=part.done)
+        self._known[key] = part
+        return part
+
+    def _learn(self, part: Due, bucket: int) -> None:
+        """Count in what came since the last round."""
+        head = self._state.logs[bucket].head
+        while part.upto < head and not self._is_over():
+            end = min(part.upto + _RUN_BLOCKS * BLOCK_ROWS, head)
+            part.add(*_joined(list(self._rows(bucket, part.upto, end))))
+            part.upto = end
+
+    def _rows(self, bucket: int, start: int, end: int) -> Iterator[Found]:
+        """The rows of [start, end) that have a time."""
+        versions, table = self._state.versions, self._table
+        held = self._state.logs[bucket]
+        for offsets, batch, schema_id in held.stored(start, end, BLOCK_ROWS * _RUN_BLOCKS):
+            arrays = versions.projection(schema_id, table).columns(batch, [*self._carried, self._column])
+            times, there = expiry_bounds.times_of(arrays[-1])
+            there &= batch.column(CHANGE).to_numpy() != DELETE
+            names = [column.name for column in self._carried]
+            carried = pa.RecordBatch.from_arrays(arrays[:-1], names=names)
+            yield Found(offsets, carried, times).take(there)
+
+    def _expire(self, bucket: int, rows: Found) -> None:
+        """Delete those that are live."""
+        if not len(rows.offsets):
+            return
+        asked = self._asked(rows)
+        _, live = self._engine.lookup(self._table.name, lambda _: asked)
+        rows = rows.take(live == rows.offsets)
+        sizes = self._state.logs[bucket].sizes(rows.offsets)
+        for first, last in _commits(sizes, self._engine.limits.read_batch_bytes):
+            if self._is_over():
+                raise Unavailable("the server is shutting down")
+            self._commit(bucket, rows.take(np.arange(first, last)))
+
+    def _asked(self, rows: Found) -> Asked:
+        columns = [rows.batch.column(name) for name in self._table.primary_key]
+        prefix = table_prefix(self._table.number)
+        return Asked(encoded(columns, prefix, self._engine.limits.key_bytes), lambda: columns)
+
+    def _commit(self, bucket: int, rows: Found) -> None:
+        """One commit of deletes, on the commit loop; it waits for room as a bulk load does."""
+        asked = self._asked(rows)
+        done: list[int] = []
+
+        def plan(state: State, frame: Frame) -> None:
+            held = state.view.by_uuid(self._table.uuid)
+            if (held.table.ttl, held.table.schema_id) != (self._table.ttl, self._table.schema_id):
+                raise Conflict(f"table {self._table.name} was altered meanwhile")
+            found = resolved(held, asked, self._engine.index.find)
+            still = np.flatnonzero(found.values == rows.offsets)
+            if len(still):
+                part, entries = _deletes(held, bucket, rows.take(still), found, still)
+                frame.rows.append(part)
+                operation.keys.append((entries.keys, entries.values))
+            done.append(len(still))
+
+        operation = Operation(plan)
+        self._engine.await_room()
+        self._engine.submit(operation)
+        operation.answer.result()
+        self._counted(self._table.uuid, done[0])
+
+
+def _commits(sizes: Ints, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """(first, behind the last) of the rows of each commit, whose readers are shown them as they were."""
+    ends, at = np.cumsum(sizes), 0
+    while at < len(sizes):
+        before = int(ends[at - 1]) if at else 0
+        fitting = int(np.searchsorted(ends, before + bytes_max, side="right"))
+        first, at = at, min(max(fitting, at + 1), at + BATCH_ROWS)
+        yield first, at
+
+
+def _carried(table: Table) -> Sequence[Column]:
+    """What a delete carries: the key, and the version of a `versioned` table."""
+    names = [*table.primary_key, *([table.merge.column] if table.merge.engine == "versioned" else [])]
+    return [table.column(name) for name in names]
+
+
+def _joined(parts: Sequence[Found]) -> tuple[Ints, Ints]:
+    """Offsets and times of all of them."""
+    return np.concatenate([_NONE, *(p.offsets for p in parts)]), np.concatenate([_NONE, *(p.times for p in parts)])
+
+
+def _deletes(held: TableState, bucket: int, rows: Found, found: Resolved, places: Ints) -> tuple[RowsPart, Entries]:
+    """The deletes of rows as they are stored, and what the index then says."""
+    table, at, count = held.table, held.logs[bucket].at_head, len(rows.offsets)
+    schema = stored_schema(table)
+    there = {
+        CHANGE: pa.array(np.full(count, DELETE, dtype=np.int8)),
+        PREV: pa.array(rows.offsets),
+        **{name: rows.batch.column(name) for name in rows.batch.schema.names},
+    }
+    arrays = [there[field.name] if field.name in there else pa.nulls(count, field.type) for field in schema]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    live_sum = moved(at.live_sum, _NONE, rows.offsets)
+    entries = _entries(held, bucket, found.keys.take(places), found)
+    part = RowsPart(table.uuid, bucket, at.end, batch, live_sum, at.live_rows - count, table.schema_id)
+    part.slots = entries.named(0, count)
+    return part, entries
+
+
+def _entries(held: TableState, bucket: int, slotted: IndexKeys, found: Resolved) -> Entries:
+    """Index entries of deletes; those of a table that remembers them stay as tombstones."""
+    head, count = held.logs[bucket].head, len(slotted)
+    offsets = np.arange(head, head + count, dtype=np.int64)
+    deletes, remembers = np.ones(count, dtype=np.bool_), held.table.merge.engine == "versioned"
+    return Entries.of(slotted, offsets, deletes, bucket, found.links, remembers=remembers)

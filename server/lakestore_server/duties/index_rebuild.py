@@ -1,0 +1,136 @@
+"""The rebuild of the key index from the logs, beside serving.
+
+The commit loop gives a view; nothing with a primary key is committed until the commit loop has taken the new index
+over. What is read are immutable logs. A table whose rows are damaged stays without an index, and says which file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore.rows import keys
+from lakestore.rows.offsets import OffsetSet
+from lakestore_server.host.worker import Duty
+from lakestore_server.index.collisions import Asked, Entries, hashed, resolved
+from lakestore_server.index.key_index import Index, table_prefix
+from lakestore_server.index.keys import Packed, encoded
+from lakestore_server.index.worker_client import DamagedIndex
+from lakestore_server.state.bucket_log import CHANGE, DELETE
+from lakestore_server.state.state import TableState, View
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+log = logging.getLogger("lakestore.index")
+PART_ROWS = 262_144
+
+
+class Rebuilder:
+    """One rebuild at a time, in its own thread, whenever the index has a problem."""
+
+    def __init__(self, index: Index, on_loop: Callable[[Callable[[View], None]], None]) -> None:
+        """`on_loop` runs a function on the commit loop, with the view there."""
+        self._index, self._on_loop = index, on_loop
+        self._duty = Duty("index-rebuild", self._rebuild, self._failed)
+        index.on_problem = self._duty.wake
+        if not index.ready:
+            self._duty.wake()
+        self._duty.start()
+
+    def close(self) -> None:
+        """Stop; an unfinished rebuild begins anew at the next start."""
+        self._duty.close()
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, DamagedIndex):
+            self._index.found_problem(f"it is damaged: {error}", damaged=True)
+        log.error("the rebuild of the key index failed and is tried again: %s", error)
+
+    def _rebuild(self) -> None:
+        views: list[View] = []
+        self._on_loop(views.append)
+        tables = [state for state in views[0].tables.values() if state.table.keyed]
+        total = sum(chunk.rows for state in tables for held in state.logs for chunk in held.chunks)
+        progress = _Progress(self._index, total)
+        broken: dict[bytes, str] = {}
+        self._index.begin_rebuild()
+        for state in tables:
+            try:
+                for bucket in range(len(state.logs)):
+                    self._bucket(state, bucket, progress)
+            except Corrupt as error:
+                log.error("table %s has no key index: %s", state.table.name, error)
+                broken[table_prefix(state.table.number)] = error.message
+            if self._duty.is_closing:
+                return
+        self._index.flush()
+        self._on_loop(lambda view: self._index.finish_rebuild(view.lsn, broken))
+        log.warning("the key index is rebuilt from %d rows", progress.total)
+
+    def _bucket(self, state: TableState, bucket: int, progress: _Progress) -> None:
+        held = state.logs[bucket]
+        dead = OffsetSet.of(held.dead_below(held.head))
+        remembers = state.table.merge.engine == "versioned"
+        for offsets, batch, schema_id in held.stored(0, held.head, PART_ROWS):
+            if self._duty.is_closing:
+                return
+            deleted = batch.column(CHANGE).to_numpy() == DELETE
+            live = ~dead.contains(offsets) & ~deleted
+            chosen = live | deleted if remembers else live
+            rows = batch.filter(pa.array(chosen))
+            columns = [rows.column(name) for name in state.versions.numbered(schema_id).primary_key]
+            if remembers and deleted.any():
+                self._stage_remembered(state, bucket, columns, offsets[chosen], deleted[chosen])
+            else:
+                self._stage(state, bucket, columns, offsets[chosen])
+            progress.add(batch.num_rows)
+
+    def _stage(self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints) -> None:
+        """Put the entries of rows in; hashed keys get slots beside what is in already."""
+        if (matrix := keys.fixed(columns, table_prefix(state.table.number))) is not None:
+            self._index.stage(Packed(matrix.tobytes(), matrix.shape[1]), offsets)
+            return
+        entries = self._entries(state, bucket, columns, offsets, np.zeros(len(offsets), dtype=np.bool_))
+        self._index.stage(entries.keys, entries.values)
+
+    def _stage_remembered(
+        self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints, deleted: Flags
+    ) -> None:
+        """Put in the entries of rows and of deletes: of each key the last one's, over what earlier parts said of it."""
+        entries = self._entries(state, bucket, columns, offsets, deleted)
+        before, is_last = entries.keys.previous(), np.ones(len(entries.keys), dtype=np.bool_)
+        if before is not None:
+            is_last[before[before >= 0]] = False
+        last = np.flatnonzero(is_last)
+        self._index.flush()
+        self._index.stage(entries.keys.take(last), entries.values[last])
+        self._index.flush()
+
+    def _entries(
+        self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints, deleted: Flags
+    ) -> Entries:
+        asked = Asked(encoded(columns, table_prefix(state.table.number)), lambda: columns)
+        slotted = asked.keys
+        if hashed(asked.keys):
+            slotted = resolved(state, asked, self._index.staged, np.zeros(len(offsets), dtype=np.bool_)).keys
+        return Entries.of(slotted, offsets, deleted, bucket, remembers=True)
+
+
+class _Progress:
+    """Rows read and rows put in, each half of what `Index.state` shows."""
+
+    def __init__(self, index: Index, total: int) -> None:
+        self._index, self.total = index, total
+        self._read = self._put = 0
+
+    def add(self, rows: int) -> None:
+        """Count rows that were read; they are in with the next flush."""
+        self._read += rows
+        if self._index.is_flushed:
+            self._put = self._read
+        self._index.progress = (self._read + self._put) / max(2 * self.total, 1)

@@ -1,0 +1,154 @@
+"""Every stored byte against its checksum, and the key index against the live sums: `verify --deep` and the scrub.
+
+Damage is a list of sentences, each naming a file. `pause` is told what was read, so that a scrub keeps its rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lakestore.errors import Corrupt
+from lakestore_server.files import checkpoint, journal, journal_file
+from lakestore_server.files.segment import Segment
+from lakestore_server.host.disk import Disk
+from lakestore_server.index import worker
+from lakestore_server.index.key_index import Index, table_prefix
+from lakestore_server.index.worker_client import DamagedIndex
+from lakestore_server.state.state import TableState, View
+
+ENTRIES_AT_ONCE = 20_000
+ENTRY_BYTES = 32
+"""About what an entry of the index takes of a scrub's rate."""
+WALKS_MAX = 5
+_MASK = (1 << 64) - 1
+
+
+class WrongIndex(Corrupt):
+    """The index does not hold what the log says; it must be rebuilt."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a check has read, and what of it is damaged."""
+
+    damage: list[str] = field(default_factory=list)
+    bytes_checked: int = 0
+    index_damage: str = ""
+    """Also in `damage`; heals by a rebuild."""
+
+
+class Integrity:
+    """Checks of one server's files, while it serves."""
+
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk,
+        index: Index,
+        view: Callable[[], View],
+        open_journal: Callable[[], tuple[str, int]],
+    ) -> None:
+        """`open_journal` gives the name and the bytes of the journal file that is being written."""
+        self._folder, self._disk, self._index = folder, disk, index
+        self._view, self._open_journal = view, open_journal
+
+    def table(self, state: TableState, pause: Callable[[int], None]) -> Findings:
+        """The segments of a table, block by block, and its part of the index."""
+        found = Findings()
+        for log in state.logs:
+            for chunk in log.chunks:
+                if isinstance(chunk, Segment):
+                    for size, damage in chunk.scrub():
+                        found.bytes_checked += size
+                        found.damage += [damage] if damage else []
+                        pause(size)
+        if state.table.keyed and self._index.ready:
+            try:
+                found.bytes_checked += self._walk(state, pause)
+            except WrongIndex as error:
+                found.index_damage = error.message
+                found.damage.append(error.message)
+        return found
+
+    def shared(self, pause: Callable[[int], None]) -> Findings:
+        """The files that all tables share: checkpoints and journal."""
+        found = Findings()
+        for name in self._disk.list(self._folder):
+            try:
+                size = self._file(name)
+            except FileNotFoundError:
+                continue  # a checkpoint was done meanwhile, and the file is no longer needed
+            except Corrupt as error:
+                found.damage.append(error.message)
+                continue
+            found.bytes_checked += size
+            pause(size)
+        return found
+
+    def _file(self, name: str) -> int:
+        if name.endswith(".tmp"):
+            return 0
+        if name.startswith(checkpoint.PREFIX):
+            data = self._disk.read(self._folder / name)
+            checkpoint.decode(data, name)
+            return len(data)
+        if name.startswith(journal_file.PREFIX):
+            open_name, written = self._open_journal()
+            data = self._disk.read(self._folder / name)
+            if name >= open_name:
+                data = data[:written] if name == open_name else b""
+            for _ in journal.frames(data, name, last=False):
+                pass
+            return len(data)
+        return 0
+
+    def _walk(self, state: TableState, pause: Callable[[int], None]) -> int:
+        """Add up a table's entries in the index, and compare with the log at the LSN where LMDB stands."""
+        for _ in range(WALKS_MAX):
+            lsn, rows, total, damaged = self._summed(state, pause)
+            if not self._index.ready:
+                return 0
+            if lsn < 0:
+                continue
+            if damaged:
+                raise WrongIndex(
+                    f"the key index has {damaged} damaged entries of table {state.table.name}: it is rebuilt by itself"
+                )
+            now = self._view()
+            if state.table.uuid not in now.tables:
+                return 0
+            if lsn < now.tables[state.table.uuid].log_start_lsn:
+                return 0  # the log start has passed it; the checkpoint that this asks for brings LMDB beyond it
+            at = [log.at_lsn(lsn) for log in now.tables[state.table.uuid].logs]
+            if (rows, total) == (sum(p.live_rows for p in at), sum(p.live_sum for p in at) & _MASK):
+                return rows * ENTRY_BYTES
+            raise WrongIndex(
+                f"the key index holds {rows} rows of table {state.table.name} with sum {total:016x}, the log "
+                f"{sum(p.live_rows for p in at)} with sum {sum(p.live_sum for p in at) & _MASK:016x}: "
+                "it is rebuilt by itself"
+            )
+        return 0
+
+    def _summed(self, state: TableState, pause: Callable[[int], None]) -> tuple[int, int, int, int]:
+        """(LSN, rows, sum, damaged entries); LSN -1 when LMDB moved on between two slices."""
+        rows = total = damaged = 0
+        seen = set()
+        for lsn, count, part, wrong in self._slices(state):
+            seen.add(lsn)
+            rows, total, damaged = rows + count, (total + part) & _MASK, damaged + wrong
+            pause(count * ENTRY_BYTES)
+        return (seen.pop() if len(seen) == 1 else -1), rows, total, damaged
+
+    def _slices(self, state: TableState) -> Iterator[tuple[int, int, int, int]]:
+        prefix, start = table_prefix(state.table.number), b""
+        while True:
+            try:
+                lsn, data = self._index.walk(prefix, start, ENTRIES_AT_ONCE)
+            except DamagedIndex as error:
+                raise WrongIndex(f"the key index cannot be read: {error.message}") from error
+            yield lsn, *worker.WALKED.unpack_from(data)
+            start = data[worker.WALKED.size :]
+            if not start:
+                return

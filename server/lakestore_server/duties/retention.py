@@ -1,0 +1,212 @@
+"""The retention duty: log starts of tables move up to what their retention asks for and what nobody needs any more.
+
+`decide` is pure: a table, a time and what holds its log, in; the new log start, out. It lies at a commit end, behind
+a whole chunk of some bucket, at or below the tier point of a snapshot in the lake, every lease and every subscription.
+Ages compare commit timestamps with the clock; a clock that jumps pauses the duty. The log start is durable before any
+row leaves the view; segment files go at the next checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lakestore.errors import Conflict, LakestoreError
+from lakestore_server.changes.shared.positions import needed
+from lakestore_server.changes.subscriptions import Subscriptions
+from lakestore_server.commit.engine import Engine
+from lakestore_server.files.journal import Frame
+from lakestore_server.host.clock import Clock, JumpWatch
+from lakestore_server.host.worker import Duty
+from lakestore_server.read.leases import Leases
+from lakestore_server.state.state import State, TableState, View
+
+log = logging.getLogger("lakestore.model.retention")
+_NEWEST = 1 << 62
+_SAID = {"lake": "what is not in the lake yet", "restore": "a lake that is ahead of this restored server"}
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Something that needs a table's log."""
+
+    by: str
+    """lake, restore (the lake went on without this history), lease, restart, clock, or `subscription NAME`."""
+    lsn: int
+    """The log start may not pass this commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What happens to one table's log."""
+
+    lsn: int
+    """The log start; the present one if nothing goes."""
+    held: tuple[Hold, ...] = ()
+    """What keeps rows that the retention would let go."""
+    held_bytes: int = 0
+
+    def holders(self) -> list[str]:
+        """Who holds rows back."""
+        return sorted({hold.by for hold in self.held})
+
+
+def decide(state: TableState, now_us: int, holds: Sequence[Hold]) -> Decision:
+    """How far a table's log start may move."""
+    ends = sorted(_chunk_ends(state))
+    wanted = _wanted(state, now_us, ends)
+    allowed = min([wanted, *(hold.lsn for hold in holds)])
+    lsn = max((end for end, _, _ in ends if end <= allowed), default=state.log_start_lsn)
+    kept = sum(size for end, _, size in ends if lsn < end <= wanted)
+    return Decision(lsn, tuple(hold for hold in holds if kept and hold.lsn < wanted), kept)
+
+
+def _chunk_ends(state: TableState) -> Iterator[tuple[int, int, int]]:
+    """(last LSN, its time, bytes) of every chunk of the log; what lies below its start counts for no retention."""
+    for held in state.logs:
+        for chunk in held.chunks:
+            if chunk.end > held.base.end:
+                yield int(chunk.index.lsn[-1]), int(chunk.index.time_us[-1]), chunk.size
+
+
+def _wanted(state: TableState, now_us: int, ends: Sequence[tuple[int, int, int]]) -> int:
+    """The log start that the table's retention asks for."""
+    retention, wanted = state.table.retention, state.log_start_lsn
+    if retention is None:
+        return wanted
+    if retention.age_seconds is not None:
+        oldest_us = now_us - retention.age_seconds * 1_000_000
+        wanted = max([wanted, *(lsn for lsn, time_us, _ in ends if time_us <= oldest_us)])
+    if retention.bytes is not None:
+        excess = sum(size for _, _, size in ends) - retention.bytes
+        for lsn, _, size in ends:
+            if excess <= 0:
+                break
+            wanted, excess = max(wanted, lsn), excess - size
+    return wanted
+
+
+def reaching(state: TableState, starts: Sequence[int]) -> int:
+    """The newest commit that the log start may be at for these offsets, one per bucket, to stay readable."""
+    beyond = [log.lsn_beyond(start) for log, start in zip(state.logs, starts, strict=True)]
+    return min((lsn - 1 for lsn in beyond if lsn is not None), default=_NEWEST)
+
+
+class Retention:
+    """One at a time, in its own thread or called by `run_once`."""
+
+    def __init__(
+        self, engine: Engine, leases: Leases, subscriptions: Subscriptions, clock: Clock, check_seconds: float
+    ) -> None:
+        self._engine, self._leases, self._subscriptions = engine, leases, subscriptions
+        self._running = threading.Lock()
+        self._decisions: dict[str, Decision] = {}
+        self._said: dict[str, tuple[str, ...]] = {}
+        self._watch = JumpWatch(clock)
+        self._duty = Duty("retention", self.run_once, _failed, check_seconds)
+        self._duty.start()
+
+    def close(self) -> None:
+        """Stop after the round that runs."""
+        self._duty.close()
+
+    def decision(self, table_uuid: str) -> Decision | None:
+        """The last decision on a table that has a retention."""
+        return self._decisions.get(table_uuid)
+
+    def run_once(self) -> None:
+        """One round over all tables."""
+        with self._running:
+            now_us = self._watch_clock()
+            if not self._watch.paused and not self._leases.in_grace:
+                self._subscriptions.forget_idle(now_us)
+            self._subscriptions.note_consumers(now_us)
+            view = self._engine.view
+            self._decisions = {
+                uuid: decide(state, now_us, self._holds(view, state))
+                for uuid, state in view.tables.items()
+                if state.table.retention
+            }
+            self._say(view)
+            moving = [uuid for uuid, found in self._decisions.items() if found.lsn > view.tables[uuid].log_start_lsn]
+            if moving:
+                self._drop(moving, now_us)
+
+    def _watch_clock(self) -> int:
+        """The time; a clock that has jumped since the last round pauses the duty for as long as it jumped."""
+        now_us, jump = self._watch.look()
+        if jump:
+            log.warning("the clock jumped by %.0f s: no log is dropped for %.0f s", jump, self._watch.left)
+        return now_us
+
+    def _holds(self, view: View, state: TableState) -> list[Hold]:
+        uuid = state.table.uuid
+        holds = [Hold("lake", self._tiered(state))]
+        holds += [Hold("lease", reaching(state, starts)) for starts in self._leases.starts(uuid)]
+        holds += [
+            Hold(f"subscription {s.name}", needed(s, state)) for s in view.subscriptions.values() if uuid in s.tables
+        ]
+        if uuid in self._engine.lake_ahead:
+            holds.append(Hold("restore", state.log_start_lsn))
+        if self._leases.in_grace:
+            holds.append(Hold("restart", state.log_start_lsn))
+        if self._watch.paused:
+            holds.append(Hold("clock", state.log_start_lsn))
+        return holds
+
+    def _tiered(self, state: TableState) -> int:
+        """How far the lake alone would do: the tier point of the newest snapshot on which reads may begin."""
+        usable = [
+            tier for tier in state.tiers.values() if not self._leases.is_retired(state.table.uuid, tier.snapshot_id)
+        ]
+        return max((reaching(state, tier.tier_point) for tier in usable), default=state.log_start_lsn)
+
+    def _drop(self, tables: Sequence[str], now_us: int) -> None:
+        """Journal the new log starts. Reads that begin meanwhile are asked once more, on the commit loop."""
+        raised: dict[str, tuple[int, ...]] = {}
+
+        def plan(state: State, frame: Frame) -> None:
+            for uuid in tables:
+                table = state.view.tables.get(uuid)
+                found = decide(table, now_us, self._holds(state.view, table)) if table else None
+                if table is None or found is None or found.lsn <= table.log_start_lsn:
+                    continue
+                if self._leases.raise_log_start(uuid, table.from_lsn(found.lsn).starts()):
+                    raised[uuid] = table.starts()
+                    frame.starts.append([uuid, found.lsn])
+            if not frame.starts:
+                raise Conflict("a read has begun on what was to be dropped")
+
+        try:
+            self._engine.operate(plan)
+        except Conflict:
+            return
+        except LakestoreError:
+            for uuid, starts in raised.items():
+                self._leases.reset_log_start(uuid, starts)
+            raise
+        self._engine.wake_checkpoint()
+
+    def _say(self, view: View) -> None:
+        """A warning for every table whose retention is held back, once for each set of holders."""
+        for uuid, decision in self._decisions.items():
+            holders = tuple(decision.holders())
+            if holders and holders != self._said.get(uuid):
+                name = view.tables[uuid].table.name
+                log.warning(
+                    "retention of table %s is held back by %s: %d bytes stay",
+                    name,
+                    _named(holders),
+                    decision.held_bytes,
+                )
+            self._said[uuid] = holders
+
+
+def _failed(error: Exception) -> None:
+    log.error("a round of retention failed and will be tried again: %s", error)
+
+
+def _named(holders: Sequence[str]) -> str:
+    return " and ".join(_SAID.get(by, by) for by in holders)

@@ -1,0 +1,89 @@
+"""The scrub: in the background, at a bounded rate, every stored byte is read again before somebody needs it.
+
+Damage is a log line, a metric and a part of the status, and is never served. A damaged index is rebuilt.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from lakestore.errors import LakestoreError
+from lakestore_server.duties.integrity import Findings, Integrity
+from lakestore_server.index.key_index import Index
+from lakestore_server.state.state import View
+
+log = logging.getLogger("lakestore.scrub")
+FIRST_SECONDS = 60.0
+PAUSE_SECONDS = 3600.0
+
+
+class _Stopped(Exception):
+    """The scrub closes in the middle of a round."""
+
+
+class Scrubber:
+    """One round after the other, in its own thread or called by `run_once`."""
+
+    def __init__(self, integrity: Integrity, index: Index, view: Callable[[], View], bytes_per_second: int) -> None:
+        """A rate of 0 switches the thread off."""
+        self._integrity, self._index, self._view = integrity, index, view
+        self._rate = bytes_per_second
+        self._closing = threading.Event()
+        self._rebuilt: set[str] = set()
+        self.damage: list[str] = []
+        """What the last finished round, and this one so far, have found."""
+        self.bytes = 0
+        self.rounds = 0
+        self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
+        if bytes_per_second:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop at once."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        wait = FIRST_SECONDS
+        while not self._closing.wait(wait):
+            wait = PAUSE_SECONDS
+            try:
+                self.run_once(self._pause)
+            except _Stopped:
+                return
+            except (LakestoreError, OSError, ValueError, MemoryError) as error:
+                log.error("the scrub was broken off, the next round begins in %d s: %s", wait, error)
+
+    def _pause(self, size: int) -> None:
+        self.bytes += size
+        if self._closing.wait(size / self._rate):
+            raise _Stopped
+
+    def run_once(self, pause: Callable[[int], None] = lambda _: None) -> list[str]:
+        """One round over everything; the damage."""
+        found: list[str] = []
+        self._note(found, self._integrity.shared(pause))
+        for state in list(self._view().tables.values()):
+            part = self._integrity.table(state, pause)
+            self._note(found, part)
+            if part.index_damage:
+                self._rebuild(state.table.uuid, part.index_damage)
+        self.damage = found
+        self.rounds += 1
+        return found
+
+    def _note(self, found: list[str], part: Findings) -> None:
+        for sentence in part.damage:
+            found.append(sentence)
+            log.error("%s", sentence)
+            if sentence not in self.damage:
+                self.damage = [*self.damage, sentence]
+
+    def _rebuild(self, uuid: str, why: str) -> None:
+        """Once for each table: what comes back after a rebuild is no damage of the index."""
+        if uuid not in self._rebuilt:
+            self._rebuilt.add(uuid)
+            self._index.found_problem(why, damaged=True)

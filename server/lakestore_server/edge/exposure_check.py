@@ -1,0 +1,64 @@
+"""What a server may show to whom before it opens a port: TLS and rights beyond this machine, or a plain word."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+
+from lakestore.errors import Invalid
+from lakestore_server.access import signing
+from lakestore_server.edge.tls import Keys, is_loopback
+from lakestore_server.settings import Settings, Tls
+
+TOKEN_KEY = "access-token.key"  # noqa: S105 (the name of a file)
+_USER_INFO = re.compile(r"[a-z0-9+.-]+://[^/@]*:([^/@]*@|[^/@]*[^/@0-9][^/@]*/.*@)", re.IGNORECASE)
+"""`user:password@`, also with a slash in the password; what follows a host's colon otherwise is a port."""
+
+
+def check(settings: Settings) -> None:
+    """`Invalid` for settings that would let anyone on the network in, or that hold a secret."""
+    if _USER_INFO.match(settings.warehouse):
+        raise Invalid("warehouse holds a user and a password: leave them out, and give them to the environment")
+    if is_loopback(settings.host) or settings.insecure:
+        return
+    lacking = [name for name, value in (("tls.cert", settings.tls.cert), ("auth", settings.auth)) if not value]
+    if lacking:
+        are = "is" if len(lacking) == 1 else "are"
+        raise Invalid(
+            f"host {settings.host} can be reached from other machines, and {' and '.join(lacking)} {are} not set:"
+            " set what is missing, listen on 127.0.0.1, or say --insecure"
+        )
+
+
+def keys(tls: Tls) -> Keys | None:
+    """The server's keys, checked; None without TLS."""
+    if not tls.cert and not tls.key:
+        if tls.client_ca:
+            raise Invalid("tls.client_ca goes with tls.cert and tls.key: set these too")
+        return None
+    if not tls.cert or not tls.key:
+        raise Invalid("tls.cert and tls.key go together: set both")
+    found = Keys(Path(tls.cert), Path(tls.key), Path(tls.client_ca) if tls.client_ca else None)
+    found.read()
+    return found
+
+
+def token_key(folder: Path) -> bytes:
+    """The key of access tokens, made at the first start; it outlives restarts, so that clients need not ask again."""
+    file = folder / TOKEN_KEY
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        key = file.read_bytes()
+        if len(key) == signing.KEY_BYTES:
+            return key
+        file.unlink()
+        return token_key(folder)
+    with os.fdopen(descriptor, "wb") as opened:
+        key = secrets.token_bytes(signing.KEY_BYTES)
+        opened.write(key)
+        opened.flush()
+        os.fsync(opened.fileno())
+    return key

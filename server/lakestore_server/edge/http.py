@@ -1,0 +1,146 @@
+"""The HTTP edge: the Iceberg REST catalog, metrics, and a page that says what runs here, all behind a `Gate`."""
+
+from __future__ import annotations
+
+import html
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from lakestore.errors import Invalid, Unavailable
+from lakestore.limits import DEFAULT, Limits
+from lakestore_server.access.admission import Admission
+from lakestore_server.commit.engine import Engine
+from lakestore_server.edge import iceberg_rest, oauth
+from lakestore_server.edge.http_connection import GuardedProtocol
+from lakestore_server.edge.http_gate import Gate
+from lakestore_server.edge.tls import Keys
+from lakestore_server.operate import metrics
+from lakestore_server.operate.verify import table_status
+
+log = logging.getLogger("lakestore.http")
+START_SECONDS = 20.0
+_TOKENS_PATH = "/v1/oauth/tokens"
+
+
+def app(parts: metrics.Parts, admission: Admission) -> Gate:
+    """All routes of the HTTP port, behind their gate."""
+    found = routes(parts, admission)
+    return Gate(Starlette(routes=found), found, admission, parts.engine.limits)
+
+
+def routes(parts: metrics.Parts, admission: Admission) -> list[BaseRoute]:
+    """Every route of the HTTP port; `policy.ROUTES` has a row for each."""
+    engine = parts.engine
+
+    def show_metrics(_: Request) -> Response:
+        return PlainTextResponse(metrics.text(parts), media_type="text/plain; version=0.0.4")
+
+    def show_console(request: Request) -> Response:
+        principal = request.scope[iceberg_rest.CALLER].principal
+        return HTMLResponse(_console(engine, principal.sees))
+
+    def show_alive(_: Request) -> Response:
+        return PlainTextResponse("going down\n", 503) if engine.is_draining else PlainTextResponse("ok\n")
+
+    async def give_token(request: Request) -> Response:
+        body, authorization = await request.body(), request.headers.get("authorization", "")
+        status, answer = await run_in_threadpool(oauth.answer, admission.access, body, authorization)
+        return JSONResponse(answer, status, headers={"cache-control": "no-store"})
+
+    tokens = Route(_TOKENS_PATH, give_token, methods=["POST"])
+    return [
+        Route("/", show_console),
+        Route("/healthz", show_alive),
+        Route("/metrics", show_metrics),
+        Mount("/iceberg", routes=[tokens, *iceberg_rest.routes(parts.catalog, engine.limits.http_body_bytes)]),
+    ]
+
+
+def _console(engine: Engine, sees: Callable[[str], bool]) -> str:
+    rows = "".join(
+        f"<tr><td>{html.escape(s['name'])}<td>{s['rows']:,}<td>{s['hot']:,}<td>{s['buckets']}<td>{s['freshness']}"
+        for s in map(table_status, engine.view.tables.values())
+        if sees(s["name"])
+    )
+    head = "<tr><th>table<th>live rows<th>offsets not yet tiered<th>buckets<th>freshness"
+    return f"<!doctype html><title>Lakestore</title><h1>Lakestore</h1><table border=1>{head}{rows}</table>"
+
+
+class HttpServer:
+    """uvicorn in a thread."""
+
+    def __init__(
+        self, application: Gate, host: str, port: int, keys: Keys | None = None, limits: Limits = DEFAULT
+    ) -> None:
+        own: Any = application
+        protocol: Any = partial(GuardedProtocol, limits=limits)
+        config = uvicorn.Config(
+            own,
+            host=host,
+            port=port,
+            log_level="warning",
+            log_config=None,
+            lifespan="off",
+            ws="none",
+            http=protocol,
+            h11_max_incomplete_event_size=limits.header_bytes,
+            server_header=False,
+            proxy_headers=False,
+            ssl_context_factory=_renewing(keys) if keys else None,
+        )
+        self._wanted = config.port
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+        self.port = 0
+
+    def start(self) -> None:
+        """Begin to serve; the port is known then."""
+        self._thread.start()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise Unavailable(
+                    f"the HTTP port {self._wanted} cannot be opened: is it in use? --http-port 0 picks a free one"
+                )
+            time.sleep(0.01)
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        """Stop and wait."""
+        self._server.should_exit = True
+        self._thread.join(10)
+
+
+def _renewing(keys: Keys) -> Callable[[Any, Any], ssl.SSLContext]:
+    """TLS whose files are read again when they have changed, for the connections after that."""
+
+    def made(_: Any, __: Any) -> ssl.SSLContext:
+        context = keys.context()
+        stamp = [keys.stamp()]
+
+        def renew(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+            if keys.stamp() == stamp[0]:
+                return
+            stamp[0] = keys.stamp()
+            try:
+                connection.context = keys.context()
+                keys.load(context)
+            except Invalid as error:
+                log.error("the certificate stays as it was: %s", error.message)
+
+        context.sni_callback = renew
+        return context
+
+    return made

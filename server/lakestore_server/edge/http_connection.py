@@ -1,0 +1,94 @@
+"""One HTTP connection that cannot be held for nothing: time for a request's head, time for a reader of its answer.
+
+uvicorn has a limit of neither. A slow client costs one connection for some seconds; when there are too many, the
+one that has waited longest without a request goes, so that a client with one is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lakestore.limits import Limits
+from lakestore_server.edge.http_gate import CERTIFICATE
+from lakestore_server.edge.tls import names_of
+
+
+class GuardedProtocol(H11Protocol):
+    """uvicorn's protocol with limits of time and number."""
+
+    def __init__(self, *, limits: Limits, **given: Any) -> None:
+        super().__init__(**given)
+        self._limits = limits
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
+        self.waiting_since = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.app = _with_certificate(self.app, names_of(transport.get_extra_info("peercert")))
+        self._expect_head()
+        if len(self.connections) > self._limits.http_connections:
+            self._make_room()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        cycle: Any = self.cycle  # None until the first request, which its type does not say
+        return cycle is not None and not cycle.response_complete
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.is_busy:
+            self._stop(self._timer)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.is_busy and not self.transport.is_closing():
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop(self._timer)
+        self._stop(self._writing)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop(self._writing)
+        self._writing = self.loop.call_later(self._limits.http_stall_ms / 1000, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop(self._writing)
+        super().resume_writing()
+
+    def _expect_head(self) -> None:
+        self._stop(self._timer)
+        self.waiting_since = self.loop.time()
+        self._timer = self.loop.call_later(self._limits.http_header_ms / 1000, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self.is_busy:
+            self.transport.abort()
+
+    def _make_room(self) -> None:
+        idle = [each for each in self.connections if isinstance(each, GuardedProtocol) and not each.is_busy]
+        oldest = min(idle, key=lambda each: each.waiting_since, default=self)
+        oldest.transport.abort()
+
+    @staticmethod
+    def _stop(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+def _with_certificate(application: Any, names: list[str]) -> Callable[..., Any]:
+    """The application, told the names in the client's certificate."""
+
+    async def told(scope: Any, receive: Any, send: Any) -> Any:
+        scope[CERTIFICATE] = names
+        return await application(scope, receive, send)
+
+    return told

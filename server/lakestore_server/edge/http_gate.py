@@ -1,0 +1,221 @@
+"""The way into the HTTP port: who calls, what for, and no more of a body than the server will hold.
+
+Every request passes here before any route sees it. A body is taken whole, within a limit of bytes and of time,
+only after its sender is known, except for the one small body that says who the sender is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.routing import BaseRoute, Match, Mount, Route
+
+from lakestore.errors import Exhausted, Invalid, LakestoreError, NotAuthenticated
+from lakestore.limits import DEFAULT, Limits
+from lakestore_server.access.admission import Admission, asked_of
+from lakestore_server.access.callers import Caller
+from lakestore_server.edge.iceberg_rest import CALLER
+from lakestore_server.iceberg.errors import status_of
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+CERTIFICATE = "lakestore.certificate"
+"""Where the protocol puts the names of the client's certificate."""
+OPEN_BODY_BYTES_MAX = 64 << 10
+"""The body of a request whose sender is not known yet."""
+_ICEBERG = "/iceberg/"
+
+
+class Gone(Exception):
+    """The client went away within its request."""
+
+
+class Slow(LakestoreError):
+    """The client stopped within its request."""
+
+    kind = "Invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """The route of a request."""
+
+    template: str
+    path: dict[str, str]
+
+
+class Gate:
+    """An ASGI application in front of another."""
+
+    def __init__(
+        self,
+        application: Application,
+        routes: Sequence[BaseRoute],
+        admission: Admission,
+        limits: Limits = DEFAULT,
+    ) -> None:
+        self._application, self._routes, self._admission, self._limits = application, routes, admission, limits
+        self._held_bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; a refusal is answered here."""
+        if scope["type"] != "http":
+            return
+        try:
+            body, caller = await self._admitted(scope, receive)
+        except Gone:
+            return
+        except LakestoreError as error:
+            await _refuse(scope, send, error)
+            return
+        try:
+            await self._application({**scope, CALLER: caller}, _replayed(body, receive), send)
+        finally:
+            self._held_bytes -= len(body)
+
+    async def _admitted(self, scope: Scope, receive: Receive) -> tuple[bytes, Caller | None]:
+        """(body, caller) of a request that may go on."""
+        _check_head(scope, self._limits.header_bytes)
+        matched = _matched(self._routes, scope)
+        method = scope["method"]
+        row = self._admission.route(method, matched.template) if matched else None
+        if row is None and matched and method == "HEAD":
+            row = self._admission.route("GET", matched.template)
+        what = f"{method} {matched.template if matched else scope['path']}"
+        caller = self._admission.http_caller(row, _token(scope), scope.get(CERTIFICATE, ()), what)
+        _check_encoding(scope)
+        if matched is None:
+            return b"", caller
+        if row is None or not row.body:
+            self._admission.check(row, caller, asked_of(matched.path, None), what)
+        body = await self._body(receive, self._limits.http_body_bytes if caller else OPEN_BODY_BYTES_MAX)
+        if row is not None and row.body:
+            try:
+                self._admission.check(row, caller, asked_of(matched.path, _parsed(body)), what)
+            except LakestoreError:
+                self._held_bytes -= len(body)
+                raise
+        return body, caller
+
+    async def _body(self, receive: Receive, bytes_max: int) -> bytes:
+        data = bytearray()
+        try:
+            while True:
+                message = await asyncio.wait_for(receive(), self._limits.http_stall_ms / 1000)
+                if message["type"] == "http.disconnect":
+                    raise Gone
+                part = message.get("body", b"")
+                data += part
+                self._held_bytes += len(part)
+                if len(data) > bytes_max:
+                    raise Invalid(f"the request body is larger than {bytes_max} bytes")
+                if self._held_bytes > self._limits.http_bodies_bytes:
+                    raise Exhausted("too many large requests at once: try again later")
+                if not message.get("more_body", False):
+                    return bytes(data)
+        except TimeoutError:
+            self._held_bytes -= len(data)
+            raise Slow("the request body did not come in time: send it again") from None
+        except (Gone, LakestoreError):
+            self._held_bytes -= len(data)
+            raise
+
+
+def _matched(routes: Sequence[BaseRoute], scope: Scope) -> Matched | None:
+    """The route that the application will choose, as it chooses it."""
+    for route in routes:
+        match, child = route.matches(scope)
+        if match is not Match.FULL:
+            continue
+        if isinstance(route, Mount):
+            inner = _matched(route.routes or (), {**scope, **child})
+            return Matched(route.path + inner.template, inner.path) if inner else None
+        if isinstance(route, Route):
+            return Matched(route.path, {name: str(value) for name, value in child["path_params"].items()})
+    return None
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+def _token(scope: Scope) -> str:
+    """The token of a request; empty if there is none.
+
+    A browser sends Basic by itself, also for a page of somebody else's, so it is taken only where nothing changes.
+    """
+    scheme, _, said = _header(scope, b"authorization").partition(" ")
+    if not scheme:
+        return ""
+    if scheme.lower() == "bearer" and said.strip():
+        return said.strip()
+    if scheme.lower() == "basic" and scope["method"] in ("GET", "HEAD"):
+        return basic(said)[1]
+    if scheme.lower() == "basic" and scope["path"].endswith("/oauth/tokens"):
+        return ""
+    raise NotAuthenticated("the Authorization header is not `Bearer <token>`")
+
+
+def basic(said: str) -> tuple[str, str]:
+    """(name, secret) of a Basic authorization."""
+    try:
+        name, colon, secret = base64.b64decode(said.strip(), validate=True).decode().partition(":")
+    except ValueError:  # of base64, and of text that is not UTF-8
+        name = colon = secret = ""
+    if not colon or not secret:
+        raise NotAuthenticated("the Authorization header is no `Basic` name and token")
+    return name, secret
+
+
+def _check_head(scope: Scope, bytes_max: int) -> None:
+    """The parser limits a head only while it is incomplete."""
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > bytes_max:
+        raise Invalid(f"the head of the request is larger than {bytes_max} bytes")
+
+
+def _check_encoding(scope: Scope) -> None:
+    """A compressed body could unfold to any size, and no client of ours sends one."""
+    encoding = _header(scope, b"content-encoding").strip().lower()
+    if encoding not in ("", "identity"):
+        raise Invalid("a request body with a Content-Encoding is not taken: send it as it is")
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return orjson.loads(body) if body else {}
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"the request body is no JSON: {error}") from error
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """What the application receives: the body that was read already, then whatever else happens."""
+    pending = [body]
+
+    async def replay() -> Message:
+        if pending:
+            return {"type": "http.request", "body": pending.pop(), "more_body": False}
+        return await receive()
+
+    return replay
+
+
+async def _refuse(scope: Scope, send: Send, error: LakestoreError) -> None:
+    status, kind = (408, "BadRequestException") if isinstance(error, Slow) else status_of(error)
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if status == 401:
+        page = not scope["path"].startswith(_ICEBERG)
+        headers.append((b"www-authenticate", b'Basic realm="lakestore"' if page else b'Bearer realm="lakestore"'))
+    body = orjson.dumps({"error": {"message": error.message, "type": kind, "code": status}})
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

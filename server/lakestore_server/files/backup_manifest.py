@@ -1,0 +1,73 @@
+"""The manifest of a backup: what its files are, so that a restore can tell a whole backup from anything else.
+
+Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32 of the JSON that follows. It is written last: a folder
+without one is a backup that was not finished. Beside it lie the files it names, as in a data folder.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from lakestore.errors import Corrupt
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files import versions
+
+NAME = "MANIFEST"
+MAGIC = 0x4C534231
+VERSION = 1
+_HEADER = struct.Struct("<IHHQI")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file."""
+
+    path: str
+    """Below the folder, with `/`."""
+    size: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A backup."""
+
+    release: str
+    """That wrote it."""
+    time_us: int
+    """Of the newest commit in it."""
+    timeline: str
+    lsn: int
+    """Everything up to this commit is in it, and nothing else."""
+    checkpoint: str
+    """Name of the checkpoint file."""
+    files: tuple[Entry, ...]
+    pointers: Mapping[str, str]
+    """Table name to its current metadata in the warehouse, which is not part of the backup."""
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        body = orjson.dumps(asdict(self))
+        return _HEADER.pack(MAGIC, VERSION, 0, len(body), crc32c(body)) + body
+
+    @staticmethod
+    def decode(raw: bytes, name: str) -> Manifest:
+        """The manifest in a file's bytes, or `Corrupt`."""
+        damaged = Corrupt(f"{name} is damaged: this backup cannot be trusted, take another one")
+        if len(raw) < _HEADER.size:
+            raise damaged
+        magic, version, _, size, crc = _HEADER.unpack_from(raw)
+        if magic != MAGIC:
+            raise damaged
+        versions.check(version, VERSION, name)
+        body = raw[_HEADER.size :]
+        if len(body) != size or crc32c(body) != crc:
+            raise damaged
+        data: dict[str, Any] = orjson.loads(body)
+        files = tuple(Entry(**entry) for entry in data.pop("files"))
+        return Manifest(**data, files=files)

@@ -1,0 +1,221 @@
+"""The journal's format: a file header, then frames, each a whole commit, numbered by LSN without gaps.
+
+File header: magic u32 · version u16 · flags u16 · salt u64 · crc32c u32, padding to 64. Frame: magic u32 · version
+u16 · flags u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · crc32c u32 of all but itself, padding to 64,
+meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells a file's own frames from bytes of a
+user that look like one; files of version 1 have neither header nor salt. Keys of the meta: t (time
+in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
+schema version]], producers, create, alter, drop, catalog, tierer, starts,
+subscriptions, slots [[part, row, slot, link]].
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files import versions
+
+MAGIC = 0x4C534A31
+FILE_MAGIC = 0x4C534A46
+VERSION = 2
+_FILE = struct.Struct("<IHHQ")
+_HEADER_1 = struct.Struct("<IHHQIQ")
+_HEADER = struct.Struct("<IHHQIQQ")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = 64
+FILE_HEADER_BYTES = 64
+_PADDING = bytes(64)
+
+
+@dataclass(slots=True)
+class RowsPart:
+    """The rows that one commit adds to one bucket."""
+
+    table: str
+    bucket: int
+    start: int
+    batch: pa.RecordBatch
+    live_sum: int
+    """Of the bucket after these rows."""
+    live_rows: int
+    schema_id: int = 0
+    """The table's version that the batch is in."""
+    slots: list[list[int]] = field(default_factory=list)
+    """[row, slot, 1 if it leaves a link]: index entries that the keys alone do not tell."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """One commit."""
+
+    lsn: int
+    time_us: int
+    rows: list[RowsPart] = field(default_factory=list)
+    producers: list[list[Any]] = field(default_factory=list)
+    """[id, epoch, sequence, answer results, progress]"""
+    create: list[dict[str, Any]] = field(default_factory=list)
+    alter: list[dict[str, Any]] = field(default_factory=list)
+    """Definitions that replace those of the same uuid."""
+    drop: list[str] = field(default_factory=list)
+    catalog: list[dict[str, Any]] = field(default_factory=list)
+    """Changes as `server.catalog_log` writes them."""
+    tierer: list[Any] | None = None
+    """[epoch, holder]"""
+    starts: list[list[Any]] = field(default_factory=list)
+    """[table uuid, LSN]: the table's commits up to there leave the log."""
+    subscriptions: list[list[Any]] = field(default_factory=list)
+    """Subscriptions as they are now; one with a name alone is dropped."""
+
+
+def file_header(salt: int) -> bytes:
+    """What a journal file begins with; synced before the first frame is written."""
+    header = _FILE.pack(FILE_MAGIC, VERSION, 0, salt)
+    return (header + _CRC.pack(crc32c(header))).ljust(FILE_HEADER_BYTES, b"\0")
+
+
+def encode(frame: Frame, salt: int) -> list[Any]:
+    """The frame as parts to write one after the other, into a file with that salt."""
+    parts: list[Any] = []
+    rows_meta: list[list[Any]] = []
+    at = 0
+    for rows in frame.rows:
+        buffer = rows.batch.serialize()
+        about = [rows.table, rows.bucket, rows.start, rows.batch.num_rows, at, buffer.size]
+        rows_meta.append([*about, rows.live_sum, rows.live_rows, rows.schema_id])
+        parts += [buffer, _PADDING[: -buffer.size % 64]]
+        at += buffer.size + -buffer.size % 64
+    meta = orjson.dumps(_meta(frame, rows_meta))
+    header = _HEADER.pack(MAGIC, VERSION, 0, frame.lsn, len(meta), at, salt)
+    crc = crc32c(meta, crc32c(header))
+    for part in parts:
+        crc = crc32c(part, crc)
+    head = (header + _CRC.pack(crc)).ljust(HEADER_BYTES, b"\0")
+    return [head, meta, _PADDING[: -len(meta) % 64], *parts]
+
+
+def _meta(frame: Frame, rows: list[list[Any]]) -> dict[str, Any]:
+    sections: dict[str, Any] = {
+        "rows": rows,
+        "producers": frame.producers,
+        "create": frame.create,
+        "alter": frame.alter,
+        "drop": frame.drop,
+        "catalog": frame.catalog,
+        "tierer": frame.tierer,
+        "starts": frame.starts,
+        "subscriptions": frame.subscriptions,
+        "slots": [[at, *entry] for at, part in enumerate(frame.rows) for entry in part.slots],
+    }
+    return {"t": frame.time_us} | {name: section for name, section in sections.items() if section}
+
+
+@dataclass(slots=True)
+class RawFrame:
+    """A frame read back; its rows stay bytes until the table's schema is known."""
+
+    lsn: int
+    meta: dict[str, Any]
+    body: pa.Buffer
+    end: int
+    """Place of the next frame in the file."""
+    version: int = VERSION
+    salt: int = 0
+
+    def batch(self, row: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+        """The batch of one entry of `meta["rows"]`."""
+        return pa.ipc.read_record_batch(self.body.slice(row[4], row[5]), schema)
+
+
+@dataclass(frozen=True, slots=True)
+class FileHead:
+    """What the first bytes of a journal file say."""
+
+    version: int
+    salt: int
+    frames_at: int
+    """Place of the first frame."""
+
+
+def head_of(data: bytes, name: str) -> FileHead | None:
+    """The head of a journal file; None when its header is torn or damaged."""
+    if len(data) >= 4 and struct.unpack_from("<I", data)[0] == MAGIC:
+        return FileHead(1, 0, 0)
+    if len(data) < FILE_HEADER_BYTES:
+        return None
+    magic, version, _, salt = _FILE.unpack_from(data)
+    if magic != FILE_MAGIC or _CRC.unpack_from(data, _FILE.size) != (crc32c(data[: _FILE.size]),):
+        return None
+    versions.check(version, VERSION, f"journal file {name}")
+    return FileHead(version, salt, FILE_HEADER_BYTES)
+
+
+def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
+    """The frames of a journal file. A torn tail ends the last file; anything else damaged is `Corrupt`."""
+    head = head_of(data, name)
+    if head is None:
+        # The header is synced before the first frame: without a frame behind it, it was never finished.
+        if data and not (last and not _frame_follows(data, 0, None, 0)):
+            raise _damaged(name, 0)
+        return
+    buffer = pa.py_buffer(data)
+    at, lsn = head.frames_at, 0
+    while at < len(data):
+        frame = _frame_at(buffer, data, at)
+        if frame is None or frame.salt != head.salt or frame.version != head.version:
+            if last and not _frame_follows(data, at, head, lsn + 1):
+                return
+            raise _damaged(name, at)
+        yield frame
+        at, lsn = frame.end, frame.lsn
+
+
+def _damaged(name: str, at: int) -> Corrupt:
+    return Corrupt(
+        f"journal file {name} is damaged at byte {at}: restore it from a copy or a backup, "
+        f"`lakestore inspect` shows what is whole; nothing was changed"
+    )
+
+
+def _frame_at(buffer: pa.Buffer, data: bytes, at: int) -> RawFrame | None:
+    if at + HEADER_BYTES > len(data):
+        return None
+    magic, version, _, lsn, meta_bytes, body_bytes, salt = _HEADER.unpack_from(data, at)
+    if magic != MAGIC or version not in (1, VERSION):
+        return None
+    covered = _HEADER.size if version == VERSION else _HEADER_1.size
+    meta_at = at + HEADER_BYTES
+    body_at = meta_at + meta_bytes + -meta_bytes % 64
+    end = body_at + body_bytes
+    if end > len(data):
+        return None
+    (stored,) = _CRC.unpack_from(data, at + covered)
+    crc = crc32c(buffer.slice(at, covered))
+    crc = crc32c(buffer.slice(meta_at, meta_bytes), crc)
+    if crc32c(buffer.slice(body_at, body_bytes), crc) != stored:
+        return None
+    meta = orjson.loads(data[meta_at : meta_at + meta_bytes])
+    return RawFrame(lsn, meta, buffer.slice(body_at, body_bytes), end, version, salt if version == VERSION else 0)
+
+
+def _frame_follows(data: bytes, at: int, head: FileHead | None, lsn: int) -> bool:
+    """Whether a later whole frame of this file lies behind a damaged one: then this is damage, not a torn tail.
+
+    Bytes of a user that look like a frame do not carry the salt, and a copy of this very file has older LSNs.
+    """
+    buffer = pa.py_buffer(data)
+    magic = struct.pack("<I", MAGIC)
+    at = data.find(magic, at + 1)
+    while at >= 0:
+        found = _frame_at(buffer, data, at)
+        if found is not None and found.lsn > lsn and (head is None or found.salt == head.salt):
+            return True
+        at = data.find(magic, at + 1)
+    return False

@@ -1,0 +1,327 @@
+"""The segment's format: a columnar file of a run of offsets of one bucket.
+
+Header (64 bytes): magic u32 · version u16 · flags u16 · meta bytes u32 · body bytes u64 · tail bytes u64 · crc32c u32
+of header, meta and tail. Then meta (JSON), body (record batches) and tail (CRC32C of each 64 KB of the body, then the
+commit index), each at a multiple of 64. A block's checksum is checked when a batch in it is first loaded.
+Primary-key tables: one uncompressed batch, for random reads in the mapped file. Log tables: lz4 batches.
+Version 2 is sparse: rows of a primary-key table below its log start of which others are gone. Behind the batch lie the
+rows' offsets and the offsets that gone records superseded, i64 each; the meta says where, the commit index has the
+commits of which rows are left, and the last one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files import versions
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.state.bucket_log import Chunk, Ints, Piece
+from lakestore_server.state.commit_index import CommitIndex
+
+MAGIC = 0x4C535347
+VERSION = 1
+SPARSE_VERSION = 2
+LOG_BATCH_ROWS = 65_536
+LOG_BATCH_BYTES = 16 << 20
+"""A reader unpacks a whole batch, however few of its rows it wants."""
+SYNC_BYTES = 2 << 20
+"""A journal's sync waits for what other files have to write: segments never have much."""
+_HEADER = struct.Struct("<IHHIQQ")
+_CRC = struct.Struct("<I")
+_HEADER_BYTES = 64
+_BLOCK = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of a run of offsets of which some rows are gone."""
+
+    start: int
+    end: int
+    schema_id: int
+    batch: pa.RecordBatch
+    offsets: Ints
+    """Of the batch's rows."""
+    kills: Ints
+    """Offsets that gone records superseded, and whose rows may still be there; sorted."""
+    index: CommitIndex
+
+
+def _padded(data: Any) -> list[Any]:
+    size = len(data)
+    return [data, bytes(-size % 64)] if size % 64 else [data]
+
+
+def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> int:
+    """Write neighbouring chunks of one schema version as one synced segment file; its size.
+
+    The folder is the caller's to sync.
+    """
+    batches = (piece.load() for chunk in chunks for piece in chunk.pieces())
+    body, entries = (_plain if keyed else _packed)(batches)
+    index = CommitIndex.joined([chunk.index for chunk in chunks])
+    about = {"start": chunks[0].start, "end": chunks[-1].end, "batches": entries, "schema": chunks[0].schema_id}
+    return _written(disk, path, VERSION, about, body, index)
+
+
+def write_left(disk: Disk, path: Path, left: Left) -> int:
+    """Write what is left of neighbouring chunks as one synced segment file; its size. The folder is the caller's."""
+    rows, entries = _plain([left.batch])
+    numbers = [pa.py_buffer(np.ascontiguousarray(array)) for array in (left.offsets, left.kills)]
+    body = pa.py_buffer(b"".join(part for buffer in (rows, *numbers) for part in _padded(buffer)))
+    kills_at = rows.size + numbers[0].size + -numbers[0].size % 64
+    about = {"start": left.start, "end": left.end, "batches": entries, "schema": left.schema_id}
+    sparse = {"sparse": {"offsets": rows.size, "kills": [kills_at, len(left.kills)]}}
+    return _written(disk, path, SPARSE_VERSION, about | sparse, body, left.index)
+
+
+def _written(disk: Disk, path: Path, version: int, about: dict[str, Any], body: pa.Buffer, index: CommitIndex) -> int:
+    crcs = _block_crcs(body)
+    arrays = (index.lsn, index.time_us, index.end, index.live_sum.view(np.int64), index.live_rows)
+    tail = crcs.tobytes() + bytes(-crcs.nbytes % 8) + b"".join(array.tobytes() for array in arrays)
+    meta = orjson.dumps(about | {"commits": len(index.lsn)})
+    header = _HEADER.pack(MAGIC, version, 0, len(meta), len(body), len(tail))
+    crc = crc32c(tail, crc32c(meta, crc32c(header)))
+    file = disk.create(path)
+    try:
+        size = file.write([(header + _CRC.pack(crc)).ljust(_HEADER_BYTES, b"\0"), *_padded(meta)])
+        for at in range(0, body.size, SYNC_BYTES):
+            size += file.write([body.slice(at, min(SYNC_BYTES, body.size - at))])
+            file.sync()
+        size += file.write([tail])
+        disk.reach(CrashPoint.SEGMENT_WRITTEN)
+        file.sync()
+        disk.reach(CrashPoint.SEGMENT_SYNCED)
+    finally:
+        file.close()
+    return size
+
+
+def _plain(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Buffer, list[list[int]]]:
+    """One batch as it is, for random reads."""
+    every = list(batches)
+    batch = pa.concat_batches(every) if len(every) > 1 else every[0]
+    buffer = batch.serialize()
+    return pa.py_buffer(b"".join(_padded(buffer))), [[0, buffer.size, batch.num_rows]]
+
+
+def _packed(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Buffer, list[list[int]]]:
+    """Compressed batches of about one size; only one of them is in memory unpacked."""
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    sink = pa.BufferOutputStream()
+    entries = []
+    for batch in _even(batches):
+        at = sink.tell()
+        with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+            writer.write_batch(batch)
+        size = sink.tell() - at
+        entries.append([at, size, batch.num_rows])
+        sink.write(bytes(-size % 64))
+    return sink.getvalue(), entries
+
+
+def _even(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches as large as a segment's may be."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        fitting = min(max(LOG_BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1), 1), LOG_BATCH_ROWS)
+        for at in range(0, batch.num_rows, fitting):
+            piece = batch.slice(at, fitting)
+            rows, size = rows + piece.num_rows, size + int(piece.nbytes)
+            if waiting and (rows > LOG_BATCH_ROWS or size > LOG_BATCH_BYTES):
+                yield pa.concat_batches(waiting)
+                waiting, rows, size = [], piece.num_rows, int(piece.nbytes)
+            waiting.append(piece)
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _block_crcs(body: pa.Buffer) -> npt.NDArray[np.uint32]:
+    starts = range(0, body.size, _BLOCK)
+    return np.fromiter((crc32c(body.slice(at, min(_BLOCK, body.size - at))) for at in starts), dtype=np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    start: int
+    end: int
+    batches: list[list[int]]
+    body: pa.Buffer
+    crcs: npt.NDArray[np.uint32]
+    index: CommitIndex
+    schema_id: int
+    sparse: dict[str, Any] | None
+
+
+class Segment:
+    """A mapped segment file; a `Chunk`."""
+
+    def __init__(self, path: Path, stored: Callable[[int], pa.Schema], *, keyed: bool) -> None:
+        self.path = path
+        self._keyed = keyed
+        with pa.memory_map(str(path)) as file:
+            data = file.read_buffer()
+        self._data, self._size = data, int(data.size)
+        self._layout = _parsed(data, path)
+        self._schema = stored(self._layout.schema_id)
+        self._checked = np.zeros(len(self._layout.crcs), dtype=np.bool_)
+        self._batch: pa.RecordBatch | None = None
+        self._pieces = self._all_pieces()
+
+    @property
+    def start(self) -> int:
+        """First offset."""
+        return self._layout.start
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+        return self._layout.end
+
+    @property
+    def index(self) -> CommitIndex:
+        """Commits that end in this segment."""
+        return self._layout.index
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return sum(rows for _, _, rows in self._layout.batches)
+
+    def kills(self) -> Ints:
+        """Offsets that records superseded which are gone from here; sorted."""
+        if self._layout.sparse is None:
+            return np.empty(0, dtype=np.int64)
+        return self._numbers(*self._layout.sparse["kills"])
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether rows of its range are gone."""
+        return self._layout.sparse is not None
+
+    @property
+    def schema_id(self) -> int:
+        """The table's version that the rows were stored in."""
+        return self._layout.schema_id
+
+    @property
+    def data(self) -> pa.Buffer:
+        """The whole file, mapped."""
+        return self._data
+
+    def check_all(self) -> None:
+        """Compare every stored byte with its checksum, or `Corrupt`."""
+        if self._layout.body.size:
+            self._check(0, self._layout.body.size)
+
+    def pieces(self) -> Sequence[Piece]:
+        """Its record batches."""
+        return self._pieces
+
+    def _all_pieces(self) -> list[Piece]:
+        pieces, at = [], self.start
+        for offset, size, rows in self._layout.batches:
+            load = partial(self._load, offset, size)
+            if self._layout.sparse is None:
+                pieces.append(Piece(at, at + rows, load, self.schema_id))
+            else:
+                left = partial(self._numbers, self._layout.sparse["offsets"], rows)
+                pieces.append(Piece(self.start, self.end, load, self.schema_id, left))
+            at += rows
+        return pieces
+
+    def _numbers(self, at: int, count: int) -> Ints:
+        if not count:
+            return np.empty(0, dtype=np.int64)
+        self._check(at, 8 * count)
+        return np.frombuffer(self._layout.body, dtype=np.int64, count=count, offset=at)
+
+    def _load(self, offset: int, size: int, names: Sequence[str] | None = None) -> pa.RecordBatch:
+        self._check(offset, size)
+        data = self._layout.body.slice(offset, size)
+        if self._keyed:
+            if self._batch is None:  # it lies in the mapped file: keeping it costs nothing
+                self._batch = pa.ipc.read_record_batch(data, self._schema)
+            return self._batch
+        # No column at all would be every column; any one of them tells the number of rows.
+        places = None if names is None else [self._schema.get_field_index(name) for name in names] or [0]
+        options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+        with pa.ipc.open_stream(data, options=options) as reader:
+            return reader.read_next_batch()
+
+    def scrub(self) -> Iterator[tuple[int, str]]:
+        """(bytes read again, damage or nothing) of the header and of each block; a damaged block is not served."""
+        try:
+            _parsed(self._data, self.path)
+        except Corrupt as error:
+            yield self._size - self._layout.body.size, error.message
+        else:
+            yield self._size - self._layout.body.size, ""
+        for block in range(len(self._layout.crcs)):
+            size = min(_BLOCK, self._layout.body.size - block * _BLOCK)
+            if self._is_whole(block):
+                yield size, ""
+            else:
+                self._checked[block] = False
+                yield size, self._damaged(block).message
+
+    def _is_whole(self, block: int) -> bool:
+        at, body = block * _BLOCK, self._layout.body
+        return bool(crc32c(body.slice(at, min(_BLOCK, body.size - at))) == self._layout.crcs[block])
+
+    def _damaged(self, block: int) -> Corrupt:
+        return Corrupt(f"segment file {self.path.name} is damaged in block {block}: restore it from a copy or a backup")
+
+    def _check(self, offset: int, size: int) -> None:
+        first, last = offset // _BLOCK, (offset + size - 1) // _BLOCK + 1
+        if self._checked[first:last].all():
+            return
+        for block in (np.flatnonzero(~self._checked[first:last]) + first).tolist():
+            if not self._is_whole(block):
+                raise self._damaged(block)
+        self._checked[first:last] = True
+
+
+def _parsed(data: pa.Buffer, path: Path) -> _Layout:
+    damaged = Corrupt(f"segment file {path.name} is damaged in its header: restore it from a copy or a backup")
+    if data.size < _HEADER_BYTES:
+        raise damaged
+    magic, version, _, meta_bytes, body_bytes, tail_bytes = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise damaged
+    versions.check(version, SPARSE_VERSION, f"segment file {path.name}")
+    body_at = _HEADER_BYTES + meta_bytes + -meta_bytes % 64
+    if body_at + body_bytes + tail_bytes != data.size:
+        raise damaged
+    meta, tail = data.slice(_HEADER_BYTES, meta_bytes), data.slice(body_at + body_bytes, tail_bytes)
+    crc = crc32c(tail, crc32c(meta, crc32c(data.slice(0, _HEADER.size))))
+    if (crc,) != _CRC.unpack_from(data, _HEADER.size):
+        raise damaged
+    about = orjson.loads(memoryview(meta))
+    blocks = -(-body_bytes // _BLOCK)
+    crcs = np.frombuffer(tail, dtype=np.uint32, count=blocks)
+    numbers = np.frombuffer(tail, dtype=np.int64, offset=blocks * 4 + -(blocks * 4) % 8)
+    lsn, time_us, end, sums, rows = numbers.reshape(5, about["commits"])
+    index = CommitIndex(lsn, time_us, end, sums.view(np.uint64), rows)
+    body = data.slice(body_at, body_bytes)
+    numbered = about.get("schema", 0), about.get("sparse")
+    return _Layout(about["start"], about["end"], about["batches"], body, crcs, index, *numbered)

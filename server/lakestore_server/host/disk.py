@@ -1,0 +1,150 @@
+"""The disk seam: what the server does to files, and nothing else does.
+
+A file is durable after `sync`, its name after `sync_folder`. A failed sync is never retried: it leaves as
+`OSError` and ends the server.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from lakestore_server.host.crash_points import CrashPoint
+
+
+class AppendFile(Protocol):
+    """A file being written from its end."""
+
+    def write(self, parts: Sequence[Any]) -> int:
+        """Append all parts; the number of bytes written is their sum, or OSError."""
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes; not durable before `sync`."""
+
+    def close(self) -> None:
+        """Close without syncing."""
+
+
+class Disk(Protocol):
+    """A file system as the server needs it. Paths are real: readers may map them."""
+
+    def create(self, path: Path) -> AppendFile:
+        """A new empty file; `FileExistsError` if there is one."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace `target` by `source`, a file or a folder; not durable before `sync_folder`."""
+
+    def remove(self, path: Path) -> None:
+        """Unlink; not durable before `sync_folder`."""
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder and its parents, durably."""
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder with everything in it."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable."""
+
+    def list(self, path: Path) -> list[str]:
+        """Sorted names in a folder; empty when there is none."""
+
+    def read(self, path: Path) -> bytes:
+        """A whole file."""
+
+    def free_bytes(self, path: Path) -> int:
+        """What is left for this user."""
+
+    def reach(self, point: CrashPoint) -> None:
+        """A crash point is passed: what a crash leaves is something else from here on."""
+
+
+class RealFile:
+    """`AppendFile` on the operating system."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
+
+    def write(self, parts: Sequence[Any]) -> int:
+        """Append all parts, or fail."""
+        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        total = 0
+        while views:
+            written = os.writev(self._fd, views[:512])
+            total += written
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if written:
+                views[0] = views[0][written:]
+        return total
+
+    def sync(self) -> None:
+        """fdatasync."""
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """Cut to `size` bytes."""
+        os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        """Close; once only."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDisk:
+    """`Disk` on the operating system."""
+
+    def create(self, path: Path) -> RealFile:
+        """A new file."""
+        return RealFile(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """os.replace."""
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        """os.unlink."""
+        os.unlink(path)
+
+    def make_folder(self, path: Path) -> None:
+        """Create each missing folder and sync its parent."""
+        if path.is_dir():
+            return
+        self.make_folder(path.parent)
+        path.mkdir(mode=0o750, exist_ok=True)
+        self.sync_folder(path.parent)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove a tree."""
+        shutil.rmtree(path)
+
+    def sync_folder(self, path: Path) -> None:
+        """fsync of the folder."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def list(self, path: Path) -> list[str]:
+        """Sorted names."""
+        return sorted(os.listdir(path)) if path.is_dir() else []
+
+    def read(self, path: Path) -> bytes:
+        """The whole file."""
+        return path.read_bytes()
+
+    def free_bytes(self, path: Path) -> int:
+        """Free bytes for this user."""
+        return shutil.disk_usage(path).free
+
+    def reach(self, point: CrashPoint) -> None:
+        """Nothing: only tests crash here."""

@@ -1,0 +1,112 @@
+"""The catalog's ledger on the journal: pointers and tier records are journal records like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakestore.errors import Conflict, LakestoreError
+from lakestore.model.table import Table
+from lakestore_server.commit.engine import Engine
+from lakestore_server.files import catalog_records
+from lakestore_server.files.journal import Frame
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.iceberg.ledger import CatalogChange, Pointer, TierRecord
+from lakestore_server.read.leases import Leases
+from lakestore_server.state.commit_index import Position
+from lakestore_server.state.state import State
+
+
+class JournalLedger:
+    """`Ledger` over the engine. Thread-safe: it reads views, and changes go through the commit loop."""
+
+    def __init__(self, engine: Engine, leases: Leases) -> None:
+        self._engine, self._leases = engine, leases
+
+    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
+        """Name to properties."""
+        return self._engine.view.namespaces
+
+    def pointers(self, namespace: str) -> Mapping[str, Pointer]:
+        """Table name to pointer."""
+        return {name: p for (ns, name), p in self._engine.view.pointers.items() if ns == namespace}
+
+    def own_table(self, namespace: str, name: str) -> Table | None:
+        """One of our tables."""
+        view = self._engine.view
+        uuid = view.names.get(f"{namespace}.{name}")
+        return view.tables[uuid].table if uuid else None
+
+    def tier_records(self, table_uuid: str) -> Mapping[int, TierRecord]:
+        """Snapshot id to tier record."""
+        state = self._engine.view.tables.get(table_uuid)
+        return state.tiers if state else {}
+
+    def live_sums_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The live sums at a tier point that is a cut of the table; None when it is none."""
+        found = self._positions(table_uuid, tier_point)
+        return None if found is None else tuple(position.live_sum for position in found)
+
+    def live_rows_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> int | None:
+        """The live rows at a tier point that is a cut of the table; None when it is none."""
+        found = self._positions(table_uuid, tier_point)
+        return None if found is None else sum(position.live_rows for position in found)
+
+    def _positions(self, table_uuid: str, tier_point: tuple[int, ...]) -> list[Position] | None:
+        state = self._engine.view.tables.get(table_uuid)
+        if state is None or len(tier_point) != len(state.logs):
+            return None
+        found = [log.at_end(end) for log, end in zip(state.logs, tier_point, strict=True)]
+        known = [entry for entry in found if entry is not None]
+        if len(known) != len(found):
+            return None
+        lsn = max((lsn for lsn, _ in known), default=0)
+        if any(log.at_lsn(lsn).end != end for log, end in zip(state.logs, tier_point, strict=True)):
+            return None
+        return [position for _, position in known]
+
+    def versions(self, table_uuid: str) -> tuple[Table, ...]:
+        """Every version of the table's definition."""
+        state = self._engine.view.tables.get(table_uuid)
+        return state.versions.tables if state else ()
+
+    def tierer_epoch(self) -> int:
+        """The current tierer's epoch."""
+        return self._engine.view.tierer_epoch
+
+    def pinned_snapshots(self, table_uuid: str) -> frozenset[int]:
+        """Snapshots held by leases."""
+        return self._leases.pinned(table_uuid)
+
+    def seen(self, idempotency_key: str) -> bool:
+        """Whether a change with that key was committed."""
+        return self._engine.has_idempotency_key(idempotency_key)
+
+    def commit(self, change: CatalogChange) -> None:
+        """Journal the change, or refuse it before anything is written."""
+        retired: list[tuple[str, frozenset[int]]] = []
+
+        def plan(state: State, frame: Frame) -> None:
+            catalog_records.check(change, state.view.namespaces, state.view.pointers)
+            self._check_still_true(change, state, retired)
+            frame.catalog.append(catalog_records.encode(change))
+
+        self._engine.reach(CrashPoint.CATALOG_READY)
+        try:
+            self._engine.operate(plan)
+        except LakestoreError as error:
+            if error.applied == "no":
+                for uuid, snapshots in retired:
+                    self._leases.keep(uuid, snapshots)
+            raise
+        self._engine.reach(CrashPoint.CATALOG_COMMITTED)
+
+    def _check_still_true(self, change: CatalogChange, state: State, retired: list[tuple[str, frozenset[int]]]) -> None:
+        """The gate judged by leases and epoch of a moment ago: a change they overtook is judged again."""
+        for uuid, added, forgotten in catalog_records.tier_changes(change):
+            known = state.view.tables.get(uuid)
+            points = {tier.tier_point for tier in known.tiers.values()} if known else set()
+            if any(tier.tier_point not in points and tier.epoch != state.view.tierer_epoch for tier in added):
+                raise Conflict("another tierer has taken over")
+            if forgotten and not self._leases.retire(uuid, forgotten):
+                raise Conflict("a read has begun on a snapshot that was to expire")
+            retired.append((uuid, forgotten))

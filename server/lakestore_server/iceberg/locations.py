@@ -1,0 +1,102 @@
+"""Where files may lie: inside the warehouse, no two tables in one folder. What properties may say: no code, no keys.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+
+from lakestore.errors import Invalid
+from lakestore_server.iceberg.errors import Forbidden
+from lakestore_server.iceberg.schemas import Json
+
+_PATH = re.compile(r"write\..*path|write\.object-storage\.path|write\.folder-storage\.path")
+_REFUSED = re.compile(
+    r"io-impl|py-io-impl|write\.location-provider\.impl|write\.py-location-provider\.impl"
+    r"|(s3|gcs|adls|oss|client|hdfs|hf|rest)\..*|.*(access-key|secret|token|credential|password).*",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[^\x00-\x1f\x7f/\\?#%.][^\x00-\x1f\x7f/\\?#%]{0,254}")
+
+
+def plain(uri: str) -> str:
+    """One spelling of a place: file: URIs become paths, doubled and trailing slashes go."""
+    text = str(uri)
+    if text.startswith("file:"):
+        text = "/" + text[len("file:") :].lstrip("/")
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        return re.sub(r"/+", "/", text).rstrip("/") or "/"
+    return f"{scheme.lower()}://{re.sub(r'/+', '/', rest).rstrip('/')}"
+
+
+def inside(place: str, folder: str) -> bool:
+    """Whether a place lies strictly under a folder; one with `..` or an escape lies nowhere."""
+    text = plain(place)
+    if "%" in text or "\x00" in text or any(part in (".", "..") for part in text.split("/")):
+        return False
+    return text.startswith(plain(folder) + "/")
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether two folders are the same or one holds the other."""
+    return plain(one) == plain(other) or inside(one, other) or inside(other, one)
+
+
+def is_path(key: str) -> bool:
+    """Whether a table property says where files go."""
+    return _PATH.fullmatch(key) is not None
+
+
+def is_refused(key: str) -> bool:
+    """Whether a table property would load code or hold credentials."""
+    return _REFUSED.fullmatch(key) is not None
+
+
+def check_name(name: object) -> str:
+    """A name of a namespace or table that can also name a folder, or `Invalid`."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Invalid(
+            f"name {name!r} is not 1 to 255 characters without control characters, / \\ ? # % and leading dots"
+        )
+    return name
+
+
+def check_properties(properties: Mapping[str, str], warehouse: str) -> None:
+    """Refuse properties that load code, hold credentials or point outside the warehouse."""
+    for key, value in properties.items():
+        if is_refused(key):
+            raise Forbidden(
+                f"property {key} is not allowed: it would load code or hold credentials; set it in the engine"
+            )
+        if is_path(key) and not inside(value, warehouse):
+            raise Forbidden(f"property {key} must lie inside the warehouse {warehouse}")
+
+
+def check_table(doc: Json, warehouse: str) -> None:
+    """Refuse metadata of a table that is not ours but whose files would lie outside the warehouse."""
+    if not inside(doc["location"], warehouse):
+        raise Forbidden(f"location {doc['location']} must lie inside the warehouse {warehouse}")
+    check_properties(doc["properties"], warehouse)
+
+
+def folders(doc: Json) -> list[str]:
+    """Every folder a table writes to."""
+    return [doc["location"], *(value for key, value in doc["properties"].items() if is_path(key))]
+
+
+def table_folder(metadata_location: str) -> str:
+    """The folder of the table whose metadata file this is."""
+    return posixpath.dirname(posixpath.dirname(metadata_location))
+
+
+def check_free(doc: Json, others: Iterable[str]) -> None:
+    """Refuse a table whose folders meet those of another table, given by their metadata files."""
+    wanted = folders(doc)
+    for other in others:
+        for place in wanted:
+            if overlap(place, table_folder(other)):
+                raise Forbidden(f"location {place} belongs to another table")

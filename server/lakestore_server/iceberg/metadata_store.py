@@ -1,0 +1,226 @@
+"""metadata.json files in the warehouse: written once, durable before anything names them, kept parsed while in use.
+
+A `Storage` is the seam to the disk or object store; `Store` adds the JSON form and the cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import obstore
+import orjson
+from obstore.store import from_url
+
+from lakestore.errors import Corrupt, Invalid, NotFound, Unavailable
+from lakestore_server.iceberg import locations, metadata
+from lakestore_server.iceberg.schemas import Json
+
+CACHE_BYTES_MAX = 64 << 20
+
+
+class Storage(Protocol):
+    """Whole files by URI. Thread-safe."""
+
+    def read(self, location: str) -> bytes:
+        """The file's bytes, or FileNotFoundError."""
+
+    def write_new(self, location: str, data: bytes) -> None:
+        """Create the file; it is durable on return. FileExistsError if it is there."""
+
+    def remove(self, location: str) -> None:
+        """Remove the file; FileNotFoundError if it is not there."""
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder; empty when there is none."""
+
+    def sync(self) -> None:
+        """Make durable whatever other processes have written below the root."""
+
+
+class LocalStorage:
+    """A folder of a local file system."""
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(locations.plain(root))
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def read(self, location: str) -> bytes:
+        """The file's bytes."""
+        return Path(locations.plain(location)).read_bytes()
+
+    def write_new(self, location: str, data: bytes) -> None:
+        """Create the file and sync it, its folder and every folder made for it."""
+        path = Path(locations.plain(location))
+        made = _make_folders(path.parent)
+        with path.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        for folder in (path.parent, *made):
+            _sync_folder(folder)
+
+    def remove(self, location: str) -> None:
+        """Remove the file."""
+        Path(locations.plain(location)).unlink()
+
+    def names(self, folder: str) -> list[str]:
+        """Names of a folder's files."""
+        path = Path(locations.plain(folder))
+        return [entry.name for entry in path.iterdir() if entry.is_file()] if path.is_dir() else []
+
+    def sync(self) -> None:
+        """syncfs of the file system that holds the root."""
+        number = os.open(self.root, os.O_RDONLY)
+        try:
+            if self._libc.syncfs(number) != 0:
+                raise OSError(ctypes.get_errno(), "syncfs of the warehouse failed")
+        finally:
+            os.close(number)
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make the folder and what is missing above it; the folders that got a new entry by it."""
+    changed = []
+    above = folder
+    while not above.exists():
+        above = above.parent
+        changed.append(above)
+    folder.mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class ObjectStorage:
+    """A bucket of an object store: a written object is durable, and put-if-absent makes it new."""
+
+    def __init__(self, root: str) -> None:
+        self._root = locations.plain(root)
+        self._store = from_url(self._root)
+
+    def _key(self, location: str) -> str:
+        return locations.plain(location)[len(self._root) + 1 :]
+
+    def read(self, location: str) -> bytes:
+        """The object's bytes."""
+        return bytes(obstore.get(self._store, self._key(location)).bytes())
+
+    def write_new(self, location: str, data: bytes) -> None:
+        """Create the object."""
+        obstore.put(self._store, self._key(location), data, mode="create")
+
+    def remove(self, location: str) -> None:
+        """Delete the object."""
+        obstore.delete(self._store, self._key(location))
+
+    def names(self, folder: str) -> list[str]:
+        """Last parts of the objects' keys."""
+        found = obstore.list_with_delimiter(self._store, prefix=self._key(folder))
+        return [entry["path"].rsplit("/", 1)[-1] for entry in found["objects"]]
+
+    def sync(self) -> None:
+        """Nothing: what an engine was told is written is durable."""
+
+
+def storage_for(warehouse: str) -> Storage:
+    """The storage of a warehouse URI: a folder, or any object store that obstore knows."""
+    return ObjectStorage(warehouse) if "://" in locations.plain(warehouse) else LocalStorage(warehouse)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Metadata and the bytes it is stored as. Never changed."""
+
+    location: str
+    doc: Json
+    data: bytes
+
+
+class Store:
+    """Metadata by location."""
+
+    def __init__(self, storage: Storage, *, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._storage = storage
+        self._cache: OrderedDict[str, Stored] = OrderedDict()
+        self._cached_bytes = 0
+        self._cache_bytes_max = cache_bytes_max
+        self._lock = threading.Lock()
+
+    def load(self, location: str) -> Stored:
+        """The metadata at a location."""
+        with self._lock:
+            found = self._cache.get(location)
+            if found is not None:
+                self._cache.move_to_end(location)
+                return found
+        data = self._read(location)
+        try:
+            stored = Stored(location, metadata.normal(orjson.loads(data)), data)
+        except (orjson.JSONDecodeError, Invalid) as error:
+            raise Corrupt(f"{location} is not readable table metadata: {error}") from error
+        self._remember(stored)
+        return stored
+
+    def save(self, location: str, doc: Json) -> Stored:
+        """Write new metadata, durable on return."""
+        stored = Stored(location, doc, orjson.dumps(doc))
+        try:
+            self._storage.write_new(location, stored.data)
+        except (OSError, obstore.exceptions.BaseError) as error:
+            raise Unavailable(f"{location} could not be written: {error}") from error
+        self._remember(stored)
+        return stored
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder of the warehouse."""
+        try:
+            return self._storage.names(folder)
+        except (OSError, obstore.exceptions.BaseError) as error:
+            raise Unavailable(f"{folder} could not be listed: {error}") from error
+
+    def sync_warehouse(self) -> None:
+        """Make durable what engines wrote; called before a pointer that moves main is journaled."""
+        try:
+            self._storage.sync()
+        except OSError as error:
+            raise Unavailable(f"the warehouse could not be synced: {error}") from error
+
+    def discard(self, location: str) -> bool:
+        """Remove metadata that nothing names any more; whether that worked. What stays is only an orphan."""
+        with self._lock:
+            gone = self._cache.pop(location, None)
+            self._cached_bytes -= len(gone.data) if gone else 0
+        try:
+            self._storage.remove(location)
+        except (OSError, obstore.exceptions.BaseError):
+            return False
+        return True
+
+    def _read(self, location: str) -> bytes:
+        try:
+            return self._storage.read(location)
+        except FileNotFoundError as error:
+            raise NotFound(f"{location} does not exist") from error
+        except (OSError, obstore.exceptions.BaseError) as error:
+            raise Unavailable(f"{location} could not be read: {error}") from error
+
+    def _remember(self, stored: Stored) -> None:
+        with self._lock:
+            old = self._cache.pop(stored.location, None)
+            self._cached_bytes += len(stored.data) - (len(old.data) if old else 0)
+            self._cache[stored.location] = stored
+            while self._cached_bytes > self._cache_bytes_max and len(self._cache) > 1:
+                self._cached_bytes -= len(self._cache.popitem(last=False)[1].data)

@@ -1,0 +1,154 @@
+"""The lake side of a Lakestore table: its first Iceberg metadata, and the schema it must have. Pure."""
+
+from __future__ import annotations
+
+from lakestore.errors import Invalid
+from lakestore.model import defaults
+from lakestore.model.table import (
+    LAKE_BUCKET,
+    LAKE_FIELD_IDS,
+    LAKE_OFFSET,
+    VERSION_MARK,
+    Column,
+    PartitionField,
+    Table,
+    lake_schema,
+)
+from lakestore.model.types import iceberg_type
+from lakestore_server.iceberg import metadata, schemas
+from lakestore_server.iceberg.schemas import Json
+
+UUID_PROPERTY = "lakestore.table-uuid"
+_TARGET_BYTES = "write.target-file-size-bytes"
+_METRICS = "write.metadata.metrics.column."
+_PREVIOUS_VERSIONS = 20
+
+
+def location_of(table: Table, warehouse: str) -> str:
+    """Where the table's files lie: a table dropped and made anew never meets the old one's."""
+    return f"{warehouse.rstrip('/')}/{table.namespace}/{table.short_name}-{table.uuid.replace('-', '')[:8]}"
+
+
+def schema_of(table: Table) -> Json:
+    """The Iceberg schema: the user's columns and the three of ours; the primary key identifies."""
+    schema: Json = {
+        "type": "struct",
+        "schema-id": 0,
+        "fields": [_field(column, table.lake.format_version) for column in lake_schema(table)],
+    }
+    if table.keyed:
+        schema["identifier-field-ids"] = [table.column(name).id for name in table.primary_key]
+    return schema
+
+
+def _field(column: Column, format_version: int) -> Json:
+    plain: Json = {
+        "id": column.id,
+        "name": column.name,
+        "required": column.required,
+        "type": iceberg_type(column.type, column.nested),
+    }
+    values = {"initial-default": column.initial, "write-default": column.default} if format_version >= 3 else {}
+    lake = {key: defaults.in_lake(value, column.type, column.name) for key, value in values.items()}
+    return plain | {key: value for key, value in lake.items() if value is not None}
+
+
+def properties_of(table: Table) -> dict[str, str]:
+    """How every engine writes this table: bounds that find offsets, deletes that do not rewrite files."""
+    return {
+        UUID_PROPERTY: table.uuid,
+        _METRICS + LAKE_OFFSET: "full",
+        _METRICS + LAKE_BUCKET: "full",
+        _TARGET_BYTES: str(table.lake.target_file_bytes),
+        "write.parquet.compression-codec": "zstd",
+        "write.delete.mode": "merge-on-read",
+        "write.update.mode": "merge-on-read",
+        "write.merge.mode": "merge-on-read",
+        "write.delete.granularity": "file",
+        metadata.DELETE_AFTER_COMMIT: "true",
+        metadata.PREVIOUS_VERSIONS_MAX: str(_PREVIOUS_VERSIONS),
+    }
+
+
+def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
+    """The table's Iceberg metadata before its first snapshot; the Iceberg uuid is the table's."""
+    updates: list[Json] = [
+        {"action": "add-schema", "schema": schema_of(table)},
+        {"action": "set-current-schema", "schema-id": metadata.LAST_ADDED},
+        {"action": "add-spec", "spec": _spec(table)},
+        {"action": "set-default-spec", "spec-id": metadata.LAST_ADDED},
+        # The unsorted order is there too: Iceberg's rewrite by another order of a user's choice writes under it.
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "add-sort-order", "sort-order": _order(table)},
+        {"action": "set-default-sort-order", "sort-order-id": metadata.LAST_ADDED},
+        {"action": "set-location", "location": location_of(table, warehouse)},
+        {"action": "set-properties", "updates": properties_of(table)},
+    ]
+    base = metadata.empty(table.uuid, now_ms, table.lake.format_version)
+    return metadata.updated(base, updates, now_ms=now_ms, base_location=None)
+
+
+def version_updates(version: Table) -> list[Json]:
+    """What makes a version of the table's definition the lake table's own: its schema, and what it says of files."""
+    return [
+        {"action": "add-schema", "schema": schema_of(version)},
+        {"action": "set-current-schema", "schema-id": metadata.LAST_ADDED},
+        option_updates(version),
+    ]
+
+
+def option_updates(version: Table) -> Json:
+    """What brings the lake table the options that can be changed."""
+    return {"action": "set-properties", "updates": {_TARGET_BYTES: str(version.lake.target_file_bytes)}}
+
+
+def parted(name: str) -> tuple[str, int] | None:
+    """The table's name and the version's number of a name such as `orders$3`."""
+    base, mark, number = name.rpartition(VERSION_MARK)
+    return (base, int(number)) if mark and number.isascii() and number.isdecimal() else None
+
+
+def _field_id(table: Table, name: str) -> int:
+    return LAKE_FIELD_IDS[name] if name in LAKE_FIELD_IDS else table.column(name).id
+
+
+def _spec(table: Table) -> Json:
+    parts: list[Json] = []
+    for number, part in enumerate(table.lake.partition_fields(), start=schemas.PARTITION_ID_FIRST):
+        source = _field_id(table, part.column)
+        parts.append({"source-id": source, "field-id": number, "transform": part.transform, "name": _part_name(part)})
+    return {"spec-id": 0, "fields": parts}
+
+
+def _part_name(part: PartitionField) -> str:
+    """As Iceberg Java names it: day(ts) is ts_day, truncate(4, s) is s_trunc."""
+    kind = part.transform.split("[")[0]
+    suffix = {"identity": "", "truncate": "_trunc"}.get(kind, f"_{kind}")
+    return part.column + suffix
+
+
+def check_names(first: Table, table: Table) -> None:
+    """Refuse a column with the name of a partition field of another one: no reader of Iceberg opens such a table.
+
+    Partition fields keep the names that the table's first version gave them.
+    """
+    for part in _spec(first)["fields"]:
+        for column in table.columns:
+            if column.name.lower() == part["name"].lower() and column.id != part["source-id"]:
+                raise Invalid(
+                    f"table {table.name}: column {column.name!r} has the name of a field of the lake's partitioning:"
+                    " choose another name"
+                )
+
+
+def _order(table: Table) -> Json:
+    parts: list[Json] = [
+        {
+            "transform": "identity",
+            "source-id": _field_id(table, part.column),
+            "direction": "desc" if part.descending else "asc",
+            "null-order": "nulls-last" if part.descending else "nulls-first",
+        }
+        for part in table.lake.sort_fields()
+    ]
+    return {"order-id": 1 if parts else 0, "fields": parts}

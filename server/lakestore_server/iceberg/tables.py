@@ -1,0 +1,130 @@
+"""Verbs of tables: create, drop, name."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import fields, replace
+
+from lakestore import evolution
+from lakestore.errors import Conflict, Invalid
+from lakestore.model import table as schema
+from lakestore.model.table import Table
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.files import catalog_records
+from lakestore_server.files.journal import Frame
+from lakestore_server.iceberg import our_tables
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.iceberg.ledger import CatalogChange, CatalogStep, DropPointer, SetNamespace
+from lakestore_server.read.positions import token_text
+from lakestore_server.state.state import State, TableState
+
+
+class Tables:
+    """Definitions. Thread-safe."""
+
+    def __init__(self, engine: Engine, catalog: Catalog) -> None:
+        self._engine, self._catalog = engine, catalog
+
+    def create_table(self, request: pb.CreateTableRequest) -> pb.TableInfo:
+        """Create a table and its lake table."""
+        table = replace(_read(request.definition), uuid=str(uuid.uuid4()), schema_id=0)
+        try:
+            schema.check(table, self._engine.limits)
+        except (TypeError, AttributeError) as error:
+            raise Invalid(f"the table definition has a value of a wrong type: {error}") from error
+        if table.name in self._engine.view.names:
+            raise Conflict(f"table {table.name} exists already")
+        our_tables.check_names(table, table)
+        if request.check_only:
+            return pb.TableInfo(definition=table.to_json())
+        step = self._catalog.create_own(table)
+        made: list[Table] = []
+
+        def plan(state: State, frame: Frame) -> None:
+            if table.name in state.view.names:
+                raise Conflict(f"table {table.name} exists already")
+            if len(state.view.tables) >= self._engine.limits.tables:
+                raise Invalid(f"the server has {self._engine.limits.tables} tables, its limit")
+            made.append(replace(table, number=state.next_number))
+            frame.create.append(made[0].as_dict())
+            steps: list[CatalogStep] = [step]
+            if table.namespace not in state.view.namespaces:
+                steps.insert(0, SetNamespace(table.namespace))
+            _catalog_step(state, frame, *steps)
+
+        self._engine.operate(plan)
+        return pb.TableInfo(definition=made[0].to_json())
+
+    def alter_table(self, request: pb.AlterTableRequest) -> pb.TableInfo:
+        """Another definition of a table, from the next commit on."""
+        steps = evolution.from_json(request.alteration)
+        made: list[Table] = []
+
+        def plan(state: State, frame: Frame) -> None:
+            held = state.view.named(request.table)
+            made.append(self._altered(held, steps, request.schema_id))
+            if made[0] != held.table:
+                frame.alter.append(made[0].as_dict())
+
+        if request.check_only:
+            made.append(self._altered(self._engine.view.named(request.table), steps, request.schema_id))
+        else:
+            self._engine.operate(plan)
+        return pb.TableInfo(definition=made[0].to_json())
+
+    def _altered(self, held: TableState, steps: list[evolution.Step], schema_id: int) -> Table:
+        table, most = held.table, self._engine.limits.schema_versions
+        if table.schema_id != schema_id:
+            raise Conflict(
+                f"table {table.name} has schema version {table.schema_id}, the change was made for {schema_id}:"
+                " load the table again"
+            )
+        made = evolution.altered(table, steps, self._engine.limits)
+        our_tables.check_names(held.versions.tables[0], made)
+        if made.schema_id >= most:
+            raise Invalid(
+                f"table {table.name} has had {most} schema versions, the most that are kept: make a new table"
+            )
+        return made
+
+    def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
+        """Drop a table with its lake table."""
+
+        def plan(state: State, frame: Frame) -> None:
+            table = state.view.named(request.table).table
+            frame.drop.append(table.uuid)
+            if (table.namespace, table.short_name) in state.view.pointers:
+                _catalog_step(state, frame, DropPointer(table.namespace, table.short_name))
+
+        view = self._engine.operate(plan)
+        return pb.DropTableAnswer(token=token_text(self._engine, view.lsn))
+
+    def get_table(self, request: pb.TableRequest) -> pb.TableInfo:
+        """A table's definition."""
+        return pb.TableInfo(definition=self._engine.view.named(request.table).table.to_json())
+
+    def list_tables(self, _: pb.ListTablesRequest) -> pb.ListTablesAnswer:
+        """All tables by name."""
+        view = self._engine.view
+        infos = [pb.TableInfo(definition=view.named(name).table.to_json()) for name in sorted(view.names)]
+        return pb.ListTablesAnswer(tables=infos)
+
+
+def _read(definition: str) -> Table:
+    """A definition off the wire; what it says beyond what this release knows would be another table."""
+    try:
+        said = json.loads(definition)
+        table = Table.from_dict(said)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Invalid(f"the table definition is not readable: {error}") from error
+    for name in set(said) - {field.name for field in fields(Table)}:
+        raise Invalid(f"this server does not know {name!r} of a table: run it with a newer release")
+    return table
+
+
+def _catalog_step(state: State, frame: Frame, *steps: CatalogStep) -> None:
+    change = CatalogChange(steps)
+    catalog_records.check(change, state.view.namespaces, state.view.pointers)
+    frame.catalog.append(catalog_records.encode(change))

@@ -1,0 +1,53 @@
+"""The one tierer: an epoch for a time to live."""
+
+from __future__ import annotations
+
+from lakestore import limits
+from lakestore.errors import Fenced, Unavailable
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.files.journal import Frame
+from lakestore_server.host.clock import Clock
+from lakestore_server.state.state import State
+
+
+class Tierer:
+    """Who may tier. Thread-safe."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+        self._until = 0.0
+
+    def acquire_tierer(self, request: pb.TiererRequest) -> pb.TiererAnswer:
+        """Become the tierer, or renew with the epoch held."""
+        now = self._clock.monotonic()
+        seconds = request.seconds or limits.TIERER_SECONDS_DEFAULT
+        epoch = [request.epoch]
+
+        def plan(state: State, frame: Frame) -> None:
+            held = state.view.tierer_epoch
+            if request.epoch and request.epoch != held:
+                raise Fenced(f"tierer epoch {request.epoch} was taken over by {held}")
+            if not request.epoch:
+                if now < self._until and state.tierer_holder != request.holder:
+                    raise Unavailable(f"{state.tierer_holder} is the tierer for {self._until - now:.0f} s more")
+                epoch[0] = held + 1
+            frame.tierer = [epoch[0], request.holder]
+
+        if request.epoch:
+            self._renew(request.epoch)
+        else:
+            self._engine.operate(plan)
+        self._until = now + seconds
+        return pb.TiererAnswer(epoch=epoch[0], seconds=seconds)
+
+    def _renew(self, epoch: int) -> None:
+        held = self._engine.view.tierer_epoch
+        if epoch != held:
+            raise Fenced(f"tierer epoch {epoch} was taken over by {held}")
+
+    def release_tierer(self, request: pb.TiererRequest) -> pb.TiererAnswer:
+        """Let the next tierer in at once."""
+        if request.epoch == self._engine.view.tierer_epoch:
+            self._until = 0.0
+        return pb.TiererAnswer(epoch=request.epoch)

@@ -1,0 +1,219 @@
+"""An overlay of the key index: keys to values, and on demand the keys of a table in order, for look-ups by prefix.
+
+Each table has its part: a hash table of numbers where its keys are such, else a dictionary.
+Only tables that are asked for pay: new keys wait in the lists that they came in until somebody asks, then become a
+sorted run; runs are merged as they double.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from lakestore_server.arrays.hash_table import MISS, NumberTable
+from lakestore_server.index.keys import PREFIX_BYTES, ByteKeys, IndexKeys, NumberKeys, joined
+from lakestore_server.index.worker import FLAG
+
+Ints = npt.NDArray[np.int64]
+_STEP = 7
+
+Entries = list[tuple[Sequence[bytes], Sequence[int]]]
+"""Keys and values of several ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The first live keys of a range."""
+
+    keys: list[bytes]
+    values: list[int]
+    end: bytes | None
+    """The last key up to which they are complete; None: to the range's end."""
+
+
+def merged(sources: Entries, most: int) -> Range:
+    """What several sources, newest first, have of a range; each gave its first keys, at most that many."""
+    cut = [keys[-1] for keys, _ in sources if len(keys) >= most]
+    end = min(cut) if cut else None
+    values: dict[bytes, int] = {}
+    for keys, offsets in reversed(sources):
+        values.update(zip(keys, offsets, strict=True))
+    kept = sorted(key for key, value in values.items() if 0 <= value < FLAG and (end is None or key <= end))
+    return Range(kept, [values[key] for key in kept], end)
+
+
+class KeyOrder:
+    """The keys of one table in one overlay. Who adds or reads holds the overlay's lock."""
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self._merging = threading.Lock()
+        self._runs: tuple[IndexKeys, ...] = ()
+        self._waiting: list[IndexKeys] = []
+        self.is_whole = is_whole
+        """Whether the keys that were there before it are here."""
+        self.is_used = False
+        """Whether somebody has asked."""
+
+    def add(self, keys: IndexKeys) -> None:
+        """Keys, known or new."""
+        self._waiting.append(keys)
+
+    def fill(self, keys: IndexKeys) -> None:
+        """The first keys; who settles meanwhile waits for them."""
+        with self._merging:
+            self._runs = (keys.ascending(),)
+            self.is_whole = True
+
+    def settle(self, lock: threading.Lock) -> None:
+        """Sort what waits and merge small runs; the overlay's lock is held for the exchange only."""
+        self.is_used = True
+        with self._merging:
+            waiting = self._waiting[:]
+            runs = [*self._runs, joined(waiting).ascending()] if waiting else list(self._runs)
+            while len(runs) > 1 and 2 * len(runs[-1]) >= len(runs[-2]):
+                last = runs.pop()
+                runs[-1] = joined([runs[-1], last]).ascending()
+            with lock:
+                self._runs = tuple(runs)
+                del self._waiting[: len(waiting)]
+
+    def between(self, low: bytes, high: bytes, most: int) -> IndexKeys:
+        """The first keys of [low, high), in order."""
+        found: list[IndexKeys] = []
+        for run in self._runs:
+            first = run.at(low)
+            found.append(run.part(slice(first, min(run.at(high), first + most))))
+        found += [keys.within(low, high) for keys in self._waiting]
+        several = len(self._runs) > 1 or self._waiting
+        return joined(found).ascending().part(slice(most)) if several else joined(found)
+
+
+class _Bytes(dict[bytes, int]):
+    """The part of one table whose keys are no numbers."""
+
+    __slots__ = ("highest",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.highest = b""
+
+
+class _Numbers:
+    """The part of one table whose keys are numbers of some width."""
+
+    __slots__ = ("table", "width")
+
+    def __init__(self, width: int) -> None:
+        self.width, self.table = width, NumberTable()
+
+
+class Overlay:
+    """Keys to values that are newer than LMDB's."""
+
+    def __init__(self, orders: Iterable[bytes] = (), expected: Mapping[bytes, int] | None = None) -> None:
+        """`expected` says how many numbers may come for some tables."""
+        self._creating = threading.Lock()
+        self._orders = {prefix: KeyOrder(is_whole=True) for prefix in orders}
+        self._bytes: dict[bytes, _Bytes] = {}
+        self._numbers: dict[bytes, _Numbers] = {}
+        self._expected = expected or {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._bytes.values())) + sum(len(part.table) for part in self._numbers.values())
+
+    def put(self, keys: IndexKeys, values: Ints) -> None:
+        """New values of keys of one table."""
+        if not len(keys):
+            return
+        prefix = keys.prefix
+        if isinstance(keys, NumberKeys):
+            numbers = self._numbers.get(prefix)
+            if numbers is None:
+                numbers = self._numbers[prefix] = _Numbers(keys.width)
+            numbers.table.put(keys.numbers, values)
+        else:
+            held = self._bytes.get(prefix)
+            if held is None:
+                held = self._bytes[prefix] = _Bytes()
+            held.highest = max(held.highest, max(keys.rows))
+            held.update(zip(keys.rows, values.tolist(), strict=True))
+        if self._orders and (order := self._orders.get(prefix)) is not None:
+            order.add(keys)
+
+    def make_room(self, prefix: bytes, more: int, lock: threading.Lock) -> None:
+        """Let a table's part grow, if it must for so many keys, before they are put; `lock` is the overlay's own."""
+        part = self._numbers.get(prefix)
+        if part is not None and part.table.needs_more(more):
+            held = len(part.table)
+            # Steps are larger than they need to be, up to what the last overlay came to.
+            grown = part.table.grown(max(more, min(self._expected.get(prefix, 0) - held, _STEP * (held + more))))
+            with lock:
+                part.table = grown
+
+    def get(self, keys: IndexKeys) -> Ints:
+        """The values of keys of one table, `MISS` for none."""
+        if self.is_below(keys):
+            return np.full(len(keys), MISS, dtype=np.int64)
+        if isinstance(keys, NumberKeys):
+            return self._numbers[keys.prefix].table.get(keys.numbers)
+        held = self._bytes[keys.prefix]
+        return np.fromiter(map(held.get, keys.rows, repeat(MISS)), dtype=np.int64, count=len(keys))
+
+    def is_below(self, keys: IndexKeys) -> bool:
+        """Whether these keys of one table lie above all that are here of it: then none of them is."""
+        if isinstance(keys, NumberKeys):
+            numbers = self._numbers.get(keys.prefix)
+            return numbers is None or not len(keys) or numbers.table.is_below(keys.numbers)
+        held = self._bytes.get(keys.prefix)
+        return held is None or (keys.rows[0] > held.highest and min(keys.rows) > held.highest)
+
+    def following(self) -> Overlay:
+        """What comes after this one, which keeps in order what was asked for."""
+        expected = {prefix: len(part.table) for prefix, part in self._numbers.items()}
+        return Overlay([prefix for prefix, order in self._orders.items() if order.is_used], expected)
+
+    def parts(self) -> Iterator[tuple[IndexKeys, Ints]]:
+        """All keys, table by table, and their values."""
+        for prefix in [*self._numbers, *self._bytes]:
+            yield self._part(prefix)
+
+    def _part(self, prefix: bytes) -> tuple[IndexKeys, Ints]:
+        if (part := self._numbers.get(prefix)) is not None:
+            numbers, values = part.table.entries()
+            return NumberKeys(prefix, part.width, numbers), values
+        held = self._bytes.get(prefix, _Bytes())
+        return ByteKeys(list(held)), np.fromiter(held.values(), dtype=np.int64, count=len(held))
+
+    def arrange(self, prefix: bytes, lock: threading.Lock) -> None:
+        """Have a table's keys in order for `between`; `lock` is the overlay's own."""
+        with self._creating:
+            order = self._orders.get(prefix)
+            if order is None:
+                order = KeyOrder(is_whole=False)
+                with lock:  # from here on new keys are added to it
+                    present, _ = self._part(prefix)
+                    self._orders[prefix] = order
+                order.fill(present)
+        order.settle(lock)
+
+    def between(self, low: bytes, high: bytes, most: int) -> tuple[IndexKeys, Ints] | None:
+        """The first keys of [low, high), in order; None where they are not arranged yet. Under the overlay's lock."""
+        order = self._orders.get(low[:PREFIX_BYTES])
+        if order is None or not order.is_whole:
+            return None
+        keys = order.between(low, high, most)
+        return keys, self.get(keys)
+
+
+def combined(older: Overlay, newer: Overlay) -> Overlay:
+    """What two overlays say together."""
+    both = Overlay()
+    for overlay in (older, newer):
+        for keys, values in overlay.parts():
+            both.put(keys, values)
+    return both

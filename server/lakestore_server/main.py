@@ -1,0 +1,230 @@
+"""A server: engine, catalog and service put together, with or without its two ports."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lakestore.errors import Unavailable
+from lakestore.release import RELEASE
+from lakestore_server.access.admission import Admission, Tables
+from lakestore_server.access.callers import Access
+from lakestore_server.changes.subscriptions import Subscriptions
+from lakestore_server.commit import recovery
+from lakestore_server.commit.engine import Engine
+from lakestore_server.duties.expiry import Expiry
+from lakestore_server.duties.retention import Retention
+from lakestore_server.edge import exposure_check
+from lakestore_server.edge.grpc import GrpcServer
+from lakestore_server.edge.http import HttpServer, app
+from lakestore_server.files import checkpoint, journal, segment
+from lakestore_server.host import event_log
+from lakestore_server.host.clock import Clock, RealClock
+from lakestore_server.host.disk import Disk, RealDisk
+from lakestore_server.iceberg import foreign_history
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.iceberg.journal_ledger import JournalLedger
+from lakestore_server.iceberg.metadata_store import Store, storage_for
+from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.metrics import Parts
+from lakestore_server.read.leases import Leases
+from lakestore_server.service import Service
+from lakestore_server.settings import Settings
+
+log = logging.getLogger("lakestore_server")
+SIGNAL_SECONDS = 0.25
+STOP_SECONDS = 2.0
+
+
+class Server:
+    """Everything behind the ports. `close` is idempotent."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        on_fatal: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        exposure_check.check(settings)
+        self._keys = exposure_check.keys(settings.tls)
+        self._lock = recovery.lock_folder(settings.data)
+        clock = clock or RealClock()
+        scheme = "https" if self._keys else "http"
+        self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
+        try:
+            store = Store(storage_for(settings.warehouse_uri))
+            key = exposure_check.token_key(settings.data) if settings.auth else b""
+            file = Path(settings.auth) if settings.auth else None
+            self.access = Access(file, clock, key, settings.limits.access_token_seconds)
+            self.engine = Engine(
+                settings.data, disk or RealDisk(), clock, on_fatal=on_fatal or _no_op, limits=settings.limits
+            )
+        except BaseException:
+            self._lock.close()
+            raise
+        held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
+        leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
+        ledger = JournalLedger(self.engine, leases)
+        self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
+        self._look_at_lake(store)
+        idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
+        subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
+        self.retention = Retention(self.engine, leases, subscriptions, clock, settings.retention_check_seconds)
+        self.expiry = Expiry(self.engine, clock, settings.expiry_check_seconds)
+        calls = Calls(clock, settings.slow_seconds)
+        self.service = Service(
+            self.engine, self.catalog, leases, clock, self.about, subscriptions, self.retention, self.expiry, calls
+        )
+        self.parts = Parts(self.engine, calls, leases, self.catalog, self.retention, self.expiry, clock)
+        self._grpc: GrpcServer | None = None
+        self._http: HttpServer | None = None
+
+    def _look_at_lake(self, store: Store) -> None:
+        """After a restore: stop tiering and retention of tables whose lake went on without this history."""
+        if not self.engine.is_restored:
+            return
+        try:
+            ahead = foreign_history.find(self.engine.view, store, self.engine.timeline)
+        except BaseException:
+            self.engine.close(checkpoint=False)
+            self._lock.close()
+            raise
+        self.engine.lake_ahead = self.catalog.ahead = ahead
+        for sentence in ahead.values():
+            log.error("%s", sentence)
+
+    def start(self) -> None:
+        """Open both ports."""
+        host, limits = self.settings.host, self.settings.limits
+        admission = Admission(self.access, Tables(self.engine), metrics_open=self.settings.metrics_open)
+        gate = app(self.parts, admission)
+        self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits)
+        self._http.start()
+        try:
+            self._grpc = GrpcServer(self.service, f"{host}:{self.settings.port}", admission, self._keys, limits)
+        except RuntimeError as error:
+            raise Unavailable(
+                f"the gRPC port {self.settings.port} cannot be opened: is it in use? --port 0 picks a free one"
+            ) from error
+        self.about.update(http=f"{host}:{self._http.port}", grpc=f"{host}:{self._grpc.port}")
+        self._grpc.start()
+
+    def drain(self, seconds: float) -> bool:
+        """Turn new calls away and let those that run end; whether all have."""
+        if self._grpc:
+            self._grpc.turn_away()
+        self.engine.drain()
+        return self.service.calls.drain(seconds)
+
+    def stop_duties(self) -> None:
+        """End what works by itself beside the engine."""
+        self.expiry.close()
+        self.retention.close()
+
+    def close(self) -> None:
+        """Close ports, write a last checkpoint, release the folder."""
+        if self._grpc:
+            self._grpc.stop(STOP_SECONDS)
+        if self._http:
+            self._http.stop()
+        self.stop_duties()
+        self.engine.close()
+        self._lock.close()
+
+
+def _no_op(_: BaseException) -> None:
+    """In process: the engine answers `Unavailable` from now on."""
+
+
+def _end_process(_: BaseException) -> None:
+    """A server that cannot write its journal must not go on."""
+    logging.shutdown()
+    os._exit(70)
+
+
+class _Signals:
+    """The first one asks for an orderly end, the second one gets an end at once."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._came)
+
+    def _came(self, number: int, _: object) -> None:
+        """Takes no lock: it runs wherever the main thread is."""
+        if self._first:
+            os._exit(128 + number)
+        self._first = number
+
+    def wait(self) -> None:
+        """Until the first one. A signal that comes just before a wait begins does not end it, so waits are short."""
+        while not self._first:
+            time.sleep(SIGNAL_SECONDS)
+
+
+def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Serve until a signal; `announce` is told the ports."""
+    event_log.configure(settings)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is done anyway while the server begins
+    server = Server(settings, on_fatal=_end_process)
+    signals = _Signals()
+    signal.signal(signal.SIGHUP, lambda *_: _refresh(server))
+    try:
+        server.start()
+        about = server.about
+        _log_start(server)
+        announce(
+            f"lakestore serves gRPC on {about['grpc']}, catalog and metrics on {about['scheme']}://{about['http']}"
+        )
+        signals.wait()
+    finally:
+        _end(server, settings.drain_seconds)
+
+
+def _refresh(server: Server) -> None:
+    """In a thread of its own: a signal that interrupts its own handler must not wait for the lock that this holds."""
+    threading.Thread(target=server.access.refresh, name="auth-refresh", daemon=True).start()
+
+
+def _log_start(server: Server) -> None:
+    engine, settings = server.engine, server.settings
+    event_log.event(
+        log,
+        logging.INFO,
+        "started",
+        release=RELEASE,
+        formats={"journal": journal.VERSION, "checkpoint": checkpoint.VERSION, "segment": segment.SPARSE_VERSION},
+        data=str(settings.data.absolute()),
+        recovery_seconds=round(engine.recovery_seconds, 3),
+        lsn=engine.view.lsn,
+        tables=len(engine.view.tables),
+        timeline=engine.timeline,
+        **server.about,
+    )
+
+
+def _end(server: Server, seconds: float) -> None:
+    """Drain and close within that time; what is acknowledged is durable whether or not there is time for all of it."""
+    limit = threading.Timer(seconds, _give_up)
+    limit.daemon = True
+    limit.start()
+    event_log.event(log, logging.INFO, "draining", seconds=seconds, running=server.service.calls.running())
+    if not server.drain(seconds / 2):
+        event_log.event(log, logging.WARNING, "calls are cut off", running=server.service.calls.running())
+    server.close()
+    limit.cancel()
+    event_log.event(log, logging.INFO, "stopped", lsn=server.engine.view.lsn)
+
+
+def _give_up() -> None:
+    event_log.event(log, logging.WARNING, "stopped without a last checkpoint: the next start reads the journal")
+    logging.shutdown()
+    os._exit(0)

@@ -1,0 +1,121 @@
+"""The backup verb: a consistent copy of the data folder, made while the server serves.
+
+A checkpoint is made and its parts are held: segments by their open maps, which keep their bytes whatever a later
+checkpoint removes, and the journal behind it up to one commit. That is the cut; commits go on while it is copied.
+The files of the lake are not copied: the backup holds the pointers to them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore.errors import Conflict, Exhausted, Invalid
+from lakestore.release import RELEASE
+from lakestore.rows.ipc import crc32c
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Cut, Engine
+from lakestore_server.duties.checkpoint import SEGMENTS
+from lakestore_server.files import backup_manifest, checkpoint
+from lakestore_server.files.backup_manifest import Entry, Manifest
+from lakestore_server.files.segment import Segment
+from lakestore_server.host import event_log
+from lakestore_server.host.disk import Disk
+from lakestore_server.read.positions import token_text
+
+log = logging.getLogger("lakestore.backup")
+PART_BYTES = 8 << 20
+
+
+class Backups:
+    """One backup at a time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._running = threading.Lock()
+
+    def backup(self, request: pb.BackupRequest) -> pb.BackupAnswer:
+        """Copy everything as of now into an empty folder of the server's machine."""
+        folder = _checked(request.folder, self._engine)
+        if not self._running.acquire(blocking=False):
+            raise Conflict("another backup is being made: wait for its end")
+        try:
+            cut = self._engine.backup_cut()
+            manifest = write(self._engine.disk, folder, cut, self._engine.timeline)
+        except OSError as error:
+            raise Exhausted(f"the backup cannot be written to {folder} ({error.strerror}): it is not usable") from error
+        finally:
+            self._running.release()
+        size = sum(entry.size for entry in manifest.files)
+        event_log.event(
+            log, logging.INFO, "backup", folder=str(folder), lsn=manifest.lsn, files=len(manifest.files), bytes=size
+        )
+        return pb.BackupAnswer(token=token_text(self._engine, manifest.lsn), files=len(manifest.files) + 1, bytes=size)
+
+
+def _checked(text: str, engine: Engine) -> Path:
+    folder = Path(text)
+    if not text or not folder.is_absolute():
+        raise Invalid(f"{text!r} is no absolute path of a folder on the server's machine")
+    folder, data = folder.resolve(), engine.folder.resolve()
+    if folder == data or data in folder.parents or folder in data.parents:
+        raise Invalid(f"the backup's folder {folder} and the data folder {data} must not lie in one another")
+    if engine.disk.list(folder) or (folder.exists() and not folder.is_dir()):
+        raise Invalid(f"{folder} is not an empty folder: name a new one for each backup")
+    return folder
+
+
+def write(disk: Disk, folder: Path, cut: Cut, timeline: str) -> Manifest:
+    """Write a cut into an empty folder, durably; the manifest comes last."""
+    disk.make_folder(folder)
+    entries = list(_segments(disk, folder, cut.segments))
+    for name, data in cut.journal:
+        entries.append(_written(disk, folder, name, data))
+    lsn = cut.checkpoint["lsn"]
+    checkpoint.write(disk, folder, lsn, cut.checkpoint)
+    encoded = disk.read(folder / checkpoint.name_of(lsn))
+    entries.append(Entry(checkpoint.name_of(lsn), len(encoded), crc32c(encoded)))
+    view = cut.view
+    pointers = {f"{namespace}.{name}": pointer.location for (namespace, name), pointer in view.pointers.items()}
+    manifest = Manifest(RELEASE, view.time_us, timeline, view.lsn, checkpoint.name_of(lsn), tuple(entries), pointers)
+    disk.sync_folder(folder)
+    aside = f"{backup_manifest.NAME}.tmp"
+    _written(disk, folder, aside, manifest.encode())
+    disk.rename(folder / aside, folder / backup_manifest.NAME)
+    disk.sync_folder(folder)
+    return manifest
+
+
+def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator[Entry]:
+    made = set()
+    for each in segments:
+        each.check_all()
+        uuid = each.path.parent.name
+        place = folder / SEGMENTS / uuid
+        if uuid not in made:
+            disk.make_folder(place)
+            made.add(uuid)
+        written = _written(disk, place, each.path.name, each.data)
+        yield Entry(f"{SEGMENTS}/{uuid}/{written.path}", written.size, written.crc32c)
+    for uuid in made:
+        disk.sync_folder(folder / SEGMENTS / uuid)
+
+
+def _written(disk: Disk, folder: Path, name: str, data: Any) -> Entry:
+    whole = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+    crc = 0
+    file = disk.create(folder / name)
+    try:
+        for at in range(0, whole.size, PART_BYTES):
+            part = whole.slice(at, min(PART_BYTES, whole.size - at))
+            crc = crc32c(part, crc)
+            file.write([part])
+        file.sync()
+    finally:
+        file.close()
+    return Entry(name, whole.size, crc)

@@ -1,0 +1,56 @@
+"""Table definitions for reading rows offline: from the newest whole checkpoint of a data folder, and journal frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore.errors import Corrupt, LakestoreError
+from lakestore.model.table import Table
+from lakestore_server.files import checkpoint
+from lakestore_server.host.disk import RealDisk
+from lakestore_server.state.table_versions import stored_schema
+
+
+class Definitions:
+    """Every version of every table that is known so far."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[str, int], Table] = {}
+
+    @staticmethod
+    def of_folder(folder: Path) -> Definitions:
+        """What the newest whole checkpoint names; nothing when there is none."""
+        known = Definitions()
+        try:
+            data = checkpoint.newest(RealDisk(), folder)
+        except Corrupt:
+            return known
+        for entry in data["tables"] if data else ():
+            known._add(entry["table"])
+            for _, definition in entry.get("versions") or ():
+                known._add(definition)
+        return known
+
+    def _add(self, definition: dict[str, Any]) -> None:
+        table = Table.from_dict(definition)
+        self._tables[table.uuid, table.schema_id] = table
+
+    def follow(self, meta: dict[str, Any]) -> None:
+        """Take over the definitions that a frame makes."""
+        for definition in (*meta.get("create", ()), *meta.get("alter", ())):
+            try:
+                self._add(definition)
+            except (LakestoreError, KeyError, TypeError):
+                continue  # a frame of another release: its rows are not shown, its figures are
+
+    def stored(self, uuid: str, schema_id: int) -> pa.Schema | None:
+        """The schema of stored batches; None when the definition is not known."""
+        table = self._tables.get((uuid, schema_id))
+        return stored_schema(table) if table else None
+
+    def name(self, uuid: str) -> str:
+        """The table's name, or its uuid."""
+        return next((table.name for (each, _), table in self._tables.items() if each == uuid), uuid)

@@ -1,0 +1,62 @@
+"""What a path is, and the module that describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lakestore.errors import Invalid, NotFound
+from lakestore_server.duties.checkpoint import SEGMENTS, SUFFIX
+from lakestore_server.files import checkpoint as checkpoint_format
+from lakestore_server.files import journal_file
+from lakestore_server.files.backup_manifest import NAME as MANIFEST
+from lakestore_server.operate.inspect import checkpoint, index, journal, manifest, segment
+from lakestore_server.operate.inspect.definitions import Definitions
+from lakestore_server.operate.inspect.report import Found
+
+
+def look(path: Path, *, rows: bool = False) -> Iterator[Found]:
+    """A file described; of a data folder, every file."""
+    if not path.exists():
+        raise NotFound(f"there is no {path}")
+    if path.is_dir():
+        yield from _folder(path, rows=rows)
+    elif path.name.startswith(journal_file.PREFIX):
+        yield journal.describe(path, Definitions.of_folder(path.parent), rows=rows)
+    elif path.name.startswith(checkpoint_format.PREFIX):
+        yield checkpoint.describe(path)
+    elif path.suffix == SUFFIX:
+        yield segment.describe(path, Definitions.of_folder(path.parent.parent.parent), rows=rows)
+    elif path.name == MANIFEST:
+        yield manifest.describe(path)
+    elif path.name == "data.mdb":
+        yield index.describe(path.parent)
+    else:
+        raise Invalid(
+            f"{path} is no journal, segment, checkpoint, index or MANIFEST by its name: name one of these, or a folder"
+        )
+
+
+def _folder(path: Path, *, rows: bool) -> Iterator[Found]:
+    if (path / "data.mdb").is_file():
+        yield index.describe(path)
+        return
+    names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
+    known = Definitions.of_folder(path)
+    looked = False
+    if MANIFEST in names:
+        yield manifest.describe(path / MANIFEST)
+    for name in names:
+        if name.startswith(checkpoint_format.PREFIX) and not name.endswith(".tmp"):
+            looked = True
+            yield checkpoint.describe(path / name)
+    for file in sorted((path / SEGMENTS).rglob(f"*{SUFFIX}")):
+        yield segment.describe(file, known, rows=rows)
+    for name in names:
+        if name.startswith(journal_file.PREFIX) and not name.endswith(".tmp"):
+            looked = True
+            yield journal.describe(path / name, known, rows=rows)
+    if (path / "index" / "data.mdb").is_file():
+        yield index.describe(path / "index")
+    if not looked:
+        raise Invalid(f"{path} is neither a data folder nor a backup: it has neither journal nor checkpoint")

@@ -1,0 +1,52 @@
+"""The key index of a data folder: where it stands, and its entries per table with their checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lakestore.errors import Unavailable
+from lakestore_server.index import worker
+from lakestore_server.index.worker_client import IndexProcess
+from lakestore_server.operate.inspect.report import Found
+
+SLICE = 100_000
+
+
+def describe(path: Path) -> Found:
+    """Every entry is read; the folder is opened for reading only."""
+    found = Found(str(path), "index", {"bytes": (path / "data.mdb").stat().st_size})
+    process = IndexProcess(path, read_only=True)
+    try:
+        found.about["lsn"] = process.ask(worker.LSN)[0]
+        number: int | None = 0
+        while number is not None:
+            number = _table_from(process, number, found)
+    except Unavailable as error:
+        found.damage.append(f"the index in {path} cannot be read ({error.message}): it is rebuilt by the server")
+    finally:
+        process.close()
+    found.about["entries"] = sum(part["entries"] for part in found.parts)
+    return found
+
+
+def _table_from(process: IndexProcess, number: int, found: Found) -> int | None:
+    """Describe the first table from this number on; the number to go on from."""
+    _, at = process.ask(worker.NEXT, [number.to_bytes(4, "big")])
+    if not at:
+        return None
+    table = int.from_bytes(at, "big")
+    entries = total = damaged = 0
+    start = b""
+    while True:
+        _, data = process.ask(worker.WALK, [at, start] if start else [at], lsn=SLICE)
+        count, part, wrong = worker.WALKED.unpack_from(data)
+        entries, total, damaged = entries + count, (total + part) % (1 << 64), damaged + wrong
+        start = data[worker.WALKED.size :]
+        if not start:
+            break
+    found.parts.append({"table number": table, "entries": entries, "sum": f"{total:016x}", "damaged": damaged})
+    if damaged:
+        found.damage.append(
+            f"{damaged} entries of table number {table} do not match their checks: rebuilt by the server"
+        )
+    return table + 1 if table + 1 < 1 << 32 else None

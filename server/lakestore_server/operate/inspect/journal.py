@@ -1,0 +1,68 @@
+"""A journal file, frame by frame, up to the first damage; and what may lie behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore_server.files import journal
+from lakestore_server.files.journal import RawFrame
+from lakestore_server.operate.inspect.definitions import Definitions
+from lakestore_server.operate.inspect.report import Found
+
+
+def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
+    """The frames of a journal file."""
+    data = path.read_bytes()
+    found = Found(str(path), "journal", {"bytes": len(data)})
+    head = journal.head_of(data, path.name)
+    if head:
+        found.about |= {"version": head.version, "salt": f"{head.salt:016x}"}
+    end = head.frames_at if head else 0
+    try:
+        for frame in journal.frames(data, path.name, last=True):
+            found.parts.append(_frame(frame, end))
+            known.follow(frame.meta)
+            if rows:
+                _rows(frame, known, found)
+            end = frame.end
+    except Corrupt as error:
+        found.damage.append(error.message)
+    else:
+        if end < len(data):
+            found.about["torn tail"] = f"{len(data) - end} bytes from byte {end}: cut off by the next start"
+    found.about["frames"] = len(found.parts)
+    if found.parts:
+        found.about["lsn"] = f"{found.parts[0]['lsn']} to {found.parts[-1]['lsn']}"
+    return found
+
+
+def _frame(frame: RawFrame, at: int) -> dict[str, Any]:
+    meta = frame.meta
+    parts = meta.get("rows", [])
+    return {
+        "at": at,
+        "lsn": frame.lsn,
+        "time_us": meta["t"],
+        "bytes": frame.end - at,
+        "crc": "ok",
+        "rows": sum(part[3] for part in parts),
+        "buckets": {f"{part[0]}/{part[1]}": f"{part[2]}..{part[2] + part[3]}" for part in parts},
+        "sections": sorted(set(meta) - {"t", "rows"}),
+    }
+
+
+def _rows(frame: RawFrame, known: Definitions, found: Found) -> None:
+    for part in frame.meta.get("rows", []):
+        where = f"lsn {frame.lsn}, table {part[0]}, bucket {part[1]}, offsets from {part[2]}"
+        schema = known.stored(part[0], part[8] if len(part) > 8 else 0)
+        if schema is None:
+            found.unread.append(f"{where}: the table's definition is neither here nor in a checkpoint beside")
+            continue
+        try:
+            found.rows.append((where, frame.batch(part, schema)))
+        except pa.ArrowException as error:
+            found.unread.append(f"{where}: {error}")

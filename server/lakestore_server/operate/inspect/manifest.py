@@ -1,0 +1,54 @@
+"""A backup's manifest: what the backup is of, and whether every file that it names is there as it was copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lakestore.errors import Corrupt
+from lakestore.model.times import text_of
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files.backup_manifest import Entry, Manifest
+from lakestore_server.operate.inspect.report import Found
+
+_READ_BYTES = 16 << 20
+
+
+def describe(path: Path) -> Found:
+    """What a manifest says; the files that it names are read against their checksums."""
+    raw = path.read_bytes()
+    found = Found(str(path), "manifest", {"bytes": len(raw)})
+    try:
+        manifest = Manifest.decode(raw, path.name)
+    except Corrupt as error:
+        found.damage.append(error.message)
+        return found
+    found.about |= {
+        "release": manifest.release,
+        "as of": text_of(manifest.time_us),
+        "lsn": manifest.lsn,
+        "timeline": manifest.timeline,
+        "files": len(manifest.files),
+        "their bytes": sum(entry.size for entry in manifest.files),
+    }
+    for entry in manifest.files:
+        whole = _is_whole(path.parent / entry.path, entry)
+        found.parts.append(
+            {
+                "file": entry.path.removeprefix("segments/")[-40:],
+                "bytes": entry.size,
+                "crc": "ok" if whole else "DAMAGED",
+            }
+        )
+        if not whole:
+            found.damage.append(f"file {entry.path} of the backup is missing or differs from what was copied")
+    return found
+
+
+def _is_whole(file: Path, entry: Entry) -> bool:
+    if not file.is_file() or file.stat().st_size != entry.size:
+        return False
+    crc = 0
+    with file.open("rb") as opened:
+        while piece := opened.read(_READ_BYTES):
+            crc = crc32c(piece, crc)
+    return crc == entry.crc32c

@@ -1,0 +1,60 @@
+"""A segment file: its range, batches, commits and blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore_server.files.segment import Segment
+from lakestore_server.operate.inspect.definitions import Definitions
+from lakestore_server.operate.inspect.report import Found
+
+
+def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
+    """What a segment holds; damaged blocks are named, the others are read."""
+    found = Found(
+        str(path), "segment", {"bytes": path.stat().st_size, "table": known.name(path.parent.name) or "unknown"}
+    )
+    schema = None
+
+    def stored(schema_id: int) -> pa.Schema:
+        nonlocal schema
+        schema = known.stored(path.parent.name, schema_id)
+        return schema if schema is not None else pa.schema([])
+
+    try:
+        segment = Segment(path, stored, keyed=False)
+        keyed = bool(schema is not None and schema.names[:1] == ["__change"])
+        segment = Segment(path, stored, keyed=keyed) if keyed else segment
+    except Corrupt as error:
+        found.damage.append(error.message)
+        return found
+    index = segment.index
+    found.about |= {
+        "offsets": f"{segment.start}..{segment.end}",
+        "schema version": segment.schema_id,
+        **({"rows left": segment.rows} if segment.is_sparse else {}),
+        "commits": len(index.lsn),
+        "lsn": f"{index.lsn[0]} to {index.lsn[-1]}",
+        "live rows at its end": int(index.live_rows[-1]),
+        "live sum at its end": f"{int(index.live_sum[-1]):016x}",
+    }
+    checked = list(segment.scrub())
+    found.about["blocks"] = len(checked)
+    found.damage += [damage for _, damage in checked if damage]
+    found.parts = [{"batch": i, "offsets": f"{p.start}..{p.end}"} for i, p in enumerate(segment.pieces())]
+    if rows and schema is None:
+        found.unread.append("the table's definition is not in a checkpoint of this data folder")
+    elif rows:
+        _rows(segment, found)
+    return found
+
+
+def _rows(segment: Segment, found: Found) -> None:
+    for i, piece in enumerate(segment.pieces()):
+        try:
+            found.rows.append((f"batch {i}, offsets from {piece.start}", piece.load()))
+        except (Corrupt, pa.ArrowException) as error:
+            found.unread.append(f"batch {i}: {error}")

@@ -1,0 +1,381 @@
+"""Prometheus metrics, read from the server's state when they are asked for. docs/metrics.md is made from `FAMILIES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lakestore.release import RELEASE
+from lakestore_server.changes.subscriptions import behind
+from lakestore_server.commit.engine import Engine
+from lakestore_server.duties.expiry import Expiry, Figures
+from lakestore_server.duties.retention import Retention
+from lakestore_server.host.clock import Clock
+from lakestore_server.host.histogram import Histogram
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.operate import verify
+from lakestore_server.operate.calls import Calls
+from lakestore_server.read.leases import Leases
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.state import TableState, View
+
+Sample = tuple[tuple[str, ...], float | Histogram]
+"""(label values, value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the figures are read from."""
+
+    engine: Engine
+    calls: Calls
+    leases: Leases
+    catalog: Catalog
+    retention: Retention
+    expiry: Expiry
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The parts at one view, with what is dear to add up."""
+
+    parts: Parts
+    view: View
+    status: Mapping[str, Mapping[str, Any]]
+    """Table name to its status."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+        return self.parts.engine
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name without `_total`, what it is, and how to read it."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    read: Callable[[Moment], Iterable[Sample] | float | Histogram]
+    labels: tuple[str, ...] = ()
+
+
+def _of_tables(key: str) -> Callable[[Moment], Iterator[Sample]]:
+    return lambda moment: (((name,), status[key]) for name, status in moment.status.items())
+
+
+def _lag(moment: Moment) -> Iterator[Sample]:
+    now = moment.parts.clock.now_us()
+    for state in moment.view.tables.values():
+        yield (state.table.name,), _oldest_hot_age(state, moment.status[state.table.name]["tier_point"], now)
+
+
+def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int) -> float:
+    times = [_first_time(log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point]
+    return max(now_us - min(times), 0) / 1e6 if times else 0.0
+
+
+def _first_time(log: BucketLog, point: int) -> int:
+    """When the first commit behind a commit end was made."""
+    point = max(point, log.base.end)
+    index = next(chunk.index for chunk in log.chunks if chunk.end > point)
+    return int(index.time_us[np.searchsorted(index.end, point, side="right")])
+
+
+def _calls(moment: Moment) -> Iterator[Sample]:
+    yield from sorted(moment.parts.calls.seconds().items(), key=lambda found: found[0])
+
+
+def _running(moment: Moment) -> Iterator[Sample]:
+    for method, count in sorted(moment.parts.calls.running().items()):
+        yield (method,), count
+
+
+def _refusals(moment: Moment) -> Iterator[Sample]:
+    for kind, count in sorted(moment.parts.catalog.refusals.items()):
+        yield (kind,), count
+
+
+def _reclaimed(moment: Moment) -> Iterator[Sample]:
+    for uuid, size in dict(moment.engine.compactions.reclaimed_bytes).items():
+        if uuid in moment.view.tables:
+            yield (moment.view.tables[uuid].table.name,), size
+
+
+def _held(moment: Moment) -> Iterator[Sample]:
+    for uuid, state in moment.view.tables.items():
+        decision = moment.parts.retention.decision(uuid)
+        for by in decision.holders() if decision else []:
+            yield (state.table.name, by), decision.held_bytes if decision else 0
+
+
+def _expiring(moment: Moment) -> Iterator[tuple[tuple[str], Figures]]:
+    for state in moment.view.tables.values():
+        figures = moment.parts.expiry.figures(state)
+        if figures:
+            yield (state.table.name,), figures
+
+
+def _overdue(moment: Moment) -> Iterator[Sample]:
+    now = moment.parts.clock.now_us()
+    for labels, figures in _expiring(moment):
+        yield labels, max(now - figures.next_us, 0) / 1e6 if figures.next_us is not None else 0.0
+
+
+def _behind(moment: Moment) -> Iterator[Sample]:
+    for name, subscription in moment.view.subscriptions.items():
+        yield (name,), behind(moment.view, subscription)
+
+
+def _checkpoint_age(moment: Moment) -> float:
+    return moment.parts.clock.monotonic() - moment.engine.checkpoints.at
+
+
+FAMILIES = (
+    Family(
+        "lakestore_info",
+        "gauge",
+        "1, with the release and the timeline of the history as labels.",
+        lambda m: [((RELEASE, m.engine.timeline), 1.0)],
+        ("release", "timeline"),
+    ),
+    Family("lakestore_commits", "counter", "Journal frames written.", lambda m: m.engine.totals.frames),
+    Family("lakestore_rows", "counter", "Rows that took an offset.", lambda m: m.engine.totals.rows),
+    Family(
+        "lakestore_journal_written_bytes", "counter", "Bytes written to the journal.", lambda m: m.engine.totals.bytes
+    ),
+    Family("lakestore_lsn", "gauge", "Newest visible commit.", lambda m: m.view.lsn),
+    Family(
+        "lakestore_commit_seconds",
+        "histogram",
+        "From the queue to the answer, per request.",
+        lambda m: m.engine.totals.commit_seconds,
+    ),
+    Family(
+        "lakestore_commit_group_requests",
+        "histogram",
+        "Requests that one journal frame holds.",
+        lambda m: m.engine.totals.group_requests,
+    ),
+    Family(
+        "lakestore_journal_sync_seconds",
+        "histogram",
+        "Writing and syncing one frame.",
+        lambda m: m.engine.totals.sync_seconds,
+    ),
+    Family("lakestore_queue_requests", "gauge", "Requests that wait for the commit loop.", lambda m: m.engine.queue[0]),
+    Family("lakestore_queue_bytes", "gauge", "Their rows.", lambda m: m.engine.queue[1]),
+    Family("lakestore_journal_bytes", "gauge", "Journal that a recovery would read.", lambda m: m.engine.journal_bytes),
+    Family(
+        "lakestore_checkpoint_seconds", "histogram", "Duration of a checkpoint.", lambda m: m.engine.checkpoints.seconds
+    ),
+    Family(
+        "lakestore_checkpoint_failures",
+        "counter",
+        "Checkpoints that failed; the one before stays valid.",
+        lambda m: m.engine.checkpoints.failed,
+    ),
+    Family(
+        "lakestore_checkpoint_age_seconds",
+        "gauge",
+        "Since the newest checkpoint, or the start if there was none.",
+        _checkpoint_age,
+    ),
+    Family(
+        "lakestore_recovery_seconds",
+        "gauge",
+        "How long the start took to read the data folder.",
+        lambda m: m.engine.recovery_seconds,
+    ),
+    Family(
+        "lakestore_index_overlay_keys",
+        "gauge",
+        "Keys written since the last checkpoint began.",
+        lambda m: m.engine.index.overlay_keys,
+    ),
+    Family(
+        "lakestore_index_keys",
+        "gauge",
+        "Live keys: the live rows of primary-key tables.",
+        lambda m: sum(s["rows"] for s in m.status.values() if s["keyed"]),
+    ),
+    Family(
+        "lakestore_index_ready",
+        "gauge",
+        "1 if the key index answers, 0 while it is rebuilt.",
+        lambda m: int(m.engine.index.ready),
+    ),
+    Family("lakestore_damage", "gauge", "Damaged places that are known of.", lambda m: len(m.engine.scrubber.damage)),
+    Family("lakestore_scrub_bytes", "counter", "Bytes read again by the scrub.", lambda m: m.engine.scrubber.bytes),
+    Family("lakestore_scrub_rounds", "counter", "Scrubs of everything.", lambda m: m.engine.scrubber.rounds),
+    Family("lakestore_index_bytes", "gauge", "File of the index.", lambda m: m.engine.index_bytes()),
+    Family(
+        "lakestore_index_entries",
+        "gauge",
+        "Keys in that file, as of the last checkpoint; tombstones are among them.",
+        lambda m: m.engine.index.size.keys,
+    ),
+    Family(
+        "lakestore_index_used_bytes",
+        "gauge",
+        "Bytes of the file's pages that hold them; the others are free for new ones.",
+        lambda m: m.engine.index.size.bytes,
+    ),
+    Family(
+        "lakestore_index_entry_bytes",
+        "gauge",
+        "Bytes of those pages per key.",
+        lambda m: m.engine.index.size.key_bytes,
+    ),
+    Family(
+        "lakestore_index_grown_bytes",
+        "gauge",
+        "Bytes of those pages more than at the start of the server.",
+        lambda m: m.engine.index.size.bytes - m.engine.index.size_at_start.bytes,
+    ),
+    Family("lakestore_segments", "gauge", "Segment files.", lambda m: sum(s["segments"] for s in m.status.values())),
+    Family(
+        "lakestore_segment_bytes",
+        "gauge",
+        "Bytes in them.",
+        lambda m: sum(s["segment_bytes"] for s in m.status.values()),
+    ),
+    Family(
+        "lakestore_disk_free_bytes", "gauge", "Free space for the data folder.", lambda m: m.engine.disk_free_bytes()
+    ),
+    Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.parts.leases.count),
+    Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
+    Family("lakestore_table_rows", "gauge", "Live rows.", _of_tables("rows"), ("table",)),
+    Family(
+        "lakestore_table_stored_rows",
+        "gauge",
+        "Rows in the server's files and memory: live ones, those that the log still tells of, and dead ones.",
+        _of_tables("stored_rows"),
+        ("table",),
+    ),
+    Family(
+        "lakestore_compaction_rows",
+        "counter",
+        "Superseded rows that local compaction dropped.",
+        lambda m: m.engine.compactions.rows,
+    ),
+    Family(
+        "lakestore_compaction_segments",
+        "counter",
+        "Segments that it rewrote.",
+        lambda m: m.engine.compactions.segments,
+    ),
+    Family("lakestore_compaction_reclaimed_bytes", "counter", "What that made smaller.", _reclaimed, ("table",)),
+    Family(
+        "lakestore_table_hot_offsets",
+        "gauge",
+        "Offsets that the lake does not have yet.",
+        _of_tables("hot"),
+        ("table",),
+    ),
+    Family(
+        "lakestore_table_tier_lag_seconds",
+        "gauge",
+        "Age of the oldest change that the lake does not have; 0 if it has all.",
+        _lag,
+        ("table",),
+    ),
+    Family(
+        "lakestore_retention_held_bytes",
+        "gauge",
+        "Log beyond its retention that somebody holds.",
+        _held,
+        ("table", "by"),
+    ),
+    Family(
+        "lakestore_rows_expired",
+        "counter",
+        "Rows that a table's TTL has deleted.",
+        lambda m: ((labels, figures.expired) for labels, figures in _expiring(m)),
+        ("table",),
+    ),
+    Family(
+        "lakestore_expiry_overdue_seconds",
+        "gauge",
+        "For how long rows may have been due to expire; high where nothing can be written, or the clock jumped.",
+        _overdue,
+        ("table",),
+    ),
+    Family(
+        "lakestore_subscription_behind",
+        "gauge",
+        "Changes that a subscription has before it.",
+        _behind,
+        ("subscription",),
+    ),
+    Family(
+        "lakestore_catalog_commits", "counter", "Commits to the Iceberg catalog.", lambda m: m.parts.catalog.commits
+    ),
+    Family(
+        "lakestore_catalog_refusals",
+        "counter",
+        "Catalog commits that were refused, by kind of error.",
+        _refusals,
+        ("code",),
+    ),
+    Family(
+        "lakestore_rpc_seconds",
+        "histogram",
+        "Duration of gRPC calls, by method and outcome: `ok` or the kind of the error; a stream is one call. "
+        "`_count` is how many there were.",
+        _calls,
+        ("method", "code"),
+    ),
+    Family("lakestore_rpc_running", "gauge", "Calls that run now, open streams among them.", _running, ("method",)),
+)
+"""Every metric, in the order of the page."""
+
+_MADE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+}
+
+
+class PartsCollector(Collector):
+    """Every family, at one view."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterable[Metric]:
+        """The families with their samples."""
+        view = self._parts.engine.view
+        status = {state.table.name: verify.table_status(state) for state in view.tables.values()}
+        moment = Moment(self._parts, view, status)
+        for family in FAMILIES:
+            found = family.read(moment)
+            yield _metric(family, [((), found)] if isinstance(found, int | float | Histogram) else found)
+
+
+def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
+    if family.kind == "histogram":
+        made = HistogramMetricFamily(family.name, family.text, labels=family.labels)
+        for labels, value in samples:
+            if isinstance(value, Histogram):
+                made.add_metric(labels, value.buckets(), value.total)
+        return made
+    plain = _MADE[family.kind](family.name, family.text, labels=family.labels)
+    for labels, value in samples:
+        if not isinstance(value, Histogram):
+            plain.add_metric(labels, value)
+    return plain
+
+
+def text(parts: Parts) -> bytes:
+    """The exposition of a server's metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(PartsCollector(parts))
+    return generate_latest(registry)

@@ -1,0 +1,197 @@
+"""Leases of reads: what a plan named, in the lake and in the log, stays until its lease is over. In memory.
+
+After a start, the snapshots that were there are held for one grace time: their readers may still be running.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lakestore.errors import Exhausted, Invalid, PlanExpired, Unavailable
+from lakestore.limits import DEFAULT, Limits
+from lakestore_server.host.clock import Clock
+
+
+@dataclass(slots=True)
+class Lease:
+    """One read."""
+
+    expires: float
+    """Monotonic seconds."""
+    snapshots: Mapping[str, int]
+    """Table uuid to the lake snapshot it reads."""
+    starts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Table uuid to the first offset of each bucket that it reads from the log."""
+    holders: int = 0
+    """Streams that are connected and need it: while there are any, it does not expire."""
+
+
+class Leases:
+    """All leases of a server. Thread-safe."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        held: Mapping[str, frozenset[int]],
+        grace_seconds: float,
+        limits: Limits = DEFAULT,
+    ) -> None:
+        self._clock, self._limits = clock, limits
+        self._lock = threading.Lock()
+        self._leases: dict[str, Lease] = {}
+        self._released: deque[str] = deque()
+        self._retired: set[tuple[str, int]] = set()
+        self._held, self._held_until = held, clock.monotonic() + grace_seconds
+        self._log_starts: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def count(self) -> int:
+        """Reads that hold a cut now."""
+        with self._lock:
+            self._drop_expired()
+            return len(self._leases)
+
+    def grant(
+        self, snapshots: Mapping[str, int], seconds: int, starts: Mapping[str, tuple[int, ...]] | None = None
+    ) -> str:
+        """A new lease on lake snapshots and on the log from `starts` on; its id.
+
+        `Unavailable` if a snapshot is being expired, or the log being cut above a start: plan again.
+        """
+        name = uuid.uuid4().hex
+        lease = Lease(self._until(seconds), snapshots, starts or {})
+        with self._lock:
+            self._add(name, lease)
+        return name
+
+    def hold(self, name: str, snapshots: Mapping[str, int], starts: Mapping[str, tuple[int, ...]]) -> None:
+        """Hold what a stream needs until it calls `leave`, under a name by which it, or another one that needs the
+        same, finds it again. As `grant` otherwise.
+        """
+        with self._lock:
+            self._drop_expired()
+            if name not in self._leases:
+                self._add(name, Lease(self._clock.monotonic(), snapshots, starts))
+            self._leases[name].holders += 1
+
+    def leave(self, name: str, seconds: int) -> None:
+        """One holder is gone; it may come back for so long."""
+        with self._lock:
+            lease = self._leases[name]
+            lease.holders -= 1
+            lease.expires = max(lease.expires, self._clock.monotonic() + seconds)
+
+    def _add(self, name: str, lease: Lease) -> None:
+        self._drop_expired()
+        if self._retired.intersection(lease.snapshots.items()):
+            raise Unavailable("a snapshot expires at this moment: plan again")
+        if len(self._leases) >= self._limits.leases:
+            raise Exhausted(
+                f"{self._limits.leases} reads run, the limit: try again when one has ended", retry_after=1.0
+            )
+        if any(
+            _below(lease.starts[table], start) for table, start in self._log_starts.items() if table in lease.starts
+        ):
+            raise Unavailable("the log start moves at this moment: plan again")
+        self._leases[name] = lease
+
+    def raise_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> bool:
+        """Let no read begin below these offsets from now on; False, and nothing done, if one needs them."""
+        with self._lock:
+            if any(_below(held, starts) for held in self._starts(table_uuid)):
+                return False
+            self._log_starts[table_uuid] = starts
+        return True
+
+    def reset_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> None:
+        """The log start stays at `starts` after all."""
+        with self._lock:
+            self._log_starts[table_uuid] = starts
+
+    def starts(self, table_uuid: str) -> list[tuple[int, ...]]:
+        """What running reads need of a table's log: the first offset of each bucket, per read."""
+        with self._lock:
+            return self._starts(table_uuid)
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether reads that began before the last start may still be running."""
+        return self._clock.monotonic() < self._held_until
+
+    def _starts(self, table_uuid: str) -> list[tuple[int, ...]]:
+        self._drop_expired()
+        return [lease.starts[table_uuid] for lease in self._leases.values() if table_uuid in lease.starts]
+
+    def renew(self, name: str, seconds: int) -> None:
+        """Prolong, or `PlanExpired`."""
+        with self._lock:
+            self._drop_expired()
+            if name not in self._leases:
+                raise PlanExpired("the read took longer than its lease: plan it again")
+            self._leases[name].expires = self._until(seconds)
+
+    def check(self, name: str) -> None:
+        """`PlanExpired` unless the lease runs; no lease is asked for by the empty name."""
+        if name:
+            with self._lock:
+                self._drop_expired()
+                if name not in self._leases:
+                    raise PlanExpired("the read took longer than its lease: plan it again")
+
+    def release(self, name: str) -> None:
+        """End a lease; unknown ones are over already, and one that streams need is theirs.
+
+        Takes no lock: a read that nobody finishes is ended by the garbage collector, which runs under any lock.
+        """
+        self._released.append(name)
+
+    def retire(self, table_uuid: str, snapshots: frozenset[int]) -> bool:
+        """Let no read begin on these snapshots from now on; False, and nothing done, if one is held."""
+        with self._lock:
+            if snapshots & self._pinned(table_uuid):
+                return False
+            self._retired.update((table_uuid, snapshot) for snapshot in snapshots)
+        return True
+
+    def keep(self, table_uuid: str, snapshots: frozenset[int]) -> None:
+        """These snapshots do not expire after all."""
+        with self._lock:
+            self._retired.difference_update((table_uuid, snapshot) for snapshot in snapshots)
+
+    def is_retired(self, table_uuid: str, snapshot: int) -> bool:
+        """Whether no read may begin on a snapshot any more."""
+        return (table_uuid, snapshot) in self._retired
+
+    def pinned(self, table_uuid: str) -> frozenset[int]:
+        """Snapshots of a table that some read holds."""
+        with self._lock:
+            return self._pinned(table_uuid)
+
+    def _pinned(self, table_uuid: str) -> frozenset[int]:
+        self._drop_expired()
+        held = {lease.snapshots[table_uuid] for lease in self._leases.values() if table_uuid in lease.snapshots}
+        if self.in_grace:
+            held |= self._held.get(table_uuid, frozenset())
+        return frozenset(held)
+
+    def _until(self, seconds: int) -> float:
+        if not 1 <= seconds <= self._limits.lease_seconds:
+            raise Invalid(f"a lease is 1 to {self._limits.lease_seconds} seconds, not {seconds}")
+        return self._clock.monotonic() + seconds
+
+    def _drop_expired(self) -> None:
+        now = self._clock.monotonic()
+        while self._released:
+            lease = self._leases.get(self._released.popleft())
+            if lease is not None and not lease.holders:
+                lease.expires = now
+        for name in [name for name, lease in self._leases.items() if not lease.holders and lease.expires <= now]:
+            del self._leases[name]
+
+
+def _below(needed: tuple[int, ...], start: tuple[int, ...]) -> bool:
+    return any(mine < first for mine, first in zip(needed, start, strict=True))

@@ -1,0 +1,233 @@
+"""Look-ups: the rows of whole keys, or of leading parts of keys, now or at a cut.
+
+An answer holds what fits into it; a client that takes it in parts asks again for the rest, at the same cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+from lakestore.limits import Limits
+from lakestore.model.projection import check_present, renamed
+from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.rows import ipc, keys
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.index.collisions import Asked
+from lakestore_server.index.key_index import table_prefix
+from lakestore_server.index.keys import encoded
+from lakestore_server.read import lookup_at
+from lakestore_server.read import rows as reads
+from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading, Page
+from lakestore_server.read.lookup_rows import Located, Shape
+from lakestore_server.read.positions import lsn_at, parse_token, reached, token_text
+from lakestore_server.state.state import TableState
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys of a request, in the table's names and types."""
+
+    columns: list[pa.Array]
+    """Those of the primary key, or the first of them, in its order."""
+    bucket_columns: list[pa.Array]
+    is_whole: bool
+
+    @staticmethod
+    def of(state: TableState, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> _Keys:
+        table, source = state.table, _source(state, request)
+        if not table.keyed:
+            raise Invalid(f"table {table.name} has no primary key to look up")
+        if source.schema_id == table.schema_id and _fits(batch, table):
+            columns = dict(zip(table.primary_key, batch.columns, strict=True))
+            return _Keys(batch.columns, [columns[name] for name in table.bucket_key], True)
+        named = [name for name in source.primary_key if name in batch.schema.names]
+        given = renamed(batch.select(named), source, table)
+        is_whole = len(named) == len(table.primary_key)
+        names = table.primary_key if is_whole else _leading(table, given, batch)
+        conformed = ipc.conform(given, table, keys_only=True, limits=limits, only=names)
+        columns = dict(zip(names, conformed.columns, strict=True))
+        in_bucket_key = [columns[name] for name in table.bucket_key]
+        return _Keys(conformed.columns, in_bucket_key, is_whole)
+
+    def buckets(self, table: Table) -> npt.NDArray[np.int32]:
+        """The bucket of each key."""
+        return keys.buckets(self.bucket_columns, table.buckets)
+
+
+class _Asking:
+    """A request with its keys as the table takes them now."""
+
+    def __init__(self, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> None:
+        self.request, self.batch, self._limits = request, batch, limits
+        self._known: tuple[Table, _Keys] | None = None
+
+    def keys(self, state: TableState) -> _Keys:
+        """The keys in the current version."""
+        if self._known is None or self._known[0] is not state.table:
+            self._known = state.table, _Keys.of(state, self.request, self.batch, self._limits)
+        return self._known[1]
+
+
+class Lookups:
+    """Rows by key. Thread-safe."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def lookup(self, request: pb.LookupRequest) -> pb.RowBatch:
+        """The rows of many keys, in the order of the keys; absent keys give no row."""
+        engine = self._engine
+        if request.at_least:
+            reached(engine, parse_token(request.at_least, engine).lsn)
+        cut = lsn_at(engine, request.at, [request.table]) if request.at else None
+        if cut is not None:
+            reached(engine, cut)
+        asking = _Asking(request, ipc.decode(request.keys, limits=engine.limits), engine.limits)
+        is_whole = asking.keys(engine.view.named(request.table)).is_whole
+        return (self._whole if is_whole else self._leading)(asking, cut)
+
+    def _whole(self, asking: _Asking, cut: int | None) -> pb.RowBatch:
+        limits = self._engine.limits
+
+        def encode(state: TableState) -> Asked:
+            columns = asking.keys(state).columns
+            return Asked(encoded(columns, table_prefix(state.table.number), limits.key_bytes), lambda: columns)
+
+        view, offsets = self._engine.lookup(asking.request.table, encode)
+        state = view.named(asking.request.table)
+        wanted = asking.keys(state)
+        if cut is not None:
+            check_created(state, cut)
+            offsets = lookup_at.offsets_at(state, cut, wanted.columns, wanted.buckets(state.table), offsets)
+        found = np.flatnonzero(offsets >= 0)
+        shape = self._shape(state, asking.request, cut)
+        located = shape.located(wanted.buckets(state.table)[found], offsets[found])
+        count = self._fitting(located, asking.request)
+        answered = asking.batch.num_rows if count == len(found) else int(found[count])
+        return self._answer(located.rows(count), shape, answered, b"", view.lsn if cut is None else cut)
+
+    def _leading(self, asking: _Asking, cut: int | None) -> pb.RowBatch:
+        request, count = asking.request, asking.batch.num_rows
+        prefixes = min(count, PREFIXES_MAX)
+        answer = self._page(asking, cut, prefixes, max(PAGE_KEYS // max(prefixes, 1), PREFIX_KEYS_MIN))
+        answer = answer or self._page(asking, cut, 1, GROUP_KEYS_MAX)
+        if answer is None:
+            raise Invalid(f"more than {GROUP_KEYS_MAX} keys begin with the same {keys.KEPT_BYTES} bytes")
+        if not request.in_parts and answer.answered < count:
+            raise Invalid("these prefixes have more rows than one answer holds: ask for fewer, or with a newer client")
+        return answer
+
+    def _page(self, asking: _Asking, cut: int | None, prefixes: int, keys_most: int) -> pb.RowBatch | None:
+        """An answer for the first prefixes; None when that many keys of the first one are not enough."""
+        request = asking.request
+        asked: list[Leading] = []
+        located: list[Located] = []
+
+        def bounds(state: TableState) -> list[tuple[bytes, bytes]]:
+            wanted = asking.keys(state)
+            asked.append(Leading.of(state, wanted.columns, wanted.buckets(state.table), request.after, prefixes))
+            return asked[-1].bounds
+
+        view, ranges = self._engine.lookup_ranges(request.table, bounds, keys_most)
+        state = view.named(request.table)
+        if cut is not None:
+            check_created(state, cut)
+        shape = self._shape(state, request, cut)
+
+        def fitting(page: Page) -> int:
+            located.append(shape.located(page.buckets, page.offsets))
+            return self._fitting(located[-1], request)
+
+        page = asked[-1].page(state, ranges, cut, fitting)
+        if page is None:
+            return None
+        found = located[-1].rows(len(page.offsets))
+        return self._answer(found, shape, page.answered, page.next, view.lsn if cut is None else cut)
+
+    def _shape(self, state: TableState, request: pb.LookupRequest, cut: int | None) -> Shape:
+        """Rows are shown in the current version, or in the one at the cut."""
+        target = state.table if cut is None else state.versions.at(cut)
+        return Shape.of(state, target, _columns(list(request.columns), _source(state, request), target))
+
+    def _fitting(self, located: Located, request: pb.LookupRequest) -> int:
+        """How many of the rows fit into the answer; `Invalid` when all of them must and do not."""
+        limits = self._engine.limits
+        bytes_max = limits.read_batch_bytes if request.in_parts else limits.message_bytes
+        count = located.fitting(bytes_max)
+        if count < len(located.offsets) and not request.in_parts:
+            raise Invalid(
+                f"the rows of these keys take more than {bytes_max} bytes: ask for fewer keys or columns, or with a"
+                " newer client, which takes the answer in parts"
+            )
+        return count
+
+    def _answer(self, found: pa.RecordBatch, shape: Shape, answered: int, following: bytes, lsn: int) -> pb.RowBatch:
+        answer = reads.message(found)
+        answer.schema_id = shape.target.schema_id
+        answer.token = token_text(self._engine, lsn)
+        answer.answered, answer.next = answered, following
+        return answer
+
+
+def check_created(state: TableState, lsn: int) -> None:
+    """Refuse a cut that is older than the table."""
+    if state.created_lsn > lsn:
+        raise Invalid(f"table {state.table.name} did not exist at this position")
+
+
+def _fits(batch: pa.RecordBatch, table: Table) -> bool:
+    """Whether a batch is the whole key as the table has it: nothing to rename, cast or refuse."""
+    if batch.schema.names != list(table.primary_key):
+        return False
+    wanted = (table.column(name).arrow.type for name in table.primary_key)
+    return all(c.type == kind and not c.null_count for c, kind in zip(batch.columns, wanted, strict=True))
+
+
+def _source(state: TableState, request: pb.LookupRequest) -> Table:
+    """The version whose names the request uses."""
+    return state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
+
+
+def _leading(table: Table, given: pa.RecordBatch, batch: pa.RecordBatch) -> tuple[str, ...]:
+    """The leading part of the primary key that these columns are, or `Invalid`."""
+    key = ", ".join(table.primary_key)
+    if given.num_columns != batch.num_columns or not given.num_columns:
+        other = next((name for name in batch.schema.names if name not in given.schema.names), "")
+        raise Invalid(
+            f"table {table.name}: column {other!r} is not in the primary key ({key}): look up by all of its columns,"
+            " or by the first ones"
+        )
+    names = table.primary_key[: given.num_columns]
+    said = ", ".join(given.schema.names)
+    if set(names) != set(given.schema.names):
+        raise Invalid(
+            f"table {table.name}: ({said}) is not a leading part of the primary key ({key}): look up by all of its"
+            " columns or by the first ones, or scan with a condition"
+        )
+    if not set(table.bucket_key) <= set(names):
+        raise Invalid(
+            f"table {table.name}: ({said}) does not contain the bucket key ({', '.join(table.bucket_key)}), so its rows"
+            f" are in all buckets: scan with a condition, or make a table with bucket_key=[{names[0]!r}]"
+        )
+    return names
+
+
+def _columns(names: list[str], source: Table, target: Table) -> list[str]:
+    """Names of columns in the request's version, or else in the answer's, as the answer has them."""
+    if source.schema_id == target.schema_id or not names:
+        return target.selected(names)
+    ids = {column.name: column.id for column in (*target.columns, *source.columns)}
+    known = {column.id: column.name for column in target.columns}
+    for name in names:
+        if name not in SYSTEM_TYPES and ids.get(name) not in known:
+            check_present({ids.get(name, 0)}, source, target)
+            target.column(name)
+    return [name if name in SYSTEM_TYPES else known[ids[name]] for name in names]

@@ -1,0 +1,178 @@
+"""Verbs of union reads: a cut with its lease, and the rows of its hot ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakestore.errors import Invalid, PositionExpired, Unavailable
+from lakestore.model.table import LAKE_TIMESTAMP
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.iceberg import foreign_history
+from lakestore_server.iceberg.ledger import TierRecord
+from lakestore_server.read import rows
+from lakestore_server.read.leases import Leases
+from lakestore_server.read.positions import lsn_at, reached, token_text
+from lakestore_server.state.bucket_log import PREV
+from lakestore_server.state.state import TableState, View
+
+AGAIN_SECONDS = 0.1
+NOT_READ = 1 << 62
+
+
+class Plans:
+    """Cuts. Thread-safe."""
+
+    def __init__(self, engine: Engine, leases: Leases) -> None:
+        self._engine, self._leases = engine, leases
+        self._dead = rows.DeadCache(engine.limits.dead_cache_ranges, engine.limits.dead_cache_bytes)
+
+    def plan(self, request: pb.PlanRequest) -> pb.PlanAnswer:
+        """A cut over tables, with a lease."""
+        lsn = lsn_at(self._engine, request.at, request.tables) if request.at else self._engine.view.lsn
+        view, states, tiers, lease = self._held(list(request.tables), lsn, request.lease_seconds)
+        answer = pb.PlanAnswer(token=token_text(self._engine, lsn), lsn=lsn, lease=lease)
+        for state, tier in zip(states, tiers, strict=True):
+            answer.tables.append(self._table_plan(view, state, tier, lsn, dead=not request.no_dead))
+        return answer
+
+    def _held(
+        self, names: list[str], lsn: int, seconds: int
+    ) -> tuple[View, list[TableState], list[TierRecord | None], str]:
+        """(view, tables, the lake snapshot to read of each, a lease on all that); an expiry or a moving log start that
+        gets in between is gone around."""
+        view = reached(self._engine, lsn)
+        while True:
+            states = [view.named(name) for name in names]
+            for state in states:
+                if state.created_lsn > lsn:
+                    raise Invalid(f"table {state.table.name} did not exist at this position")
+            tiers = [None if self._without_lake(state) else usable_tier(state, lsn, self._leases) for state in states]
+            named = list(zip(states, tiers, strict=True))
+            snapshots = {state.table.uuid: tier.snapshot_id for state, tier in named if tier is not None}
+            starts = {state.table.uuid: log_needed(state, tier, lsn) for state, tier in named}
+            if not seconds:
+                return view, states, tiers, ""
+            try:
+                return view, states, tiers, self._leases.grant(snapshots, seconds, starts)
+            except Unavailable:
+                view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
+
+    def _without_lake(self, state: TableState) -> bool:
+        """Files of a lake that went on without this history may have been expired: the log is read where it has all."""
+        return state.table.uuid in self._engine.lake_ahead and foreign_history.is_whole(state)
+
+    def _table_plan(
+        self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool
+    ) -> pb.TablePlan:
+        table = state.versions.at(lsn)
+        pointer = view.pointers.get((table.namespace, table.short_name))
+        plan = pb.TablePlan(
+            definition=table.to_json(),
+            lake_definition=state.versions.numbered(tier.schema_id).to_json() if tier else "",
+            metadata_location=pointer.location if pointer else "",
+            snapshot_id=tier.snapshot_id if tier else 0,
+        )
+        for bucket, log in enumerate(state.logs):
+            here = log.at_lsn(lsn)
+            start = min(tier.tier_point[bucket], here.end) if tier else 0
+            plan.lake_beyond |= tier is not None and tier.tier_point[bucket] > here.end
+            entry = plan.buckets.add(
+                bucket=bucket, tier_point=start, head=here.end, live_sum=here.live_sum, live_rows=here.live_rows
+            )
+            if dead and log.keyed and here.end > start:
+                for high, data in self._dead.of(table.uuid, bucket, log, start, here.end).encode():
+                    entry.dead.add(high=high, roaring=data)
+        return plan
+
+    def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+        """The rows of one split."""
+        limits = self._engine.limits
+        self._leases.check(request.lease)
+        state = self._engine.view.by_uuid(request.table_uuid)
+        if request.bucket >= len(state.logs):
+            raise Invalid(f"table {state.table.name} has no bucket {request.bucket}")
+        log = state.logs[request.bucket]
+        if request.end > log.head or request.start > request.end:
+            raise Invalid(f"bucket {request.bucket} has no rows [{request.start}, {request.end})")
+        names = [name for name in request.columns if name != PREV]
+        wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
+        columns = list(request.columns) if request.columns else wanted.selected(None)
+        wanted.selected(names)
+        wish = rows.Wish(limits.fetch_batch_rows, LAKE_TIMESTAMP in columns, state.versions.stored_names(wanted, names))
+        if request.live_only:
+            dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
+            based = log.keyed and request.live_start == 0 and request.live_end >= max(log.base.end, request.end)
+            parts = (rows.live_at if based else rows.live)(log, request.start, request.end, dead, wish)
+        else:
+            parts = rows.read(log, request.start, request.end, wish)
+        shown = (
+            rows.project(state.versions.projection(part.schema_id, wanted), part, columns, request.bucket)
+            for part in parts
+        )
+        yield from rows.messages(shown, limits.read_batch_bytes)
+
+    def renew_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
+        """Prolong a lease."""
+        self._leases.renew(request.lease, request.seconds)
+        return pb.LeaseAnswer(seconds=request.seconds)
+
+    def release_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
+        """End a lease."""
+        self._leases.release(request.lease)
+        return pb.LeaseAnswer()
+
+
+def _heads(state: TableState, lsn: int) -> tuple[int, ...]:
+    if lsn < state.log_start_lsn:
+        raise PositionExpired(
+            f"the log of table {state.table.name} starts at LSN {state.log_start_lsn}, and LSN {lsn} was asked for: "
+            "read a later position"
+        )
+    return tuple(log.at_lsn(lsn).end for log in state.logs)
+
+
+def usable_tier(state: TableState, lsn: int, leases: Leases) -> TierRecord | None:
+    """The snapshot from which the table at `lsn` can be made: the newest one below it whose hot range is in the log.
+
+    A log table only grows, so of a newer snapshot the rows below the cut are the table as well. A snapshot of a later
+    version of the schema may lack what the version at the cut has.
+    """
+    heads, starts = _heads(state, lsn), state.starts()
+    version = state.versions.at(lsn).schema_id
+    kept = [
+        tier
+        for tier in state.tiers.values()
+        if not leases.is_retired(state.table.uuid, tier.snapshot_id) and tier.schema_id <= version
+    ]
+    below = [tier for tier in kept if _fits(tier.tier_point, heads, starts)]
+    if below:
+        return below[-1]
+    if state.has_all_rows:
+        return None
+    beyond = [tier for tier in kept if all(head <= point for point, head in zip(tier.tier_point, heads, strict=True))]
+    if not beyond:
+        raise PositionExpired(
+            f"no snapshot that is kept in the lake fits table {state.table.name} at LSN {lsn}: read a later position"
+        )
+    return min(beyond, key=lambda tier: sum(tier.tier_point))
+
+
+def _fits(points: tuple[int, ...], heads: tuple[int, ...], starts: tuple[int, ...]) -> bool:
+    """Whether the log holds everything between a tier point and the heads."""
+    return all(
+        point <= head and (point >= start or point == head)
+        for point, head, start in zip(points, heads, starts, strict=True)
+    )
+
+
+def log_needed(state: TableState, tier: TierRecord | None, lsn: int) -> tuple[int, ...]:
+    """The first offset of each bucket that is read from the log; beyond all of them where none is.
+
+    Without a snapshot a log table needs all of its log; of a primary-key table the log start may come up to the cut.
+    """
+    heads = _heads(state, lsn)
+    if tier is None and state.table.keyed:
+        return heads
+    points = tier.tier_point if tier else (0,) * len(heads)
+    return tuple(point if point < head else NOT_READ for point, head in zip(points, heads, strict=True))

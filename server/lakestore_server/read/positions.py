@@ -1,0 +1,82 @@
+"""Positions in a server's history: tokens as text, and waiting for one that lies ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from lakestore.errors import Invalid, PositionExpired, Unavailable
+from lakestore.model import times
+from lakestore.model.token import Token
+from lakestore_server.commit.engine import Engine
+from lakestore_server.state.state import TableState, View
+
+AT_WAIT_SECONDS = 30.0
+TOKEN_CHARS_KEPT = 256
+"""Of a token that is remembered: clients name the same one in every read until they write again."""
+
+
+def token_text(engine: Engine, lsn: int) -> str:
+    """The token of an LSN of this server's history."""
+    return _text(engine.timeline, lsn)
+
+
+@lru_cache(maxsize=256)
+def _text(timeline: str, lsn: int) -> str:
+    return str(Token(timeline, lsn))
+
+
+_parsed = lru_cache(maxsize=256)(Token.parse)
+
+
+def parse_token(text: str, engine: Engine) -> Token:
+    """A token of this server's history."""
+    token = _parsed(text) if len(text) <= TOKEN_CHARS_KEPT else Token.parse(text)
+    if token.timeline != engine.timeline:
+        raise PositionExpired("the position belongs to another history of this server: read a snapshot")
+    return token
+
+
+def reached(engine: Engine, lsn: int) -> View:
+    """A view at or beyond `lsn`, waited for if it lies ahead."""
+    view = engine.view
+    if view.lsn < lsn:
+        view = engine.wait_beyond(lsn - 1, AT_WAIT_SECONDS)
+    if view.lsn < lsn:
+        raise Unavailable("the server has not reached this position yet: try again")
+    return view
+
+
+def lsn_at(engine: Engine, text: str, names: Sequence[str]) -> int:
+    """The cut that a token or a time names: of a time the last commit to these tables at or before it."""
+    time_us = times.micros_of(text)
+    if time_us is None:
+        return parse_token(text, engine).lsn
+    if time_us >= engine.now_us():
+        raise Invalid(f"the time {text} lies ahead of the server's clock: a read goes back, never forward")
+    view = engine.settled() if engine.view.time_us <= time_us else engine.view
+    states = [view.named(name) for name in names]
+    return max([lsn_by_time(states, time_us), *(_created(state, time_us, len(states)) for state in states)])
+
+
+def lsn_by_time(states: Sequence[TableState], time_us: int, *, before: bool = False) -> int:
+    """The last commit to these tables at a time or before it, or only `before` it, where a stream begins that starts
+    there; 0 when there is none. The log must reach back to it.
+    """
+    last = time_us - before
+    for state in states:
+        begins = max(log.base.time_us for log in state.logs)
+        if state.log_start_lsn and last < begins:
+            raise PositionExpired(
+                f"the log of table {state.table.name} starts at {times.text_of(begins)} (LSN {state.log_start_lsn}), "
+                f"and {times.text_of(time_us)} was asked for: choose a later time"
+                + (", or start at 'snapshot' or 'earliest'" if before else "")
+            )
+    return max((log.at_time(last).lsn for state in states for log in state.logs), default=0)
+
+
+def _created(state: TableState, time_us: int, tables: int) -> int:
+    """The commit that created a table, which must be old enough; of older data its time is not known."""
+    if state.created_us > time_us:
+        raise Invalid(f"table {state.table.name} did not exist at {times.text_of(time_us)}: choose a later time")
+    return state.created_lsn if state.created_us or tables == 1 else 0

@@ -1,0 +1,211 @@
+"""Rows of a bucket's range as readers see them: chosen columns, system columns, live ones only, before-images."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.limits import DEFAULT
+from lakestore.model.projection import Projection
+from lakestore.model.table import SYSTEM_TYPES
+from lakestore.rows.ipc import crc32c, encode
+from lakestore.rows.offsets import OffsetSet
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV, BucketLog, Needed
+from lakestore_server.state.table_versions import Versions
+
+Ints = npt.NDArray[np.int64]
+CHANGE_NAMES = pa.array(["+I", "+U", "-D", "-U"])
+BEFORE = 3
+STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+MESSAGE_BYTES = 4 << 20
+"""About what a message of a stream of rows holds: large enough to cost little, small enough to overlap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Stored rows of one bucket with their offsets, times and changes."""
+
+    batch: pa.RecordBatch
+    offsets: Ints
+    times_us: Ints
+    change: npt.NDArray[np.int8]
+    schema_id: int = 0
+    """The table's version that the batch is in."""
+
+    def filter(self, mask: npt.NDArray[np.bool_]) -> Rows:
+        """The rows where the mask is true."""
+        if mask.all():
+            return self
+        batch = self.batch.filter(pa.array(mask))
+        return Rows(batch, self.offsets[mask], self.times_us[mask], self.change[mask], self.schema_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a reader needs of rows; the rest costs nothing."""
+
+    rows_max: int = DEFAULT.fetch_batch_rows
+    """In one piece."""
+    timed: bool = True
+    """Without it all times are zero."""
+    needed: Needed | None = None
+    """Stored columns that are enough; all by default."""
+
+
+def read(log: BucketLog, start: int, end: int, wish: Wish = Wish()) -> Iterator[Rows]:
+    """The rows of [start, end) in pieces."""
+    for at, batch, schema_id in log.rows(start, end, wish.rows_max, wish.needed):
+        yield _rows(log, np.arange(at, at + batch.num_rows, dtype=np.int64), batch, schema_id, wish)
+
+
+def _rows(log: BucketLog, offsets: Ints, batch: pa.RecordBatch, schema_id: int, wish: Wish) -> Rows:
+    change = batch.column(CHANGE).to_numpy() if log.keyed else np.zeros(batch.num_rows, dtype=np.int8)
+    times = log.times_at(offsets) if wish.timed else np.zeros(batch.num_rows, dtype=np.int64)
+    return Rows(batch, offsets, times, change, schema_id)
+
+
+def live(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: Wish = Wish()) -> Iterator[Rows]:
+    """The rows of [start, end) that are no deletes and not in `dead`."""
+    for rows in read(log, start, end, wish):
+        if not log.keyed:
+            yield rows
+            continue
+        kept = rows.filter((rows.change != DELETE) & ~dead.contains(rows.offsets))
+        if len(kept.offsets):
+            yield kept
+
+
+def live_at(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: Wish = Wish()) -> Iterator[Rows]:
+    """The rows of offsets [start, end) that live at a cut, those of the base as well; `dead` is `dead_of(log, 0, cut)`.
+
+    Of a log table what lies below the log start is not here.
+    """
+    if not log.keyed:
+        yield from live(log, start, end, dead, wish)
+        return
+    for offsets, batch, schema_id in log.stored(start, end, wish.rows_max, wish.needed):
+        mask = (batch.column(CHANGE).to_numpy() != DELETE) & ~dead.contains(offsets)
+        if mask.any():
+            whole = mask.all()
+            kept = batch if whole else batch.filter(pa.array(mask))
+            yield _rows(log, offsets if whole else offsets[mask], kept, schema_id, wish)
+
+
+def dead_of(log: BucketLog, start: int, end: int) -> OffsetSet:
+    """Every offset that [start, end) supersedes; from 0 on, of those whose rows may still be there."""
+    if start == 0 and log.keyed and log.base.end <= end:
+        return OffsetSet.of(log.dead_below(end))
+    return OffsetSet.of(log.prevs(start, end))
+
+
+def with_before_images(log: BucketLog, rows: Rows, versions: Versions) -> Rows:
+    """Changes with the row before each update in front of it, and deletes carrying the row they removed."""
+    return imaged(log, rows, rows.batch.column(PREV).to_numpy(), versions, updates=True)
+
+
+def imaged(log: BucketLog, rows: Rows, prev: Ints, versions: Versions, *, updates: bool) -> Rows:
+    """Changes of the rows at `prev` (-1 for none): deletes carry the row they removed, and with `updates` the row
+    before each update stands in front of it. What was is shown in the version of its change.
+    """
+    wanted = (prev >= 0) & (updates | (rows.change == DELETE))
+    has_prev = np.flatnonzero(wanted)
+    if not len(has_prev):
+        return rows
+    old = log.take(prev[has_prev], versions.shown_as(versions.numbered(rows.schema_id)))
+    updated = rows.change[has_prev] != DELETE
+    both = pa.concat_batches([rows.batch, old])
+    count = len(rows.offsets)
+    place = np.arange(count, dtype=np.int64)
+    deleted = has_prev[~updated]
+    place[deleted] = count + np.flatnonzero(~updated)
+    order = np.argsort(np.concatenate([np.arange(count) * 2 + 1, has_prev[updated] * 2]), kind="stable")
+    source = np.concatenate([place, count + np.flatnonzero(updated)])[order]
+    row = np.concatenate([np.arange(count), has_prev[updated]])[order]
+    change = np.concatenate([rows.change, np.full(int(updated.sum()), BEFORE, dtype=np.int8)])[order]
+    return Rows(both.take(pa.array(source)), rows.offsets[row], rows.times_us[row], change, rows.schema_id)
+
+
+def project(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int) -> pa.RecordBatch:
+    """The user and system columns of rows that the target's definition names so."""
+    user = shape.named(rows.batch, [name for name in columns if name not in SYSTEM_TYPES and name != PREV])
+    count = len(rows.offsets)
+    arrays = [user[name] if name in user else _system(name, rows, bucket, count) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces that fit into a message; a single row may be larger."""
+    if batch.nbytes <= bytes_max or batch.num_rows <= 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from bounded(batch.slice(0, half), bytes_max)
+    yield from bounded(batch.slice(half), bytes_max)
+
+
+def message(*batches: pa.RecordBatch) -> pb.RowBatch:
+    """Rows as they go over the wire."""
+    if len(batches) == 1:  # a stream of one batch as a writer makes it, in a third of the time
+        data = b"".join((batches[0].schema.serialize(), batches[0].serialize(), STREAM_END))
+    else:
+        data = encode(batches[0].schema, batches)
+    return pb.RowBatch(rows=data, crc32c=crc32c(data))
+
+
+def messages(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pb.RowBatch]:
+    """Rows as a stream: large batches are cut to fit into a message, small ones travel together."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        for piece in bounded(batch, bytes_max):
+            size += int(piece.nbytes)
+            if waiting and size > MESSAGE_BYTES:
+                yield message(*waiting)
+                waiting, size = [], int(piece.nbytes)
+            waiting.append(piece)
+    if waiting:
+        yield message(*waiting)
+
+
+def _system(name: str, rows: Rows, bucket: int, count: int) -> pa.Array:
+    if name == "__change":
+        return CHANGE_NAMES.take(pa.array(rows.change))
+    if name == "__bucket":
+        return pa.array(np.full(count, bucket, dtype=np.int32))
+    if name == "__offset":
+        return pa.array(rows.offsets)
+    if name == PREV:
+        return rows.batch.column(PREV) if PREV in rows.batch.schema.names else pa.array(np.full(count, -1))
+    return pa.array(rows.times_us).cast(SYSTEM_TYPES["__timestamp"])
+
+
+class DeadCache:
+    """Dead sets of ranges that several splits of a read ask for."""
+
+    def __init__(self, ranges_max: int, bytes_max: int = DEFAULT.dead_cache_bytes) -> None:
+        self._ranges_max, self._bytes_max, self._bytes = ranges_max, bytes_max, 0
+        self._lock = threading.Lock()
+        self._sets: OrderedDict[tuple[str, int, int, int, int], OffsetSet] = OrderedDict()
+
+    def of(self, table: str, bucket: int, log: BucketLog, start: int, end: int) -> OffsetSet:
+        """Every offset that [start, end) supersedes."""
+        # Rows that were dropped meanwhile need not be in the set, and an older view may still have them.
+        key = (table, bucket, start, end, log.compactions if start < log.base.end else 0)
+        with self._lock:
+            if key in self._sets:
+                self._sets.move_to_end(key)
+                return self._sets[key]
+        dead = dead_of(log, start, end)
+        with self._lock:
+            self._bytes += dead.nbytes - (self._sets[key].nbytes if key in self._sets else 0)
+            self._sets[key] = dead
+            while len(self._sets) > self._ranges_max or (self._bytes > self._bytes_max and len(self._sets) > 1):
+                self._bytes -= self._sets.popitem(last=False)[1].nbytes
+        return dead

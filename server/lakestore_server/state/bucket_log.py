@@ -1,0 +1,448 @@
+"""The log of one bucket as an immutable value: chunks of rows in offset order and the commit index.
+
+A chunk is a segment file or rows still in memory. `append`, `freeze` and `install` give a new log; whoever
+holds an old one goes on reading it. Small chunks in memory are joined, sixteen of a size at a time.
+Of a primary-key table, chunks below the log start stay: they hold the rows that live there (the base), others only
+until they are compacted, and then know which rows are left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.errors import Internal, PositionExpired
+from lakestore.model import table as schema
+from lakestore_server.arrays import row_sizes as row_bytes
+from lakestore_server.state.commit_index import CommitIndex, Position
+
+Ints = npt.NDArray[np.int64]
+CHANGE, PREV = "__change", schema.PREV
+INSERT, UPDATE, DELETE = 0, 1, 2
+JOIN_COUNT = 16
+JOIN_ROWS_MAX = 65_536
+_EMPTY: Ints = np.empty(0, dtype=np.int64)
+_FIRST: Ints = np.zeros(1, dtype=np.int64)
+
+
+class Chunk(Protocol):
+    """Rows [start, end) of a bucket."""
+
+    @property
+    def start(self) -> int:
+        """First offset."""
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+
+    @property
+    def index(self) -> CommitIndex:
+        """Commits that end in this chunk."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds; fewer than offsets if some are gone."""
+
+    @property
+    def schema_id(self) -> int:
+        """The table's version that the rows were stored in."""
+
+    def kills(self) -> Ints:
+        """Offsets that records superseded which are gone from here; sorted."""
+
+    def pieces(self) -> Sequence[Piece]:
+        """The chunk's record batches, in offset order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One record batch of a chunk, loaded when asked."""
+
+    start: int
+    end: int
+    load: BatchLoader
+    schema_id: int = 0
+    left: Callable[[], Ints] | None = None
+    """Where rows of the range are gone: gives the offsets of those that are left."""
+
+    def offsets(self) -> Ints:
+        """The offset of each row, ascending."""
+        return self.between(self.start, self.end)[2]
+
+    def between(self, start: int, end: int) -> tuple[int, int, Ints]:
+        """(place of the first row, place after the last, offsets) of its rows in [start, end)."""
+        if self.left is None:
+            low, high = max(start, self.start), min(end, self.end)
+            return low - self.start, high - self.start, np.arange(low, high, dtype=np.int64)
+        held = self.left()
+        first, last = (int(at) for at in np.searchsorted(held, [start, end]))
+        return first, last, held[first:last]
+
+    def places(self, offsets: Ints) -> Ints:
+        """Where in the batch these offsets are; -1 for rows that are gone."""
+        if self.left is None:
+            return np.where(offsets < self.end, offsets - self.start, -1)
+        held = self.left()
+        if not len(held):
+            return np.full(len(offsets), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(held, offsets), len(held) - 1)
+        return np.where(held[at] == offsets, at, -1)
+
+
+class BatchLoader(Protocol):
+    """Gives a record batch; checks its bytes the first time. Named columns are enough for who asks for them."""
+
+    def __call__(self, names: Sequence[str] | None = None) -> pa.RecordBatch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChunk:
+    """Rows that are in the journal and not yet in a segment."""
+
+    start: int
+    batch: pa.RecordBatch
+    index: CommitIndex
+    schema_id: int = 0
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+        return self.start + int(self.batch.num_rows)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch."""
+        return int(self.batch.nbytes)
+
+    @property
+    def rows(self) -> int:
+        """All of its range."""
+        return int(self.batch.num_rows)
+
+    def kills(self) -> Ints:
+        """None: every record is here."""
+        return _EMPTY
+
+    def pieces(self) -> Sequence[Piece]:
+        """The one batch."""
+        return (Piece(self.start, self.end, lambda names=None: self.batch, self.schema_id),)
+
+
+Shown = Callable[[pa.RecordBatch, int], pa.RecordBatch]
+"""A stored batch and its schema version, as the reader wants it."""
+Needed = Callable[[int], Sequence[str]]
+"""Schema version to the stored columns that a reader needs."""
+
+
+def _as_stored(batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
+    return batch
+
+
+def _level(chunk: Chunk) -> int:
+    rows = chunk.end - chunk.start
+    return 0 if rows < 256 else 1 if rows < 4096 else 2 if rows < JOIN_ROWS_MAX else 3
+
+
+@dataclass(frozen=True)
+class BucketLog:
+    """The rows of a bucket from its log start to its head."""
+
+    schema: pa.Schema
+    """Storage schema, with `__change` and `__prev` in front for primary-key tables."""
+    chunks: tuple[Chunk, ...] = ()
+    sealed: int = 0
+    """How many chunks a running checkpoint is cutting into segments, or are segments."""
+    at_head: Position = field(default_factory=Position)
+    base: Position = field(default_factory=Position)
+    """The bucket at its log start. Its LSN is the table's log start: nothing is known of commits before it."""
+    compactions: int = 0
+    """How often rows below the log start were dropped since the server began."""
+
+    @property
+    def head(self) -> int:
+        """First offset not yet taken."""
+        return self.at_head.end
+
+    @property
+    def keyed(self) -> bool:
+        """Whether rows carry `__prev`."""
+        return bool(self.schema.names[:1] == [CHANGE])
+
+    def append(self, chunk: MemoryChunk) -> BucketLog:
+        """The log with one more commit."""
+        if chunk.start != self.head:
+            raise Internal(f"rows at {chunk.start} do not follow head {self.head}")
+        return replace(self, chunks=_joined((*self.chunks, chunk), self.sealed), at_head=chunk.index.position(-1))
+
+    def freeze(self) -> BucketLog:
+        """The log whose chunks will not be joined with what comes after."""
+        return replace(self, sealed=len(self.chunks))
+
+    def install(self, segments: Sequence[Chunk]) -> BucketLog:
+        """The log with what was frozen replaced by segments."""
+        kept = tuple(chunk for chunk in segments if self.keyed or chunk.end > self.base.end)
+        before, later = self.chunks[: self.sealed], self.chunks[self.sealed :]
+        compactions = self.compactions + (sum(c.rows for c in kept) < sum(c.rows for c in before))
+        return replace(self, chunks=(*kept, *later), sealed=len(kept), compactions=compactions)
+
+    def from_lsn(self, lsn: int) -> BucketLog:
+        """The log without the commits up to `lsn`; a chunk that reaches beyond them stays whole."""
+        base = replace(self.at_lsn(lsn), lsn=lsn)
+        return self.above(base)
+
+    def above(self, base: Position) -> BucketLog:
+        """The log that starts at `base`, one of its commit ends. What lives there stays."""
+        if self.keyed:
+            return replace(self, base=base)
+        kept = tuple(chunk for chunk in self.chunks if chunk.end > base.end)
+        sealed = max(self.sealed - (len(self.chunks) - len(kept)), 0)
+        return replace(self, chunks=kept, sealed=sealed, base=base)
+
+    @cached_property
+    def _pieces(self) -> list[Piece]:
+        return [piece for chunk in self.chunks for piece in chunk.pieces()]
+
+    @cached_property
+    def _starts(self) -> Ints:
+        return np.array([piece.start for piece in self._pieces], dtype=np.int64)
+
+    @cached_property
+    def _first_lsns(self) -> Ints:
+        return np.array([chunk.index.lsn[0] for chunk in self.chunks], dtype=np.int64)
+
+    @cached_property
+    def _first_times(self) -> Ints:
+        return np.array([chunk.index.time_us[0] for chunk in self.chunks], dtype=np.int64)
+
+    @cached_property
+    def _chunk_ends(self) -> Ints:
+        return np.array([chunk.end for chunk in self.chunks], dtype=np.int64)
+
+    def at_lsn(self, lsn: int) -> Position:
+        """The bucket as of the last commit at or before `lsn`."""
+        if lsn < self.base.lsn:
+            raise PositionExpired(
+                f"changes are kept from LSN {self.base.lsn} on, and the position is LSN {lsn}: read a snapshot"
+            )
+        return self._last(lsn, self._first_lsns, lambda index: index.lsn)
+
+    def at_time(self, time_us: int) -> Position:
+        """The bucket as of the last commit at or before a time, or the log start if there is none."""
+        return self._last(time_us, self._first_times, lambda index: index.time_us)
+
+    def _last(self, value: int, firsts: Ints, values: Callable[[CommitIndex], Ints]) -> Position:
+        """The position after the last commit that has at most this value; `firsts` are those of the chunks' first."""
+        at = int(np.searchsorted(firsts, value, side="right")) - 1
+        if at < 0:
+            return self.base
+        index = self.chunks[at].index
+        found = index.position(int(np.searchsorted(values(index), value, side="right")) - 1)
+        return found if found.lsn > self.base.lsn else self.base
+
+    def lsn_beyond(self, end: int) -> int | None:
+        """The first commit behind the log start that ends beyond `end`; None when `end` is the head."""
+        end = max(end, self.base.end)
+        at = int(np.searchsorted(self._chunk_ends, end, side="right"))
+        if at == len(self.chunks):
+            return None
+        index = self.chunks[at].index
+        return int(index.lsn[np.searchsorted(index.end, end, side="right")])
+
+    def at_end(self, end: int) -> tuple[int, Position] | None:
+        """(lsn, position) of the commit that ends at `end`; None when none does."""
+        if end <= self.base.end:
+            return (self.base.lsn, self.base) if end == self.base.end else None
+        at = int(np.searchsorted(self._chunk_ends, end))
+        if at == len(self.chunks):
+            return None
+        index = self.chunks[at].index
+        i = int(np.searchsorted(index.end, end))
+        if i == len(index.end) or index.end[i] != end:
+            return None
+        return int(index.lsn[i]), index.position(i)
+
+    def reach(self, start: int, rows_max: int, bytes_max: int) -> int:
+        """The offset up to which about so many rows, and stored bytes, lie behind `start`; at least one row."""
+        at, rows, room = start, rows_max, float(bytes_max)
+        for chunk in self.chunks[int(np.searchsorted(self._chunk_ends, start, side="right")) :]:
+            row_bytes = max(chunk.size / (chunk.end - chunk.start), 1.0)
+            taken = min(chunk.end - at, rows, int(room / row_bytes))
+            at, rows, room = at + taken, rows - taken, room - taken * row_bytes
+            if at < chunk.end:
+                break
+        return max(at, start + 1)
+
+    def lsn_reaching(self, start: int, reach: int) -> int:
+        """The LSN of the last commit that ends at or before `reach`, or of the first one behind `start`."""
+        commits = self.commits(start, min(reach, self.head))
+        if len(commits.lsn):
+            return int(commits.lsn[-1])
+        beyond = self.lsn_beyond(start)
+        assert beyond is not None, "nothing lies beyond the head"
+        return beyond
+
+    def commits(self, start: int, end: int) -> CommitIndex:
+        """The commits whose rows lie in [start, end), both commit ends."""
+        parts = [chunk.index for chunk in self.chunks if chunk.end > start and chunk.start < end]
+        return CommitIndex.joined(parts).between(start, end)
+
+    def times_at(self, offsets: Ints) -> Ints:
+        """The commit time of each offset."""
+        if not len(offsets):
+            return _EMPTY
+        last = int(offsets.max())
+        index = self.chunks[int(np.searchsorted(self._chunk_ends, last, side="right"))].index
+        commit_end = int(index.end[np.searchsorted(index.end, last, side="right")])
+        commits = self.commits(int(offsets.min()), commit_end)
+        return np.asarray(commits.time_us[np.searchsorted(commits.end, offsets, side="right")])
+
+    def rows(
+        self, start: int, end: int, rows_max: int = 1 << 62, needed: Needed | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch, int]]:
+        """(first offset, batch, schema version) triples that cover [start, end), each of at most `rows_max` rows.
+
+        With `needed`, the batches of compressed segments have those columns only.
+        """
+        if start < self.base.end and start < end:
+            raise PositionExpired(
+                f"changes are kept from offset {self.base.end} on, and offset {start} was asked for: read a snapshot"
+            )
+        for offsets, batch, schema_id in self.stored(start, end, rows_max, needed):
+            yield int(offsets[0]), batch, schema_id
+
+    def stored(
+        self, start: int, end: int, rows_max: int = 1 << 62, needed: Needed | None = None
+    ) -> Iterator[tuple[Ints, pa.RecordBatch, int]]:
+        """(offsets, batch, schema version) of what is left of [start, end), below the log start as well; see `rows`."""
+        first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
+        for piece in self._pieces[first:]:
+            if piece.start >= end:
+                return
+            low, high, offsets = piece.between(start, end)
+            if low >= high:
+                continue
+            batch = piece.load(needed(piece.schema_id) if needed else None)
+            for at in range(low, high, rows_max):
+                upto = min(at + rows_max, high)
+                yield offsets[at - low : upto - low], batch.slice(at, upto - at), piece.schema_id
+
+    def column(self, name: str, start: int, end: int) -> list[pa.Array]:
+        """One system column of [start, end)."""
+        return [batch.column(name) for _, batch, _ in self.rows(start, end)]
+
+    def prevs(self, start: int, end: int) -> list[Ints]:
+        """Every superseded offset named in [start, end)."""
+        if not self.keyed:
+            return []
+        arrays = [column.to_numpy() for column in self.column(PREV, start, end)]
+        return [array[array >= 0] for array in arrays]
+
+    def dead_below(self, end: int) -> list[Ints]:
+        """Every superseded offset of which the row may still be there, as of a commit end at or above the log start."""
+        prevs = [batch.column(PREV).to_numpy() for _, batch, _ in self.stored(0, end)]
+        return [*(array[array >= 0] for array in prevs), *(chunk.kills() for chunk in self.chunks)]
+
+    def holds(self, offsets: Ints) -> npt.NDArray[np.bool_]:
+        """For each offset, whether its record is there: it may be gone below the log start."""
+        there = np.zeros(len(offsets), dtype=np.bool_)
+        piece_of = np.searchsorted(self._starts, offsets, side="right") - 1
+        for number in np.unique(piece_of[piece_of >= 0]).tolist():
+            here = np.flatnonzero(piece_of == number)
+            there[here] = self._pieces[number].places(offsets[here]) >= 0
+        return there
+
+    def located(self, offsets: Ints) -> Iterator[tuple[Ints, Piece, Ints]]:
+        """(places in `offsets`, piece, rows in it) of these offsets, piece by piece in offset order."""
+        if len(offsets) == 1:
+            yield _FIRST, *self._place(offsets)
+            return
+        order = np.argsort(offsets, kind="stable")
+        wanted = offsets[order]
+        piece_of = np.searchsorted(self._starts, wanted, side="right") - 1
+        cuts = [0, *(np.flatnonzero(np.diff(piece_of)) + 1).tolist(), len(wanted)]
+        for first, last in itertools.pairwise(cuts if len(wanted) else []):
+            piece = self._pieces[int(piece_of[first])]
+            rows = piece.places(wanted[first:last])
+            if rows.min() < 0:
+                raise Internal(f"no row is left at offset {int(wanted[first:last][rows.argmin()])}")
+            yield order[first:last], piece, rows
+
+    def _place(self, offset: Ints) -> tuple[Piece, Ints]:
+        """(piece, row in it) of a single offset."""
+        piece = self._pieces[int(np.searchsorted(self._starts, offset[0], side="right")) - 1]
+        row = piece.places(offset)
+        if row[0] < 0:
+            raise Internal(f"no row is left at offset {int(offset[0])}")
+        return piece, row
+
+    def values(self, name: str, offsets: Ints) -> npt.NDArray[Any]:
+        """A system column at these offsets."""
+        found = np.empty(len(offsets), dtype=np.int64)
+        for places, piece, rows in self.located(offsets):
+            found[places] = piece.load().column(name).to_numpy()[rows]
+        return found
+
+    def sizes(self, offsets: Ints) -> Ints:
+        """The bytes of each of the rows at these offsets."""
+        found = np.empty(len(offsets), dtype=np.int64)
+        for places, piece, rows in self.located(offsets):
+            found[places] = row_bytes.of_rows(piece.load(), rows)
+        return found
+
+    def take(
+        self,
+        offsets: Ints,
+        shown: Shown = _as_stored,
+        needed: Needed | None = None,
+        claim: Callable[[int], None] | None = None,
+    ) -> pa.RecordBatch:
+        """The rows at these offsets, in their order; `shown` brings them to one schema version.
+
+        With `needed`, it is given those columns only. `claim` is told of bytes before they are copied.
+        """
+        if not len(offsets):
+            return pa.RecordBatch.from_pylist([], schema=self.schema)
+        parts, order = [], []
+        for places, piece, rows in self.located(offsets):
+            batch = piece.load()
+            batch = batch.select(needed(piece.schema_id)) if needed else batch
+            if claim is not None:
+                claim(int(row_bytes.of_rows(batch, rows).sum()))
+            parts.append(shown(batch.take(pa.array(rows)), piece.schema_id))
+            order.append(places)
+        found = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+        return in_order(found, np.concatenate(order))
+
+
+def in_order(found: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
+    """Rows by their places."""
+    if len(places) <= 1 or (places[1:] > places[:-1]).all():
+        return found
+    back = np.empty(len(places), dtype=np.int64)
+    back[places] = np.arange(len(places))
+    return found.take(pa.array(back))
+
+
+def _joined(chunks: tuple[Chunk, ...], sealed: int) -> tuple[Chunk, ...]:
+    """Join the last chunks while sixteen of them are of one size."""
+    while len(chunks) - sealed >= JOIN_COUNT:
+        tail = chunks[-JOIN_COUNT:]
+        level = _level(tail[-1])
+        if level == 3 or any((_level(c), c.schema_id) != (level, tail[-1].schema_id) for c in tail):
+            return chunks
+        batch = pa.concat_batches([piece.load() for chunk in tail for piece in chunk.pieces()])
+        joined = MemoryChunk(tail[0].start, batch, CommitIndex.joined([c.index for c in tail]), tail[0].schema_id)
+        chunks = (*chunks[:-JOIN_COUNT], joined)
+    return chunks

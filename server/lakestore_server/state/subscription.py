@@ -1,0 +1,111 @@
+"""A named subscription as a value: where its consumers stand. Kept in journal and checkpoint.
+
+One consumer alone has one position for all tables; consumers that share a subscription have a mark for each bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lakestore.model.token import Place, Token
+
+NO_CUT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far one bucket of a shared subscription was acknowledged."""
+
+    offset: int
+    """The next one; a commit end but in a snapshot."""
+    cut: int = NO_CUT
+    """The LSN of the snapshot that is read."""
+    by: int = 0
+    """The session that moved it last."""
+    since: int = 0
+    """Where that session found it: nobody else has moved it from there to here."""
+
+    def order(self) -> tuple[int, int]:
+        """Marks of one bucket in the order in which a consumer reaches them."""
+        return int(self.cut == NO_CUT), self.offset
+
+    def counts(self, session: int, begin: int) -> bool:
+        """Whether a session that began to read at an offset may move it: if nobody else has since."""
+        return self.offset == begin or (self.by == session and begin >= self.since)
+
+    def has(self, session: int, begin: int, end: int, cut: int) -> bool:
+        """Whether a session that began to read at an offset has moved it that far: its answer may have been lost."""
+        return self.by == session and begin >= self.since and self.order() >= Mark(end, cut).order()
+
+    def moved(self, session: int, end: int, cut: int) -> Mark:
+        """The mark behind what a session has acknowledged."""
+        return Mark(end, cut, session, self.since if self.by == session else self.offset)
+
+    def as_list(self) -> list[int]:
+        """The stored form."""
+        return [self.offset, self.cut, self.by, self.since]
+
+
+Marks = tuple[tuple[Mark, ...], ...]
+"""By table of the subscription and bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One name and where its consumers stand."""
+
+    name: str
+    tables: tuple[str, ...]
+    """Uuids."""
+    lsn: int
+    """Everything up to this commit was acknowledged, or, with a place, the cut of the snapshot that is read."""
+    place: Place | None
+    epoch: int
+    """Raised by every opening: only the newest consumer reads and acknowledges."""
+    acked_us: int
+    """When it was last opened, acknowledged, or seen with a consumer."""
+    marks: Marks = ()
+    """Of a shared one, whose `lsn` and `place` are where it began; empty for one consumer alone."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several consumers read it."""
+        return bool(self.marks)
+
+    def token(self, timeline: str) -> Token:
+        """The position as a stream's token in the present timeline."""
+        return Token(timeline, self.lsn, self.tables, self.place)
+
+    def at(self, token: Token, time_us: int) -> Subscription:
+        """The subscription moved to a token of its own; never back."""
+        moved = replace(self, lsn=token.lsn, place=token.place)
+        newest = moved if moved.order() > self.order() else self
+        return replace(newest, acked_us=max(time_us, self.acked_us))
+
+    def order(self) -> tuple[int, int, int, int, int]:
+        """Positions of one consumer in the order in which a consumer reaches them."""
+        if self.place is None:
+            return (self.lsn, 1, 0, 0, 0)
+        return (self.lsn, 0, self.tables.index(self.place.table), self.place.bucket, self.place.offset)
+
+    def as_list(self) -> list[Any]:
+        """The stored form."""
+        place = [self.place.table, self.place.bucket, self.place.offset] if self.place else None
+        alone = [self.name, list(self.tables), self.lsn, place, self.epoch, self.acked_us]
+        marks = [[mark.as_list() for mark in table] for table in self.marks]
+        return [*alone, marks] if marks else alone
+
+    def marked(self, acked_us: int, moved: list[list[int]]) -> Subscription:
+        """A shared subscription with new marks: table's place, bucket, then the mark."""
+        marks = [list(table) for table in self.marks]
+        for table, bucket, *mark in moved:
+            marks[table][bucket] = Mark(*mark)
+        return replace(self, acked_us=acked_us, marks=tuple(map(tuple, marks)))
+
+    @staticmethod
+    def from_list(data: list[Any]) -> Subscription:
+        """The subscription that `as_list` wrote."""
+        name, tables, lsn, place, epoch, acked_us = data[:6]
+        marks = tuple(tuple(Mark(*mark) for mark in table) for table in data[6]) if len(data) > 6 else ()
+        return Subscription(name, tuple(tables), lsn, Place(*place) if place else None, epoch, acked_us, marks)

@@ -1,0 +1,147 @@
+"""The hot side of a union read as a DataFrame: live rows of offset ranges, fetched from the server as Arrow.
+
+A local Spark reads them from a spool of Parquet files. On a cluster the driver fetches a few rows itself, and many
+are fetched by Spark tasks, one per split of a range, through the Python data source below. All three give the same
+rows under the same schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from lakestore.client.credentials import Credentials
+from lakestore.client.transport import Transport, connect
+from lakestore.rows.ipc import decode_trusted
+from lakestore.union import plan
+from lakestore.union.plan import Split, TableScan
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_spark.spool import Spool
+from lakestore_spark.types import for_spark, schema_for_spark, spark_schema
+
+SOURCE = "lakestore_hot"
+DRIVER_ROWS_MAX = 500_000
+"""On a cluster, hot ranges of no more offsets than this in all are fetched by the driver: up to there it is faster."""
+SPOOL_SPLIT_ROWS_MAX = 250_000
+SPOOL_THREADS = 2
+SPLIT_ROWS_MAX = 500_000
+
+
+class Hot:
+    """How hot rows come into a session: the server, and the way that is fastest for this Spark."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        transport: Transport,
+        server: str,
+        *,
+        driver_rows_max: int = DRIVER_ROWS_MAX,
+        spool: bool | None = None,
+    ) -> None:
+        self._spark = spark
+        self._transport = transport
+        self._server = server
+        self._driver_rows_max = driver_rows_max
+        wanted = str(spark.sparkContext.master).startswith("local[") if spool is None else spool
+        self._spool = Spool() if wanted else None
+
+    def frame(self, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
+        """The live rows of the hot ranges of a plan, with these columns."""
+        if self._spool is not None and self._spool.has_room:
+            return self._spooled(self._spool, scan, columns, lease)
+        if scan.hot_rows <= self._driver_rows_max:
+            return self._local(scan, columns, lease)
+        self._spark.dataSource.register(HotSource)
+        requests = [
+            plan.fetch_request(scan, split, columns, lease).SerializeToString().hex()
+            for split in scan.hot_splits(SPLIT_ROWS_MAX)
+        ]
+        reader = self._spark.read.format(SOURCE).schema(spark_schema(scan.table, columns))
+        shown = self._transport.credentials.options()
+        return reader.options(server=self._server, requests=json.dumps(requests), **shown).load()
+
+    def forget(self, lease: str) -> None:
+        """A read is over: what it kept on disk goes."""
+        if self._spool is not None:
+            self._spool.forget(lease)
+
+    def close(self) -> None:
+        """Remove what all reads kept on disk. Again is harmless."""
+        if self._spool is not None:
+            self._spool.close()
+
+    def _spooled(self, spool: Spool, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
+        schema = schema_for_spark(scan.table.read_schema(list(columns)))
+
+        def write(split: Split) -> Path | None:
+            request = plan.fetch_request(scan, split, columns, lease)
+            rows = (for_spark(batch, schema) for batch in fetch(self._transport, request))
+            return spool.write(lease, schema, rows)
+
+        with ThreadPoolExecutor(SPOOL_THREADS) as pool:
+            paths = [path.as_uri() for path in pool.map(write, scan.hot_splits(SPOOL_SPLIT_ROWS_MAX)) if path]
+        spark_columns = spark_schema(scan.table, columns)
+        if not paths:
+            return self._spark.createDataFrame([], spark_columns)
+        return self._spark.read.schema(spark_columns).parquet(*paths)
+
+    def _local(self, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
+        schema = schema_for_spark(scan.table.read_schema(list(columns)))
+        batches = [
+            for_spark(batch, schema)
+            for split in scan.hot_splits(SPLIT_ROWS_MAX)
+            for batch in fetch(self._transport, plan.fetch_request(scan, split, columns, lease))
+        ]
+        rows = pa.Table.from_batches(batches, schema)
+        return self._spark.createDataFrame(rows, schema=spark_schema(scan.table, columns))
+
+
+def fetch(transport: Transport, request: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
+    """The rows of one split, as the server streams them."""
+    for answer in transport.fetch(request):
+        yield from decode_trusted(answer.rows, crc=answer.crc32c)
+
+
+class _Split(InputPartition):
+    """A fetch request for one Spark task."""
+
+    def __init__(self, request: str) -> None:
+        self.request = request
+
+
+class HotSource(DataSource):
+    """The data source behind `Hot.frame`, which makes its options; not a public format."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name it is registered under."""
+        return SOURCE
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """One task per request of the options."""
+        return _Reader(dict(self.options))
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [_Split(request) for request in json.loads(self._options["requests"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Split)
+        transport = connect(self._options["server"], Credentials.from_options(self._options))
+        try:
+            for batch in fetch(transport, pb.FetchRequest.FromString(bytes.fromhex(partition.request))):
+                yield for_spark(batch, schema_for_spark(batch.schema))
+        finally:
+            transport.close()

@@ -1,0 +1,157 @@
+"""Spark sessions that see the lake: Iceberg's runtime, the catalog `lake`, and the `SparkLake` over a server.
+
+`session` makes one with everything set; `attach` takes the user's own and says what is missing in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import JavaClass
+from pyspark.sql import SparkSession
+
+from lakestore.client.credentials import NOTHING, TLS, Credentials, Token, credentials_for
+from lakestore.client.transport import Transport, connect
+from lakestore.errors import Invalid, Unavailable
+from lakestore.v1.lakestore_pb2 import StatusRequest
+from lakestore_spark.spark_lake import SparkLake
+
+RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+"""Maven coordinate of the Iceberg runtime this package is tested with."""
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+CATALOG = "lake"
+CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
+HTTP_PORT = 7341
+_NO_REFRESH = {
+    f"spark.sql.catalog.{CATALOG}.rest.auth.type": "oauth2",
+    f"spark.sql.catalog.{CATALOG}.token-refresh-enabled": "false",
+}
+"""The token itself is shown for as long as the session lives, rather than one that ends with an hour."""
+
+
+def session(
+    server: str = "localhost:7340",
+    *,
+    http: str | None = None,
+    master: str | None = None,
+    app: str = "lakestore",
+    conf: Mapping[str, str] | None = None,
+    token: Token | None = None,
+    tls: TLS | bool | None = None,
+    credentials: Credentials | None = None,
+) -> SparkSession:
+    """A SparkSession with Iceberg's runtime and the lake catalog of this server set, for who shows this token.
+
+    On a Spark that runs in this process already it is a new session of it, so several servers can be read side by side.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    shown = credentials or credentials_for(server, token, tls)
+    catalog = catalog_conf(http or http_address(server, credentials=shown), shown)
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        own = running.newSession()
+        for name, value in {**catalog, **_session_conf(), **(conf or {})}.items():
+            # What can only be said when Spark starts was said then.
+            if name in catalog or own.conf.isModifiable(name):
+                own.conf.set(name, value)
+        return own
+    chosen = master or (conf or {}).get("spark.master", "local[*]")
+    settings = {**_static_conf(chosen), **_session_conf(), **catalog, **(conf or {})}
+    builder = SparkSession.builder.appName(app).master(chosen)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def attach(
+    spark: SparkSession,
+    server: str = "localhost:7340",
+    *,
+    transport: Transport | None = None,
+    token: Token | None = None,
+    tls: TLS | bool | None = None,
+) -> SparkLake:
+    """The union reads of a server in this session, or `Invalid` that says what the session lacks."""
+    own = transport or connect(server, credentials_for(server, token, tls))
+    problem = missing(spark, http_address(server, own), own.credentials)
+    if problem:
+        raise Invalid(problem)
+    return SparkLake(spark, own, server)
+
+
+def missing(spark: SparkSession, http: str, credentials: Credentials = NOTHING) -> str:
+    """What keeps this session from reading the lake, as one sentence; empty if nothing does. Sets a catalog not set."""
+    if not _has_iceberg(spark):
+        return f"this Spark session lacks Iceberg: start it with --packages {RUNTIME}"
+    if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):
+        return f"this Spark session lacks Iceberg's SQL: start it with --conf spark.sql.extensions={EXTENSIONS}"
+    key, wanted = f"spark.sql.catalog.{CATALOG}", catalog_conf(http, credentials)
+    uri = wanted[f"{key}.uri"]
+    if not spark.conf.get(key, ""):
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+    elif spark.conf.get(f"{key}.uri", "") != uri:
+        return f"the catalog {CATALOG!r} of this Spark session is another one: start it with --conf {key}.uri={uri}"
+    return ""
+
+
+def _has_iceberg(spark: SparkSession) -> bool:
+    jvm: Any = spark._jvm  # noqa: SLF001 (the one way to the JVM that PySpark gives)
+    return isinstance(jvm.org.apache.iceberg.spark.SparkCatalog, JavaClass)
+
+
+def http_address(server: str, transport: Transport | None = None, credentials: Credentials = NOTHING) -> str:
+    """`host:port` of the server's HTTP side: as its status says, else the default port of the same host."""
+    host = server.rsplit(":", 1)[0]
+    try:
+        own = transport or connect(server, credentials)
+        said = str(json.loads(own.status(StatusRequest()).status).get("http", ""))
+        if transport is None:
+            own.close()
+    except Unavailable:
+        said = ""
+    return _reachable(said, host) if said else f"{host}:{HTTP_PORT}"
+
+
+def _reachable(said: str, host: str) -> str:
+    """A server that listens on every address is asked at the host it was reached at."""
+    named, port = said.rsplit(":", 1)
+    return f"{host if named in ('0.0.0.0', '[::]', '') else named}:{port}"  # noqa: S104
+
+
+def catalog_conf(http: str, credentials: Credentials = NOTHING) -> dict[str, str]:
+    """The settings of the catalog `lake`. Spark shows no value of a name that holds `token`."""
+    key = f"spark.sql.catalog.{CATALOG}"
+    shown = {f"{key}.token": credentials.bearer, **_NO_REFRESH} if credentials.bearer else {}
+    return {
+        key: CATALOG_CLASS,
+        f"{key}.type": "rest",
+        f"{key}.uri": f"{'https' if credentials.pem else 'http'}://{http}/iceberg",
+        f"{key}.cache-enabled": "false",
+        **shown,
+    }
+
+
+def _session_conf() -> dict[str, str]:
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+
+
+def _static_conf(master: str) -> dict[str, str]:
+    return {
+        **({"spark.driver.host": "127.0.0.1"} if master.startswith("local") else {}),
+        "spark.jars.packages": RUNTIME,
+        "spark.jars.ivy": str(Path(sys.prefix) / "ivy"),
+        "spark.sql.extensions": EXTENSIONS,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.pyspark.python": sys.executable,
+    }

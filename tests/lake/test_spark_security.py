@@ -1,0 +1,83 @@
+"""Spark against a server that asks who calls: both ways of hot rows, the catalog, the tierer; plans show no token."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+
+import lakestore as ls
+from lakestore.errors import Denied
+from lakestore.spark import attach, session
+from lakestore.union import plan
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings
+from lakestore_spark.hot_rows import Hot
+from lakestore_tiering import Tierer
+from tests.lake.conftest import SPARK_CONF
+from tests.support.rights import token_of, write_auth
+
+pytestmark = pytest.mark.spark
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+PRINCIPALS = {"root": {"*": ["admin"]}, "report": {"shop.orders": ["read"]}, "spark": {"*": ["tier"]}}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    auth = write_auth(tmp_path / "auth.yaml", PRINCIPALS)
+    running = Server(Settings(tmp_path / "data", port=0, http_port=0, auth=str(auth), lease_grace_seconds=0.0))
+    running.start()
+    with ls.connect(running.about["grpc"], token=token_of("root")) as lake:
+        for name in ("shop.orders", "shop.items"):
+            lake.create_table(name, SCHEMA, primary_key=["id"], buckets=2)
+            lake.table(name).upsert([{"id": i, "v": f"v{i}"} for i in range(20)])
+    yield running
+    running.close()
+
+
+def test_spark_reads_tiers_and_is_refused_as_its_principal(server: Server) -> None:
+    address = server.about["grpc"]
+    with ls.connect(address, token=token_of("spark")) as lake:
+        spark = session(address, master="local[2]", conf=SPARK_CONF, token=token_of("spark"))
+        with Tierer(lake, spark) as tierer:
+            assert {outcome.table for outcome in tierer.run_once()} == {"shop.orders", "shop.items"}
+    with ls.connect(address, token=token_of("root")) as lake:
+        lake.table("shop.orders").upsert([{"id": i, "v": "new"} for i in range(15, 30)])
+    own = session(address, master="local[2]", conf=SPARK_CONF, token=token_of("report"))
+    jvm: Any = own._jvm
+    reader = attach(own, address, token=token_of("report"))
+    try:
+        assert reader.sql("SELECT count(*) FROM shop.orders").collect()[0][0] == 30
+        assert own.table("lake.shop.orders").count() == 20
+        with pytest.raises(Denied):
+            reader.sql("SELECT count(*) FROM shop.items")
+        with pytest.raises(Py4JJavaError, match="Forbidden"):
+            jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(own._jsparkSession, "lake.shop.items")
+    finally:
+        reader.close()
+
+
+def test_tasks_connect_as_the_principal_and_plans_hide_the_token(server: Server) -> None:
+    address, token = server.about["grpc"], token_of("report")
+    spark = session(address, master="local[2]", conf=SPARK_CONF, token=token)
+    with ls.connect(address, token=token) as lake:
+        answer = lake.transport.plan(pb.PlanRequest(tables=["shop.orders"], lease_seconds=60))
+        scan = plan.decode(answer).tables[0]
+        hot = Hot(spark, lake.transport, address, driver_rows_max=0, spool=False)
+        frame = hot.frame(scan, ["id", "v"], answer.lease)
+        assert sorted(row.id for row in frame.collect()) == list(range(20))
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            frame.explain(mode="extended")
+            frame.explain(mode="formatted")
+        said.write(str(frame._jdf.queryExecution().toString()))
+        said.write(spark.sql("SET -v").toPandas().to_string())
+        assert "lakestore_hot" in said.getvalue()
+        assert token not in said.getvalue()

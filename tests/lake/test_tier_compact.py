@@ -1,0 +1,108 @@
+"""Compaction and expiry while rows change: no row lost, none brought back, no reader's files taken."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import lakestore as ls
+from lakestore.spark import SparkLake
+from lakestore_tiering import Tierer, compact, expire
+from tests.lake.tiering_tables import NAME, create, data_files, in_lake, in_table, items, keys, refs
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_rows_that_die_during_a_compaction_stay_dead(lake: ls.Lake, spark: SparkSession, version: int) -> None:
+    table = create(lake, version=version)
+    with Tierer(lake, spark) as tierer:
+        for step in range(4):
+            table.upsert(items(range(step * 20, step * 20 + 25), f"v{step}-"))
+            tierer.run_once(compaction=False)
+        before = data_files(spark)
+        started = compact.fork(tierer.tools, NAME, force=True)
+        assert started is not None
+        table.delete(keys(range(0, 10)))
+        table.upsert(items(range(60, 70), "late"))
+        tierer.run_once(compaction=False)
+        compact.rewrite(tierer.tools, started, force=True)
+        table.delete(keys(range(30, 40)))
+        tierer.run_once(compaction=False)
+        done = compact.land(tierer.tools, started)
+        assert done is not None
+        assert done.deaths == 30
+        assert data_files(spark) < before
+        assert in_lake(spark) == in_table(table)
+        assert refs(spark) == {"main", "lakestore-tier"}
+        table.delete(keys(range(40, 50)))
+        table.upsert(items(range(0, 5), "again"))
+        tierer.run_once(compaction=True)
+        assert in_lake(spark) == in_table(table)
+
+
+def test_log_tables_are_compacted(lake: ls.Lake, spark: SparkSession) -> None:
+    table = create(lake, keyed=False)
+    with Tierer(lake, spark) as tierer:
+        for step in range(compact.SMALL_FILES_MIN):
+            table.append(items(range(step * 10, step * 10 + 10)))
+            (outcome,) = tierer.run_once()
+        assert outcome.compacted is not None
+        assert in_lake(spark) == in_table(table)
+        assert data_files(spark) < compact.SMALL_FILES_MIN
+
+
+def test_foreign_compaction_is_adopted(lake: ls.Lake, spark: SparkSession) -> None:
+    table = create(lake)
+    with Tierer(lake, spark) as tierer:
+        for step in range(3):
+            table.upsert(items(range(step * 10, step * 10 + 15)))
+            tierer.run_once(compaction=False)
+        spark.sql(f"CALL lake.system.rewrite_data_files(table => '{NAME}', options => map('rewrite-all', 'true'))")
+        table.delete(keys(range(5)))
+        tierer.run_once(compaction=False)
+        assert in_lake(spark) == in_table(table)
+
+
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_everything_expires_between_every_two_steps(lake: ls.Lake, spark: SparkSession, version: int) -> None:
+    table = create(lake, version=version)
+    expiring: list[str] = []
+
+    def expire_all(point: str) -> None:
+        if point == "expired":
+            return
+        expiring.append(point)
+        # The procedure is refused as a whole while a lease of the tierer itself holds one of the snapshots.
+        with suppress(Py4JJavaError, PySparkException):
+            spark.sql(
+                f"CALL lake.system.expire_snapshots(table => '{NAME}', retain_last => 1, "
+                "older_than => TIMESTAMP '2100-01-01 00:00:00')"
+            ).collect()
+        expire.expire(tierer.tools, table.definition, keep_last=1, keep_seconds=-1_000.0)
+
+    with Tierer(lake, spark, crash=expire_all) as tierer:
+        for step in range(3):
+            table.upsert(items(range(step * 10, step * 10 + 15), f"v{step}-"))
+            tierer.run_once(compaction=True)
+            assert in_lake(spark) == in_table(table)
+    assert {"staged", "deaths-written", "compact-rewritten", "compact-landed"} <= set(expiring)
+
+
+def test_expiry_leaves_what_a_reader_holds(lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake) -> None:
+    table = create(lake)
+    with Tierer(lake, spark) as tierer:
+        table.upsert(items(range(20)))
+        tierer.run_once(compaction=False)
+        held, expected = spark_lake.table(NAME), in_table(table)
+        for step in range(3):
+            table.upsert(items(range(step, step + 10), "new"))
+            tierer.run_once(compaction=True)
+        known = table.definition
+        assert expire.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) > 0
+        assert sorted(tuple(row) for row in held.select("id", "text").collect()) == expected
+        spark_lake.close()
+        assert expire.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) == 1
+        assert in_lake(spark) == in_table(table)

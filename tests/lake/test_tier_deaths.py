@@ -1,0 +1,80 @@
+"""Where dead rows lie: offset indexes of data files, and the delete files written from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from lakestore.errors import Corrupt
+from lakestore.rows.offsets import OffsetSet
+from lakestore_tiering.dead_rows import OffsetIndexes, by_bucket
+from lakestore_tiering.iceberg_java import Bounds, LakeFile
+from lakestore_tiering.position_deletes import vector
+from lakestore_tiering.record import Record
+
+
+def write(folder: Path, name: str, rows: list[tuple[int, int]], *, bounds: bool = True) -> LakeFile:
+    buckets, offsets = [row[0] for row in rows], [row[1] for row in rows]
+    path = folder / name
+    pq.write_table(
+        pa.table({"__bucket": pa.array(buckets, pa.int32()), "__offset": pa.array(offsets, pa.int64())}), path
+    )
+    made = Bounds((min(buckets), max(buckets)), (min(offsets), max(offsets))) if bounds else None
+    return LakeFile(f"file:{path}", len(rows), path.stat().st_size, made, None)
+
+
+def dead(**offsets: list[int]) -> dict[int, OffsetSet]:
+    return {int(name[1:]): OffsetSet(np.array(sorted(values), dtype=np.int64)) for name, values in offsets.items()}
+
+
+def test_dead_rows_are_found_in_unsorted_files(tmp_path: Path) -> None:
+    files = [
+        write(tmp_path, "a", [(1, 7), (0, 3), (0, 9), (1, 0)]),
+        write(tmp_path, "b", [(0, 10), (0, 11), (2, 5)], bounds=False),
+        write(tmp_path, "c", [(0, 100)]),
+    ]
+    found = OffsetIndexes().find(files, dead(b0=[3, 11, 50], b1=[0], b2=[5]))
+    assert [(part.file.path[-1], part.positions.tolist()) for part in found] == [("a", [1, 3]), ("b", [1, 2])]
+    assert {b: o.tolist() for b, o in by_bucket([part.keys for part in found]).items()} == {0: [3, 11], 1: [0], 2: [5]}
+
+
+def test_indexes_are_let_go_when_they_take_too_much(tmp_path: Path) -> None:
+    files = [write(tmp_path, str(i), [(0, i * 10 + j) for j in range(10)]) for i in range(5)]
+    indexes = OffsetIndexes(bytes_max=200)
+    for _ in range(2):
+        assert len(indexes.find(files, dead(b0=[0, 15, 49]))) == 3
+    assert indexes.nbytes <= 200
+
+
+def test_damage_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Corrupt, match="holds a row twice"):
+        OffsetIndexes().of(write(tmp_path, "a", [(0, 1), (1, 1), (0, 1)]))
+    short = write(tmp_path, "b", [(0, 1)])
+    short.rows = 2
+    with pytest.raises(Corrupt, match="has 1 rows where its manifest says 2"):
+        OffsetIndexes().of(short)
+    with pytest.raises(Corrupt, match="cannot be read"):
+        OffsetIndexes().of(LakeFile(f"file:{tmp_path}/none", 1, 1, None, None))
+
+
+@given(st.sets(st.integers(0, 1 << 40), min_size=1))
+def test_vectors_are_as_the_specification_says(positions: set[int]) -> None:
+    data = vector(np.array(sorted(positions), dtype=np.int64))
+    assert int.from_bytes(data[:4], "big") == len(data) - 8
+    assert data[4:8] == bytes([0xD1, 0xD3, 0x39, 0x64])
+    assert set(BitMap64.deserialize(data[8:-4])) == positions
+
+
+def test_records_survive_their_summary() -> None:
+    record = Record(3, (1, 2), (5, 6), ((1 << 64) - 1, 0), 99, 4)
+    assert Record.parse(record.summary()) == record
+    assert Record.parse({"operation": "append"}) is None
+    with pytest.raises(Corrupt):
+        Record.parse({**record.summary(), "lakestore.live-sum": "x"})

@@ -1,0 +1,119 @@
+"""`lakestore changes --to kafka` under kill -9 of sink, server and broker: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.connect.events import Encoder
+from tests.support.kafka import KafkaProcess, read_committed
+from tests.support.process import ServerProcess, free_port
+
+TOPIC, KEYS = "orders.changes", 300
+ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
+Place = tuple[int, int]
+
+
+class _Writer(threading.Thread):
+    """Inserts, updates and deletes without a pause, over the server's restarts."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(daemon=True)
+        self._address, self._chance = address, random.Random(7)
+        self.done = threading.Event()
+        self.commits = 0
+
+    def run(self) -> None:
+        with ls.connect(self._address) as lake:
+            orders = lake.table("shop.orders")
+            while not self.done.is_set():
+                ids = self._chance.sample(range(KEYS), 20)
+                orders.upsert([{"id": key, "note": f"note {self.commits}"} for key in ids])
+                orders.delete([{"id": key} for key in ids[:3]])
+                self.commits += 1
+                time.sleep(0.005)
+
+
+def _sink(address: str, kafka: KafkaProcess, errors: Path, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "lakestore", "changes", "shop.orders", "--server", address, "--to", "kafka"]
+    with errors.open("a") as file:
+        return subprocess.Popen([*command, "--bootstrap", kafka.address, "--topic", TOPIC, *more], stderr=file)
+
+
+def _by_key(pairs: list[tuple[bytes | None, bytes | None]]) -> dict[bytes | None, list[tuple[str, Place, Any]]]:
+    """Per key what happened, each named by its bucket and offset."""
+    found = defaultdict(list)
+    for key, value in pairs:
+        if value is not None:
+            event = json.loads(value)
+            place = event["source"]["bucket"], event["source"]["offset"]
+            found[key].append((event["op"], place, event["after"]))
+    return dict(found)
+
+
+def _changelog(lake: ls.Lake) -> list[tuple[bytes | None, bytes | None]]:
+    encoder = Encoder(lake, "debezium")
+    pairs: list[tuple[bytes | None, bytes | None]] = []
+    for batch in lake.changes(["shop.orders"], until="now", before_images=True):
+        for events in encoder.events(batch):
+            assert events.keys is not None
+            pairs += zip(events.keys.to_pylist(), events.values.to_pylist(), strict=True)
+    return pairs
+
+
+def _killed(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait(30)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_topic_holds_the_changelog_whatever_is_killed(tmp_path: Path) -> None:
+    port, chance, errors = free_port(), random.Random(time.time_ns()), tmp_path / "sink.log"
+    with KafkaProcess(tmp_path / "kafka") as kafka:
+        server = ServerProcess(tmp_path / "data", port=port)
+        with ls.connect(server.address) as lake:
+            lake.create_table("shop.orders", ORDERS, primary_key=["id"])
+        writer = _Writer(server.address)
+        writer.start()
+        for number in range(4):
+            sink = _sink(server.address, kafka, errors, "-f")
+            time.sleep(2.5 + 2.0 * chance.random())
+            if number == 1:
+                server.kill()
+                server = ServerProcess(tmp_path / "data", port=port)
+                time.sleep(1.0)
+            if number == 2:
+                kafka.kill_and_restart()
+                time.sleep(1.0)
+            _killed(sink)
+        writer.done.set()
+        writer.join(60)
+        sink = _sink(server.address, kafka, errors, "-f")
+        time.sleep(3.0)
+        sink.send_signal(signal.SIGTERM)
+        assert sink.wait(60) == 0, errors.read_text()
+        assert _sink(server.address, kafka, errors, "--until", "now").wait(60) == 0, errors.read_text()
+        written = [(message.key(), message.value()) for message in read_committed(kafka.address, TOPIC)]
+        with ls.connect(server.address) as lake:
+            assert _by_key(written) == _by_key(_changelog(lake))
+            last = {key: events[-1] for key, events in _by_key(written).items()}
+            live = sorted((row["id"], row["note"]) for _, _, row in last.values() if row is not None)
+            rows = lake.table("shop.orders").scan().to_arrow().to_pylist()
+            assert live == sorted((row["id"], row["note"]) for row in rows)
+        server.stop()
+    said = errors.read_text()
+    assert "Traceback" not in said
+    assert writer.commits > 100

@@ -1,0 +1,344 @@
+"""Both ports with tokens, rights and real certificates: who may does, who may not is told so and learns nothing."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pyarrow as pa
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import ForbiddenError, OAuthError, UnauthorizedError
+
+import lakestore as ls
+from lakestore.client.transport import connect as transport_to
+from lakestore.errors import Denied, Invalid, LakestoreError, NotAuthenticated, NotFound, PlanExpired, Unavailable
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings, Tls
+from tests.support.certificates import Authority, Signed
+from tests.support.rights import token_of, write_auth
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+PRINCIPALS = {
+    "root": {"*": ["admin"]},
+    "etl": {"shop.*": ["read", "write"]},
+    "report": {"shop.orders": ["read"]},
+    "spark": {"*": ["tier"]},
+    "other": {"web.*": ["read", "write"]},
+    "new": {},
+}
+WAIT_SECONDS = 30.0
+
+
+@dataclass
+class World:
+    """A server with TLS and rights, and its authority."""
+
+    server: Server
+    auth: Path
+    authority: Authority
+    client: Signed
+
+    @property
+    def address(self) -> str:
+        return self.server.about["grpc"]
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.server.about['http']}"
+
+    def lake(self, name: str, token: str = "") -> ls.Lake:
+        """Connected as a principal, with the client certificate of `etl`."""
+        tls = ls.TLS(ca=self.authority.cert, cert=self.client.cert, key=self.client.key)
+        return ls.connect(self.address, token=token or token_of(name), tls=tls)
+
+    def http(self, name: str = "", **given: Any) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token_of(name)}"} if name else {}
+        context = ssl.create_default_context(cafile=str(self.authority.cert))
+        return httpx.Client(base_url=self.url, headers=headers, verify=context, timeout=WAIT_SECONDS, **given)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("security")
+    authority = Authority(folder)
+    own = authority.sign("server")
+    auth = write_auth(folder / "auth.yaml", PRINCIPALS)
+    tls = Tls(cert=str(own.cert), key=str(own.key), client_ca=str(authority.cert))
+    server = Server(Settings(folder / "data", port=0, http_port=0, auth=str(auth), tls=tls))
+    server.start()
+    made = World(server, auth, authority, authority.sign("etl"))
+    with made.lake("root") as lake:
+        for name in ("shop.orders", "shop.items", "web.clicks"):
+            lake.create_table(name, SCHEMA, primary_key=["id"], buckets=1)
+            lake.table(name).upsert([{"id": 1, "v": name}])
+    yield made
+    server.close()
+
+
+def test_each_principal_does_what_it_may_and_nothing_else(world: World) -> None:
+    with world.lake("etl") as lake:
+        lake.table("shop.items").upsert([{"id": 2, "v": "x"}])
+        assert lake.table("shop.orders").scan().count() == 1
+        for call in (
+            lambda: lake.table("web.clicks"),
+            lambda: lake.drop_table("shop.orders"),
+            lambda: lake.create_table("shop.more", SCHEMA),
+            lambda: lake.transport.acquire_tierer(pb.TiererRequest(holder="x")),
+        ):
+            with pytest.raises(Denied, match="etl has no right"):
+                call()
+    with world.lake("report") as lake:
+        orders = lake.table("shop.orders")
+        assert orders.lookup([{"id": 1}]).to_pylist()[0]["v"] == "shop.orders"
+        with pytest.raises(Denied):
+            orders.upsert([{"id": 9, "v": "x"}])
+        with pytest.raises(Denied):
+            list(lake.transport.changes(pb.ChangesRequest(tables=["shop.orders", "shop.items"], until="now")))
+    with world.lake("new") as lake:
+        assert lake.tables() == []
+
+
+def test_writes_to_several_tables_need_all_rights_and_leave_nothing_behind(world: World) -> None:
+    with world.lake("etl") as lake, world.lake("root") as root:
+        commit = ls.Commit(root)
+        commit.upsert("shop.orders", [{"id": 7, "v": "x"}])
+        commit.upsert("web.clicks", [{"id": 7, "v": "x"}])
+        for producer in ("", "loader"):
+            request = pb.CommitRequest(changes=commit._changes, producer=producer, sequence=1)
+            with pytest.raises(Denied, match=r"web\.clicks"):
+                lake.transport.commit(request)
+            answers = list(lake.transport.write(iter([request])))
+            assert [answer.error.kind for answer in answers] == ["Denied"]
+    with world.lake("root") as lake:
+        assert lake.table("shop.orders").scan(where="id = 7").count() == 0
+
+
+def test_lists_hold_what_a_principal_may_know_of(world: World) -> None:
+    seen = {}
+    for name in ("root", "etl", "report", "other", "new"):
+        with world.lake(name) as lake, world.http(name) as http:
+            named = [table.name for table in lake.tables()]
+            status = lake.transport.status(pb.StatusRequest()).status
+            spaces = [space for (space,) in http.get("/iceberg/v1/namespaces").json()["namespaces"]]
+            found = [http.get(f"/iceberg/v1/namespaces/{space}/tables").json()["identifiers"] for space in spaces]
+            listed = [f"{each['namespace'][0]}.{each['name']}" for part in found for each in part]
+            assert sorted(listed) == named
+            page = http.get("/").text
+            for table in ("shop.orders", "shop.items", "web.clicks"):
+                assert (table in status) == (table in page) == (table in named)
+            seen[name] = named
+    assert seen == {
+        "root": ["shop.items", "shop.orders", "web.clicks"],
+        "etl": ["shop.items", "shop.orders"],
+        "report": ["shop.orders"],
+        "other": ["web.clicks"],
+        "new": [],
+    }
+
+
+def test_without_a_valid_token_there_is_nothing(world: World) -> None:
+    with world.lake("root", "lakestore_nonsense") as lake:
+        for call in (lake.tables, lambda: lake.table("shop.orders"), lambda: lake.transport.status(pb.StatusRequest())):
+            with pytest.raises(NotAuthenticated):
+                call()
+        with pytest.raises(NotAuthenticated):
+            list(lake.transport.changes(pb.ChangesRequest(tables=["shop.orders"], until="now")))
+    with world.http() as http:
+        for path in ("/", "/metrics", "/iceberg/v1/config", "/iceberg/v1/namespaces", "/absent", "/iceberg/v1/absent"):
+            answer = http.get(path)
+            assert answer.status_code == 401, path
+            assert "www-authenticate" in answer.headers
+        assert http.post("/iceberg/v1/namespaces", content=b"x" * 10_000_000).status_code == 401
+        assert http.get("/healthz").status_code == 200
+        assert http.get("/", auth=("report", token_of("report"))).status_code == 200
+        assert http.post("/iceberg/v1/namespaces", auth=("root", token_of("root")), json={}).status_code == 401
+    with world.http("report") as http:
+        assert http.get("/metrics").status_code == 403
+        assert http.get("/iceberg/v1/absent").status_code == 404
+    with world.http("root") as http:
+        assert http.get("/metrics").status_code == 200
+
+
+def test_a_client_certificate_is_a_principal_and_a_strangers_is_not(world: World, tmp_path: Path) -> None:
+    with ls.connect(world.address, tls=ls.TLS(world.authority.cert, world.client.cert, world.client.key)) as lake:
+        assert [table.name for table in lake.tables()] == ["shop.items", "shop.orders"]
+    unknown = world.authority.sign("unknown")
+    with ls.connect(world.address, tls=ls.TLS(world.authority.cert, unknown.cert, unknown.key)) as lake:
+        with pytest.raises(NotAuthenticated):
+            lake.tables()
+    stranger = Authority(tmp_path, "stranger")
+    forged = stranger.sign("etl")
+    for tls in (ls.TLS(world.authority.cert, forged.cert, forged.key), ls.TLS(world.authority.cert)):
+        with ls.connect(world.address, token=token_of("root"), tls=tls) as lake, pytest.raises(Unavailable):
+            lake.tables()
+    with ls.connect(world.address, token=token_of("root"), tls=ls.TLS(stranger.cert)) as lake:
+        with pytest.raises(Unavailable):
+            lake.tables()
+    context = ssl.create_default_context(cafile=str(world.authority.cert))
+    context.load_cert_chain(world.client.cert, world.client.key)
+    with httpx.Client(base_url=world.url, verify=context) as http:
+        assert http.get("/iceberg/v1/namespaces").json() == {"namespaces": [["shop"]]}
+
+
+def test_plain_text_to_a_tls_port_is_nothing(world: World) -> None:
+    with ls.connect(world.address, token=token_of("root"), tls=False) as lake, pytest.raises(Unavailable):
+        lake.tables()
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(world.url.replace("https", "http"))
+
+
+def test_producers_and_leases_belong_to_their_principal(world: World) -> None:
+    with world.lake("etl") as etl, world.lake("other") as other, world.lake("root") as root:
+        first = etl.transport.open_producer(pb.OpenProducerRequest(producer="loader"))
+        assert other.transport.open_producer(pb.OpenProducerRequest(producer="loader")).epoch == first.epoch == 1
+        change = pb.Change(table="shop.orders", kind=pb.UPSERT)
+        assert etl.transport.open_producer(pb.OpenProducerRequest(producer="loader")).epoch == 2
+        assert root.transport.open_producer(pb.OpenProducerRequest(producer="etl/loader")).epoch == 3
+        with pytest.raises(LakestoreError) as refusal:
+            etl.transport.commit(pb.CommitRequest(changes=[change], producer="loader", epoch=2, sequence=1))
+        assert refusal.value.applied == "no"
+        plan = etl.transport.plan(pb.PlanRequest(tables=["shop.orders"], lease_seconds=60))
+        uuid = etl.table("shop.orders").definition.uuid
+        assert list(etl.transport.fetch(pb.FetchRequest(table_uuid=uuid, end=1, lease=plan.lease)))
+        for lake in (other, root):
+            for call in (lake.transport.renew_lease, lake.transport.release_lease):
+                with pytest.raises(PlanExpired):
+                    call(pb.LeaseRequest(lease=plan.lease, seconds=60))
+        with pytest.raises(Denied):
+            list(other.transport.fetch(pb.FetchRequest(table_uuid=uuid, end=1)))
+        assert etl.transport.renew_lease(pb.LeaseRequest(lease=plan.lease, seconds=60)).seconds == 60
+
+
+def test_a_subscription_belongs_to_its_principal(world: World) -> None:
+    def names(lake: ls.Lake) -> list[str]:
+        return [each.name for each in lake.subscriptions()]
+
+    with world.lake("etl") as etl, world.lake("report") as report, world.lake("root") as root:
+        batch, same_name = (
+            next(lake.table("shop.orders").changes(subscription="daily", until="now")) for lake in (etl, report)
+        )
+        next(root.table("web.clicks").changes(subscription="plain", until="now"))
+        before = {each.name: each.token for each in root.subscriptions()}
+        assert list(before) == ["etl/daily", "plain", "report/daily"]
+        with world.lake("other") as other:
+            for lake, taken in ((report, "etl/daily"), (other, "daily"), (other, "etl/daily"), (other, "plain")):
+                asked = pb.AckRequest(subscription=taken, epoch=1, token=batch.token)
+                for call in (lake.transport.ack, lambda r, lake=lake: lake.drop_subscription(r.subscription)):
+                    with pytest.raises(NotFound):
+                        call(pb.AckRequest.FromString(asked.SerializeToString()))
+            assert (names(etl), names(report), names(other)) == (["daily"], ["daily"], [])
+            with pytest.raises(Denied):
+                list(other.transport.changes(pb.ChangesRequest(tables=["shop.orders"], subscription="daily")))
+        assert {each.name: each.token for each in root.subscriptions()} == before, "nothing of others was moved"
+        batch.ack()
+        after = {each.name: each.token for each in root.subscriptions()}
+        assert after == {**before, "etl/daily": batch.token}
+        assert before["etl/daily"] != batch.token
+        same_name.ack()
+        root.drop_subscription("etl/daily")
+        assert (names(etl), names(report)) == ([], ["daily"])
+        with pytest.raises(NotFound):
+            batch.ack()
+
+
+def eventually(check: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_SECONDS
+    while not check():
+        assert time.monotonic() < until, "it never came to be"
+        time.sleep(0.05)
+
+
+def test_a_right_taken_away_ends_a_stream_and_a_token_taken_away_ends_all(world: World) -> None:
+    def is_refused(lake: ls.Lake) -> bool:
+        try:
+            lake.tables()
+        except NotAuthenticated:
+            return True
+        return False
+
+    with world.lake("report") as lake, world.lake("root") as root:
+        stream = lake.transport.changes(pb.ChangesRequest(tables=["shop.orders"], start="earliest"))
+        next(stream)
+        try:
+            write_auth(world.auth, {**PRINCIPALS, "report": {"shop.items": ["read"]}})
+            eventually(lambda: [table.name for table in lake.tables()] == ["shop.items"])
+            root.table("shop.orders").upsert([{"id": 50, "v": "unseen"}])
+            with pytest.raises(Denied):
+                for _ in stream:
+                    pass
+            write_auth(world.auth, {name: grants for name, grants in PRINCIPALS.items() if name != "report"})
+            eventually(lambda: is_refused(lake))
+        finally:
+            write_auth(world.auth, PRINCIPALS)
+            eventually(lambda: not is_refused(lake))
+
+
+def catalog(world: World, monkeypatch: pytest.MonkeyPatch, **properties: str) -> RestCatalog:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(world.authority.cert))
+    endpoint = f"{world.url}/iceberg"
+    tokens = f"{endpoint}/v1/oauth/tokens"
+    return RestCatalog("lake", uri=endpoint, **{"oauth2-server-uri": tokens, **properties})
+
+
+def test_pyiceberg_reads_and_is_refused_by_its_own_errors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for properties in ({"credential": f"report:{token_of('report')}"}, {"token": token_of("report")}):
+        lake = catalog(world, monkeypatch, **properties)
+        assert lake.list_tables("shop") == [("shop", "orders")]
+        orders = lake.load_table("shop.orders")
+        with pytest.raises(ForbiddenError):
+            lake.load_table("shop.items")
+        with pytest.raises(ForbiddenError):
+            orders.transaction().set_properties(a="b").commit_transaction()
+        with pytest.raises(ForbiddenError):
+            lake.drop_table("shop.orders")
+    with pytest.raises((OAuthError, UnauthorizedError)):
+        catalog(world, monkeypatch, credential="report:nonsense")
+    with pytest.raises(UnauthorizedError):
+        catalog(world, monkeypatch, token="nonsense").list_namespaces()
+
+
+def test_maintenance_needs_tier(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = catalog(world, monkeypatch, credential=f"spark:{token_of('spark')}")
+    orders = lake.load_table("shop.orders")
+    orders.transaction().set_properties(a="b").commit_transaction()
+    assert orders.refresh().properties["a"] == "b"
+
+
+def test_a_token_is_not_sent_in_the_clear_unless_asked_for() -> None:
+    with pytest.raises(Invalid, match="in the clear"):
+        ls.connect("example.org:7340", token="x")
+    ls.connect("example.org:7340", token="x", tls=False).close()
+    assert "secret" not in repr(transport_to("localhost:1").credentials)
+
+
+def test_health_is_open_and_reflection_is_not(world: World) -> None:
+    keys = grpc.ssl_channel_credentials(
+        world.authority.cert.read_bytes(), world.client.key.read_bytes(), world.client.cert.read_bytes()
+    )
+    unknown = world.authority.sign("nobody")
+    strange = grpc.ssl_channel_credentials(
+        world.authority.cert.read_bytes(), unknown.key.read_bytes(), unknown.cert.read_bytes()
+    )
+    asked = reflection_pb2.ServerReflectionRequest(list_services="")
+    with grpc.secure_channel(world.address, strange) as channel:
+        assert health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)
+        assert next(iter(watch)).status == 1
+        watch.cancel()
+        with pytest.raises(grpc.RpcError) as refusal:
+            list(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([asked]), timeout=10))
+        assert refusal.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    with grpc.secure_channel(world.address, keys) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        names = next(iter(stub.ServerReflectionInfo(iter([asked]), timeout=10))).list_services_response.service
+        assert "lakestore.v1.Lakestore" in {name.name for name in names}

@@ -1,0 +1,143 @@
+"""An acknowledgement of a shared subscription that counts for some of its buckets only: who is told what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakestore as ls
+from lakestore.client.changes import ChangeBatch, ChangeStream
+from lakestore.client.shared_position import Share
+from lakestore.errors import Fenced, Unavailable, error_of
+from lakestore.model.token import Part, Token
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
+from lakestore_server.changes.shared.group import Shared
+from tests.support.kept import SCHEMA, Kept
+from tests.support.sharing import Consumer, buckets, values
+
+NAME, BUCKETS, REBALANCE = "t.log", 4, 30.0
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    running = Kept(tmp_path, rebalance_seconds=REBALANCE)
+    running.lake.create_table(NAME, SCHEMA, buckets=BUCKETS, bucket_key=["v"])
+    yield running
+    running.close()
+
+
+class Cut:
+    """A transport whose stream breaks when it is told to."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._transport, self.breaks = kept.lake.transport, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
+        """As the server's."""
+        messages = self._transport.changes(request)
+        try:
+            for message in messages:
+                yield message
+                if self.breaks:
+                    self.breaks = False
+                    raise Unavailable("cut", applied="no")
+        finally:
+            messages.close()  # type: ignore[attr-defined]
+
+
+def rows_of(batch: ChangeBatch, which: set[int]) -> list[int]:
+    found = batch.to_arrow()
+    pairs = zip(found["__bucket"].to_pylist(), found["v"].to_pylist(), strict=True)
+    return [v for bucket, v in pairs if bucket in which]
+
+
+def test_what_counted_does_not_come_again_after_a_reconnect_and_what_was_refused_does(kept: Kept) -> None:
+    cut: Any = Cut(kept)
+    end = Token(kept.server.engine.timeline, kept.server.engine.view.lsn + 6)
+    asked: dict[str, Any] = {"subscription": "s", "member": "m", "session": 7, "lake_snapshot": True}
+    stream = ChangeStream(cut, pb.ChangesRequest(tables=[NAME], start="earliest", until=str(end), **asked))
+    kept.append(NAME, *range(40))
+    first = next(stream)
+    assert buckets([first]) == set(range(BUCKETS))
+    kept.append(NAME, *range(40, 80))
+    second = next(stream)
+    other = Consumer(kept, "other", 9, [NAME], name="s")
+    other.connect()
+    kept.clock.advance(REBALANCE)
+    taken = buckets(other.poll())
+    assert 0 < len(taken) < BUCKETS
+    with pytest.raises(Fenced) as refused:
+        first.ack()
+    assert refused.value.buckets == tuple((NAME, bucket) for bucket in sorted(taken))
+    other.disconnect()
+    kept.clock.advance(2)
+    cut.breaks = True
+    kept.append(NAME, 80)
+    assert kept.server.engine.view.lsn == end.lsn, "three commits, two openings and an acknowledgement"
+    again = list(stream)
+    assert sorted(values(again)) == sorted([*rows_of(first, taken), *rows_of(second, taken), 80])
+
+
+def test_a_share_gives_refused_buckets_again_until_an_acknowledgement_of_them_counts() -> None:
+    def text(*ends: int) -> str:
+        return str(Token("x", 0, ("t",), parts=tuple(Part(0, bucket, 0, end) for bucket, end in enumerate(ends))))
+
+    share = Share()
+    assert share.begun(text(5, 5)) == []
+    share.acked(text(5, 5), {1})
+    assert share.begun(text(9, 9)) == [1]
+    assert share.begun(text(9, 9)) == [1], "one message of the new reading may still be of the old one"
+    share.acked(text(9, 9))
+    assert share.begun(text(12, 12)) == []
+
+
+def test_the_error_names_all_buckets_and_its_sentence_a_few(kept: Kept) -> None:
+    kept.lake.create_table("t.wide", SCHEMA, buckets=300, bucket_key=["v"])
+    kept.append("t.wide", *range(3_000))
+    a, b = (Consumer(kept, name, i, ["t.wide"]) for i, name in enumerate("ab", 1))
+    a.connect()
+    (sent,) = a.poll()
+    a.disconnect()
+    kept.clock.advance(2)
+    b.connect()
+    taken = buckets(b.poll())
+    assert len(taken) > 250
+    with pytest.raises(Fenced, match=rf"bucket \d+ of t.wide and {len(taken) - 8} more now") as refused:
+        a.ack(sent)
+    assert refused.value.buckets == tuple(("t.wide", bucket) for bucket in sorted(taken))
+
+
+def test_buckets_cross_the_wire_beside_what_older_clients_read() -> None:
+    error = error_of("Fenced", "no", buckets=[("t.a", 1), ("t.a", 7), ("t.b", 0)])
+    packed = dict(rpc.pack_error(error))
+    assert packed[rpc.ERROR_KEY] == b'["Fenced", "no", "no"]'
+    told = rpc.unpack_error(packed, "FAILED_PRECONDITION", "")
+    assert isinstance(told, Fenced)
+    assert told.buckets == (("t.a", 1), ("t.a", 7), ("t.b", 0))
+    plain = rpc.unpack_error(dict(rpc.pack_error(Fenced("stop"))), "FAILED_PRECONDITION", "")
+    assert isinstance(plain, Fenced)
+    assert plain.buckets == ()
+
+
+def test_an_error_that_names_thousands_of_buckets_reaches_a_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = [(NAME, bucket) for bucket in range(60_000)]
+
+    def refuses(*_: object) -> None:
+        raise error_of("Fenced", "no", buckets=named)
+
+    monkeypatch.setattr(Shared, "ack", refuses)
+    kept = Kept(tmp_path, ports=True)
+    token = str(Token(kept.server.engine.timeline, 0, parts=()))
+    with ls.connect(kept.server.about["grpc"]) as lake, pytest.raises(Fenced) as refused:
+        lake.transport.ack(pb.AckRequest(subscription="s", member="m", session=1, token=token))
+    assert list(refused.value.buckets) == named
+    kept.close()

@@ -1,0 +1,431 @@
+"""Streams of a shared subscription: several tables, filters, old rows in the lake, connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import lakestore as ls
+from lakestore import aio
+from lakestore.cli.main import cli
+from lakestore.client.changes import ChangeBatch, ChangeStream
+from lakestore.client.shared_position import Share
+from lakestore.errors import Fenced, Invalid, PositionExpired, Unavailable
+from lakestore.limits import Limits
+from lakestore.model.token import Part, Place, Token
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.state.subscription import NO_CUT, Mark, Subscription
+from tests.support.kept import DAY, SCHEMA, Kept
+from tests.support.log_tierer import LogTierer
+from tests.support.sharing import Consumer, buckets, values
+
+NAME, OTHER = "t.log", "t.other"
+KEYED = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    running = Kept(tmp_path, limits=Limits(read_batch_bytes=600, changes_batch_rows=5))
+    running.lake.create_table(NAME, SCHEMA, buckets=3, bucket_key=["v"])
+    yield running
+    running.close()
+
+
+def keyed(kept: Kept) -> ls.Table:
+    return kept.lake.create_table(OTHER, KEYED, primary_key=["id"], buckets=2)
+
+
+def shared(kept: Kept, *tables: str, member: str = "m", start: str = "earliest", **options: Any) -> ChangeStream:
+    asked = {"subscription": "s", "shared": True, "member": member, "until": "now", **options}
+    return kept.lake.changes(list(tables or [NAME]), start, **asked)
+
+
+def places(batches: list[ChangeBatch]) -> list[tuple[str, int, int]]:
+    found = [(b.name, b.table["__bucket"].to_pylist(), b.table["__offset"].to_pylist()) for b in batches]
+    return [(name, bucket, offset) for name, some, more in found for bucket, offset in zip(some, more, strict=True)]
+
+
+def test_several_tables_are_shared_bucket_by_bucket(kept: Kept) -> None:
+    other = keyed(kept)
+    kept.append(NAME, *range(30))
+    other.upsert([{"id": i, "v": i} for i in range(30)])
+    a, b = (Consumer(kept, name, i, [NAME, OTHER]) for i, name in enumerate("ab", 1))
+    a.connect()
+    b.connect()
+    mine, theirs = a.poll(), b.poll()
+    counts = [len({(name, bucket) for name, bucket, _ in places(batches)}) for batches in (mine, theirs)]
+    assert sorted(counts) == [2, 3]
+    assert len(set(places(mine + theirs))) == 60 == len(places(mine + theirs))
+    for consumer, batches in ((a, mine), (b, theirs)):
+        for batch in batches:
+            consumer.ack(batch)
+    assert kept.lake.subscriptions()[0].behind == 0
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_a_batch_cut_to_fit_acknowledges_whole_commits_only(kept: Kept, images: bool) -> None:
+    other = keyed(kept)
+    for n in range(4):
+        other.upsert([{"id": i, "v": n} for i in range(40)])
+    ends = {b: [int(end) for end in log.commits(0, log.head).end] for b, log in enumerate(kept.state(OTHER).logs)}
+    batches = list(shared(kept, OTHER, before_images=images))
+    assert len(batches) > 4
+    seen: dict[int, int] = {}
+    for i, batch in enumerate(batches):
+        for part in Token.parse(batch.token).parts or ():
+            assert part.end in (0, *ends[part.bucket]), "a position inside a commit"
+            later = [offset for _, bucket, offset in places(batches[i + 1 :]) if bucket == part.bucket]
+            assert min(later, default=part.end) >= part.end, "what comes later is not acknowledged"
+            seen[part.bucket] = part.end
+    assert seen == {b: log.head for b, log in enumerate(kept.state(OTHER).logs)}
+
+
+@pytest.mark.parametrize("start", ["earliest", "snapshot"])
+def test_acknowledging_some_batches_of_a_cut_stream_and_opening_it_again_loses_nothing(kept: Kept, start: str) -> None:
+    other = keyed(kept)
+    for n in range(3):
+        other.upsert([{"id": i, "v": n} for i in range(40)])
+    live: dict[int, int] = {}
+    for acked in (1, 2, 3, 1 << 30):
+        for i, batch in enumerate(shared(kept, OTHER, start=start)):
+            if i >= acked:
+                break
+            live.update(zip(batch.table["id"].to_pylist(), batch.table["v"].to_pylist(), strict=True))
+            batch.ack()
+        kept.clock.advance(2)
+    assert live == dict.fromkeys(range(40), 2)
+    (held,) = kept.lake.subscriptions()
+    assert (held.behind, held.snapshot) == (0, False)
+
+
+def test_a_filter_lets_marks_go_over_what_it_leaves_out(kept: Kept) -> None:
+    kept.append(NAME, *range(30))
+    stream = shared(kept, where="v < 5", until=None)
+    got = [next(stream)]
+    while sum(map(len, got)) < 5:
+        got.append(next(stream))
+    for batch in got:
+        batch.ack()
+    kept.append(NAME, *range(30, 60), 1)
+    got = [next(stream)]
+    assert values(got) == [1]
+    got[0].ack()
+    stream.close()
+    kept.clock.advance(2)
+    kept.append(NAME, *range(60, 90))
+    consumer = Consumer(kept, "m", 1, [NAME], name="s")
+    consumer.connect()
+    assert set(values(consumer.poll())) <= set(range(5, 90)), "what was acknowledged does not come again"
+
+
+def test_marks_go_over_an_empty_snapshot_by_themselves(kept: Kept) -> None:
+    stream = shared(kept, start="snapshot", until=None, member="one")
+    kept.append(NAME, 1)
+    batch = next(stream)
+    assert not batch.snapshot or values([batch]) == [1]
+    batch.ack()
+    kept.clock.advance(2)
+    kept.append(NAME, *range(2, 40))
+    for _ in range(2):
+        next(stream).ack()
+    stream.close()
+    kept.clock.advance(2)
+    for batch in shared(kept, member="two"):
+        batch.ack()
+    assert not kept.lake.subscriptions()[0].snapshot
+
+
+def test_a_snapshot_whose_old_part_is_in_the_lake_is_shared_too(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, ports=True)
+    kept.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"], retention={"bytes": 1})
+    tierer = LogTierer(kept.server, kept.lake.transport)
+    for i in range(4):
+        kept.append(NAME, *range(i * 10, i * 10 + 10))
+    tierer.flush(NAME)
+    kept.append(NAME, 100)
+    kept.run()
+    assert sum(kept.state(NAME).starts()) > 0
+    first = shared(kept, start="snapshot", member="a", until=None)
+    got = [next(first)]
+    while 100 not in values(got) or len(values(got)) < 41:
+        got.append(next(first))
+    assert sorted(values(got)) == [*range(40), 100]
+    for batch in got[:-1]:
+        batch.ack()
+    assert kept.lake.subscriptions()[0].snapshot, "these rows come in no order: the last batch acknowledges them"
+    got[-1].ack()
+    first.close()
+    kept.clock.advance(2)
+    kept.append(NAME, 101)
+    later = [batch for batch in shared(kept, member="b")]
+    assert values(later) == [101]
+    request = pb.ChangesRequest(
+        tables=[NAME], start="snapshot", until="now", subscription="other", member="m", session=1
+    )
+    with pytest.raises(PositionExpired, match="only in the lake"):
+        next(kept.lake.transport.changes(request))
+    kept.close()
+
+
+class Breaking:
+    """A transport whose streams break after one message."""
+
+    def __init__(self, kept: Kept, between: Any = None) -> None:
+        self._kept, self._between, self.left = kept, between, 3
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kept.lake.transport, name)
+
+    def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
+        """As the server's, for a while."""
+        messages = self._kept.lake.transport.changes(request)
+        try:
+            for message in messages:
+                yield message
+                if self.left:
+                    self.left -= 1
+                    raise Unavailable("cut", applied="no")
+        finally:
+            messages.close()  # type: ignore[attr-defined]
+            if self._between:
+                self._between()
+
+
+def broken(kept: Kept, between: Any = None) -> ChangeStream:
+    request = pb.ChangesRequest(
+        tables=[NAME], start="earliest", until="now", subscription="s", member="m", session=7, lake_snapshot=True
+    )
+    transport: Any = Breaking(kept, between)
+    return ChangeStream(transport, request)
+
+
+def test_one_that_comes_back_is_not_given_what_it_was_handed(kept: Kept) -> None:
+    kept.append(NAME, *range(40))
+    got = list(broken(kept))
+    assert sorted(values(got)) == list(range(40))
+    for batch in got:
+        batch.ack()
+    assert kept.lake.subscriptions()[0].behind == 0
+
+
+def test_what_another_consumer_acknowledged_meanwhile_is_not_acknowledged_twice(kept: Kept) -> None:
+    kept.append(NAME, *range(40))
+    seen: list[ChangeBatch] = []
+
+    def takes_over() -> None:
+        kept.clock.advance(2)
+        other = Consumer(kept, "other", 9, [NAME], name="s")
+        other.connect()
+        for batch in other.poll(1):
+            seen.append(batch)
+            other.ack(batch)
+        other.disconnect()
+        kept.clock.advance(2)
+
+    stream = broken(kept, takes_over)
+    first = next(stream)
+    rest = list(stream)
+    with pytest.raises(Fenced, match="another consumer of subscription 's'"):
+        first.ack()
+    theirs, mine = values(seen), values([first, *rest])
+    assert set(theirs) | set(mine) == set(range(40))
+    assert not set(values(rest)) & set(theirs), "they were acknowledged before this one came back"
+
+
+class Forgetful:
+    """A transport that loses the answers of the first acknowledgements, after which `then` happens."""
+
+    def __init__(self, kept: Kept, then: Callable[[], None], lost: int = 1) -> None:
+        self._kept, self._then, self._lost = kept, then, lost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kept.lake.transport, name)
+
+    def ack(self, request: pb.AckRequest) -> pb.AckAnswer:
+        """As the server's, but nobody hears of it."""
+        answer = self._kept.lake.transport.ack(request)
+        self._lost -= 1
+        if self._lost < 0:
+            return answer
+        self._then()
+        raise Unavailable("the connection is lost", applied="unknown")
+
+
+@pytest.mark.parametrize("acks", [False, True])
+def test_an_ack_whose_answer_is_lost_counts_or_is_said_to_be_unknown(kept: Kept, acks: bool) -> None:
+    for v in range(0, 40, 2):
+        kept.append(NAME, v, v + 1)
+    theirs: list[ChangeBatch] = []
+
+    def takes_over() -> None:
+        kept.restart()
+        other = Consumer(kept, "other", 9, [NAME], name="s")
+        other.connect()
+        theirs.extend(other.poll())
+        for batch in theirs if acks else ():
+            other.ack(batch)
+
+    request = pb.ChangesRequest(
+        tables=[NAME], start="earliest", until="now", subscription="s", member="m", session=7, lake_snapshot=True
+    )
+    transport: Any = Forgetful(kept, takes_over)
+    stream = ChangeStream(transport, request)
+    mine = next(stream)
+    if acks:
+        with pytest.raises(Fenced, match="may have counted") as refused:
+            mine.ack()
+        assert refused.value.applied == "unknown"
+    else:
+        mine.ack()
+    assert sorted(values([mine, *theirs])) == list(range(40)), "it counted: nobody is given these rows again"
+    assert kept.lake.subscriptions()[0].behind == (0 if acks else 40 - len(mine))
+
+
+def test_an_ack_that_is_refused_at_once_is_known_not_to_count(kept: Kept) -> None:
+    kept.append(NAME, *range(40))
+    stream = shared(kept)
+    batch = next(stream)
+    other = Consumer(kept, "m", 9, [NAME], name="s")
+    other.connect()
+    assert other.poll()
+    with pytest.raises(Fenced) as refused:
+        batch.ack()
+    assert refused.value.applied == "no"
+
+
+def test_a_share_knows_which_buckets_somebody_else_has_read() -> None:
+    def text(begin: int, end: int) -> str:
+        return str(Token("x", 0, ("t",), parts=(Part(0, 3, begin, end),)))
+
+    share = Share()
+    assert share.begun(text(0, 10)) == []
+    share.acked(text(0, 10))
+    assert share.begun(text(0, 20)) == [], "the same reading goes on"
+    assert share.begun(text(10, 20)) == [], "its own acknowledgement"
+    assert share.begun(text(15, 20)) == [3]
+
+
+def test_a_share_knows_when_somebody_else_has_read_a_bucket_and_left_it_where_it_was() -> None:
+    def text(run: int) -> str:
+        return str(Token("x", 0, ("t",), parts=(Part(0, 3, 0, 10, run=run),)))
+
+    share = Share()
+    assert share.begun(text(5)) == []
+    assert share.begun(text(0)) == [], "a server that was started again does not know of anybody"
+    assert share.begun(text(6)) == [3]
+    assert share.begun(text(6)) == []
+
+
+def test_a_mark_knows_what_the_session_that_moved_it_last_has_acknowledged() -> None:
+    mark, mine, other = Mark(30, by=1, since=20), 1, 2
+    assert mark.has(mine, 20, 25, NO_CUT)
+    assert mark.has(mine, 25, 30, NO_CUT)
+    assert not mark.has(mine, 20, 31, NO_CUT), "it has not come so far"
+    assert not mark.has(mine, 10, 25, NO_CUT), "somebody else may have moved it in between"
+    assert not mark.has(other, 20, 25, NO_CUT)
+    assert not Mark(30, cut=7, by=1, since=0).has(mine, 0, 30, NO_CUT), "the snapshot's end is behind its last row"
+
+
+def test_positions_of_all_kinds_are_written_and_read() -> None:
+    for token in (
+        Token("x", 5),
+        Token("x", 5, ("t",)),
+        Token("x", 5, ("t",), Place("t", 1, 7)),
+        Token("x", 0, ("t",), parts=()),
+        Token("x", 0, ("t", "u"), parts=(Part(1, 3, 4, 9), Part(0, 0, 1, 2, 77))),
+    ):
+        assert Token.parse(str(token)) == token
+
+
+def test_subscriptions_are_stored_as_before_unless_they_are_shared() -> None:
+    old = ["billing", ["t"], 9, ["t", 1, 4], 2, 77]
+    assert Subscription.from_list(old).as_list() == old
+    held = Subscription("billing", ("t",), 9, None, 2, 77, ((Mark(3), Mark(4, 9, 5, 1)),))
+    assert Subscription.from_list(held.as_list()) == held
+    assert held.marked(80, [[0, 0, 6, -1, 8, 3]]).marks == ((Mark(6, -1, 8, 3), Mark(4, 9, 5, 1)),)
+
+
+def test_tasks_of_an_event_loop_share_a_subscription(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, ports=True)
+    kept.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"])
+    kept.append(NAME, *range(40))
+
+    async def consume() -> list[int]:
+        found: list[int] = []
+        async with aio.connect(kept.server.about["grpc"]) as lake:
+            for member in ("a", "b"):
+                options: dict[str, Any] = {"subscription": "s", "shared": True, "member": member, "until": "now"}
+                async with lake.changes([NAME], **options) as stream:
+                    async for batch in stream:
+                        found += values([batch])
+                        await stream.ack(batch)
+        return found
+
+    assert sorted(asyncio.run(consume())) == list(range(40))
+    assert kept.lake.subscriptions()[0].behind == 0
+    kept.close()
+
+
+def test_the_command_line_shares_a_subscription_and_shows_who_does(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, ports=True)
+    kept.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"])
+    kept.append(NAME, *range(10))
+    server = ["--server", kept.server.about["grpc"]]
+    run = CliRunner()
+    one = ["changes", NAME, "--subscription", "s", "--shared", "--member", "w1", "--json", *server]
+    shown = run.invoke(cli, one)
+    assert shown.exit_code == 0, shown.output
+    assert sorted(json.loads(line)["v"] for line in shown.stdout.splitlines()) == list(range(10))
+    kept.clock.advance(2)
+    consumer = Consumer(kept, "w2", 1, [NAME], name="s")
+    consumer.connect()
+    kept.append(NAME, 10, 11)
+    assert len(values(consumer.poll())) == 2
+    listed = run.invoke(cli, ["subscriptions", *server])
+    assert "w2 (4 buckets, 2 behind)" in listed.output
+    refused = run.invoke(cli, ["changes", NAME, "--shared", *server])
+    assert "say --subscription NAME --shared" in str(refused.exception)
+    consumer.disconnect()
+    kept.close()
+
+
+def test_one_that_nobody_shares_any_more_is_forgotten_in_time(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, subscription_idle_seconds=7.0 * DAY)
+    kept.lake.create_table(NAME, SCHEMA, buckets=2, retention="1d")
+    consumer = Consumer(kept, "m", 1, [NAME], name="s")
+    consumer.connect()
+    kept.clock.advance(30 * DAY)
+    kept.run()
+    assert len(kept.lake.subscriptions()) == 1, "somebody is there"
+    consumer.disconnect()
+    kept.clock.advance(8 * DAY)
+    kept.run()
+    assert kept.lake.subscriptions() == []
+    kept.close()
+
+
+def test_a_member_and_its_position_are_what_they_say(kept: Kept) -> None:
+    kept.append(NAME, *range(9))
+    with pytest.raises(Invalid, match="at most 255"):
+        next(shared(kept, member="x" * 256))
+    with pytest.raises(Invalid, match="names the subscription and its session"):
+        next(kept.lake.transport.changes(pb.ChangesRequest(tables=[NAME], subscription="s", member="m")))
+    batch = next(shared(kept))
+    token = Token.parse(batch.token)
+    for parts, wrong in (
+        ((Part(0, 99, 0, 1),), "does not have"),
+        ((Part(1, 0, 0, 1),), "does not have"),
+        ((Part(0, 0, 0, 1 << 40),), "ahead"),
+        (None, "not one of subscription"),
+    ):
+        forged = str(Token(token.timeline, 0, token.tables, parts=parts))
+        with pytest.raises(Invalid, match=wrong):
+            kept.lake.transport.ack(pb.AckRequest(subscription="s", member="m", session=1, token=forged))
+    assert buckets([batch])

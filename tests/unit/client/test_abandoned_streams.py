@@ -1,0 +1,102 @@
+"""Streams that nobody listens to any more are let go, whenever the garbage collector finds them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.client.changes import ChangeStream
+from lakestore.union.cut import opened
+from lakestore_server.read.leases import Leases
+from tests.support.kept import HandClock
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def _abandon(table: ls.Table) -> None:
+    """A stream in a cycle with its user, as exceptions and objects make them."""
+
+    class User:
+        stream: ChangeStream
+        me: User
+
+    user = User()
+    user.stream, user.me = table.changes("earliest"), user
+    next(user.stream)
+
+
+@pytest.mark.timeout(30)
+def test_a_stream_is_not_ended_by_the_garbage_collector_in_the_middle_of_something_else(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        table = lake.create_table("t.a", SCHEMA)
+        table.append([{"id": 1}])
+        server = lake.transport._follow.__self__  # type: ignore[attr-defined]
+        bells = server._engine.bells
+        gc.disable()
+        try:
+            _abandon(table)
+            with bells._lock:
+                gc.collect()
+            assert bells._waiting
+        finally:
+            gc.enable()
+        list(table.changes("earliest", until="now"))
+        assert not bells._waiting
+
+
+def test_a_closed_stream_is_ended_at_once(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        table = lake.create_table("t.a", SCHEMA)
+        table.append([{"id": 1}])
+        bells = lake.transport._follow.__self__._engine.bells  # type: ignore[attr-defined]
+        stream = table.changes("earliest")
+        next(stream)
+        assert bells._waiting
+        stream.close()
+        assert not bells._waiting
+
+
+def _abandon_read(lake: ls.Lake) -> None:
+    """A read that holds a cut, in a cycle: a change stream that reads a snapshot from the lake is one by itself."""
+
+    def rows() -> Iterator[None]:
+        with opened(lake.transport, ["t.a"], None):
+            yield
+
+    class User:
+        rows: Iterator[None]
+        me: User
+
+    user = User()
+    user.rows, user.me = rows(), user
+    next(user.rows)
+
+
+@pytest.mark.timeout(30)
+def test_a_read_that_nobody_finishes_lets_its_lease_go_under_any_lock(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        lake.create_table("t.a", SCHEMA)
+        leases = lake.transport._follow.__self__._leases  # type: ignore[attr-defined]
+        gc.disable()
+        try:
+            _abandon_read(lake)
+            assert leases.count == 1
+            with leases._lock:
+                gc.collect()
+        finally:
+            gc.enable()
+        assert leases.count == 0
+
+
+def test_a_lease_that_a_stream_needs_is_nobody_elses_to_release() -> None:
+    leases = Leases(HandClock(), {}, 0.0)
+    leases.hold("rows 1 t", {}, {"t": (0,)})
+    leases.release("rows 1 t")
+    assert leases.count == 1
+    leases.leave("rows 1 t", 0)
+    assert leases.count == 0

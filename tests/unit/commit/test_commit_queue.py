@@ -1,0 +1,133 @@
+"""The commit queue: small work goes first, each producer's work in order, groups and room are bounded."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestore.errors import Exhausted
+from lakestore.limits import DEFAULT
+from lakestore.model.table import define
+from lakestore_server.commit.queue import SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
+from lakestore_server.commit.request import Change, Request
+from lakestore_server.index.keys import NO_KEYS
+
+TABLE = define("a.b", pa.schema([("v", pa.binary())]))
+
+
+def queue_of(**limits: int) -> CommitQueue:
+    return CommitQueue(replace(DEFAULT, **limits), lambda _: False, lambda: None)
+
+
+def request(producer: str, sequence: int, nbytes: int = 1) -> Request:
+    batch = pa.record_batch([pa.array([b"x" * nbytes])], names=["v"])
+    return Request(
+        (Change(TABLE, batch, np.zeros(1, dtype=np.int32), NO_KEYS, False, frozenset()),), producer, 1, sequence
+    )
+
+
+def names(work: object) -> list[tuple[str, int]]:
+    assert isinstance(work, list)
+    return [(each.producer, each.sequence) for each in work]
+
+
+def test_small_work_goes_before_a_bulk_load_of_others() -> None:
+    queue = queue_of(group_bytes=SMALL_BYTES_MAX)
+    for sequence in (1, 2, 3):
+        queue.put(request("bulk", sequence, SMALL_BYTES_MAX))
+    queue.put(request("small", 1))
+    assert names(queue.take()) == [("small", 1), ("bulk", 1)]
+    assert names(queue.take()) == [("bulk", 2)]
+
+
+def test_an_operation_has_its_own_turn_before_a_bulk_load() -> None:
+    queue = queue_of()
+    operation = Operation(lambda _state, _frame: None)
+    queue.put(request("bulk", 1, SMALL_BYTES_MAX))
+    queue.put(operation)
+    assert queue.take() == [operation]
+    assert names(queue.take()) == [("bulk", 1)]
+
+
+def test_operations_without_end_let_a_bulk_load_have_its_turn() -> None:
+    queue = queue_of()
+    queue.put(request("bulk", 1))
+    queue.put(request("bulk", 2, 2 * SMALL_BYTES_MAX))
+    served: list[object] = []
+    for _ in range(2 * TURNS_PASSED_MAX):
+        queue.put(Operation(lambda _state, _frame: None))
+        queue.put(Operation(lambda _state, _frame: None))
+        served += queue.take()
+    assert [names([each]) for each in served if isinstance(each, Request)] == [[("bulk", 1)], [("bulk", 2)]]
+
+
+def test_a_bulk_load_whose_turn_has_come_stays_behind_earlier_work_of_its_producer() -> None:
+    queue = queue_of()
+    operations = [Operation(lambda _state, _frame: None) for _ in range(2 * TURNS_PASSED_MAX)]
+    for operation in operations:
+        queue.put(operation)
+    queue.put(request("p", 1))
+    queue.put(request("p", 2, 2 * SMALL_BYTES_MAX))
+    assert [queue.take() for _ in operations] == [[operation] for operation in operations]
+    assert names(queue.take()) == [("p", 1), ("p", 2)]
+
+
+def test_a_repeated_request_is_not_in_the_group_of_the_first() -> None:
+    queue = queue_of()
+    queue.put(request("p", 1))
+    queue.put(request("p", 1))
+    assert [names(queue.take()), names(queue.take())] == [[("p", 1)], [("p", 1)]]
+
+
+def test_a_full_queue_is_exhausted_and_room_is_told() -> None:
+    queue = queue_of(queue_commits=1)
+    queue.put(request("p", 1))
+    with pytest.raises(Exhausted) as told:
+        queue.await_room(0.01, lambda: 0.5)
+    assert told.value.retry_after == 0.5
+    taker = threading.Thread(target=queue.take)
+    taker.start()
+    queue.await_room(10.0, lambda: 0.5)
+    taker.join()
+
+
+def test_a_closed_queue_gives_out_what_waits_and_then_nothing() -> None:
+    queue = queue_of()
+    queue.put(request("p", 1))
+    queue.close()
+    assert names(queue.take()) == [("p", 1)]
+    assert queue.take() == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=40), st.integers(1, 4 * SMALL_BYTES_MAX))
+def test_each_producer_is_served_in_order_and_nobody_is_forgotten(sent: list[tuple[str, bool]], group: int) -> None:
+    queue = queue_of(group_bytes=group)
+    sequences = dict.fromkeys("abc", 0)
+    for producer, large in sent:
+        sequences[producer] += 1
+        queue.put(request(producer, sequences[producer], SMALL_BYTES_MAX if large else 1))
+    queue.close()
+    served: dict[str, list[int]] = {producer: [] for producer in "abc"}
+    while work := queue.take():
+        for producer, sequence in names(work):
+            served[producer].append(sequence)
+    assert served == {producer: list(range(1, count + 1)) for producer, count in sequences.items()}
+    assert queue.nbytes == 0
+
+
+def test_a_bulk_load_leaves_room_for_small_requests() -> None:
+    queue = queue_of(queue_bytes=4 * SMALL_BYTES_MAX)
+    for sequence in range(1, 5):
+        queue.put(request("bulk", sequence, SMALL_BYTES_MAX))
+    with pytest.raises(Exhausted):
+        queue.await_room(0.0, lambda: 0.5, 10 * SMALL_BYTES_MAX)
+    queue.await_room(0.0, lambda: 0.5, 100)
+    queue.put(request("bulk", 5, SMALL_BYTES_MAX))
+    with pytest.raises(Exhausted):
+        queue.await_room(0.0, lambda: 0.5, 100)

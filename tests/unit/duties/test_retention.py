@@ -1,0 +1,347 @@
+"""Retention: what may leave a log and what holds it, and that everybody reads on exactly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from lakestore.errors import Exhausted, Invalid, PositionExpired
+from lakestore.model import table as schema
+from lakestore.model.retention import Retention, parsed
+from lakestore.model.table import SYSTEM_TYPES
+from lakestore.union.cut import Cut
+from lakestore.union.verify import verify
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.host.disk import RealDisk
+from lakestore_server.iceberg.ledger import CatalogChange, SetPointer
+from tests.support.kept import DAY, SCHEMA, Kept
+from tests.support.log_tierer import LogTierer
+
+NAME = "t.log"
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    running = Kept(tmp_path)
+    yield running
+    running.close()
+
+
+def create(kept: Kept, retention: object = "1d", buckets: int = 1) -> None:
+    kept.lake.create_table(NAME, SCHEMA, buckets=buckets, retention=retention)  # type: ignore[arg-type]
+
+
+def old_and_new(kept: Kept) -> tuple[str, str]:
+    """Two commits that are two days old, in a segment, and two of now; the tokens of the first and the third."""
+    first = kept.append(NAME, 0, 1)
+    kept.append(NAME, 2)
+    kept.server.engine.checkpoint()
+    kept.clock.advance(2 * DAY)
+    kept.run()
+    third = kept.append(NAME, 3)
+    kept.append(NAME, 4)
+    return first, third
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("7d", Retention(7 * DAY)),
+        ({"age": "30m", "bytes": "10GB"}, Retention(1_800, 10**10)),
+        ({"bytes": 5}, Retention(None, 5)),
+        (60, Retention(60)),
+        (None, None),
+    ],
+)
+def test_a_retention_is_read_and_stored(given: object, expected: Retention | None) -> None:
+    assert parsed(given) == expected
+    table = schema.define("a.b", SCHEMA, retention=given)
+    assert schema.Table.from_json(table.to_json()) == table
+    assert table.retention == expected
+
+
+@pytest.mark.parametrize("given", ["7", "d", {"age": "1d", "size": 3}, {}, 0, {"bytes": True}, -1, 1.5])
+def test_a_retention_that_says_nothing_is_refused(given: object) -> None:
+    with pytest.raises(Invalid, match="retention"):
+        schema.define("a.b", SCHEMA, retention=given)
+
+
+def test_tiering_disabled_longer_than_retention(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing that is not in the lake ever goes, and the log and the status say who holds it."""
+    create(kept)
+    old_and_new(kept)
+    with caplog.at_level(logging.WARNING, "lakestore.model.retention"):
+        for _ in range(3):
+            kept.clock.advance(DAY / 3)
+            kept.run()
+    assert kept.values(NAME) == [0, 1, 2, 3, 4]
+    decision = kept.server.retention.decision(kept.state(NAME).table.uuid)
+    assert decision is not None
+    assert decision.holders() == ["lake"]
+    assert decision.held_bytes > 0
+    assert caplog.text.count("held back by what is not in the lake yet") == 1
+
+
+def test_old_rows_in_the_lake_leave_the_log_and_their_files_at_the_next_checkpoint(kept: Kept, tmp_path: Path) -> None:
+    create(kept)
+    first, third = old_and_new(kept)
+    kept.tier(NAME)
+    files = list((tmp_path / "segments").glob("*/*"))
+    assert files
+    kept.run()
+    assert kept.state(NAME).starts() == (3,)
+    assert kept.values(NAME) == [3, 4]
+    assert kept.values(NAME, third) == [4]
+    with pytest.raises(PositionExpired, match="LSN 3 "):
+        kept.values(NAME, first)
+    kept.server.engine.checkpoint()
+    assert not any(file.exists() for file in files)
+
+
+def test_the_log_start_survives_restarts_with_and_without_a_checkpoint(kept: Kept) -> None:
+    create(kept, buckets=3)
+    old_and_new(kept)
+    kept.tier(NAME)
+    kept.run()
+    state = kept.state(NAME)
+    for _ in range(2):
+        kept.restart()
+        again = kept.state(NAME)
+        assert [log.base for log in again.logs] == [log.base for log in state.logs]
+        assert again.heads() == state.heads()
+        assert [log.at_head.live_sum for log in again.logs] == [log.at_head.live_sum for log in state.logs]
+        assert kept.values(NAME) == [3, 4]
+    kept.append(NAME, 5)
+    assert kept.values(NAME) == [3, 4, 5]
+
+
+def test_the_log_start_survives_a_kill(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of the journal alone: no checkpoint has it yet."""
+    create(kept)
+    old_and_new(kept)
+    kept.tier(NAME)
+    monkeypatch.setattr(kept.server.engine, "wake_checkpoint", lambda: None)
+    kept.run()
+    kept.kill()
+    kept.open(tmp_path, RealDisk())
+    assert kept.state(NAME).starts() == (3,)
+    assert kept.values(NAME) == [3, 4]
+
+
+def test_bytes_beyond_the_retention_go_oldest_first(kept: Kept) -> None:
+    create(kept, {"bytes": "1KB"})
+    for i in range(6):
+        kept.append(NAME, *range(i * 100, i * 100 + 100))
+        kept.tier(NAME)
+    kept.run()
+    assert kept.values(NAME) == list(range(500, 600))
+
+
+def test_idle_bucket_neither_stalls_nor_overstates(kept: Kept) -> None:
+    """A bucket without new commits does not hold the others back, and its log start is not beyond its head."""
+    kept.lake.create_table(
+        NAME, pa.schema([("k", pa.string()), ("v", pa.int64())]), buckets=2, bucket_key=["k"], retention="1d"
+    )
+    table = kept.lake.table(NAME)
+    table.append([{"k": name, "v": 0} for name in "abcdefgh"])
+    idle = 0 if kept.state(NAME).heads()[0] else 1
+    busy = next(n for n in "abcdefgh" if _bucket(kept, n) != idle)
+    for _ in range(4):
+        kept.clock.advance(DAY)
+        table.append([{"k": busy, "v": 1}])
+        kept.server.engine.checkpoint()
+        kept.tier(NAME)
+        kept.run()
+    state = kept.state(NAME)
+    assert all(start <= head for start, head in zip(state.starts(), state.heads(), strict=True))
+    assert sum(state.heads()) - sum(state.starts()) < 4
+    assert kept.server.catalog._ledger.live_sums_at(state.table.uuid, tuple(state.heads())) is not None
+
+
+def _bucket(kept: Kept, name: str) -> int:
+    stream = kept.lake.table(NAME).changes(until="now")
+    rows = [row for batch in stream for row in batch.to_pylist() if row["k"] == name]
+    return int(rows[0]["__bucket"])
+
+
+def test_a_slow_table_is_cut_into_segments_that_can_go(kept: Kept) -> None:
+    """Small segments are merged, but not to one that always holds something new: a day keeps about a day."""
+    create(kept)
+    for i in range(60):
+        kept.append(NAME, i)
+        kept.clock.advance(DAY / 24)
+        kept.server.engine.checkpoint()
+        kept.tier(NAME)
+        kept.run()
+    assert 23 <= len(kept.values(NAME)) <= 27
+
+
+def test_a_lease_holds_the_log_that_its_read_needs(kept: Kept) -> None:
+    create(kept)
+    old_and_new(kept)
+    with Cut(kept.lake, [NAME], lease_seconds=600) as cut:
+        kept.tier(NAME)
+        kept.run()
+        assert kept.state(NAME).starts() == (0,)
+        decision = kept.server.retention.decision(kept.state(NAME).table.uuid)
+        assert decision is not None
+        assert decision.holders() == ["lease"]
+        cut.keep()
+    kept.run()
+    assert kept.state(NAME).starts() == (3,)
+
+
+def test_a_read_and_a_moving_log_start_cannot_miss_each_other(kept: Kept) -> None:
+    """Between the decision and its frame no read gets a lease on what goes; it plans anew, above the new start."""
+    create(kept)
+    old_and_new(kept)
+    kept.tier(NAME)
+    leases = kept.server.retention._leases
+    uuid = kept.state(NAME).table.uuid
+    assert leases.raise_log_start(uuid, (3,))
+    with pytest.raises(Exception, match="log start moves"):
+        leases.grant({}, 10, {uuid: (2,)})
+    held = leases.grant({}, 10, {uuid: (3,)})
+    assert not leases.raise_log_start(uuid, (4,))
+    leases.release(held)
+
+
+def test_grace_after_a_start_holds_everything(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, lease_grace_seconds=600.0)
+    create(kept)
+    kept.append(NAME, 1)
+    kept.tier(NAME)
+    kept.clock.advance(2 * DAY)
+    kept.restart()
+    kept.run()
+    assert kept.state(NAME).starts() == (0,)
+    kept.clock.advance(601)
+    kept.run()
+    assert kept.state(NAME).starts() == (1,)
+    kept.close()
+
+
+def test_a_clock_that_jumps_pauses_dropping_and_says_so(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    create(kept)
+    kept.append(NAME, 1)
+    kept.tier(NAME)
+    kept.run()
+    kept.clock.jump(2 * DAY)
+    kept.run()
+    assert "the clock jumped" in caplog.text
+    assert kept.values(NAME) == [1]
+    kept.clock.advance(DAY + 1)
+    kept.run()
+    kept.clock.advance(60)
+    kept.run()
+    assert kept.values(NAME) == []
+
+
+def test_a_table_without_retention_keeps_everything(kept: Kept) -> None:
+    create(kept, None)
+    old_and_new(kept)
+    kept.tier(NAME)
+    kept.run()
+    assert kept.values(NAME) == [0, 1, 2, 3, 4]
+
+
+def test_a_refused_frame_moves_nothing(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: the view stays, and reads of the old part go on."""
+    create(kept)
+    first, _ = old_and_new(kept)
+    kept.tier(NAME)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "no space")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(kept.server.engine._journal._file, "write", full)
+        with pytest.raises(Exception, match="free space"):
+            kept.run()
+    assert kept.values(NAME, first) == [2, 3, 4]
+    with Cut(kept.lake, [NAME], lease_seconds=5, at=first):
+        pass
+    kept.run()
+    assert kept.state(NAME).starts() == (3,)
+
+
+def test_an_expiry_that_is_refused_leaves_its_snapshots_readable(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(kept)
+    first = kept.append(NAME, 1)
+    snapshot = kept.tier(NAME)
+    state, view = kept.state(NAME), kept.server.engine.view
+    pointer = view.pointers[state.table.namespace, state.table.short_name]
+    expiry = SetPointer(state.table.namespace, state.table.short_name, pointer.location, pointer, (), (snapshot,))
+
+    def full(*_: object) -> int:
+        raise OSError(28, "no space")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(kept.server.engine._journal._file, "write", full)
+        with pytest.raises(Exhausted, match="free space"):
+            kept.server.catalog._ledger.commit(CatalogChange((expiry,)))
+    asked = pb.PlanRequest(tables=[NAME], at=first)
+    assert kept.lake.transport.plan(asked).tables[0].snapshot_id == snapshot
+    kept.server.catalog._ledger.commit(CatalogChange((expiry,)))
+    assert kept.lake.transport.plan(asked).tables[0].snapshot_id == 0
+
+
+def test_union_reads_stay_exact_over_lake_and_log(tmp_path: Path) -> None:
+    """A real lake, written by PyIceberg: every cut from the log start on, also those older than the newest snapshot."""
+    kept = Kept(tmp_path, ports=True)
+    create(kept, {"bytes": 1}, buckets=2)
+    table = kept.lake.table(NAME)
+    tierer = LogTierer(kept.server, kept.lake.transport)
+    tokens = [kept.append(NAME, i) for i in range(4)]
+    tierer.flush(NAME)
+    tokens += [kept.append(NAME, i) for i in range(4, 8)]
+    stream = table.changes(tokens[5], subscription="holder", until="now")
+    next(stream)
+    stream.close()
+    tierer.flush(NAME)
+    tokens.append(kept.append(NAME, 8))
+    kept.run()
+    assert sum(kept.state(NAME).starts()) == 6, "the log starts where the subscription stands"
+    assert table.scan().count() == 9
+    for newest, token in enumerate(tokens):
+        if newest < 5:
+            with pytest.raises(PositionExpired, match="starts at LSN"):
+                table.scan(at=token).to_arrow()
+            continue
+        assert sorted(table.scan(at=token).to_arrow()["v"].to_pylist()) == list(range(newest + 1))
+        assert table.scan(at=token, where="v >= 3").count() == newest - 2
+        assert table.scan(at=token).count() == newest + 1
+        assert kept.lake.at(token).sql(f"SELECT max(v) AS m FROM {NAME}").to_pylist() == [{"m": newest}]
+        assert kept.values(NAME, token) == list(range(newest + 1, 9))
+    assert sorted(kept.values(NAME, "snapshot")) == list(range(9))
+    for batch in table.changes("snapshot", until="now", columns=["__offset"]):
+        assert set(batch.table.schema.names) <= set(SYSTEM_TYPES), "from the lake as from the log"
+    found = verify(kept.lake.transport, NAME)
+    assert found.same, found.problems()
+    kept.close()
+
+
+def test_verify_begins_anew_when_the_log_start_passes_its_cut(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, ports=True)
+    create(kept, {"bytes": 1})
+    tierer, transport = LogTierer(kept.server, kept.lake.transport), kept.lake.transport
+    audit, asked = transport.audit, []
+
+    def overtaken(request: pb.AuditRequest) -> pb.AuditAnswer:
+        asked.append(audit(request))
+        if len(asked) == 1:
+            kept.append(NAME, 2)
+            tierer.flush(NAME)
+            kept.run()
+        return asked[-1]
+
+    kept.append(NAME, 1)
+    with patch.object(transport, "audit", overtaken, create=True):
+        assert verify(transport, NAME).same
+    assert len(asked) == 2
+    kept.close()

@@ -1,0 +1,118 @@
+"""The journal's format: what is written is read back; damage is told from a torn tail."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestore.errors import Corrupt
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files import journal
+from lakestore_server.files.journal import Frame, RowsPart
+
+SALT = 0x1122334455667788
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+HEAD = journal.file_header(SALT)
+
+
+def frame(lsn: int, rows: int, salt: int = SALT) -> bytes:
+    batch = pa.record_batch([list(range(rows)), [f"row {i}" for i in range(rows)]], schema=SCHEMA)
+    part = RowsPart("table", 3, 100, batch, 2**64 - 1, rows)
+    parts = journal.encode(Frame(lsn, 1_000 + lsn, [part], producers=[["p", 1, lsn, [], ""]]), salt)
+    return b"".join(bytes(part) for part in parts)
+
+
+@given(st.lists(st.integers(0, 50), max_size=5))
+def test_frames_are_read_back(counts: list[int]) -> None:
+    data = HEAD + b"".join(frame(lsn, rows) for lsn, rows in enumerate(counts, start=1))
+    found = list(journal.frames(data, "journal", last=True))
+    assert [raw.lsn for raw in found] == list(range(1, len(counts) + 1))
+    for raw, rows in zip(found, counts, strict=True):
+        (row,) = raw.meta["rows"]
+        assert row[:4] == ["table", 3, 100, rows]
+        assert row[6] == 2**64 - 1
+        assert raw.batch(row, SCHEMA).num_rows == rows
+
+
+@given(st.integers(0, 10_000))
+def test_a_torn_tail_ends_the_last_file(cut: int) -> None:
+    whole, torn = frame(1, 3), frame(2, 20)
+    data = HEAD + whole + torn[: cut % len(torn)]
+    assert [raw.lsn for raw in journal.frames(data, "journal", last=True)] == [1]
+
+
+def test_a_torn_tail_in_an_earlier_file_is_damage() -> None:
+    with pytest.raises(Corrupt, match="damaged at byte"):
+        list(journal.frames(HEAD + frame(1, 3) + b"torn", "journal-1", last=False))
+
+
+@given(st.integers(0, 10_000), st.integers(0, 7))
+def test_a_flipped_bit_before_a_whole_frame_is_never_served(place: int, bit: int) -> None:
+    first, second = frame(1, 10), frame(2, 10)
+    damaged = bytearray(first)
+    at = place % len(first)
+    damaged[at] ^= 1 << bit
+    try:
+        found = list(journal.frames(HEAD + bytes(damaged) + second, "journal-1", last=True))
+    except Corrupt:
+        return
+    assert [raw.lsn for raw in found] == [1, 2]
+    (row,) = found[0].meta["rows"]
+    assert found[0].batch(row, SCHEMA).column(0).to_pylist() == list(range(10)), "only padding may change unseen"
+
+
+def carrying(lsn: int, inner: bytes) -> bytes:
+    """A frame whose only row is these bytes."""
+    batch = pa.record_batch([pa.array([inner])], names=["bytes"])
+    parts = journal.encode(Frame(lsn, 1, [RowsPart("table", 0, 0, batch, 0, 1)]), SALT)
+    return b"".join(bytes(part) for part in parts)
+
+
+@pytest.mark.parametrize("inner", [frame(9, 3, salt=7), HEAD + frame(1, 3) + frame(2, 3)], ids=["other", "own copy"])
+def test_a_torn_frame_that_carries_whole_frames_as_user_bytes_is_a_torn_tail(inner: bytes) -> None:
+    """Frames of another file have another salt, and a copy of this file has older LSNs."""
+    whole = HEAD + frame(1, 3)
+    torn = carrying(2, inner)
+    for size in (len(torn) - 1, len(torn) - 70):
+        assert [raw.lsn for raw in journal.frames(whole + torn[:size], "journal-1", last=True)] == [1]
+    zeroed = bytes(512) + torn[512:]
+    assert [raw.lsn for raw in journal.frames(whole + zeroed, "journal-1", last=True)] == [1]
+
+
+@given(st.integers(0, len(HEAD) - 1), st.integers(0, 7))
+def test_a_damaged_file_header_before_a_frame_is_never_a_torn_tail(place: int, bit: int) -> None:
+    damaged = bytearray(HEAD)
+    damaged[place] ^= 1 << bit
+    try:
+        found = list(journal.frames(bytes(damaged) + frame(1, 3), "journal-1", last=True))
+    except Corrupt as error:
+        assert "journal-1" in error.message
+    else:
+        assert [raw.lsn for raw in found] == [1], "only padding may change unseen"
+
+
+@given(st.integers(0, len(HEAD) - 1))
+def test_a_file_header_that_was_never_finished_holds_nothing(size: int) -> None:
+    assert not list(journal.frames(HEAD[:size], "journal-1", last=True))
+
+
+def test_files_of_version_1_are_read() -> None:
+    """As in the golden data folder: no header, no salt."""
+    meta = b'{"t":5}'
+    data = b""
+    for lsn in (1, 2):
+        header = struct.pack("<IHHQIQ", journal.MAGIC, 1, 0, lsn, len(meta), 0)
+        data += (header + struct.pack("<I", crc32c(meta, crc32c(header)))).ljust(64, b"\0") + meta.ljust(64, b"\0")
+    assert [(raw.lsn, raw.meta) for raw in journal.frames(data, "journal-1", last=True)] == [
+        (1, {"t": 5}),
+        (2, {"t": 5}),
+    ]
+    assert [raw.lsn for raw in journal.frames(data[:-1], "journal-1", last=True)] == [1, 2][:1]
+    with pytest.raises(Corrupt, match="journal-1"):
+        list(journal.frames(b"\0" * 4 + data[4:], "journal-1", last=True))

@@ -1,0 +1,103 @@
+"""The tierer is down for longer than the retention: the log grows, says who holds it, and is right when it is back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from lakestore.cli.main import cli
+from lakestore.union.verify import verify
+from lakestore_server.host.disk import RealDisk
+from lakestore_server.operate.metrics import text as metrics_text
+from tests.support.folding import Fold
+from tests.support.kept import DAY, SCHEMA, Kept
+from tests.support.log_start import compact
+from tests.support.log_tierer import LogTierer
+
+LOG, KEYED = "t.log", "t.keyed"
+ROWS = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+DAYS, KEYS, A_DAY = 8, 40, 50
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    running = Kept(tmp_path, ports=True)
+    running.lake.create_table(LOG, SCHEMA, buckets=2, bucket_key=["v"], retention="1d")
+    running.lake.create_table(KEYED, ROWS, primary_key=["id"], buckets=2, retention="1d")
+    yield running
+    running.close()
+
+
+def status(kept: Kept, name: str) -> dict[str, Any]:
+    """What the command line says of a table."""
+    said = CliRunner().invoke(cli, ["status", "--json", "--server", kept.server.about["grpc"]])
+    assert said.exit_code == 0, said.output
+    found: dict[str, Any] = next(part for part in json.loads(said.stdout)["tables"] if part["name"] == name)
+    return found
+
+
+def figures(kept: Kept) -> str:
+    return metrics_text(kept.server.parts).decode()
+
+
+def a_day(kept: Kept, day: int) -> None:
+    """Rows, updates and deletes, and what a server does beside them."""
+    kept.append(LOG, *range(day * A_DAY, (day + 1) * A_DAY))
+    kept.lake.table(KEYED).upsert([{"id": i, "n": day} for i in range(KEYS)])
+    kept.lake.table(KEYED).delete([{"id": day}])
+    kept.server.engine.checkpoint()
+    kept.clock.advance(DAY)
+    kept.run()
+
+
+def check(kept: Kept, days: int) -> None:
+    """Every read of both tables."""
+    log, keyed = kept.lake.table(LOG), kept.lake.table(KEYED)
+    assert sorted(log.scan().to_arrow()["v"].to_pylist()) == list(range(days * A_DAY))
+    assert sorted(kept.values(LOG, "snapshot")) == list(range(days * A_DAY))
+    live = {i: {"id": i, "n": days - 1} for i in range(KEYS) if i != days - 1}
+    assert Fold().add(keyed.changes("snapshot", until="now", before_images=True)).rows == live
+    assert keyed.lookup([{"id": i} for i in range(KEYS)]).to_pylist() == list(live.values())
+
+
+@pytest.mark.parametrize("trouble", ["none", "restart", "kill"])
+def test_the_tierer_down_for_longer_than_retention(kept: Kept, tmp_path: Path, trouble: str) -> None:
+    sizes: list[int] = []
+    for day in range(DAYS):
+        a_day(kept, day)
+        if day == DAYS // 2 and trouble == "restart":
+            kept.restart()
+        elif day == DAYS // 2 and trouble == "kill":
+            kept.kill()
+            kept.open(tmp_path, RealDisk())
+        kept.run()
+        sizes.append(sum(file.stat().st_size for file in (tmp_path / "segments").rglob("*.seg")))
+        for name in (LOG, KEYED):
+            assert sum(kept.state(name).starts()) == 0, "nothing leaves that is not in the lake"
+            told = status(kept, name)
+            assert (told["held_by"], told["held_bytes"] > 0) == (["lake"], True)
+            assert re.search(f'lakestore_retention_held_bytes{{by="lake",table="{name}"}} [1-9]', figures(kept))
+    assert sizes == sorted(set(sizes)), "the disk grows day by day"
+    assert Fold().add(kept.lake.table(KEYED).changes(until="now", before_images=True)).rows
+    assert sorted(kept.values(LOG)) == list(range(DAYS * A_DAY))
+    check(kept, DAYS)
+    assert verify(kept.lake.transport, KEYED).problems() == []
+    kept.tier(KEYED)
+    LogTierer(kept.server, kept.lake.transport).flush(LOG)
+    kept.run()
+    compact(kept.server.engine)
+    for name in (LOG, KEYED):
+        assert kept.state(name).starts() == tuple(log.head for log in kept.state(name).logs)
+        kept.run()
+        assert status(kept, name)["held_by"] == []
+    assert not list((tmp_path / "segments" / kept.state(LOG).table.uuid).glob("*.seg"))
+    assert sum(file.stat().st_size for file in (tmp_path / "segments").rglob("*.seg")) < sizes[-1] / 3
+    check(kept, DAYS)
+    assert verify(kept.lake.transport, LOG).problems() == []

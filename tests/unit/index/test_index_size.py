@@ -1,0 +1,45 @@
+"""What the key index takes is told: keys, bytes, bytes per key, and how much it has grown since the start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import lakestore as ls
+from lakestore.v1 import lakestore_pb2 as pb
+from tests.unit.index.test_index_faults import engine_of, lose, ready
+
+SCHEMA = pa.schema([("id", pa.int64())])
+KEYS = 20_000
+
+
+def said(lake: ls.Lake) -> dict[str, Any]:
+    """The size as `status` says it."""
+    size: dict[str, Any] = json.loads(lake.transport.status(pb.StatusRequest()).status)["index_size"]
+    return size
+
+
+def test_status_tells_the_size_of_the_index_and_its_growth_since_the_start(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        assert said(lake)["keys"] == said(lake)["bytes_per_key"] == 0
+        table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
+        table.upsert(pa.table({"id": range(KEYS)}))
+        assert said(lake)["keys"] == 0, "as of the last checkpoint"
+        engine_of(lake).checkpoint()
+        size = said(lake)
+        assert size["keys"] == size["grown_keys"] == KEYS
+        assert size["file_bytes"] >= size["bytes"] == size["grown_bytes"] > KEYS * 24
+        assert size["bytes_per_key"] == round(size["bytes"] / KEYS, 1)
+        assert size["bytes_per_key"] < 40, "ascending keys fill their pages"
+    with ls.open(tmp_path) as lake:
+        assert said(lake)["keys"] == KEYS
+        lake.table("a.b").delete(pa.table({"id": range(100)}))
+        engine_of(lake).checkpoint()
+        assert said(lake)["grown_keys"] == -100
+    lose(tmp_path)
+    with ls.open(tmp_path) as lake:
+        ready(lake)
+        assert said(lake)["keys"] == KEYS - 100

@@ -1,0 +1,412 @@
+"""Each limit is reached: what lies beyond it is refused with its name or its number, or let go, and the rest works."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.errors import Exhausted, Invalid
+from lakestore.limits import DEFAULT, WIDEST, Limits
+from lakestore.model import settings
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.permits import Permits
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+KEYED = pa.schema([("id", pa.string()), ("v", pa.int64())])
+
+
+@contextmanager
+def lake_with(folder: Path, limits: Limits) -> Iterator[ls.Lake]:
+    with ls.open(folder / "data", limits=limits) as lake:
+        yield lake
+
+
+@contextmanager
+def served(folder: Path, limits: Limits) -> Iterator[ls.Lake]:
+    """The same over gRPC."""
+    server = Server(Settings(data=folder / "data", port=0, http_port=0, limits=limits))
+    try:
+        server.start()
+        with ls.connect(server.about["grpc"]) as lake:
+            yield lake
+    finally:
+        server.close()
+
+
+def engine_of(lake: ls.Lake) -> Engine:
+    commit: Any = lake.transport.commit
+    engine: Engine = commit.__self__._engine
+    return engine
+
+
+def rows(*ids: int) -> list[dict[str, Any]]:
+    return [{"id": i, "v": "x"} for i in ids]
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 62, 1.5, True, "8", None])
+def test_a_value_that_is_none_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(Invalid, match="queue_bytes"):
+        Limits(queue_bytes=value)
+
+
+def test_settings_change_limits_and_refuse_what_does_not_exist(tmp_path: Path) -> None:
+    def read(text: str) -> Settings:
+        given = settings.read(Settings, file="server.yaml", text=text, environment={}, flags={"data": str(tmp_path)})
+        return given.settings()
+
+    assert read("limits:\n  tables: 7\n").limits == replace(DEFAULT, tables=7)
+    for wrong in ("limits:\n  tabels: 7\n", "limits:\n  tables: 0\n", "limits:\n  tables: many\n", "limits: 7\n"):
+        with pytest.raises(Invalid, match=r"limits|tables"):
+            read(wrong)
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        (Limits(batch_memory_bytes=1 << 10), "1024 bytes"),
+        (Limits(batch_rows=50), "50 rows"),
+        (Limits(commit_changes=1), "1 to 1 changes"),
+    ],
+)
+def test_commits_that_are_too_large_are_refused_whole(tmp_path: Path, limits: Limits, says: str) -> None:
+    with lake_with(tmp_path, limits) as lake:
+        table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
+        table.upsert(rows(1))
+
+        def large() -> None:
+            with lake.commit() as commit:
+                commit.upsert("a.b", rows(*range(500)))
+                commit.upsert("a.b", rows(1))
+
+        with pytest.raises(Invalid, match=says):
+            large()
+        assert table.scan().count() == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "schema", "options", "says"),
+    [
+        (Limits(columns=1), SCHEMA, {}, "1 to 1 columns"),
+        (Limits(name_chars=3), pa.schema([("long", pa.int64())]), {}, "1 to 3 characters"),
+        (Limits(buckets=2), SCHEMA, {"buckets": 3}, "buckets must be 1 to 2"),
+    ],
+)
+def test_definitions_that_are_too_large_are_refused(
+    tmp_path: Path, limits: Limits, schema: pa.Schema, options: dict[str, Any], says: str
+) -> None:
+    with lake_with(tmp_path, limits) as lake:
+        with pytest.raises(Invalid, match=says):
+            lake.create_table("a.b", schema, **options)
+        assert lake.tables() == []
+
+
+def test_a_server_that_takes_more_than_the_default_is_not_second_guessed_by_the_client(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(buckets=5_000)) as lake:
+        assert lake.create_table("a.b", SCHEMA, buckets=5_000).definition.buckets == 5_000
+
+
+def test_one_table_more_is_refused(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(tables=1)) as lake:
+        lake.create_table("a.b", SCHEMA)
+        with pytest.raises(Invalid, match="1 tables"):
+            lake.create_table("a.c", SCHEMA)
+        lake.drop_table("a.b")
+        lake.create_table("a.c", SCHEMA)
+
+
+def test_a_long_key_is_refused_and_one_kept_under_wider_limits_still_opens(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(key_bytes=2_000)) as lake:
+        table = lake.create_table("a.b", KEYED, primary_key=["id"])
+        table.upsert([{"id": "k" * 2_000, "v": 1}])
+        with pytest.raises(Invalid, match="2001 bytes is longer than 2000"):
+            table.upsert([{"id": "k" * 2_001, "v": 1}])
+        engine_of(lake).close(checkpoint=False)
+    with lake_with(tmp_path, Limits(key_bytes=8)) as lake:
+        assert lake.table("a.b").scan().count() == 1
+        with pytest.raises(Invalid, match="longer than 8"):
+            lake.table("a.b").lookup([{"id": "k" * 2_000}])
+
+
+def test_what_a_producer_attaches_and_its_name_are_bounded(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(progress_bytes=3, name_chars=10)) as lake:
+        table = lake.create_table("a.b", SCHEMA)
+        writer = table.writer(producer="p")
+        writer.append(rows(1), progress="four")
+        with pytest.raises(Invalid, match="longer than 3 bytes"):
+            writer.flush()
+        with pytest.raises(Invalid, match="more than 10"):
+            table.writer(producer="p" * 11)
+
+
+def test_the_least_recently_used_producer_is_forgotten(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(producers=2)) as lake:
+        lake.create_table("a.b", SCHEMA)
+        for name in ("one", "two", "three"):
+            lake.transport.open_producer(pb.OpenProducerRequest(producer=name))
+        engine = engine_of(lake)
+        assert engine.producer("one") is None
+        assert engine.producer("three") is not None
+
+
+def test_an_answer_that_is_no_longer_kept_is_an_error(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(producer_answers=16)) as lake:
+        table = lake.create_table("a.b", SCHEMA)
+        for _ in range(17):
+            table.append(rows(1))
+        producer = lake.producers._idle[0]
+
+        def again(sequence: int) -> pb.CommitAnswer:
+            request = pb.CommitRequest(producer=producer.name, sequence=sequence)
+            data = ls.client.writer.change("a.b", pb.APPEND, [pa.RecordBatch.from_pylist(rows(1), schema=SCHEMA)])
+            request.changes.append(data)
+            return lake.transport.commit(request)
+
+        assert again(2).results[0].inserted == 1
+        with pytest.raises(Invalid, match="too old"):
+            again(1)
+        assert table.scan().count() == 17
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(queue_commits=1, queue_wait_ms=0), Limits(queue_bytes=1024, queue_wait_ms=0)]
+)
+def test_a_full_queue_is_exhausted_at_once_with_a_hint(
+    tmp_path: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lake_with(tmp_path, limits) as lake:
+        table = lake.create_table("a.b", SCHEMA)
+        engine = engine_of(lake)
+        begun, go_on = threading.Event(), threading.Event()
+        append = engine._append
+
+        def slow(frame: Any) -> None:
+            begun.set()
+            assert go_on.wait(30)
+            append(frame)
+
+        monkeypatch.setattr(engine, "_append", slow)
+        first = threading.Thread(target=table.append, args=(rows(1),))
+        first.start()
+        assert begun.wait(30)
+        second = threading.Thread(target=table.append, args=(rows(2),))
+        second.start()
+        while not len(engine._queue):
+            begun.wait(0.001)
+        with pytest.raises(Exhausted, match="queue is full") as refused:
+            engine.await_room()
+        assert 0 < refused.value.retry_after <= 5
+        assert refused.value.applied == "no"
+        go_on.set()
+        table.append(rows(3))
+        first.join(30)
+        second.join(30)
+        assert table.scan().count() == 3
+
+
+def test_memory_for_decoding_is_bounded_and_one_large_request_still_goes_in() -> None:
+    permits = Permits(Limits(in_flight_bytes=1 << 20).in_flight_bytes, 0.0, "no memory")
+    with permits.taken(1 << 19), permits.taken(1 << 19):
+        with pytest.raises(Exhausted, match="no memory") as refused, permits.taken(1):
+            pass
+        assert refused.value.retry_after > 0
+    with permits.taken(1 << 30):
+        assert permits.held == 1 << 20
+    assert permits.held == 0
+
+
+def test_a_frame_takes_no_more_than_a_group(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(group_bytes=1)) as lake:
+        table = lake.create_table("a.b", SCHEMA)
+        engine = engine_of(lake)
+        before = engine.view.lsn
+        with table.writer() as writer:
+            writer.append(rows(1))
+            writer.flush()
+            writer.append(rows(2))
+        assert engine.view.lsn == before + 2
+
+
+@pytest.mark.parametrize("limits", [Limits(journal_checkpoint_bytes=1024), Limits(overlay_checkpoint_keys=5)])
+def test_a_checkpoint_begins_beyond_the_journal_or_the_keys_in_memory(tmp_path: Path, limits: Limits) -> None:
+    with lake_with(tmp_path, limits) as lake:
+        table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
+        for i in range(20):
+            table.upsert(rows(i))
+        made = threading.Event()
+        for _ in range(2_000):
+            if list((tmp_path / "data").glob("segments/*/*.seg")):
+                break
+            made.wait(0.005)
+        assert list((tmp_path / "data").glob("segments/*/*.seg"))
+        assert table.lookup([{"id": 3}]).num_rows == 1
+
+
+def test_commits_wait_for_a_checkpoint_when_the_journal_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(journal_bytes=2048, journal_checkpoint_bytes=1024, queue_wait_ms=0)
+    with lake_with(tmp_path, limits) as lake:
+        engine = engine_of(lake)
+        monkeypatch.setattr(engine._checkpointer, "wake", lambda: None)
+        table = lake.create_table("a.b", SCHEMA)
+        while engine._journal.untrimmed_bytes < 2048:
+            table.append(rows(1))
+        with pytest.raises(Exhausted, match="queue is full") as refused:
+            engine.await_room()
+        assert refused.value.retry_after == 1.0
+        engine.checkpoint()
+        table.append(rows(1))
+
+
+def test_merged_keys_are_kept_in_memory_up_to_a_number(tmp_path: Path) -> None:
+    for keys, kept in ((1, 0), (100, 1)):
+        with lake_with(tmp_path / str(keys), Limits(index_cache_keys=keys)) as lake:
+            table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
+            table.upsert(rows(1, 2, 3))
+            engine = engine_of(lake)
+            engine.checkpoint()
+            assert len(engine.index._older) == kept
+            assert table.lookup([{"id": 2}]).num_rows == 1
+
+
+def test_dead_sets_are_remembered_up_to_their_bytes(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(dead_cache_bytes=0)) as lake:
+        table = lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=3)
+        table.upsert(rows(*range(30)))
+        table.upsert(rows(*range(20)))
+        table.upsert(rows(*range(10)))
+        assert table.scan().to_arrow().num_rows == 30
+        plan: Any = lake.transport.plan
+        dead = plan.__self__._dead
+        assert len(dead._sets) == 1
+        assert dead._bytes == next(iter(dead._sets.values())).nbytes > 0
+
+
+def test_dead_sets_are_remembered_up_to_a_number(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(dead_cache_ranges=1)) as lake:
+        table = lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=3)
+        table.upsert(rows(*range(30)))
+        table.upsert(rows(*range(10)))
+        assert table.scan().to_arrow().num_rows == 30
+        plan: Any = lake.transport.plan
+        assert len(plan.__self__._dead._sets) == 1
+
+
+def test_segments_are_merged_up_to_a_number_of_rows(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(segment_rows=4)) as lake:
+        table = lake.create_table("a.b", SCHEMA, buckets=1)
+        engine = engine_of(lake)
+        for _ in range(4):
+            table.append(rows(1, 2))
+            engine.checkpoint()
+        assert len(list((tmp_path / "data").glob("segments/*/*.seg"))) == 2
+        assert table.scan().count() == 8
+
+
+def test_rows_are_refused_below_the_free_space_and_reads_go_on(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits()) as lake:
+        lake.create_table("a.b", SCHEMA).append(rows(1))
+    with lake_with(tmp_path, Limits(disk_free_bytes=1 << 50)) as lake:
+        with pytest.raises(Exhausted, match="free") as refused:
+            engine_of(lake).await_room()
+        assert refused.value.retry_after > 0
+        assert lake.table("a.b").scan().count() == 1
+
+
+def test_streams_hold_whole_commits_of_about_the_wanted_rows(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(changes_batch_rows=4, fetch_batch_rows=3)) as lake:
+        table = lake.create_table("a.b", SCHEMA, buckets=1)
+        for _ in range(5):
+            table.append(rows(1, 2))
+        assert [len(batch) for batch in table.changes(until="now")] == [4, 4, 2]
+        assert max(batch.num_rows for batch in table.scan().to_batches()) <= 3
+
+
+def test_one_read_too_many_is_told_to_come_again(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(leases=1, lease_seconds=10)) as lake:
+        lake.create_table("a.b", SCHEMA)
+
+        def plan(seconds: int) -> pb.PlanAnswer:
+            return lake.transport.plan(pb.PlanRequest(tables=["a.b"], lease_seconds=seconds))
+
+        held = plan(10).lease
+        with pytest.raises(Exhausted, match="1 reads") as refused:
+            plan(10)
+        assert refused.value.retry_after > 0
+        lake.transport.release_lease(pb.LeaseRequest(lease=held))
+        with pytest.raises(Invalid, match="1 to 10 seconds"):
+            plan(11)
+        assert plan(10).lease
+
+
+def test_an_idempotency_key_is_forgotten_for_a_newer_one(tmp_path: Path) -> None:
+    with lake_with(tmp_path, Limits(idempotency_keys=2)) as lake:
+        state = engine_of(lake)._state
+        assert state._limits.idempotency_keys == 2
+        lake.create_table("a.b", SCHEMA)
+        state.idempotency.update(dict.fromkeys(["one", "two", "three"]))
+        lake.create_table("a.c", SCHEMA)
+        assert list(state.idempotency) == ["two", "three"]
+
+
+def test_a_message_beyond_the_limit_is_refused_and_the_next_one_is_not(tmp_path: Path) -> None:
+    with served(tmp_path, Limits(message_bytes=1 << 20)) as lake:
+        table = lake.create_table("a.b", SCHEMA)
+        with pytest.raises(Invalid, match="too large"):
+            table.append([{"id": 1, "v": "x" * (2 << 20)}])
+        table.append(rows(1))
+
+
+def test_one_stream_too_many_is_told_to_come_again(tmp_path: Path) -> None:
+    with served(tmp_path, Limits(threads=8, streams=1)) as lake:
+        table = lake.create_table("a.b", SCHEMA)
+        table.append(rows(1))
+        first = lake.transport.changes(pb.ChangesRequest(tables=["a.b"]))
+        assert next(first).table == "a.b"
+        with pytest.raises(Exhausted, match="1 streams") as refused:
+            next(lake.transport.changes(pb.ChangesRequest(tables=["a.b"])))
+        assert refused.value.retry_after > 0
+        table.append(rows(2))
+
+
+def test_a_call_beyond_the_threads_is_told_to_come_again(tmp_path: Path) -> None:
+    with served(tmp_path, Limits(threads=8, streams=400)) as lake:
+        table = lake.create_table("a.b", SCHEMA)
+        table.append(rows(1))
+        streams = [lake.transport.changes(pb.ChangesRequest(tables=["a.b"])) for _ in range(8)]
+        for stream in streams:
+            next(stream)
+        with pytest.raises(Exhausted, match="as many calls as it can") as refused:
+            lake.transport.status(pb.StatusRequest())
+        assert refused.value.retry_after > 0
+
+
+def test_a_body_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+    httpx = pytest.importorskip("httpx")
+    server = Server(Settings(data=tmp_path / "data", port=0, http_port=0, limits=Limits(http_body_bytes=1024)))
+    try:
+        server.start()
+        place = f"http://{server.about['http']}/iceberg/v1/namespaces"
+        answer = httpx.post(place, content=b" " * 2_000)
+        assert answer.status_code == 400
+        assert "1024" in answer.text
+        assert httpx.get(place).status_code == 200
+    finally:
+        server.close()
+
+
+def test_limits_that_cannot_work_together_are_refused() -> None:
+    with pytest.raises(Invalid, match="journal_checkpoint_bytes"):
+        Limits(journal_bytes=1 << 20, journal_checkpoint_bytes=1 << 20)
+    assert WIDEST.columns > DEFAULT.columns

@@ -1,0 +1,115 @@
+"""A bucket's log: any cut of it reads the same, from memory, joined chunks and segment files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestore.errors import Corrupt
+from lakestore_server.files import segment
+from lakestore_server.host.disk import RealDisk
+from lakestore_server.state.bucket_log import BucketLog, Chunk, MemoryChunk
+from lakestore_server.state.commit_index import CommitIndex
+from tests.support.flips import flipped
+
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+def log_of(counts: list[int]) -> BucketLog:
+    """One commit per count; the value of a row is its offset, the LSN is ten times the commit's number."""
+    log, start = BucketLog(SCHEMA), 0
+    for i, count in enumerate(counts, start=1):
+        batch = pa.record_batch([np.arange(start, start + count)], schema=SCHEMA)
+        start += count
+        log = log.append(MemoryChunk(log.head, batch, CommitIndex.one(10 * i, 1_000 * i, start, i, start)))
+    return log
+
+
+def values(log: BucketLog, start: int, end: int) -> list[int]:
+    return [value for _, batch, _ in log.rows(start, end) for value in batch.column(0).to_pylist()]
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=60), st.data())
+def test_any_range_reads_its_offsets(counts: list[int], data: st.DataObject) -> None:
+    log = log_of(counts)
+    start = data.draw(st.integers(0, log.head))
+    end = data.draw(st.integers(start, log.head))
+    assert values(log, start, end) == list(range(start, end))
+    wanted = data.draw(st.lists(st.integers(0, log.head - 1)))
+    assert log.take(np.array(wanted, dtype=np.int64)).column(0).to_pylist() == wanted
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=60), st.data())
+def test_an_lsn_finds_its_commit_end(counts: list[int], data: st.DataObject) -> None:
+    log = log_of(counts)
+    commit = data.draw(st.integers(0, len(counts)))
+    lsn = 10 * commit + data.draw(st.integers(0, 9))
+    end = sum(counts[:commit])
+    assert log.at_lsn(lsn).end == end
+    found = log.at_end(end)
+    assert found is not None
+    assert found[0] == 10 * commit
+    inside = [offset for offset in range(log.head) if offset not in np.cumsum([0, *counts])]
+    assert all(log.at_end(offset) is None for offset in inside)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=40), st.booleans())
+def test_segments_hold_what_memory_held(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], keyed: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("segments")
+    log = log_of(counts).freeze()
+    path = folder / "a.seg"
+    segment.write(RealDisk(), path, log.chunks, keyed=keyed)
+    read = log.install([segment.Segment(path, lambda _: SCHEMA, keyed=keyed)])
+    assert values(read, 0, read.head) == list(range(log.head))
+    assert [read.at_lsn(10 * i) for i in range(len(counts) + 1)] == [log.at_lsn(10 * i) for i in range(len(counts) + 1)]
+
+
+def test_appends_go_on_while_a_checkpoint_cuts(tmp_path: Path) -> None:
+    log = log_of([5] * 20).freeze()
+    frozen: tuple[Chunk, ...] = log.chunks
+    for i in range(21, 60):
+        batch = pa.record_batch([np.arange(log.head, log.head + 5)], schema=SCHEMA)
+        log = log.append(MemoryChunk(log.head, batch, CommitIndex.one(10 * i, 0, log.head + 5, 0, 0)))
+    segment.write(RealDisk(), tmp_path / "a.seg", frozen, keyed=True)
+    log = log.install([segment.Segment(tmp_path / "a.seg", lambda _: SCHEMA, keyed=True)])
+    assert values(log, 0, log.head) == list(range(59 * 5))
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_flipped_bit_in_a_segment_is_never_served(tmp_path: Path, keyed: bool) -> None:
+    path = tmp_path / "a.seg"
+    segment.write(RealDisk(), path, log_of([50] * 10).chunks, keyed=keyed)
+    for other in flipped(path, 200, seed=7):
+        try:
+            read = BucketLog(SCHEMA).install([segment.Segment(other, lambda _: SCHEMA, keyed=keyed)])
+            assert values(read, 0, 500) == list(range(500))
+        except Corrupt as error:
+            assert other.name in error.message
+
+
+def test_rows_without_any_column_cost_one_column(tmp_path: Path) -> None:
+    """What a count asks for: offsets alone, of a log table whose columns are packed."""
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    batch = pa.record_batch([range(7), ["x" * 100] * 7], schema=schema)
+    log = BucketLog(schema).append(MemoryChunk(0, batch, CommitIndex.one(1, 1, 7, 0, 7)))
+    segment.write(RealDisk(), tmp_path / "a.seg", log.chunks, keyed=False)
+    log = log.freeze().install([segment.Segment(tmp_path / "a.seg", lambda _: schema, keyed=False)])
+    assert [(b.num_rows, b.num_columns) for _, b, _ in log.rows(0, 7, needed=lambda _: [])] == [(7, 1)]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=30), st.data())
+def test_a_pruned_commit_index_still_tells_the_commit_of_each_row(counts: list[int], data: st.DataObject) -> None:
+    whole = CommitIndex.joined([chunk.index for chunk in log_of(counts).chunks])
+    kept = np.array(sorted(data.draw(st.sets(st.integers(0, sum(counts) - 1)))), dtype=np.int64)
+    pruned = whole.of(kept)
+    times = [index.time_us[np.searchsorted(index.end, kept, side="right")].tolist() for index in (whole, pruned)]
+    assert times[0] == times[1]
+    assert set(pruned.time_us.tolist()) == {*times[0], int(whole.time_us[-1])}

@@ -1,0 +1,107 @@
+"""`verify` agrees with a sound server and names the bucket of every planted fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakestore.errors import PositionExpired
+from lakestore.rows import ipc
+from lakestore.union.verify import Sums, Verification, verify
+from lakestore.v1 import lakestore_pb2 as pb
+from tests.unit.union.test_union_read import TABLE, Log, Warehouse
+
+Spoil = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+class Audited(Log):
+    """A server in memory that also audits; faults can be planted in what it says and sends."""
+
+    def __init__(self) -> None:
+        super().__init__(TABLE)
+        self.spoil: Spoil | None = None
+        self.expired = False
+        self.lost_in_index = 0
+
+    def audit(self, request: pb.AuditRequest, /) -> pb.AuditAnswer:
+        """Sums of the log."""
+        answer = pb.AuditAnswer(token="cut")
+        for part in self.plan(pb.PlanRequest(tables=[request.table], no_dead=True)).tables[0].buckets:
+            answer.buckets.add(
+                bucket=part.bucket, head=part.head, live_sum=part.live_sum, live_rows=part.live_rows,
+                log_sum=part.live_sum, log_rows=part.live_rows,
+                index_sum=part.live_sum, index_rows=part.live_rows - (self.lost_in_index if part.bucket else 0),
+            )  # fmt: skip
+        return answer
+
+    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]:
+        if self.expired and request.start < self.tier_point[request.bucket]:
+            raise PositionExpired("only in the lake")
+        for message in super().fetch(request):
+            (batch,) = ipc.decode_trusted(message.rows, crc=message.crc32c)
+            # Only the hot side of bucket 1 is spoilt: the whole log stays sound.
+            if self.spoil and request.bucket == 1 and request.live_start:
+                batch = self.spoil(batch)
+            data = ipc.encode(batch.schema, [batch])
+            yield pb.RowBatch(rows=data, crc32c=ipc.crc32c(data))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Audited:
+    """300 orders, 100 of them tiered and partly changed since."""
+    log, warehouse = Audited(), Warehouse(tmp_path)
+    for number in range(100):
+        log.write("+I", number)
+    warehouse.tier(log)
+    for number in range(80, 300):
+        log.write("+I" if number >= 100 else "+U", number, version=1)
+    return log
+
+
+def bad(found: Verification) -> list[int]:
+    return [check.bucket for check in found.buckets if not check.same]
+
+
+def test_a_sound_table_is_the_same_everywhere(log: Audited) -> None:
+    found = verify(log, "shop.orders")
+    assert found.same
+    assert found.compared_values
+    assert not found.problems()
+    assert not log.leases
+
+
+def test_a_log_that_begins_in_the_lake_is_compared_by_rows(log: Audited) -> None:
+    log.expired = True
+    found = verify(log, "shop.orders")
+    assert found.same
+    assert not found.compared_values
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda batch: batch.slice(1),
+        lambda batch: pa.concat_batches([batch, batch.slice(0, 1)]),
+        lambda batch: batch.set_column(
+            batch.schema.get_field_index("small"), "small", pa.array([99] * batch.num_rows, pa.int8())
+        ),
+    ],
+    ids=["a row lost", "a row doubled", "a value changed"],
+)
+def test_a_fault_in_what_readers_see_is_found(log: Audited, spoil: Spoil) -> None:
+    log.spoil = spoil
+    found = verify(log, "shop.orders")
+    assert bad(found) == [1]
+    assert "bucket 1 of table shop.orders" in found.problems()[0]
+
+
+def test_a_fault_in_the_index_is_found(log: Audited) -> None:
+    log.lost_in_index = 1
+    assert bad(verify(log, "shop.orders", values=False)) == [1]
+
+
+def test_sums_start_empty() -> None:
+    assert Sums() == Sums(0, 0, None)

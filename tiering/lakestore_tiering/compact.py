@@ -1,0 +1,258 @@
+"""Compaction of a lake table while flushes go on.
+
+Iceberg's own rewrite runs on a branch forked from main. Landing it, serial with flushes, the rows that died since
+the fork are looked up by offset in the new files, and one commit swaps data files and delete files. The log
+from the fork's tier point on is leased until then, for it names those deaths.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lakestore.errors import Conflict, Corrupt, LakestoreError
+from lakestore.model.table import PREV
+from lakestore.rows.ipc import decode_trusted
+from lakestore.rows.offsets import Offsets, OffsetSet
+from lakestore.union.plan import TableScan
+from lakestore.v1.lakestore_pb2 import FetchRequest, LeaseRequest
+from lakestore_spark.union import CATALOG, lake_name
+from lakestore_tiering.iceberg_java import JAVA_FAILURES, Changes, Iceberg, LakeFile, java_errors
+from lakestore_tiering.live_files import covered
+from lakestore_tiering.position_deletes import Deletes, write_deletes
+from lakestore_tiering.record import Record
+from lakestore_tiering.round import COMPACT, Round
+
+SMALL_FILES_MIN = 8
+"""So many files below three quarters of the target size are worth a rewrite."""
+DELETED_SHARE_MIN = 0.3
+"""A file with so much of it deleted is rewritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A compaction under way: its branch, and the state it was forked from."""
+
+    scan: TableScan
+    branch: str
+    snapshot_id: int
+    tier_point: tuple[int, ...]
+    lease: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did."""
+
+    table: str
+    files_before: int
+    files_after: int
+    deaths: int
+    snapshot_id: int
+
+
+def due(scan: TableScan, files: Iterable[LakeFile]) -> bool:
+    """Whether there are small files or deletes enough to compact."""
+    small = dirty = 0
+    for file in files:
+        small += file.bytes < scan.table.lake.target_file_bytes * 3 // 4
+        dirty += _deleted(file) >= DELETED_SHARE_MIN * file.rows
+    return small >= SMALL_FILES_MIN or dirty > 0
+
+
+def _deleted(file: LakeFile) -> int:
+    return sum(int(java.recordCount()) for java in file.deletes.values())
+
+
+def compact(tools: Round, name: str, *, force: bool = False) -> Compacted | None:
+    """Fork, rewrite and land at once; None when nothing was worth it."""
+    started = fork(tools, name, force=force)
+    if started is None:
+        return None
+    try:
+        rewrite(tools, started, force=force)
+    except LakestoreError:
+        with suppress(LakestoreError):
+            abandon(tools, started)
+        raise
+    return land(tools, started)
+
+
+def fork(tools: Round, name: str, *, force: bool = False) -> Fork | None:
+    """Begin a compaction if one is due: a branch at main, and the log leased from its tier point on."""
+    cut = tools.plan(name)
+    made = None
+    try:
+        with java_errors():
+            scan = cut.scan(name)
+            made = _forked(tools, scan, cut.lease, force=force) if scan.in_lake else None
+            return made
+    finally:
+        if made is None:
+            _release(tools, cut.lease)
+
+
+def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool) -> Fork | None:
+    lake, record = tools.open(scan)
+    current = lake.current_id()
+    if current is None or not (force or due(scan, tools.of(scan).files.at_main(lake).values())):
+        return None
+    epoch = tools.epoch()
+    branch = f"{COMPACT}{epoch}_{uuid.uuid4().hex[:12]}"
+    lake.fork(branch)
+    tools.crash("compact-forked")
+    return Fork(scan, branch, current, record.tier_point, lease, epoch)
+
+
+def rewrite(tools: Round, started: Fork, *, force: bool = False) -> None:
+    """Let Iceberg rewrite the branch. Takes long, and minds no flush."""
+    table = started.scan.table
+    options = {
+        "target-file-size-bytes": str(table.lake.target_file_bytes),
+        "min-input-files": str(SMALL_FILES_MIN),
+        "delete-ratio-threshold": str(DELETED_SHARE_MIN),
+        "rewrite-all": str(force).lower(),
+    }
+    pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
+    strategy = "sort" if table.lake.sort_by else "binpack"
+    name = f"{table.namespace}.{table.short_name}"
+    with java_errors():
+        tools.spark.sql(
+            f"CALL {CATALOG}.system.rewrite_data_files(table => '{name}', branch => '{started.branch}', "
+            f"strategy => '{strategy}', options => map({pairs}))"
+        ).collect()
+    tools.crash("compact-rewritten")
+
+
+def land(tools: Round, started: Fork) -> Compacted | None:
+    """Swap the files in main; None when the rewrite found nothing to do. Not while the table is being flushed."""
+    try:
+        with java_errors():
+            return _land(tools, started)
+    except Conflict:
+        # Main moved on without it: its branch would keep the old files for good.
+        with suppress(LakestoreError):
+            abandon(tools, started)
+        raise
+    finally:
+        _release(tools, started.lease)
+
+
+def abandon(tools: Round, started: Fork) -> None:
+    """Give a compaction up."""
+    try:
+        with java_errors():
+            Iceberg(tools.spark, lake_name(started.scan.table)).drop_branch(started.branch)
+    finally:
+        _release(tools, started.lease)
+
+
+def _land(tools: Round, started: Fork) -> Compacted | None:
+    lake = Iceberg(tools.spark, lake_name(started.scan.table))
+    snapshot = lake.branch_snapshot(started.branch)
+    if int(snapshot.snapshotId()) == started.snapshot_id:
+        lake.drop_branch(started.branch)
+        return None
+    known, record, base = tools.of(started.scan), lake.record(), lake.current_id()
+    assert record is not None
+    assert base is not None
+    changes = lake.changes(snapshot)
+    live = known.files.at_main(lake)
+    old = _replaced(lake, started, changes, live)
+    new = [lake.lake_file(java) for java in changes.added]
+    found = known.indexes.find(new, _died_since(tools, started, record))
+    deletes = write_deletes(lake, found)
+    tools.crash("compact-before-landing")
+    source = (started.branch, int(snapshot.snapshotId()))
+    after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
+    try:
+        outdated = _outdated(old, live)
+        landed = lake.retried(lambda: _swap(lake, after, base, source, (old, new), outdated, deletes))
+    except LakestoreError as error:
+        raise tools.failed(lake, record, error) from error
+    tools.crash("compact-landed")
+    deaths = sum(len(part.positions) for part in found)
+    return Compacted(started.scan.table.name, len(old), len(new), deaths, landed)
+
+
+def _replaced(lake: Iceberg, started: Fork, changes: Changes, live: Mapping[str, LakeFile]) -> list[LakeFile]:
+    """The files of main that the rewrite replaces; if another engine took one of them, there is nothing to land."""
+    paths = [str(java.location()) for java in changes.removed]
+    if all(path in live for path in paths):
+        return [live[path] for path in paths]
+    lake.drop_branch(started.branch)
+    raise Conflict(f"table {started.scan.table.name}: another engine rewrote files while they were compacted")
+
+
+def _died_since(tools: Round, started: Fork, record: Record) -> dict[int, OffsetSet]:
+    """Rows of the fork that died before main's tier point, by the log."""
+    if not started.scan.table.keyed:
+        return {}
+    dead = {}
+    for bucket, (start, end) in enumerate(zip(started.tier_point, record.tier_point, strict=True)):
+        if start < end:
+            superseded = OffsetSet.of(_superseded(tools, started, bucket, (start, end)))
+            dead[bucket] = OffsetSet(superseded.below(start))
+    return dead
+
+
+def _superseded(tools: Round, started: Fork, bucket: int, span: tuple[int, int]) -> list[Offsets]:
+    request = FetchRequest(
+        table_uuid=started.scan.table.uuid,
+        bucket=bucket,
+        start=span[0],
+        end=span[1],
+        columns=[PREV],
+        lease=started.lease,
+    )
+    parts = []
+    for answer in tools.transport.fetch(request):
+        for batch in decode_trusted(answer.rows, crc=answer.crc32c):
+            prevs = batch.column(PREV).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            parts.append(prevs[prevs >= 0])
+    return parts
+
+
+def _outdated(old: Sequence[LakeFile], live: Mapping[str, LakeFile]) -> list[Any]:
+    """Delete files that cover nothing but replaced files."""
+    replaced = {file.path for file in old}
+    cover = covered(live.values())
+    javas = {key: java for file in old for key, java in file.deletes.items()}
+    return [java for key, java in javas.items() if cover[key] <= replaced]
+
+
+def _swap(
+    lake: Iceberg,
+    record: Record,
+    base: int,
+    source: tuple[str, int],
+    files: tuple[Sequence[LakeFile], Sequence[LakeFile]],
+    outdated: Sequence[Any],
+    deletes: Deletes,
+) -> int:
+    if deletes.added and not outdated:
+        raise Corrupt("rows of compacted files died, but no delete file of theirs says so")
+    transaction = lake.transaction()
+    swap = transaction.newRewrite().validateFromSnapshot(base)
+    old, new = files
+    for java in [*(file.java for file in old), *outdated]:
+        swap = swap.deleteFile(java)
+    for java in [*(file.java for file in new), *deletes.added]:
+        swap = swap.addFile(java)
+    branch, snapshot_id = source
+    try:
+        return lake.land(transaction, swap, record, branch, snapshot_id)
+    except JAVA_FAILURES as error:
+        return lake.landed(error, lambda snapshot: snapshot.summary().get("source-snapshot-id") == str(snapshot_id))
+
+
+def _release(tools: Round, lease: str) -> None:
+    # A lease that cannot be released runs out by itself.
+    with suppress(LakestoreError):
+        tools.transport.release_lease(LeaseRequest(lease=lease))

@@ -1,0 +1,155 @@
+"""Where dead rows lie: (bucket, offset) to (data file, position).
+
+A file's `__bucket` and `__offset` columns, sorted, are its offset index; it is read from the file when it is first
+needed and kept while memory lasts, as files never change. Bounds prune files, so a look-up's cost follows the dead.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem, LocalFileSystem
+
+from lakestore.errors import Corrupt
+from lakestore.model.table import LAKE_BUCKET, LAKE_OFFSET
+from lakestore.rows.offsets import Offsets, OffsetSet
+from lakestore_tiering.iceberg_java import Bounds, LakeFile
+
+INDEX_BYTES_MAX = 512 << 20
+_BUCKET_SHIFT = 48
+_OFFSET_MASK = (1 << _BUCKET_SHIFT) - 1
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class FileOffsets:
+    """The offset index of one data file."""
+
+    keys: npt.NDArray[np.int64]
+    """bucket << 48 | offset, sorted."""
+    order: npt.NDArray[np.int32] | None
+    """Position of each key; None when the file is in that order itself."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes."""
+        return int(self.keys.nbytes + (0 if self.order is None else self.order.nbytes))
+
+    def places(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where in `keys` of the index those of the asked keys stand that the file holds."""
+        if not len(self.keys):
+            return np.empty(0, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.asarray(at[self.keys[at] == keys], dtype=np.int64)
+
+    def positions(self, places: npt.NDArray[np.int64]) -> Positions:
+        """Sorted positions in the file of these places of the index."""
+        return np.sort(places if self.order is None else self.order[places]).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Dead rows of one data file."""
+
+    file: LakeFile
+    positions: Positions
+    keys: npt.NDArray[np.int64]
+    """Bucket and offset of each, sorted; as they stand in the file."""
+
+
+class OffsetIndexes:
+    """Offset indexes of data files, the least recently used let go first."""
+
+    def __init__(self, bytes_max: int = INDEX_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.nbytes = 0
+        """Memory of the indexes kept."""
+        self._kept: OrderedDict[str, FileOffsets] = OrderedDict()
+
+    def of(self, file: LakeFile) -> FileOffsets:
+        """The index of a file."""
+        kept = self._kept.get(file.path)
+        if kept is not None:
+            self._kept.move_to_end(file.path)
+            return kept
+        made = read_offsets(file)
+        self._kept[file.path] = made
+        self.nbytes += made.nbytes
+        while self.nbytes > self._bytes_max and len(self._kept) > 1:
+            self.nbytes -= self._kept.popitem(last=False)[1].nbytes
+        return made
+
+    def find(self, files: Iterable[LakeFile], dead: Mapping[int, OffsetSet]) -> list[Found]:
+        """The files that hold dead rows, with their positions."""
+        packed = {bucket: offsets.values for bucket, offsets in dead.items() if len(offsets)}
+        found = []
+        for file in files:
+            candidates = _within(packed, file.bounds)
+            if not len(candidates):
+                continue
+            index = self.of(file)
+            places = index.places(candidates)
+            if len(places):
+                found.append(Found(file, index.positions(places), index.keys[places]))
+        return found
+
+
+def by_bucket(parts: Sequence[npt.NDArray[np.int64]]) -> dict[int, Offsets]:
+    """The offsets of each bucket in these arrays of keys."""
+    if not parts:
+        return {}
+    keys = np.sort(np.concatenate(parts))
+    edges = np.flatnonzero(np.diff(keys >> _BUCKET_SHIFT)) + 1
+    runs = [run for run in np.split(keys, edges) if len(run)]
+    return {int(run[0] >> _BUCKET_SHIFT): run & _OFFSET_MASK for run in runs}
+
+
+def _within(dead: Mapping[int, Offsets], bounds: Bounds | None) -> npt.NDArray[np.int64]:
+    """The dead that bounds allow, as sorted keys."""
+    parts = []
+    for bucket in sorted(dead):
+        offsets = dead[bucket]
+        if bounds is not None:
+            if not bounds.bucket[0] <= bucket <= bounds.bucket[1]:
+                continue
+            first, last = np.searchsorted(offsets, [bounds.offset[0], bounds.offset[1] + 1])
+            offsets = offsets[first:last]
+        parts.append(offsets | (bucket << _BUCKET_SHIFT))
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def read_offsets(file: LakeFile) -> FileOffsets:
+    """The offset index of a file, read from its two columns."""
+    filesystem, path = place(file.path)
+    try:
+        rows = pq.read_table(path, columns=[LAKE_BUCKET, LAKE_OFFSET], filesystem=filesystem, partitioning=None)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise Corrupt(f"data file {file.path} cannot be read: {error}") from error
+    if rows.num_rows != file.rows:
+        raise Corrupt(f"data file {file.path} has {rows.num_rows} rows where its manifest says {file.rows}")
+    buckets, offsets = (rows.column(name).to_numpy() for name in (LAKE_BUCKET, LAKE_OFFSET))
+    keys = (buckets.astype(np.int64) << _BUCKET_SHIFT) | offsets
+    if len(keys) < 2 or bool(np.all(keys[1:] > keys[:-1])):
+        return FileOffsets(keys, None)
+    order = np.argsort(keys, kind="stable").astype(np.int32)
+    ordered = keys[order]
+    if bool(np.any(ordered[1:] == ordered[:-1])):
+        raise Corrupt(f"data file {file.path} holds a row twice")
+    return FileOffsets(ordered, order)
+
+
+def place(location: str) -> tuple[FileSystem, str]:
+    """The file system and path of a location, whichever way its engine spells it."""
+    if location.startswith("file:"):
+        return LocalFileSystem(), "/" + location.removeprefix("file:").lstrip("/")
+    if "://" not in location:
+        return LocalFileSystem(), location
+    filesystem, path = FileSystem.from_uri(location)
+    return filesystem, path

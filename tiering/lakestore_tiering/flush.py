@@ -1,0 +1,174 @@
+"""One round of one table: its hot rows and the deaths in the lake, in one Iceberg commit.
+
+Rows are staged by Iceberg's own writer in a branch, which goes in the very transaction that lands its files.
+The live sum is computed from what was written and found, so a lost or doubled row is refused by the catalog.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lakestore.errors import Corrupt, LakestoreError
+from lakestore.model.table import LAKE_COLUMNS
+from lakestore.rows.live_sum import moved
+from lakestore.rows.offsets import Offsets
+from lakestore.union.plan import ReadPlan, TableScan
+from lakestore.v1.lakestore_pb2 import LeaseRequest
+from lakestore_spark.union import version_name
+from lakestore_tiering.dead_rows import Found, OffsetIndexes, by_bucket
+from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
+from lakestore_tiering.position_deletes import Deletes, write_deletes
+from lakestore_tiering.record import Record
+from lakestore_tiering.round import STAGE, Round
+
+_NONE: Offsets = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What a round brought into the lake."""
+
+    table: str
+    rows: int
+    deaths: int
+    files: int
+    delete_files: int
+    tier_point: tuple[int, ...]
+    snapshot_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows written into a branch, not yet in main."""
+
+    branch: str
+    snapshot_id: int | None
+    files: Sequence[LakeFile] = ()
+
+
+def flush(tools: Round, name: str) -> Flushed | None:
+    """Bring a table's hot rows into the lake; None when there is nothing hot."""
+    cut = tools.plan(name)
+    try:
+        scan = cut.scan(name)
+        with java_errors():
+            return _round(tools, cut, scan) if scan.hot_rows else None
+    finally:
+        tools.hot.forget(cut.lease)
+        # A lease that cannot be released runs out by itself.
+        with suppress(LakestoreError):
+            tools.transport.release_lease(LeaseRequest(lease=cut.lease))
+
+
+def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
+    epoch = tools.epoch()
+    lake, record = tools.open(scan)
+    sweep(lake, STAGE)
+    if record.schema_id != scan.table.schema_id:
+        # Staged with the version's schema; the catalog moves main's in the very commit of these rows.
+        lake = Iceberg(tools.spark, version_name(scan.table))
+    known = tools.of(scan)
+    staged = _stage(tools, lake, cut, scan, epoch)
+    tools.crash("staged")
+    base = lake.current_id()
+    found = known.indexes.find(known.files.at_main(lake).values(), scan.cold_dead()) if lake.current_id() else []
+    _check_found(scan, found)
+    deletes = write_deletes(lake, found)
+    tools.crash("deaths-written")
+    born, died = _born(scan, known.indexes, staged), by_bucket([part.keys for part in found])
+    after = Record(
+        epoch=tools.epoch(),
+        tier_from=record.tier_point,
+        tier_point=tuple(part.head for part in scan.buckets),
+        live_sum=sums_after(record.live_sum, born, died),
+        lsn=cut.lsn,
+        schema_id=scan.table.schema_id,
+    )
+    tools.crash("before-commit")
+    try:
+        landed = lake.retried(lambda: _commit(lake, after, base, staged, found, deletes))
+    except LakestoreError as error:
+        raise tools.failed(lake, record, error) from error
+    tools.crash("after-commit")
+    deaths = sum(len(part.positions) for part in found)
+    rows = sum(file.rows for file in staged.files)
+    return Flushed(scan.table.name, rows, deaths, len(staged.files), len(deletes.added), after.tier_point, landed)
+
+
+def sweep(lake: Iceberg, prefix: str, keep: str = "") -> None:
+    """Remove branches that an ended round left behind; what they staged is written anew."""
+    for branch in lake.branches(prefix):
+        if branch != keep:
+            lake.drop_branch(branch)
+
+
+def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> Staged:
+    branch = f"{STAGE}{epoch}_{uuid.uuid4().hex[:12]}"
+    columns = [*scan.table.selected(None), *LAKE_COLUMNS]
+    frame = tools.hot.frame(scan, columns, cut.lease)
+    lake.fork(branch)
+    before = int(lake.branch_snapshot(branch).snapshotId())
+    writer = frame.writeTo(f"{lake.name}.branch_{branch}")
+    # The table's property follows with the landing; these files are of the new size already.
+    writer.option("target-file-size-bytes", str(scan.table.lake.target_file_bytes)).append()
+    lake.refresh()
+    snapshot = lake.branch_snapshot(branch)
+    if int(snapshot.snapshotId()) == before:
+        return Staged(branch, None)
+    files = [lake.lake_file(java) for java in lake.changes(snapshot).added]
+    return Staged(branch, int(snapshot.snapshotId()), files)
+
+
+def _check_found(scan: TableScan, found: Sequence[Found]) -> None:
+    wanted = sum(len(offsets) for offsets in scan.cold_dead().values())
+    got = sum(len(part.positions) for part in found)
+    if wanted != got:
+        raise Corrupt(f"table {scan.table.name}: {wanted} rows died in the lake, but {got} of them were found there")
+
+
+def _born(scan: TableScan, indexes: OffsetIndexes, staged: Staged) -> dict[int, Offsets]:
+    """The offsets that are in the staged files, read back from them."""
+    born = by_bucket([indexes.of(file).keys for file in staged.files])
+    for bucket, offsets in born.items():
+        plan = scan.buckets[bucket]
+        inside = bool(np.all((offsets >= plan.tier_point) & (offsets < plan.head)))
+        if not inside or bool(np.any(offsets[1:] == offsets[:-1])):
+            raise Corrupt(f"table {scan.table.name}: the staged files hold other rows of bucket {bucket} than were hot")
+    return born
+
+
+def sums_after(before: Sequence[int], born: Mapping[int, Offsets], died: Mapping[int, Offsets]) -> tuple[int, ...]:
+    """Live sums per bucket once these came and those went."""
+    return tuple(moved(total, born.get(i, _NONE), died.get(i, _NONE)) for i, total in enumerate(before))
+
+
+def _commit(
+    lake: Iceberg, record: Record, base: int | None, staged: Staged, found: Sequence[Found], deletes: Deletes
+) -> int:
+    transaction = lake.transaction()
+    update = _delta(lake, transaction, base, found, deletes) if found else transaction.newAppend()
+    for file in staged.files:
+        update = update.addRows(file.java) if found else update.appendFile(file.java)
+    try:
+        return lake.land(transaction, update, record, staged.branch, staged.snapshot_id)
+    except JAVA_FAILURES as error:
+        return lake.landed(error, lambda snapshot: record_of(snapshot) == record)
+
+
+def _delta(lake: Iceberg, transaction: Any, base: int | None, found: Sequence[Found], deletes: Deletes) -> Any:
+    delta = transaction.newRowDelta()
+    if base is not None:
+        delta = delta.validateFromSnapshot(base)
+    paths = java_list(lake.jvm, [part.file.path for part in found])
+    delta = delta.validateDataFilesExist(paths).validateDeletedFiles()
+    for java in deletes.added:
+        delta = delta.addDeletes(java)
+    for java in deletes.removed:
+        delta = delta.removeDeletes(java)
+    return delta

@@ -1,0 +1,299 @@
+"""Iceberg's public Java API, through the gateway of a Spark session, in small functions.
+
+Java objects are `Any`. What is asked often of a file is read once, into a `LakeFile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
+from lakestore.model.table import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
+from lakestore_tiering.record import KEYS, Record
+
+COMMIT_ATTEMPTS = 4
+TIER_TAG = "lakestore-tier"
+JAVA_FAILURES = (Py4JJavaError, PySparkException)
+"""PySpark turns some failures of the JVM into its own."""
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and greatest bucket and offset in a data file."""
+
+    bucket: tuple[int, int]
+    offset: tuple[int, int]
+
+
+@dataclass(slots=True)
+class LakeFile:
+    """A data file, and the delete files that cover it."""
+
+    path: str
+    """As the manifest spells it; position deletes match by exactly this text."""
+    rows: int
+    bytes: int
+    bounds: Bounds | None
+    """None when its writer kept no bounds: then it may hold any offset."""
+    java: Any
+    deletes: dict[tuple[str, int], Any] = field(default_factory=dict)
+    """(path, place in the file) to Java DeleteFile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one snapshot added and removed, as Java files."""
+
+    added: list[Any]
+    removed: list[Any]
+    added_deletes: list[Any]
+    removed_deletes: list[Any]
+
+
+class Iceberg:
+    """A lake table in the catalog of a session."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self.spark = spark
+        self.name = name
+        """As Spark SQL takes it, catalog included."""
+        jvm: Any = spark._jvm  # noqa: SLF001 (the one way to the JVM that PySpark gives)
+        self.jvm = jvm
+        """The JVM's packages."""
+        self.api = jvm.org.apache.iceberg
+        """The package of Iceberg's API."""
+        self.table: Any = _loaded(self.api, spark, name)
+        """The Java Table."""
+
+    def refresh(self) -> None:
+        """See the catalog's newest state."""
+        self.table.refresh()
+
+    @property
+    def format_version(self) -> int:
+        """2 or 3."""
+        return int(self.api.TableUtil.formatVersion(self.table))
+
+    def current_id(self) -> int | None:
+        """Main's snapshot."""
+        snapshot = self.table.currentSnapshot()
+        return None if snapshot is None else int(snapshot.snapshotId())
+
+    def snapshots(self) -> list[tuple[int, int]]:
+        """Id and time in milliseconds of every snapshot of the table."""
+        return [(int(s.snapshotId()), int(s.timestampMillis())) for s in self._listed(self.table.snapshots())]
+
+    def referenced(self) -> set[int]:
+        """Snapshots that a branch or a tag names."""
+        return {int(ref.snapshotId()) for ref in self.table.refs().values()}
+
+    def ancestry(self) -> Iterator[Any]:
+        """Main's snapshots from the newest to the oldest kept."""
+        snapshot = self.table.currentSnapshot()
+        while snapshot is not None:
+            yield snapshot
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else self.table.snapshot(parent)
+
+    def record(self) -> Record | None:
+        """The newest tier record of main: other engines' rewrites carry none and change no rows."""
+        return next((record for record in map(record_of, self.ancestry()) if record), None)
+
+    def branches(self, prefix: str) -> list[str]:
+        """Names of the branches that begin so."""
+        return [str(name) for name in self.table.refs() if str(name).startswith(prefix)]
+
+    def retried(self, commit: Callable[[], Result]) -> Result:
+        """A commit, made again on the new state when another branch moved meanwhile: Iceberg does not for its refs."""
+        for _ in range(COMMIT_ATTEMPTS - 1):
+            try:
+                with java_errors():
+                    return commit()
+            except Conflict:
+                self.refresh()
+        with java_errors():
+            return commit()
+
+    def fork(self, branch: str) -> None:
+        """A new branch at main's snapshot."""
+        self.retried(lambda: self.table.manageSnapshots().createBranch(branch).commit())
+        self.refresh()
+
+    def drop_branch(self, branch: str) -> None:
+        """Remove a branch that was not landed."""
+        self.retried(lambda: self.table.manageSnapshots().removeBranch(branch).commit())
+        self.refresh()
+
+    def branch_snapshot(self, branch: str) -> Any:
+        """The snapshot a branch names."""
+        snapshot = self.table.snapshot(branch)
+        if snapshot is None:
+            raise NotFound(f"lake table {self.name} has no branch {branch}")
+        return snapshot
+
+    def changes(self, snapshot: Any) -> Changes:
+        """What a snapshot added and removed."""
+        made = self.api.SnapshotChanges.builderFor(self.table).snapshot(snapshot).build()
+        return Changes(
+            self._listed(made.addedDataFiles()),
+            self._listed(made.removedDataFiles()),
+            self._listed(made.addedDeleteFiles()),
+            self._listed(made.removedDeleteFiles()),
+        )
+
+    def files(self) -> Iterator[LakeFile]:
+        """Every data file of main, with its deletes: reads all manifests."""
+        columns = self.jvm.java.util.ArrayList()
+        columns.add(LAKE_BUCKET)
+        columns.add(LAKE_OFFSET)
+        tasks = self.table.newScan().includeColumnStats(columns).planFiles()
+        try:
+            for task in self._listed(tasks):
+                made = self.lake_file(task.file())
+                for delete in task.deletes():
+                    made.deletes[delete_key(delete)] = delete
+                yield made
+        finally:
+            tasks.close()
+
+    def lake_file(self, java: Any) -> LakeFile:
+        """A Java DataFile, with what is asked of it."""
+        bucket, offset = self._bounds(java, LAKE_BUCKET), self._bounds(java, LAKE_OFFSET)
+        bounds = Bounds(bucket, offset) if bucket and offset else None
+        return LakeFile(str(java.location()), int(java.recordCount()), int(java.fileSizeInBytes()), bounds, java)
+
+    def _bounds(self, java: Any, column: str) -> tuple[int, int] | None:
+        lower, upper = java.lowerBounds(), java.upperBounds()
+        key = LAKE_FIELD_IDS[column]
+        if lower is None or upper is None or lower.get(key) is None or upper.get(key) is None:
+            return None
+        return _number(lower.get(key)), _number(upper.get(key))
+
+    def transaction(self) -> Any:
+        """Several updates that become one commit."""
+        return self.table.newTransaction()
+
+    def land(self, transaction: Any, update: Any, record: Record, branch: str, source: int | None) -> int:
+        """Finish an update of main in one commit: its record, the tier tag, and the end of the branch it came from."""
+        for key, value in record.summary().items():
+            update.set(key, value)
+        if source is not None:
+            update.set("source-snapshot-id", str(source))
+        update.commit()
+        landed = int(transaction.table().currentSnapshot().snapshotId())
+        refs = transaction.manageSnapshots()
+        tagged = TIER_TAG in self.table.refs()
+        refs = refs.replaceTag(TIER_TAG, landed) if tagged else refs.createTag(TIER_TAG, landed)
+        if branch:
+            refs = refs.removeBranch(branch)
+        refs.commit()
+        transaction.commitTransaction()
+        self.refresh()
+        return landed
+
+    def landed(self, error: Py4JJavaError | PySparkException, ours: Callable[[Any], bool]) -> int:
+        """The snapshot of a commit whose answer was lost, found in main's ancestry; else what went wrong."""
+        own = plain_error(error)
+        if own.applied == "no":
+            raise own from error
+        with java_errors():
+            self.refresh()
+        found = next((int(snapshot.snapshotId()) for snapshot in self.ancestry() if ours(snapshot)), None)
+        if found is None:
+            raise own from error
+        return found
+
+    def spec_of(self, java: Any) -> Any:
+        """The partition spec that a file was written under."""
+        return self.table.specs().get(java.specId())
+
+    def _listed(self, iterable: Any) -> list[Any]:
+        made = self.jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(iterable)
+        return list(made)
+
+
+def _loaded(api: Any, spark: SparkSession, name: str) -> Any:
+    with java_errors():
+        java: Any = spark._jsparkSession  # noqa: SLF001
+        # Spark looks catalogs up in the session that is active on this thread, not in the one it is given.
+        spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java)  # type: ignore[union-attr]  # noqa: SLF001
+        return api.spark.Spark3Util.loadIcebergTable(java, name)
+
+
+def record_of(snapshot: Any) -> Record | None:
+    """The tier record of a snapshot, if it carries one."""
+    summary = snapshot.summary()
+    found = {key: summary.get(key) for key in KEYS}
+    return Record.parse({key: value for key, value in found.items() if value is not None})
+
+
+def delete_key(java: Any) -> tuple[str, int]:
+    """What tells a delete file, or a vector inside a Puffin file, from all others."""
+    offset = java.contentOffset()
+    return str(java.location()), -1 if offset is None else int(offset)
+
+
+def _number(buffer: Any) -> int:
+    """A bound of an int or long column: little-endian bytes."""
+    return int.from_bytes(bytes(buffer.array()), "little", signed=True)
+
+
+def java_map(jvm: Any, values: Mapping[str, Any]) -> Any:
+    """A java.util.HashMap of these values."""
+    made = jvm.java.util.HashMap()
+    for key, value in values.items():
+        made.put(key, value)
+    return made
+
+
+def java_list(jvm: Any, values: Iterable[Any]) -> Any:
+    """A java.util.ArrayList of these values."""
+    made = jvm.java.util.ArrayList()
+    for value in values:
+        made.add(value)
+    return made
+
+
+_REFUSED = ("ForbiddenException", "NotAuthorizedException")
+_RACED = ("CommitFailedException", "ValidationException", "AlreadyExistsException")
+_ABSENT = ("NoSuchTableException", "NoSuchNamespaceException", "NotFoundException", "NoSuchIcebergTableException")
+
+
+@contextmanager
+def java_errors() -> Iterator[None]:
+    """Failures in the JVM leave as errors of ours."""
+    try:
+        yield
+    except JAVA_FAILURES as error:
+        raise plain_error(error) from error
+
+
+def plain_error(error: Py4JJavaError | PySparkException) -> LakestoreError:
+    """A Java failure as an error of ours: refused by the catalog, raced, absent, or of unknown outcome."""
+    if isinstance(error, PySparkException):
+        return Unavailable(f"Spark failed: {str(error).splitlines()[0]}", applied="unknown")
+    names, message = _causes(error.java_exception)
+    for kinds, own in ((_REFUSED, Invalid), (_RACED, Conflict), (_ABSENT, NotFound)):
+        if names & set(kinds):
+            return own(message)
+    return Unavailable(message, applied="unknown")
+
+
+def _causes(throwable: Any) -> tuple[set[str], str]:
+    names: set[str] = set()
+    message = ""
+    while throwable is not None and len(names) < 16:
+        names.add(str(throwable.getClass().getSimpleName()))
+        message = message or str(throwable.getMessage() or "").split("\n")[0]
+        throwable = throwable.getCause()
+    return names, message or ", ".join(sorted(names))

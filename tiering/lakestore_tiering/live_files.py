@@ -1,0 +1,63 @@
+"""The live data files of a lake table's main, kept from round to round.
+
+Each round applies what the snapshots since the last one changed; only a first look, or a history that was
+cut, lists all manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import Any
+
+from lakestore_tiering.iceberg_java import Changes, Iceberg, LakeFile, delete_key
+
+
+class LiveFiles:
+    """Data files by path, with their deletes, as of one snapshot of main."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, LakeFile] = {}
+        self._snapshot: int | None = None
+
+    def at_main(self, lake: Iceberg) -> dict[str, LakeFile]:
+        """The files of main's current snapshot."""
+        current = lake.current_id()
+        if current == self._snapshot:
+            return self._files
+        between = list(takewhile(lambda s: int(s.snapshotId()) != self._snapshot, lake.ancestry()))
+        known = self._snapshot is not None and between and between[-1].parentId() == self._snapshot
+        if not known or not all(self._apply(lake, lake.changes(snapshot)) for snapshot in reversed(between)):
+            self._files = {file.path: file for file in lake.files()}
+        self._snapshot = current
+        return self._files
+
+    def _apply(self, lake: Iceberg, changes: Changes) -> bool:
+        """Whether the changes could be applied: a delete file for a whole partition cannot."""
+        for java in changes.removed:
+            self._files.pop(str(java.location()), None)
+        for java in changes.added:
+            file = lake.lake_file(java)
+            self._files[file.path] = file
+        gone = {delete_key(java) for java in changes.removed_deletes}
+        if gone:
+            for file in self._files.values():
+                for key in gone & file.deletes.keys():
+                    del file.deletes[key]
+        return all([self._cover(java) for java in changes.added_deletes])
+
+    def _cover(self, java: Any) -> bool:
+        path = java.referencedDataFile()
+        if path is None or str(path) not in self._files:
+            return False
+        self._files[str(path)].deletes[delete_key(java)] = java
+        return True
+
+
+def covered(files: Iterable[LakeFile]) -> dict[tuple[str, int], set[str]]:
+    """Each delete file with the data files that it covers."""
+    found: dict[tuple[str, int], set[str]] = {}
+    for file in files:
+        for key in file.deletes:
+            found.setdefault(key, set()).add(file.path)
+    return found

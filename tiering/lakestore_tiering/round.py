@@ -1,0 +1,78 @@
+"""What one round works with: the session, the server, the epoch, and what is remembered of each table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from lakestore import limits
+from lakestore.client.transport import Transport
+from lakestore.errors import Conflict, LakestoreError, Unavailable
+from lakestore.union import plan
+from lakestore.union.plan import ReadPlan, TableScan
+from lakestore_spark.hot_rows import Hot
+from lakestore_spark.union import lake_name
+from lakestore_tiering.dead_rows import OffsetIndexes
+from lakestore_tiering.iceberg_java import Iceberg
+from lakestore_tiering.live_files import LiveFiles
+from lakestore_tiering.record import Record
+
+STAGE, COMPACT = "lakestore_stage_", "lakestore_compact_"
+"""Branches of ours: the prefix, the epoch, and a random end."""
+
+
+def no_crash(point: str) -> None:
+    """Nothing happens at a named point."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What is remembered of a table between rounds; all of it can be found again."""
+
+    files: LiveFiles = field(default_factory=LiveFiles)
+    indexes: OffsetIndexes = field(default_factory=OffsetIndexes)
+
+
+@dataclass(slots=True)
+class Round:
+    """What the steps of a round share."""
+
+    spark: SparkSession
+    transport: Transport
+    hot: Hot
+    epoch: Callable[[], int]
+    """The epoch now held, or `Fenced`."""
+    confirm: Callable[[], None]
+    """Ask the server whether the epoch is still held; `Fenced` if not."""
+    crash: Callable[[str], None] = no_crash
+    """Called with the name of each step once it is done; tests raise or kill there."""
+    known: dict[str, Known] = field(default_factory=dict)
+    """By table uuid."""
+
+    def plan(self, name: str) -> ReadPlan:
+        """One cut of one table, leased."""
+        asked = plan.request([name], lease_seconds=limits.LEASE_SECONDS_DEFAULT)
+        return plan.decode(self.transport.plan(asked))
+
+    def of(self, scan: TableScan) -> Known:
+        """What is remembered of a table."""
+        return self.known.setdefault(scan.table.uuid, Known())
+
+    def open(self, scan: TableScan) -> tuple[Iceberg, Record]:
+        """The lake table and its tier record, which must be the plan's."""
+        lake = Iceberg(self.spark, lake_name(scan.table))
+        record = lake.record() or Record.empty(scan.table.buckets)
+        if record.tier_point != tuple(part.tier_point for part in scan.buckets):
+            raise Unavailable(f"the lake of table {scan.table.name} moved since the plan: plan again")
+        return lake, record
+
+    def failed(self, lake: Iceberg, before: Record, error: LakestoreError) -> LakestoreError:
+        """Why a commit failed: another tierer (`Fenced`), a late commit of our own that went before, or as it said."""
+        self.confirm()
+        lake.refresh()
+        now = lake.record() or before
+        if now.tier_point != before.tier_point:
+            return Conflict(f"the lake table {lake.name} moved since the plan: plan again")
+        return error
