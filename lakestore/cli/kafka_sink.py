@@ -13,7 +13,7 @@ from lakestore.errors import Invalid
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
-    from lakestore.connect.kafka_sink import Written
+    from lakestore.connectors.kafka_sink import Written
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -49,7 +49,7 @@ def check_unused(said: dict[str, Any]) -> None:
 def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
     """Run a sink until its end; SIGTERM and SIGINT end it after the transaction under way."""
     try:
-        from lakestore.connect.kafka_sink import KafkaSink
+        from lakestore.connectors.kafka_sink import KafkaSink
     except ImportError as error:
         raise Invalid("Kafka needs the package confluent-kafka: pip install 'lakestore[kafka]'") from error
     if not said["bootstrap"] or not said["topic"]:

@@ -258,7 +258,7 @@ def _shower(lake: Lake, tables: tuple[str, ...], kind: str | None) -> Callable[[
         return lambda batch: emit_lines(batch.to_arrow())
     if kind is None:
         return lambda batch: click.echo(shown.table(batch.to_pylist())) if len(batch) else None
-    from lakestore.connect.events import Encoder
+    from lakestore.connectors.events import Encoder
 
     encoder = Encoder(lake, kind)
 

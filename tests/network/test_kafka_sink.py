@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.connect.events import Encoder
-from lakestore.connect.kafka import Position, Transactions
-from lakestore.connect.kafka_sink import KafkaSink
+from lakestore.connectors.events import Encoder
+from lakestore.connectors.kafka import Position, Transactions
+from lakestore.connectors.kafka_sink import KafkaSink
 from lakestore.errors import Fenced, Invalid, LakestoreError, Unavailable
 from tests.support.kafka import KafkaProcess, read_committed
 from tests.support.process import free_port
@@ -298,7 +298,7 @@ def test_what_cannot_work_is_one_sentence(lake: ls.Lake, kafka: KafkaProcess, or
 def test_a_broker_that_is_not_there_is_named(
     lake: ls.Lake, orders: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestore.connect.kafka.CALL_SECONDS", 0.5)
+    monkeypatch.setattr("lakestore.connectors.kafka.CALL_SECONDS", 0.5)
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(Unavailable, match=f"Kafka at {address} does not answer"):
         KafkaSink(lake, ["shop.orders"], bootstrap=address, topic=topic).run(until="now")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.connect.events import Encoder
+from lakestore.connectors.events import Encoder
 from tests.support.kafka import KafkaProcess, read_committed
 from tests.support.process import ServerProcess, free_port
 

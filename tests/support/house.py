@@ -26,7 +26,7 @@ ORDER: dict[str, int] = {
     "lakestore.rows": 3,
     "lakestore.union": 4,
     "lakestore.client": 5,
-    "lakestore.connect": 6,
+    "lakestore.connectors": 6,
     f"{SERVER}.host": 11,
     f"{SERVER}.arrays": 11,
     f"{SERVER}.state": 12,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.connect import debezium_schema
+from lakestore.connectors import debezium_schema
 from lakestore.errors import Internal
 from lakestore.model.table import SYSTEM_TYPES, Table
 from lakestore.release import RELEASE

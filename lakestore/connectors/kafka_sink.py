@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from lakestore.client.changes import ChangeBatch, ChangeStream, Start
 from lakestore.client.read_ahead import Ahead
 from lakestore.client.retry import Backoff
-from lakestore.connect.events import Encoder
-from lakestore.connect.kafka import Position, Transactions, check_topic
+from lakestore.connectors.events import Encoder
+from lakestore.connectors.kafka import Position, Transactions, check_topic
 from lakestore.errors import Exhausted, Fenced, Internal, Invalid, LakestoreError, PositionExpired, Unavailable
 from lakestore.model.times import start_text
 from lakestore.model.token import Token

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.connect.debezium import PIECE_ROWS, Debezium, Events, Pairs
-from lakestore.connect.events import Encoder
+from lakestore.connectors.debezium import PIECE_ROWS, Debezium, Events, Pairs
+from lakestore.connectors.events import Encoder
 from lakestore.errors import Internal, Invalid
 from lakestore.model.table import Table, define
 from lakestore.release import RELEASE

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.client.changes import ChangeBatch
-from lakestore.connect.debezium import PIECE_ROWS, Debezium, Events, Pairs
+from lakestore.connectors.debezium import PIECE_ROWS, Debezium, Events, Pairs
 from lakestore.errors import Internal, Invalid
 from lakestore.model.table import Table
 from lakestore.model.token import Token

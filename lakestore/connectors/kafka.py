@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from lakestore.connect.debezium import Events
+from lakestore.connectors.debezium import Events
 from lakestore.errors import Denied, Fenced, Invalid, LakestoreError, Unavailable
 from lakestore.release import RELEASE
 
@@ -57,7 +57,7 @@ _ABSENT = {
     KafkaError._TIMED_OUT,  # noqa: SLF001
 }
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
-_LOG = logging.getLogger("lakestore.connect.kafka")
+_LOG = logging.getLogger("lakestore.connectors.kafka")
 _LOG.addHandler(logging.NullHandler())
 
 
