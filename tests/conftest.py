@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import lakestore as ls
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+
+settings.register_profile("lakestore", deadline=None, print_blob=True)
+settings.load_profile("lakestore")
+"""No example is timed: machines that do other work beside would fail them. A failure prints how to run it again."""
 
 
 @pytest.fixture

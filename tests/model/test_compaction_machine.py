@@ -155,7 +155,6 @@ class CompactionMachine(RuleBasedStateMachine):
 CompactionMachine.TestCase.settings = settings(
     max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "8")),
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

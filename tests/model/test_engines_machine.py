@@ -327,7 +327,6 @@ class EnginesMachine(RuleBasedStateMachine):
 EnginesMachine.TestCase.settings = settings(
     max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "6")),
     stateful_step_count=20,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[phase for phase in Phase if phase != Phase.shrink or "LAKESTORE_MODEL_SHRINK" in os.environ],
     print_blob=True,

@@ -351,7 +351,6 @@ class LakeMachine(RuleBasedStateMachine):
 LakeMachine.TestCase.settings = settings(
     max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "12")),
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

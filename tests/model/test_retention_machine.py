@@ -195,7 +195,6 @@ class RetentionMachine(RuleBasedStateMachine):
 RetentionMachine.TestCase.settings = settings(
     max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "8")),
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

@@ -333,7 +333,6 @@ def rows_of(batch: ChangeBatch) -> list[tuple[int, int]]:
 SharingMachine.TestCase.settings = settings(
     max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "5")),
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

@@ -188,7 +188,7 @@ def test_bookmarkable(bank: Bank, start: str) -> None:
     assert held.behind == 0
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     commits=st.lists(
         st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(0, 2))), min_size=1, max_size=6),

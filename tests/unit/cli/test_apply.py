@@ -200,7 +200,7 @@ COLUMN = st.fixed_dictionaries(
 COLUMNS = st.lists(COLUMN, min_size=1, max_size=4, unique_by=lambda column: column["name"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(COLUMNS, COLUMNS)
 def test_the_steps_lead_to_the_file_and_then_there_are_none(
     old: list[dict[str, Any]], new: list[dict[str, Any]]

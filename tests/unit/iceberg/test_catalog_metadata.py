@@ -227,7 +227,7 @@ _KEYS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(sorted(metadata.ACTIONS)), st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=4))
 def test_any_update_is_applied_or_refused(action: str, fields: dict[str, Any]) -> None:
     try:

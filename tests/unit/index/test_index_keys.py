@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestore.model.types import arrow_type
@@ -48,7 +48,6 @@ def test_keys_of_several_columns_are_one_number_where_they_fit(names: tuple[str,
     assert isinstance(encoded([*columns, pa.array(range(11), pa.int32())], PREFIX), ByteKeys)
 
 
-@settings(deadline=None)
 @given(numbers=NUMBERS, cut=st.integers(0, 40), rows=st.lists(st.integers(0, 39), max_size=10))
 def test_both_forms_answer_alike(numbers: list[int], cut: int, rows: list[int]) -> None:
     whole = NumberKeys(PREFIX, 8, np.array(numbers, dtype=np.uint64))

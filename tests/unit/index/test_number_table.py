@@ -42,7 +42,7 @@ def _hash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_hash")
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(puts=PUTS, grows=st.sets(st.integers(0, 7)), others=st.lists(NUMBERS, max_size=30))
 def test_what_was_put_last_is_found_and_nothing_else(
     puts: list[list[tuple[int, int]]], grows: set[int], others: list[int]
@@ -67,7 +67,6 @@ def test_what_was_put_last_is_found_and_nothing_else(
         assert table.is_below(numbers_of([n])) == (n > max(model, default=-1))
 
 
-@settings(deadline=None)
 @given(st.lists(NUMBERS, min_size=1, max_size=40))
 def test_numbers_go_to_the_same_place_alone_and_with_others(numbers: list[int]) -> None:
     assert hash_table.scattered(numbers_of(numbers)).tolist() == [hash_table.scattered_one(n) for n in numbers]

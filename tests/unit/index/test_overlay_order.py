@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakestore.rows import keys
@@ -30,7 +30,6 @@ def keys_of(kind: pa.DataType, table: int, numbers: list[int]) -> IndexKeys:
 @pytest.mark.parametrize("kind", KINDS)
 @example(puts=[(1, [5]), (2, [9])], table=1, asked=[6, 5], joined=False)
 @example(puts=[(1, [5]), (2, [9])], table=1, asked=[6, 7], joined=False)
-@settings(deadline=None)
 @given(
     puts=st.lists(st.tuples(st.integers(1, 2), NUMBERS), max_size=6),
     table=st.integers(1, 2),
@@ -52,7 +51,6 @@ def test_keys_that_lie_above_all_others_of_their_table_are_not_in_an_overlay(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None)
 @given(
     puts=st.lists(st.tuples(st.integers(0, 1), NUMBERS, st.sampled_from([ABSENT, 5, 7 | FLAG])), max_size=12),
     arranged=st.integers(0, 12),
@@ -95,7 +93,6 @@ def test_an_overlay_holds_what_was_put_in_order_whenever_it_was_arranged(
         assert found[1].tolist() == [held[number, n] for n in mine[:5]]
 
 
-@settings(deadline=None)
 @given(
     numbers=st.lists(st.integers(-(2**15), 2**15 - 1), max_size=8, unique=True),
     low=st.binary(max_size=3),

@@ -21,9 +21,7 @@ from lakestore.union.verify import verify
 from tests.support.all_types import SCALARS, SCHEMA, rows
 from tests.unit.index.test_index_faults import engine_of
 
-QUICK = settings(
-    max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
-)
+QUICK = settings(max_examples=5, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 IDS = list(range(6))
 KEYS = [name for name in SCALARS if not name.startswith("float")]
 

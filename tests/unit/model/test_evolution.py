@@ -107,7 +107,7 @@ def rows_of(definition: Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*system, *arrays], schema=pa.schema([*fields, *definition.storage_schema]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(any_step(), max_size=15))
 def test_projections_compose_and_ids_are_never_used_again(steps: list[Step]) -> None:
     tables = history(steps)

@@ -50,7 +50,7 @@ STEP: st.SearchStrategy[Any] = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEP, min_size=1, max_size=12), data=st.data())
 def test_every_key_and_prefix_at_every_cut_is_as_the_versions_say(
     lake: ls.Lake, steps: list[tuple[str, list[tuple[str, int]]]], data: st.DataObject

@@ -53,7 +53,7 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
 
 
 @given(made=rows([1, 2, 3, 4]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_json_of_every_type_is_the_value(made: pa.Table) -> None:
     for batch in (made.combine_chunks(), made.slice(1, 2).combine_chunks()):
         columns = [batch.column(name).chunk(0) for name in SCHEMA.names]
@@ -68,7 +68,7 @@ def test_json_of_every_type_is_the_value(made: pa.Table) -> None:
 
 
 @given(made=rows([1, 2, 3, 4]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_slice_is_written_as_the_rows_it_shows(made: pa.Table) -> None:
     for name in SCHEMA.names:
         whole = made.combine_chunks().column(name).chunk(0)
