@@ -29,7 +29,7 @@ _SECRET = secrets.randbits(64) | 1
 _FACTOR = 0x9E3779B97F4A7C15
 
 
-class NumberTable:
+class HashTable:
     """Numbers to values."""
 
     __slots__ = ("_count", "_entries", "_highest", "_mask", "_numbers", "_shift", "_values")
@@ -139,15 +139,15 @@ class NumberTable:
         """Whether it must grow before so many others are put."""
         return 8 * (self._count + more) > 5 * (self._mask + 1)
 
-    def grown(self, more: int) -> NumberTable:
+    def grown(self, more: int) -> HashTable:
         """A table of the same entries with room for more; this one stays as it is."""
         capacity = self._mask + 1
-        other = NumberTable(max(self._count + more, 2 * capacity if capacity < _LARGE else 0))
+        other = HashTable(max(self._count + more, 2 * capacity if capacity < _LARGE else 0))
         for first in range(0, capacity, _PART):
             other.put(*self._within(first, first + _PART))
         return other
 
-    def _take_over(self, other: NumberTable) -> None:
+    def _take_over(self, other: HashTable) -> None:
         self._entries, self._numbers, self._values = other._entries, other._numbers, other._values
         self._mask, self._shift = other._mask, other._shift
 

@@ -23,7 +23,7 @@ from lakestore_server.commit.merge.engines import Found, Merged, merged
 from lakestore_server.commit.numbering import ABSENT, Assigned, assign
 from lakestore_server.commit.request import Answer, Change, Request
 from lakestore_server.files.journal import Frame, RowsPart
-from lakestore_server.index.collisions import Asked, Entries, Resolved, resolved
+from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.key_index import FLAG, Index, is_live, live
 from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.state.bucket_log import DELETE, INSERT, UPDATE
@@ -160,7 +160,7 @@ def _keyed(builder: _Builder, changes: list[Change], state: TableState, heads: _
         _keyed_change(builder, change, found.part(part), _part(assigned, part), heads)
 
 
-def _resolved(changes: Sequence[Change], state: TableState, index: Index) -> Resolved:
+def _resolved(changes: Sequence[Change], state: TableState, index: Index) -> FoundKeys:
     """The index's word on all keys of a table's changes, each under its own slot."""
     keys = joined([c.keys for c in changes])
     deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
@@ -168,14 +168,14 @@ def _resolved(changes: Sequence[Change], state: TableState, index: Index) -> Res
     def columns() -> list[pa.Array]:
         return [pa.concat_arrays([c.batch.column(name) for c in changes]) for name in state.table.primary_key]
 
-    return resolved(state, Asked(keys, columns), index.find, deletes)
+    return resolved(state, KeyQuery(keys, columns), index.find, deletes)
 
 
 def _part(assigned: Assigned, rows: slice) -> Assigned:
     return Assigned(assigned.kept[rows], assigned.change[rows], assigned.prev[rows], assigned.offset[rows])
 
 
-def _keyed_change(builder: _Builder, change: Change, found: Resolved, rows: Assigned, heads: _Heads) -> None:
+def _keyed_change(builder: _Builder, change: Change, found: FoundKeys, rows: Assigned, heads: _Heads) -> None:
     batch, buckets, keys = change.batch, change.buckets, found.keys
     missing = 0
     if not rows.kept.all():
@@ -258,7 +258,7 @@ class _Merging:
 
         return Found(groups, alive, remembered, rows)
 
-    def _numbered(self, change: Change, groups: Groups, made: Merged, values: Ints, known: Resolved) -> Ints:
+    def _numbered(self, change: Change, groups: Groups, made: Merged, values: Ints, known: FoundKeys) -> Ints:
         """Store the records; each one's value for the index."""
         rows = groups.first[made.keys]
         buckets = change.buckets[rows]

@@ -35,7 +35,7 @@ from lakestore_server.host.clock import Clock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import COUNTS, Histogram
-from lakestore_server.index.collisions import Asked, Probe
+from lakestore_server.index.collisions import KeyQuery, Probe
 from lakestore_server.index.key_index import live, table_prefix
 from lakestore_server.index.overlay import Range
 from lakestore_server.state.state import ProducerState, State, TableState, View
@@ -184,7 +184,7 @@ class Engine:
         self.submit(operation)
         return operation.answer.result()
 
-    def lookup(self, name: str, encode: Callable[[TableState], Asked]) -> tuple[View, npt.NDArray[np.int64]]:
+    def lookup(self, name: str, encode: Callable[[TableState], KeyQuery]) -> tuple[View, npt.NDArray[np.int64]]:
         """(view, live offsets) of keys at one moment."""
         moved_on = Unavailable(f"table {name} keeps changing under the look-up: look up again")
         probe: Probe | None = None

@@ -24,7 +24,7 @@ from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import Histogram
-from lakestore_server.host.worker import Duty
+from lakestore_server.host.worker import Worker
 from lakestore_server.index.key_index import Index
 from lakestore_server.state.bucket_log import BucketLog, Chunk
 from lakestore_server.state.state import State, TableState, View
@@ -92,7 +92,7 @@ class Checkpointer:
         self._attempt = 0
         self._compactor = Compactor(limits)
         self._made: list[Path] = []
-        self._duty = Duty("checkpoint", self.run_once, _failed)
+        self._duty = Worker("checkpoint", self.run_once, _failed)
         self._duty.start()
 
     @property

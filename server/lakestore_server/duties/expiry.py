@@ -26,8 +26,8 @@ from lakestore_server.duties import expiry_bounds
 from lakestore_server.duties.expiry_bounds import BLOCK_ROWS, Due
 from lakestore_server.files.journal import Frame, RowsPart
 from lakestore_server.host.clock import Clock, JumpWatch
-from lakestore_server.host.worker import Duty
-from lakestore_server.index.collisions import Asked, Entries, Resolved, resolved
+from lakestore_server.host.worker import Worker
+from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.key_index import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded
 from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV
@@ -79,7 +79,7 @@ class Expiry:
         self._due: dict[tuple[str, int, int], Due] = {}
         """By table uuid, bucket and id of the TTL's column."""
         self._expired: Counter[str] = Counter()
-        self._duty = Duty("expiry", self.run_once, _failed, check_seconds)
+        self._duty = Worker("expiry", self.run_once, _failed, check_seconds)
         self._duty.start()
 
     def close(self) -> None:
@@ -213,10 +213,10 @@ class _Round:
                 raise Unavailable("the server is shutting down")
             self._commit(bucket, rows.take(np.arange(first, last)))
 
-    def _asked(self, rows: Found) -> Asked:
+    def _asked(self, rows: Found) -> KeyQuery:
         columns = [rows.batch.column(name) for name in self._table.primary_key]
         prefix = table_prefix(self._table.number)
-        return Asked(encoded(columns, prefix, self._engine.limits.key_bytes), lambda: columns)
+        return KeyQuery(encoded(columns, prefix, self._engine.limits.key_bytes), lambda: columns)
 
     def _commit(self, bucket: int, rows: Found) -> None:
         """One commit of deletes, on the commit loop; it waits for room as a bulk load does."""
@@ -263,7 +263,7 @@ def _joined(parts: Sequence[Found]) -> tuple[Ints, Ints]:
     return np.concatenate([_NONE, *(p.offsets for p in parts)]), np.concatenate([_NONE, *(p.times for p in parts)])
 
 
-def _deletes(held: TableState, bucket: int, rows: Found, found: Resolved, places: Ints) -> tuple[RowsPart, Entries]:
+def _deletes(held: TableState, bucket: int, rows: Found, found: FoundKeys, places: Ints) -> tuple[RowsPart, Entries]:
     """The deletes of rows as they are stored, and what the index then says."""
     table, at, count = held.table, held.logs[bucket].at_head, len(rows.offsets)
     schema = stored_schema(table)
@@ -281,7 +281,7 @@ def _deletes(held: TableState, bucket: int, rows: Found, found: Resolved, places
     return part, entries
 
 
-def _entries(held: TableState, bucket: int, slotted: IndexKeys, found: Resolved) -> Entries:
+def _entries(held: TableState, bucket: int, slotted: IndexKeys, found: FoundKeys) -> Entries:
     """Index entries of deletes; those of a table that remembers them stay as tombstones."""
     head, count = held.logs[bucket].head, len(slotted)
     offsets = np.arange(head, head + count, dtype=np.int64)

@@ -16,8 +16,8 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.rows import keys
 from lakestore.rows.offsets import OffsetSet
-from lakestore_server.host.worker import Duty
-from lakestore_server.index.collisions import Asked, Entries, hashed, resolved
+from lakestore_server.host.worker import Worker
+from lakestore_server.index.collisions import Entries, KeyQuery, hashed, resolved
 from lakestore_server.index.key_index import Index, table_prefix
 from lakestore_server.index.keys import Packed, encoded
 from lakestore_server.index.worker_client import DamagedIndex
@@ -36,7 +36,7 @@ class Rebuilder:
     def __init__(self, index: Index, on_loop: Callable[[Callable[[View], None]], None]) -> None:
         """`on_loop` runs a function on the commit loop, with the view there."""
         self._index, self._on_loop = index, on_loop
-        self._duty = Duty("index-rebuild", self._rebuild, self._failed)
+        self._duty = Worker("index-rebuild", self._rebuild, self._failed)
         index.on_problem = self._duty.wake
         if not index.ready:
             self._duty.wake()
@@ -114,7 +114,7 @@ class Rebuilder:
     def _entries(
         self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints, deleted: Flags
     ) -> Entries:
-        asked = Asked(encoded(columns, table_prefix(state.table.number)), lambda: columns)
+        asked = KeyQuery(encoded(columns, table_prefix(state.table.number)), lambda: columns)
         slotted = asked.keys
         if hashed(asked.keys):
             slotted = resolved(state, asked, self._index.staged, np.zeros(len(offsets), dtype=np.bool_)).keys

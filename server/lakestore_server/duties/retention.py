@@ -19,7 +19,7 @@ from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.files.journal import Frame
 from lakestore_server.host.clock import Clock, JumpWatch
-from lakestore_server.host.worker import Duty
+from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.state import State, TableState, View
 
@@ -105,7 +105,7 @@ class Retention:
         self._decisions: dict[str, Decision] = {}
         self._said: dict[str, tuple[str, ...]] = {}
         self._watch = JumpWatch(clock)
-        self._duty = Duty("retention", self.run_once, _failed, check_seconds)
+        self._duty = Worker("retention", self.run_once, _failed, check_seconds)
         self._duty.start()
 
     def close(self) -> None:

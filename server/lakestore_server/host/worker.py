@@ -12,7 +12,7 @@ from lakestore.errors import LakestoreError
 RETRY_SECONDS = 5.0
 
 
-class Duty:
+class Worker:
     """A thread that runs `work` once for all that asked for it meanwhile; a failure is told, then tried again."""
 
     def __init__(

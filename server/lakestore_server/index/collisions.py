@@ -25,7 +25,7 @@ _DEEPER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KeyQuery:
     """Keys for the index, and the key columns they were made of, of the table's current version."""
 
     keys: IndexKeys
@@ -33,7 +33,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class FoundKeys:
     """Keys with their slots, which no two keys share, and what the index says of them."""
 
     keys: IndexKeys
@@ -42,9 +42,9 @@ class Resolved:
     links: frozenset[bytes] = frozenset()
     """Keys whose entries stay when they are deleted: a further slot is in use."""
 
-    def part(self, rows: slice) -> Resolved:
+    def part(self, rows: slice) -> FoundKeys:
         """Those of some rows."""
-        return Resolved(self.keys.part(rows), self.values[rows], self.links)
+        return FoundKeys(self.keys.part(rows), self.values[rows], self.links)
 
 
 def hashed(index_keys: IndexKeys) -> list[int]:
@@ -118,10 +118,10 @@ def replayed(
 
 def resolved(
     state: TableState,
-    asked: Asked,
+    asked: KeyQuery,
     ask: Callable[[IndexKeys], Ints],
     deletes: npt.NDArray[np.bool_] | None = None,
-) -> Resolved:
+) -> FoundKeys:
     """What an index that nobody else changes meanwhile says of keys; as `Probe.resolved`, however long the chains."""
     probe = Probe(asked)
     while (found := probe.resolved(state, ask(probe.keys), deletes)) is None:
@@ -132,7 +132,7 @@ def resolved(
 class Probe:
     """One look-up of the index for keys of one table, with as many slots of each hash as are asked for."""
 
-    def __init__(self, asked: Asked, depth: int = 1) -> None:
+    def __init__(self, asked: KeyQuery, depth: int = 1) -> None:
         self._asked, self._depth = asked, depth
         self._rows = hashed(asked.keys)
         listed = asked.keys.listed() if self._rows else ()
@@ -147,14 +147,14 @@ class Probe:
 
     def resolved(
         self, state: TableState, values: Ints, deletes: npt.NDArray[np.bool_] | None = None
-    ) -> Resolved | None:
+    ) -> FoundKeys | None:
         """What was found; None when a chain is longer than was asked for.
 
         With `deletes`, which rows are such, keys that are not there get free slots, for a commit that stores a row of
         each of them; a key that is only deleted takes none.
         """
         if not self._rows:
-            return Resolved(self._asked.keys, values)
+            return FoundKeys(self._asked.keys, values)
         found = {key: value for key, value in zip(self.keys.listed(), values.tolist(), strict=True) if value != ABSENT}
         if any(keys.slot(base, self._depth) in found for base in self._bases):
             return None
@@ -164,7 +164,7 @@ class Probe:
         slotted, offsets = list(self._asked.keys.listed()), values[: len(self._asked.keys)].copy()
         for row, key, bucket in zip(self._rows, whole, buckets.tolist(), strict=True):
             slotted[row], offsets[row] = places.of(slotted[row], key, bucket, takes=key in taken)
-        return Resolved(ByteKeys(slotted), offsets, places.links(slotted[row] for row in self._rows))
+        return FoundKeys(ByteKeys(slotted), offsets, places.links(slotted[row] for row in self._rows))
 
     def _whole(self, state: TableState) -> tuple[list[bytes], Buckets]:
         """(keys in full, buckets) of the rows with hashed keys."""

@@ -15,7 +15,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from lakestore_server.arrays.hash_table import MISS, NumberTable
+from lakestore_server.arrays.hash_table import MISS, HashTable
 from lakestore_server.index.keys import PREFIX_BYTES, ByteKeys, IndexKeys, NumberKeys, joined
 from lakestore_server.index.worker import FLAG
 
@@ -109,7 +109,7 @@ class _Numbers:
     __slots__ = ("table", "width")
 
     def __init__(self, width: int) -> None:
-        self.width, self.table = width, NumberTable()
+        self.width, self.table = width, HashTable()
 
 
 class Overlay:

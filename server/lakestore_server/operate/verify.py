@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.index.collisions import Asked
+from lakestore_server.index.collisions import KeyQuery
 from lakestore_server.index.key_index import table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.read import rows as reads
@@ -105,7 +105,7 @@ def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows)
     table = state.table
     named = state.versions.numbered(rows.schema_id).primary_key
     columns: list[pa.Array] = [rows.batch.column(name) for name in named]
-    asked = Asked(encoded(columns, table_prefix(table.number)), lambda: columns)
+    asked = KeyQuery(encoded(columns, table_prefix(table.number)), lambda: columns)
     later, offsets = engine.lookup(table.name, lambda _: asked)
     log = later.by_uuid(table.uuid).logs[bucket]
     audited = state.logs[bucket].head

@@ -18,7 +18,7 @@ from lakestore.model.table import SYSTEM_TYPES, Table
 from lakestore.rows import ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.index.collisions import Asked
+from lakestore_server.index.collisions import KeyQuery
 from lakestore_server.index.key_index import table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.read import lookup_at
@@ -97,9 +97,9 @@ class Lookups:
     def _whole(self, asking: _Asking, cut: int | None) -> pb.RowBatch:
         limits = self._engine.limits
 
-        def encode(state: TableState) -> Asked:
+        def encode(state: TableState) -> KeyQuery:
             columns = asking.keys(state).columns
-            return Asked(encoded(columns, table_prefix(state.table.number), limits.key_bytes), lambda: columns)
+            return KeyQuery(encoded(columns, table_prefix(state.table.number), limits.key_bytes), lambda: columns)
 
         view, offsets = self._engine.lookup(asking.request.table, encode)
         state = view.named(asking.request.table)

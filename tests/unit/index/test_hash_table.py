@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestore_server.arrays import hash_table
-from lakestore_server.arrays.hash_table import MISS, NumberTable
+from lakestore_server.arrays.hash_table import MISS, HashTable
 
 LAST = (1 << 64) - 1
 ABSENT, FLAG = -1, 1 << 62
@@ -47,7 +47,7 @@ def _hash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_was_put_last_is_found_and_nothing_else(
     puts: list[list[tuple[int, int]]], grows: set[int], others: list[int]
 ) -> None:
-    table, model = NumberTable(), dict[int, int]()
+    table, model = HashTable(), dict[int, int]()
     for at, pairs in enumerate(puts):
         if at in grows:
             before, table = table, table.grown(len(pairs))
@@ -75,7 +75,7 @@ def test_numbers_go_to_the_same_place_alone_and_with_others(numbers: list[int]) 
 @pytest.mark.parametrize("step", [1, 2, 4096, 1 << 32, 1 << 44, -1])
 def test_keys_at_even_distances_do_not_crowd(step: int) -> None:
     """A key would be looked for in long rounds."""
-    table, count = NumberTable(), 20_000
+    table, count = HashTable(), 20_000
     numbers = np.arange(count, dtype=np.uint64) * np.uint64(step & LAST)
     table.put(numbers, np.arange(count))
     assert len(table) == count
