@@ -1,34 +1,37 @@
-"""Lakestore: one table that is a log, a key store and an Iceberg table at once."""
+"""Lakestore: one table that is a log, a key store and an Iceberg table at once.
 
-import os
+Names come from their modules when first asked for, so that importing the package, or `lakestore.errors` alone, loads
+neither Arrow nor gRPC, and sets nothing in the environment. docs/api.md lists what is public.
+"""
 
-# Spark's JVM is started by fork and exec beside gRPC's threads; gRPC's fork handlers can end the child before it execs.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from lakestore.client.changes import ChangeBatch, ChangeStream
-from lakestore.client.credentials import TLS
-from lakestore.client.lake import Commit, Lake, Snapshot, connect, open
-from lakestore.client.table import Table
-from lakestore.client.writer import Writer
-from lakestore.errors import (
-    Conflict,
-    Corrupt,
-    Denied,
-    Exhausted,
-    Fenced,
-    Internal,
-    Invalid,
-    LakestoreError,
-    NotAuthenticated,
-    NotFound,
-    PlanExpired,
-    PositionExpired,
-    Unavailable,
-)
-from lakestore.model.merge_engines import aggregate, versioned
-from lakestore.rows.bitmaps import bitmap
-from lakestore.union.scan import Scan
-from lakestore.union.sql import SqlResult
+if TYPE_CHECKING:
+    from lakestore.client.changes import ChangeBatch, ChangeStream
+    from lakestore.client.credentials import TLS
+    from lakestore.client.lake import Commit, Lake, Snapshot, connect, open
+    from lakestore.client.table import Table
+    from lakestore.client.writer import Writer
+    from lakestore.errors import (
+        Conflict,
+        Corrupt,
+        Denied,
+        Exhausted,
+        Fenced,
+        Internal,
+        Invalid,
+        LakestoreError,
+        NotAuthenticated,
+        NotFound,
+        PlanExpired,
+        PositionExpired,
+        Unavailable,
+    )
+    from lakestore.model.merge_engines import aggregate, versioned
+    from lakestore.rows.bitmaps import bitmap
+    from lakestore.union.scan import Scan
+    from lakestore.union.sql import SqlResult
 
 __all__ = [
     "TLS",
@@ -60,3 +63,46 @@ __all__ = [
     "open",
     "versioned",
 ]
+
+_HOMES = {
+    "lakestore.client.changes": ("ChangeBatch", "ChangeStream"),
+    "lakestore.client.credentials": ("TLS",),
+    "lakestore.client.lake": ("Commit", "Lake", "Snapshot", "connect", "open"),
+    "lakestore.client.table": ("Table",),
+    "lakestore.client.writer": ("Writer",),
+    "lakestore.errors": (
+        "Conflict",
+        "Corrupt",
+        "Denied",
+        "Exhausted",
+        "Fenced",
+        "Internal",
+        "Invalid",
+        "LakestoreError",
+        "NotAuthenticated",
+        "NotFound",
+        "PlanExpired",
+        "PositionExpired",
+        "Unavailable",
+    ),
+    "lakestore.model.merge_engines": ("aggregate", "versioned"),
+    "lakestore.rows.bitmaps": ("bitmap",),
+    "lakestore.union.scan": ("Scan",),
+    "lakestore.union.sql": ("SqlResult",),
+}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+_PUBLIC_MODULES = ("aio", "errors", "evolution", "limits", "spark")
+
+if not TYPE_CHECKING:  # a type checker sees the imports above, and no others
+
+    def __getattr__(name: str) -> object:
+        """A public name or module, imported when first asked for."""
+        if name in _PUBLIC_MODULES:
+            return import_module(f"lakestore.{name}")
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'lakestore' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_PUBLIC_MODULES})

@@ -17,7 +17,7 @@ import click
 import pytest
 
 from lakestore.cli import table_file
-from lakestore.cli.main import cli
+from lakestore.cli.main import COMMANDS, command
 from lakestore.model import settings, types
 from lakestore_server.access import policy
 from lakestore_server.operate import metrics
@@ -42,15 +42,15 @@ def blocks(page: Path, language: str) -> list[str]:
 def reference() -> str:
     """Every command's help, as docs/cli.md has it."""
     parts = ["# Command line\n\nWritten by `make docs` from the commands' own help.\n"]
-    for name in sorted(cli.commands):
+    for name in sorted(COMMANDS):
         context = click.Context(
-            cli.commands[name],
+            command(name),
             info_name=f"lakestore {name}",
             max_content_width=HELP_COLUMNS,
             terminal_width=HELP_COLUMNS,
             help_option_names=["-h", "--help"],
         )
-        lines = cli.commands[name].get_help(context).splitlines()
+        lines = command(name).get_help(context).splitlines()
         parts.append(f"## {name}\n\n```\n" + "\n".join(line.rstrip() for line in lines) + "\n```\n")
     return "\n".join(parts)
 
@@ -137,8 +137,8 @@ def test_every_command_line_in_the_documents_is_one() -> None:
     commands = list(typed_commands())
     assert commands
     for page, (name, *words) in commands:
-        assert name in cli.commands, f"{page}: lakestore {name}"
-        known = {option for parameter in cli.commands[name].params for option in (*parameter.opts, "-h", "--help")}
+        assert name in COMMANDS, f"{page}: lakestore {name}"
+        known = {option for parameter in command(name).params for option in (*parameter.opts, "-h", "--help")}
         for word in words:
             if word.startswith("-"):
                 assert word.split("=")[0] in known, f"{page}: lakestore {name} {word}"

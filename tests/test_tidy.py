@@ -59,7 +59,7 @@ BANNED_CALLS = re.compile(
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
 
 ONLY_HERE: dict[str, tuple[str, ...]] = {
-    "grpc": ("lakestore/client/transport.py", "server/lakestore_server/edge/grpc.py", "lakestore/v1/"),
+    "grpc": ("lakestore/wire/grpc.py", "lakestore/v1/"),
     "grpc_health": ("server/lakestore_server/edge/grpc.py",),
     "grpc_reflection": ("server/lakestore_server/edge/grpc.py",),
     "lmdb": ("server/lakestore_server/index/worker.py",),

@@ -5,30 +5,79 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
-from lakestore.cli import apply, backup, inspect, rows, serve, tables, token, verify
 from lakestore.errors import LakestoreError
 
 FAILED, INTERRUPTED = 1, 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+COMMANDS = {
+    "apply": ("apply", "Create or evolve tables to what a file says; docs/tables.md is about such files."),
+    "backup": ("backup", "Copy a running server's data into the new folder DEST of its machine."),
+    "changes": ("rows", "Show the changes of TABLE in order; the token to go on from comes on stderr."),
+    "connect": ("verify", "Print the lines that open this lake in ENGINE."),
+    "demo": ("serve", "Run the whole story once, and check it: exit code 1 if anything differs."),
+    "describe": ("tables", "Show the columns and settings of TABLE."),
+    "files": ("tables", "List the files of TABLE in the lake."),
+    "inspect": (
+        "inspect",
+        "Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.",
+    ),
+    "lookup": (
+        "rows",
+        "Look up rows of TABLE by KEY: a value, or values of a key of several columns with commas between.",
+    ),
+    "read": ("rows", "Read TABLE: the lake and what is newer, as one."),
+    "restore": (
+        "backup",
+        "Make a data folder of the backup SRC, after checking every byte of it; no server is needed.",
+    ),
+    "serve": ("serve", "Run the server until it is told to stop."),
+    "sql": ("rows", 'Run one query over tables at one cut: lakestore sql "SELECT count(*) FROM shop.orders".'),
+    "status": ("tables", "Show what is hot, what is tiered and how far behind, of TABLE or of all."),
+    "subscriptions": ("tables", "List the named subscriptions, how far behind they are, and who shares their buckets."),
+    "tables": ("tables", "List the tables."),
+    "tier": ("serve", "Move rows into the lake, compact and expire there, with Spark; for ever, or once."),
+    "token": (
+        "token",
+        "Make a token for PRINCIPAL, and the entry for the server's auth file; the file holds its hash alone.",
+    ),
+    "verify": ("verify", "Check TABLE: log fold = index = lake + hot, per bucket, at one cut."),
+    "write": ("rows", "Write FILE, or a folder of Parquet files, to TABLE."),
+}
+"""Command to the module of this package that has it, and the first sentence of its help."""
+
+
+class _Commands(click.Group):
+    """The commands, each imported when it is run or its help is asked for: the list of all imports none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, if there is one."""
+        return command(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+def command(name: str) -> click.Command:
+    """The command of a name in the table, imported."""
+    found: Sequence[click.Command] = import_module(f"lakestore.cli.{COMMANDS[name][0]}").COMMANDS
+    return next(each for each in found if each.name == name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="lakestore")
 def cli() -> None:
     """A log server with primary-key tables whose rows move into Apache Iceberg, read as one table."""
-
-
-def _first_sentence(text: str) -> str:
-    """What the list of commands says of one; click would end it somewhere."""
-    return " ".join(text.partition("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
-
-
-for group in (serve, apply, tables, rows, verify, inspect, token, backup):
-    for command in group.COMMANDS:
-        command.short_help = _first_sentence(command.help or "")
-        cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -16,8 +16,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-import grpc
-
 from lakestore.client.credentials import NOTHING, Credentials
 from lakestore.client.retry import seconds_left, within
 from lakestore.errors import Invalid, LakestoreError, Unavailable
@@ -25,6 +23,7 @@ from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
+from lakestore.wire.grpc import grpc
 
 if TYPE_CHECKING:
     from lakestore_server.changes.batch_cache import Prepared

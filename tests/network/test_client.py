@@ -351,7 +351,7 @@ def test_a_client_of_the_previous_protocol_still_works(process: ServerProcess) -
     with ls.connect(process.address) as lake:
         lake.create_table("a.b", SCHEMA, primary_key=["id"])
     batch = pa.RecordBatch.from_pylist([{"id": 1, "v": "x"}], schema=SCHEMA)
-    data = ls.client.writer.change("a.b", pb.UPSERT, [batch])
+    data = wire_change("a.b", pb.UPSERT, [batch])
     data.ClearField("schema_id")
     with grpc.insecure_channel(process.address) as channel:
 

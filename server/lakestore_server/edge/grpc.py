@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lakestore.errors import Internal, Invalid, LakestoreError, NotAuthenticated
 from lakestore.limits import DEFAULT, Limits
 from lakestore.wire import rpc
+from lakestore.wire.grpc import grpc
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.edge.tls import Keys
 from lakestore_server.host.permits import Permits

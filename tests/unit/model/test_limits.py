@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from lakestore.client.writer import change as wire_change
 from lakestore.errors import Exhausted, Invalid
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model import settings
@@ -168,7 +169,7 @@ def test_an_answer_that_is_no_longer_kept_is_an_error(tmp_path: Path) -> None:
 
         def again(sequence: int) -> pb.CommitAnswer:
             request = pb.CommitRequest(producer=producer.name, sequence=sequence)
-            data = ls.client.writer.change("a.b", pb.APPEND, [pa.RecordBatch.from_pylist(rows(1), schema=SCHEMA)])
+            data = wire_change("a.b", pb.APPEND, [pa.RecordBatch.from_pylist(rows(1), schema=SCHEMA)])
             request.changes.append(data)
             return lake.transport.commit(request)
 

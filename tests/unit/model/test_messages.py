@@ -10,7 +10,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.cli import table_file
-from lakestore.cli.main import cli, run_command
+from lakestore.cli.main import COMMANDS, run_command
 from lakestore.client.transport import connect
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.model import types
@@ -93,7 +93,7 @@ def test_yaml_that_is_none_is_told_by_line() -> None:
 
 
 def test_every_command_is_listed_by_a_whole_sentence() -> None:
-    listed = {name: command.get_short_help_str() for name, command in cli.commands.items()}
+    listed = {name: line for name, (_, line) in COMMANDS.items()}
     assert not {name: text for name, text in listed.items() if not text.endswith(".") or text.endswith("..")}
 
 

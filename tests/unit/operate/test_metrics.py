@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import lakestore as ls
 from lakestore.errors import NotFound
+from lakestore.model.table import define
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.main import Server
@@ -49,7 +49,7 @@ def write(server: Server, rows: int) -> None:
 
 
 def test_every_figure_moves_with_what_it_counts(server: Server, tmp_path: Path) -> None:
-    table = ls.model.table.define("a.b", SCHEMA, primary_key=["id"], buckets=2)
+    table = define("a.b", SCHEMA, primary_key=["id"], buckets=2)
     server.service.watched(METHODS["CreateTable"])(pb.CreateTableRequest(definition=table.to_json()))
     write(server, 10)
     write(server, 10)
