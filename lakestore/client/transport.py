@@ -311,9 +311,9 @@ class LocalTransport:
         self._closed = False
         PROCESS.adopt(self)
         for method in rpc.methods():
-            if method.attribute != "changes":
-                setattr(self, method.attribute, service.verb(method.attribute))
-        self._follow = service.verb("changes")
+            if method.name != "Changes":
+                setattr(self, method.attribute, service.verb(method.name))
+        self._follow = service.verb("Changes")
         self._streams: set[Generator[Prepared]] = set()
         self._abandoned: deque[Generator[Prepared]] = deque()
 

@@ -31,7 +31,7 @@ from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.journal_ledger import JournalLedger
 from lakestore_server.iceberg.metadata_store import Store, storage_for
 from lakestore_server.operate.calls import Calls
-from lakestore_server.operate.metrics import Parts
+from lakestore_server.operate.metrics import Sources
 from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
 from lakestore_server.settings import Settings
@@ -83,7 +83,7 @@ class Server:
         self.service = Service(
             self.engine, self.catalog, leases, clock, self.about, subscriptions, self.retention, self.expiry, calls
         )
-        self.parts = Parts(self.engine, calls, leases, self.catalog, self.retention, self.expiry, clock)
+        self.sources = Sources(self.engine, calls, leases, self.catalog, self.retention, self.expiry, clock)
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
 
@@ -105,7 +105,7 @@ class Server:
         """Open both ports."""
         host, limits = self.settings.host, self.settings.limits
         admission = Admission(self.access, Tables(self.engine), metrics_open=self.settings.metrics_open)
-        gate = app(self.parts, admission)
+        gate = app(self.sources, admission)
         self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits)
         self._http.start()
         try:

@@ -27,7 +27,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.edge import grpc as grpc_server
 from lakestore_server.main import Server
-from lakestore_server.service import Looks
+from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.settings import Settings
 from tests.support.process import ServerProcess
 from tests.support.proxy import Proxy
@@ -287,7 +287,7 @@ def test_both_ends_know_each_other(process: ServerProcess) -> None:
 
 def test_a_newer_server_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = pb.HelloAnswer(release="9.0", protocol_min=8, protocol=9)
-    monkeypatch.setattr(Looks, "hello", lambda *_: answer)
+    monkeypatch.setattr(StatusVerbs, "hello", lambda *_: answer)
     with served(tmp_path) as newer, ls.connect(newer) as lake:
         with pytest.raises(Invalid, match=r"9\.0.*newer lakestore"):
             lake.tables()

@@ -33,7 +33,7 @@ class Consumer:
         tables = tuple(view.named(name).table.uuid for name in self._names)
         place = Place(tables[0], 0, 0) if snapshot else None
         start = Token(server.engine.timeline, view.lsn if snapshot else 0, tables, place)
-        subscriptions: Any = server.service.verb("ack")
+        subscriptions: Any = server.service.verb("Ack")
         verbs: Subscriptions = subscriptions.__self__
         self._stack.enter_context(verbs.consumed(self._name, shared=True))
         held = verbs.open(self._name, tables, lambda _: start, shared=True)

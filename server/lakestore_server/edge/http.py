@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import logging
 import ssl
 import threading
@@ -21,35 +20,33 @@ from starlette.routing import BaseRoute, Mount, Route
 from lakestore.errors import Invalid, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission
-from lakestore_server.commit.engine import Engine
-from lakestore_server.edge import iceberg_rest, oauth
+from lakestore_server.edge import console, iceberg_rest, oauth
 from lakestore_server.edge.http_connection import GuardedProtocol
 from lakestore_server.edge.http_gate import Gate
 from lakestore_server.edge.tls import Keys
 from lakestore_server.operate import metrics
-from lakestore_server.operate.verify import table_status
 
 log = logging.getLogger("lakestore.http")
 START_SECONDS = 20.0
 _TOKENS_PATH = "/v1/oauth/tokens"
 
 
-def app(parts: metrics.Parts, admission: Admission) -> Gate:
+def app(sources: metrics.Sources, admission: Admission) -> Gate:
     """All routes of the HTTP port, behind their gate."""
-    found = routes(parts, admission)
-    return Gate(Starlette(routes=found), found, admission, parts.engine.limits)
+    found = routes(sources, admission)
+    return Gate(Starlette(routes=found), found, admission, sources.engine.limits)
 
 
-def routes(parts: metrics.Parts, admission: Admission) -> list[BaseRoute]:
+def routes(sources: metrics.Sources, admission: Admission) -> list[BaseRoute]:
     """Every route of the HTTP port; `policy.ROUTES` has a row for each."""
-    engine = parts.engine
+    engine = sources.engine
 
     def show_metrics(_: Request) -> Response:
-        return PlainTextResponse(metrics.text(parts), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(metrics.text(sources), media_type="text/plain; version=0.0.4")
 
     def show_console(request: Request) -> Response:
         principal = request.scope[iceberg_rest.CALLER].principal
-        return HTMLResponse(_console(engine, principal.sees))
+        return HTMLResponse(console.page(engine.view, principal.sees))
 
     def show_alive(_: Request) -> Response:
         return PlainTextResponse("going down\n", 503) if engine.is_draining else PlainTextResponse("ok\n")
@@ -64,18 +61,8 @@ def routes(parts: metrics.Parts, admission: Admission) -> list[BaseRoute]:
         Route("/", show_console),
         Route("/healthz", show_alive),
         Route("/metrics", show_metrics),
-        Mount("/iceberg", routes=[tokens, *iceberg_rest.routes(parts.catalog, engine.limits.http_body_bytes)]),
+        Mount("/iceberg", routes=[tokens, *iceberg_rest.routes(sources.catalog, engine.limits.http_body_bytes)]),
     ]
-
-
-def _console(engine: Engine, sees: Callable[[str], bool]) -> str:
-    rows = "".join(
-        f"<tr><td>{html.escape(s['name'])}<td>{s['rows']:,}<td>{s['hot']:,}<td>{s['buckets']}<td>{s['freshness']}"
-        for s in map(table_status, engine.view.tables.values())
-        if sees(s["name"])
-    )
-    head = "<tr><th>table<th>live rows<th>offsets not yet tiered<th>buckets<th>freshness"
-    return f"<!doctype html><title>Lakestore</title><h1>Lakestore</h1><table border=1>{head}{rows}</table>"
 
 
 class HttpServer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
@@ -19,8 +19,8 @@ from lakestore_server.duties.retention import Retention
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.operate import verify
 from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.status import TableStatus, table_status
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.state import TableState, View
@@ -30,8 +30,8 @@ Sample = tuple[tuple[str, ...], float | Histogram]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the figures are read from."""
+class Sources:
+    """The parts of a server that figures are read from."""
 
     engine: Engine
     calls: Calls
@@ -44,17 +44,17 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The parts at one view, with what is dear to add up."""
+    """The sources at one view, with figures that are expensive to compute."""
 
-    parts: Parts
+    sources: Sources
     view: View
-    status: Mapping[str, Mapping[str, Any]]
+    status: Mapping[str, TableStatus]
     """Table name to its status."""
 
     @property
     def engine(self) -> Engine:
         """The engine."""
-        return self.parts.engine
+        return self.sources.engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Family:
     labels: tuple[str, ...] = ()
 
 
-def _of_tables(key: str) -> Callable[[Moment], Iterator[Sample]]:
-    return lambda moment: (((name,), status[key]) for name, status in moment.status.items())
+def _of_tables(figure: Callable[[TableStatus], float]) -> Callable[[Moment], Iterator[Sample]]:
+    return lambda moment: (((name,), figure(status)) for name, status in moment.status.items())
 
 
 def _lag(moment: Moment) -> Iterator[Sample]:
-    now = moment.parts.clock.now_us()
+    now = moment.sources.clock.now_us()
     for state in moment.view.tables.values():
-        yield (state.table.name,), _oldest_hot_age(state, moment.status[state.table.name]["tier_point"], now)
+        yield (state.table.name,), _oldest_hot_age(state, moment.status[state.table.name].tier_point, now)
 
 
 def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int) -> float:
@@ -91,16 +91,16 @@ def _first_time(log: BucketLog, point: int) -> int:
 
 
 def _calls(moment: Moment) -> Iterator[Sample]:
-    yield from sorted(moment.parts.calls.seconds().items(), key=lambda found: found[0])
+    yield from sorted(moment.sources.calls.seconds().items(), key=lambda found: found[0])
 
 
 def _running(moment: Moment) -> Iterator[Sample]:
-    for method, count in sorted(moment.parts.calls.running().items()):
+    for method, count in sorted(moment.sources.calls.running().items()):
         yield (method,), count
 
 
 def _refusals(moment: Moment) -> Iterator[Sample]:
-    for kind, count in sorted(moment.parts.catalog.refusals.items()):
+    for kind, count in sorted(moment.sources.catalog.refusals.items()):
         yield (kind,), count
 
 
@@ -112,20 +112,20 @@ def _reclaimed(moment: Moment) -> Iterator[Sample]:
 
 def _held(moment: Moment) -> Iterator[Sample]:
     for uuid, state in moment.view.tables.items():
-        decision = moment.parts.retention.decision(uuid)
+        decision = moment.sources.retention.decision(uuid)
         for by in decision.holders() if decision else []:
             yield (state.table.name, by), decision.held_bytes if decision else 0
 
 
 def _expiring(moment: Moment) -> Iterator[tuple[tuple[str], Figures]]:
     for state in moment.view.tables.values():
-        figures = moment.parts.expiry.figures(state)
+        figures = moment.sources.expiry.figures(state)
         if figures:
             yield (state.table.name,), figures
 
 
 def _overdue(moment: Moment) -> Iterator[Sample]:
-    now = moment.parts.clock.now_us()
+    now = moment.sources.clock.now_us()
     for labels, figures in _expiring(moment):
         yield labels, max(now - figures.next_us, 0) / 1e6 if figures.next_us is not None else 0.0
 
@@ -136,7 +136,7 @@ def _behind(moment: Moment) -> Iterator[Sample]:
 
 
 def _checkpoint_age(moment: Moment) -> float:
-    return moment.parts.clock.monotonic() - moment.engine.checkpoints.at
+    return moment.sources.clock.monotonic() - moment.engine.checkpoints.at
 
 
 FAMILIES = (
@@ -205,7 +205,7 @@ FAMILIES = (
         "lakestore_index_keys",
         "gauge",
         "Live keys: the live rows of primary-key tables.",
-        lambda m: sum(s["rows"] for s in m.status.values() if s["keyed"]),
+        lambda m: sum(t.rows for t in m.status.values() if t.keyed),
     ),
     Family(
         "lakestore_index_ready",
@@ -241,24 +241,24 @@ FAMILIES = (
         "Bytes of those pages more than at the start of the server.",
         lambda m: m.engine.index.size.bytes - m.engine.index.size_at_start.bytes,
     ),
-    Family("lakestore_segments", "gauge", "Segment files.", lambda m: sum(s["segments"] for s in m.status.values())),
+    Family("lakestore_segments", "gauge", "Segment files.", lambda m: sum(t.segments for t in m.status.values())),
     Family(
         "lakestore_segment_bytes",
         "gauge",
         "Bytes in them.",
-        lambda m: sum(s["segment_bytes"] for s in m.status.values()),
+        lambda m: sum(t.segment_bytes for t in m.status.values()),
     ),
     Family(
         "lakestore_disk_free_bytes", "gauge", "Free space for the data folder.", lambda m: m.engine.disk_free_bytes()
     ),
-    Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.parts.leases.count),
+    Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.sources.leases.count),
     Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
-    Family("lakestore_table_rows", "gauge", "Live rows.", _of_tables("rows"), ("table",)),
+    Family("lakestore_table_rows", "gauge", "Live rows.", _of_tables(lambda table: table.rows), ("table",)),
     Family(
         "lakestore_table_stored_rows",
         "gauge",
         "Rows in the server's files and memory: live ones, those that the log still tells of, and dead ones.",
-        _of_tables("stored_rows"),
+        _of_tables(lambda table: table.stored_rows),
         ("table",),
     ),
     Family(
@@ -278,7 +278,7 @@ FAMILIES = (
         "lakestore_table_hot_offsets",
         "gauge",
         "Offsets that the lake does not have yet.",
-        _of_tables("hot"),
+        _of_tables(lambda table: table.hot),
         ("table",),
     ),
     Family(
@@ -317,7 +317,7 @@ FAMILIES = (
         ("subscription",),
     ),
     Family(
-        "lakestore_catalog_commits", "counter", "Commits to the Iceberg catalog.", lambda m: m.parts.catalog.commits
+        "lakestore_catalog_commits", "counter", "Commits to the Iceberg catalog.", lambda m: m.sources.catalog.commits
     ),
     Family(
         "lakestore_catalog_refusals",
@@ -344,17 +344,17 @@ _MADE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
 }
 
 
-class PartsCollector(Collector):
+class SourcesCollector(Collector):
     """Every family, at one view."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
 
     def collect(self) -> Iterable[Metric]:
         """The families with their samples."""
-        view = self._parts.engine.view
-        status = {state.table.name: verify.table_status(state) for state in view.tables.values()}
-        moment = Moment(self._parts, view, status)
+        view = self._sources.engine.view
+        status = {state.table.name: table_status(state) for state in view.tables.values()}
+        moment = Moment(self._sources, view, status)
         for family in FAMILIES:
             found = family.read(moment)
             yield _metric(family, [((), found)] if isinstance(found, int | float | Histogram) else found)
@@ -374,8 +374,8 @@ def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
     return plain
 
 
-def text(parts: Parts) -> bytes:
+def text(sources: Sources) -> bytes:
     """The exposition of a server's metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(PartsCollector(parts))
+    registry.register(SourcesCollector(sources))
     return generate_latest(registry)

@@ -1,9 +1,8 @@
-"""What a table's parts say of themselves: status figures, and the fold of the log against the index."""
+"""The audit of a table: the fold of its log against its index and against the sums of its commits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,54 +15,37 @@ from lakestore_server.index.collisions import KeyQuery
 from lakestore_server.index.key_index import table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.read import rows as reads
-from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.read.positions import token_text
 from lakestore_server.state.state import TableState, View
 
 Ints = npt.NDArray[np.int64]
 _MASK = (1 << 64) - 1
 
 
-def table_status(state: TableState) -> dict[str, Any]:
-    """A table in figures."""
-    tier = list(state.tiers.values())[-1] if state.tiers else None
-    points = tier.tier_point if tier else (0,) * len(state.logs)
-    heads = state.heads()
-    return {
-        "name": state.table.name,
-        "uuid": state.table.uuid,
-        "keyed": state.table.keyed,
-        "schema_id": state.table.schema_id,
-        "buckets": len(heads),
-        "rows": sum(log.at_head.live_rows for log in state.logs),
-        "head": heads,
-        "log_start": list(state.starts()),
-        "log_start_lsn": state.log_start_lsn,
-        "log_start_us": max(log.base.time_us for log in state.logs) if state.log_start_lsn else 0,
-        "retention": str(state.table.retention) if state.table.retention else None,
-        "ttl": str(state.table.ttl) if state.table.ttl else None,
-        "tier_point": list(points),
-        "hot": sum(heads) - sum(points),
-        "freshness": state.table.lake.freshness,
-        "last_commit_us": max(log.at_head.time_us for log in state.logs),
-        "tiered_commit_us": max(_time_at(log, point) for log, point in zip(state.logs, points, strict=True)),
-        "snapshot_id": tier.snapshot_id if tier else None,
-        "stored_rows": sum(chunk.rows for log in state.logs for chunk in log.chunks),
-        "segments": sum(len([c for c in log.chunks if hasattr(c, "path")]) for log in state.logs),
-        "segment_bytes": sum(c.size for log in state.logs for c in log.chunks if hasattr(c, "path")),
-    }
+class AuditVerbs:
+    """The verb `audit`. Thread-safe."""
 
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
-def _time_at(log: BucketLog, end: int) -> int:
-    found = log.at_end(end)
-    return found[1].time_us if found else 0
+    def audit(self, request: pb.AuditRequest) -> pb.AuditAnswer:
+        """The fold of the log beside the index, at one cut; when asked, every stored byte is read before."""
+        view = self._engine.view
+        answer = pb.AuditAnswer(token=token_text(self._engine, view.lsn))
+        if request.deep:
+            deep(self._engine, view.named(request.table), answer)
+        if answer.damage:
+            return answer
+        answer.buckets.extend(bucket_audits(self._engine, view, request.table))
+        return answer
 
 
 def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAudit]:
-    """Per bucket: what commits summed up, what the log folds to, and what of that the index confirms."""
+    """Per bucket: the sum of the commits, the fold of the log, and the part of the fold that the index confirms."""
     state = view.named(name)
     for bucket, log in enumerate(state.logs):
         head = log.at_head
-        # What a log table has dropped lives on in the lake; a primary-key table has its base here.
+        # The rows that a log table has dropped live on in the lake; a primary-key table has its base here.
         start = 0 if log.keyed else log.base.end
         log_sum = index_sum = 0 if log.keyed else log.base.live_sum
         log_rows = index_rows = 0 if log.keyed else log.base.live_rows
@@ -97,7 +79,7 @@ def deep(engine: Engine, state: TableState, answer: pb.AuditAnswer) -> None:
 
 
 def _no_pause(_: int) -> None:
-    """Somebody waits for the answer."""
+    """No pause between reads: a caller waits for the answer."""
 
 
 def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows) -> Ints:

@@ -84,7 +84,7 @@ def test_every_route_has_exactly_one_rule(tmp_path: Path) -> None:
     server = Server(Settings(tmp_path / "data"))
     try:
         admission = Admission(server.access, Tables(server.engine))
-        assert served(routes(server.parts, admission)) == set(ROUTES)
+        assert served(routes(server.sources, admission)) == set(ROUTES)
     finally:
         server.close()
 

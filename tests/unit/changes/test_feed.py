@@ -65,7 +65,7 @@ def test_a_stream_sleeps_through_commits_to_other_tables(kept: Kept, monkeypatch
     looks: list[int] = []
     count(monkeypatch, "_changed", looks)
     got: list[int] = []
-    follow = kept.server.service.verb("changes")
+    follow = kept.server.service.verb("Changes")
     stream = follow(pb.ChangesRequest(tables=[NAME]), Listener())
     arrived = threading.Event()
 
@@ -135,7 +135,7 @@ def test_streams_at_different_places_all_get_everything(kept: Kept) -> None:
     assert found["fast"] == found["slow"] == list(range(31))
     fast.close()
     slow.close()
-    verb: Any = kept.server.service.verb("changes")
+    verb: Any = kept.server.service.verb("Changes")
     cache = verb.__self__._cache
     assert not cache._entries
     assert not cache._bytes

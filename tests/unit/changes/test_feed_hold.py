@@ -56,7 +56,7 @@ def may_go(kept: Kept) -> int:
 
 
 def leases(kept: Kept) -> Leases:
-    return kept.server.parts.leases
+    return kept.server.sources.leases
 
 
 def values(batches: Any) -> list[int]:

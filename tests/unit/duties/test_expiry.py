@@ -320,7 +320,7 @@ def test_status_and_metrics_say_what_expired_and_what_is_next(kept: Kept) -> Non
     assert (about["ttl"], about["expired"]) == ("1h after at", 1)
     assert about["next_expiry_us"] == kept.clock.us + (HOUR - 60) * 1_000_000
     kept.clock.advance(HOUR)
-    shown = metrics_text(kept.server.parts).decode()
+    shown = metrics_text(kept.server.sources).decode()
     assert f'lakestore_rows_expired_total{{table="{NAME}"}} 1.0' in shown
     assert f'lakestore_expiry_overdue_seconds{{table="{NAME}"}} 60.0' in shown
 

@@ -47,7 +47,7 @@ class World:
 
     def snapshot(self) -> int:
         """The lake snapshot that a read would use."""
-        answer = self.server.service.verb("plan")(pb.PlanRequest(tables=["a.log"]))
+        answer = self.server.service.verb("Plan")(pb.PlanRequest(tables=["a.log"]))
         found: int = answer.tables[0].snapshot_id
         return found
 
@@ -72,11 +72,11 @@ def folder(tmp_path: Path) -> Path:
     """A backup with one tier commit at offset 10, and a lake that went on to 15 after it, with a log at 15."""
     with serving(tmp_path, "data") as world:
         world.lake.create_table("a.log", SCHEMA, buckets=1)
-        world.server.service.verb("acquire_tierer")(pb.TiererRequest(holder="test", seconds=60))
+        world.server.service.verb("AcquireTierer")(pb.TiererRequest(holder="test", seconds=60))
         world.append(10)
         world.tier(1, None, 0)
         world.append(2)
-        world.server.service.verb("backup")(pb.BackupRequest(folder=str(tmp_path / "backup")))
+        world.server.service.verb("Backup")(pb.BackupRequest(folder=str(tmp_path / "backup")))
         world.append(3)
         shutil.copytree(tmp_path / "warehouse", tmp_path / "warehouse-before")
         world.tier(2, 1, 10)
@@ -95,7 +95,7 @@ def test_a_lake_that_is_ahead_is_noticed_and_nothing_is_tiered_into_it(folder: P
         (sentence,) = world.server.engine.lake_ahead.values()
         assert "a.log is ahead of this server" in sentence
         assert "tier point [15], the log ends at [12]" in sentence
-        status = json.loads(world.server.service.verb("status")(pb.StatusRequest()).status)
+        status = json.loads(world.server.service.verb("Status")(pb.StatusRequest()).status)
         assert status["tables"][0]["lake_ahead"] == sentence
         world.append(1)
         with pytest.raises(Forbidden, match="is ahead of this server"):

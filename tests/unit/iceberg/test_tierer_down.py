@@ -44,7 +44,7 @@ def status(kept: Kept, name: str) -> dict[str, Any]:
 
 
 def figures(kept: Kept) -> str:
-    return metrics_text(kept.server.parts).decode()
+    return metrics_text(kept.server.sources).decode()
 
 
 def a_day(kept: Kept, day: int) -> None:

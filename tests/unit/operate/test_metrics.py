@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def samples(server: Server) -> dict[tuple[str, ...], float]:
     """(name, label values in order of their names) to value."""
-    page = metrics.text(server.parts).decode()
+    page = metrics.text(server.sources).decode()
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page)
@@ -90,7 +90,7 @@ def test_names_follow_the_rules_of_prometheus(server: Server) -> None:
         assert family.kind != "histogram" or re.search(r"_(seconds|bytes|requests)$", family.name)
         assert family.text.endswith((".", "`_count` is how many there were."))
     assert len({family.name for family in metrics.FAMILIES}) == len(metrics.FAMILIES)
-    page = metrics.text(server.parts).decode()
+    page = metrics.text(server.sources).decode()
     for family in metrics.FAMILIES:
         assert f"# HELP {family.name}" in page
         assert f"# TYPE {family.name}" in page

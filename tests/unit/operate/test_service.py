@@ -1,21 +1,50 @@
-"""A server has a verb for every RPC, or does not start."""
+"""The table of verbs has exactly one row for each RPC, and the row's messages are the proto file's."""
 
 from __future__ import annotations
 
+import collections.abc
+import typing
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from lakestore.errors import Internal
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
-from lakestore_server.operate.backup import Backups
-from lakestore_server.service import _verb
+from lakestore_server import service
+from lakestore_server.changes.batch_cache import Prepared
+from lakestore_server.changes.stream import Listener
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings
+
+ROWS = typing.get_type_hints(service.Verbs)
+METHODS = list(rpc.methods())
 
 
-@pytest.mark.parametrize("method", list(rpc.methods()), ids=lambda method: method.name)
-def test_a_verb_that_no_part_has_is_an_error_at_start(method: rpc.Method) -> None:
-    with pytest.raises(Internal, match=f"the verb {method.name}$"):
-        _verb((object(),), method)
+def test_the_rows_are_the_rpcs_of_the_proto_file_in_their_order() -> None:
+    assert list(ROWS) == [method.name for method in METHODS]
 
 
-def test_a_verb_is_that_of_the_part_that_has_it() -> None:
-    (method,) = (each for each in rpc.methods() if each.name == "Backup")
-    assert _verb((object(), Backups), method) is Backups.backup
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_a_row_has_the_messages_of_its_rpc(method: rpc.Method) -> None:
+    asked, answered = typing.get_args(ROWS[method.name])
+    if method.name == "Changes":
+        assert asked == [pb.ChangesRequest, Listener]
+        assert answered == collections.abc.Iterator[Prepared]
+        return
+    assert asked == [_message(method.request, stream=method.streams_in)]
+    assert answered == _message(method.answer, stream=method.streams_out)
+
+
+def _message(kind: Any, *, stream: bool) -> Any:
+    return collections.abc.Iterator[kind] if stream else kind
+
+
+def test_a_server_has_a_verb_in_every_row(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path / "data", warehouse=str(tmp_path / "lake"))
+    server = Server(settings)
+    try:
+        assert list(server.service.verbs) == list(ROWS)
+        assert len({id(server.service.verb(name)) for name in ROWS}) == len(ROWS)
+    finally:
+        server.close()

@@ -1,0 +1,238 @@
+"""The status of a server and of its tables: figures of one view, as values and as the JSON that clients are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from lakestore.errors import Invalid
+from lakestore.release import RELEASE
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
+from lakestore_server.commit.engine import Engine
+from lakestore_server.duties.expiry import Expiry, Figures
+from lakestore_server.duties.retention import Decision, Retention
+from lakestore_server.files.segment import Segment
+from lakestore_server.host.clock import Clock
+from lakestore_server.read.positions import token_text
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.state import TableState
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """A table in figures; times are microseconds since 1970, lists have one entry per bucket."""
+
+    name: str
+    uuid: str
+    keyed: bool
+    schema_id: int
+    buckets: int
+    rows: int
+    """Live rows."""
+    head: list[int]
+    """The next offset."""
+    log_start: list[int]
+    log_start_lsn: int
+    log_start_us: int
+    """0 as long as the log has its beginning."""
+    retention: str | None
+    ttl: str | None
+    tier_point: list[int]
+    hot: int
+    """Offsets that the lake does not have yet."""
+    freshness: str
+    last_commit_us: int
+    tiered_commit_us: int
+    """Time of the newest commit that the lake has."""
+    snapshot_id: int | None
+    """The newest snapshot with a tier record."""
+    stored_rows: int
+    """Rows in segments and memory, dead ones included."""
+    segments: int
+    segment_bytes: int
+
+
+def table_status(state: TableState) -> TableStatus:
+    """The figures of a table."""
+    tier = list(state.tiers.values())[-1] if state.tiers else None
+    points = tier.tier_point if tier else (0,) * len(state.logs)
+    heads = state.heads()
+    segments = [chunk for log in state.logs for chunk in log.chunks if isinstance(chunk, Segment)]
+    return TableStatus(
+        name=state.table.name,
+        uuid=state.table.uuid,
+        keyed=state.table.keyed,
+        schema_id=state.table.schema_id,
+        buckets=len(heads),
+        rows=sum(log.at_head.live_rows for log in state.logs),
+        head=heads,
+        log_start=list(state.starts()),
+        log_start_lsn=state.log_start_lsn,
+        log_start_us=max(log.base.time_us for log in state.logs) if state.log_start_lsn else 0,
+        retention=str(state.table.retention) if state.table.retention else None,
+        ttl=str(state.table.ttl) if state.table.ttl else None,
+        tier_point=list(points),
+        hot=sum(heads) - sum(points),
+        freshness=state.table.lake.freshness,
+        last_commit_us=max(log.at_head.time_us for log in state.logs),
+        tiered_commit_us=max(_time_at(log, point) for log, point in zip(state.logs, points, strict=True)),
+        snapshot_id=tier.snapshot_id if tier else None,
+        stored_rows=sum(chunk.rows for log in state.logs for chunk in log.chunks),
+        segments=len(segments),
+        segment_bytes=sum(segment.size for segment in segments),
+    )
+
+
+def _time_at(log: BucketLog, end: int) -> int:
+    found = log.at_end(end)
+    return found[1].time_us if found else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTable:
+    """A table's figures with what the server's duties know of it."""
+
+    table: TableStatus
+    decision: Decision | None
+    """None before the first look of retention at the table."""
+    expiry: Figures | None
+    """None of a table without a TTL."""
+    lake_ahead: str
+    """Reason why the lake's history is not this one; empty otherwise."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form; keys of a duty that says nothing are left out."""
+        held = {"held_by": self.decision.holders(), "held_bytes": self.decision.held_bytes} if self.decision else {}
+        expiring = {"expired": self.expiry.expired, "next_expiry_us": self.expiry.next_us} if self.expiry else {}
+        return {**asdict(self.table), **held, **expiring, "lake_ahead": self.lake_ahead}
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSize:
+    """The key index as of the last checkpoint or rebuild; the file has free pages besides."""
+
+    keys: int
+    bytes: int
+    bytes_per_key: float
+    grown_keys: int
+    """More than at the start of the server; so is `grown_bytes`."""
+    grown_bytes: int
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server in figures, at one view."""
+
+    about: Mapping[str, str]
+    """Warehouse, ports and scheme."""
+    timeline: str
+    lsn: int
+    index: str
+    """State of the key index, in a word or a sentence."""
+    index_size: IndexSize
+    damage: Sequence[str]
+    """A sentence for every damaged place that is known."""
+    token: str
+    """The position of the view."""
+    release: str
+    health: str
+    uptime_seconds: float
+    checkpoint_age_seconds: float
+    checkpoints_failed: int
+    journal_bytes: int
+    disk_free_bytes: int
+    tables: tuple[ServedTable, ...]
+
+    def to_json(self) -> str:
+        """The JSON form, as `lakestore status --json` shows it."""
+        fields = {
+            "timeline": self.timeline,
+            "lsn": self.lsn,
+            "index": self.index,
+            "index_size": asdict(self.index_size),
+            "damage": list(self.damage) or "none known",
+            "token": self.token,
+            "release": self.release,
+            "health": self.health,
+            "uptime_seconds": self.uptime_seconds,
+            "checkpoint_age_seconds": self.checkpoint_age_seconds,
+            "checkpoints_failed": self.checkpoints_failed,
+            "journal_bytes": self.journal_bytes,
+            "disk_free_bytes": self.disk_free_bytes,
+            "tables": [table.as_dict() for table in self.tables],
+        }
+        return orjson.dumps({**self.about, **fields}).decode()
+
+
+class StatusVerbs:
+    """The verbs `hello` and `status`. Thread-safe."""
+
+    def __init__(
+        self, engine: Engine, about: Mapping[str, str], retention: Retention, expiry: Expiry, clock: Clock
+    ) -> None:
+        self._engine, self._about, self._retention, self._expiry, self._clock = engine, about, retention, expiry, clock
+        self._began = clock.monotonic()
+
+    def hello(self, request: pb.HelloRequest) -> pb.HelloAnswer:
+        """Release, protocol and timeline; `Invalid` for a client that is too old for this server."""
+        if request.protocol < rpc.PROTOCOL_MIN:
+            raise Invalid(
+                f"the client ({request.release}) speaks protocol {request.protocol}, this server ({RELEASE})"
+                f" {rpc.PROTOCOL_MIN} to {rpc.PROTOCOL}: install a newer lakestore at the client"
+            )
+        return pb.HelloAnswer(
+            release=RELEASE,
+            protocol_min=rpc.PROTOCOL_MIN,
+            protocol=rpc.PROTOCOL,
+            timeline=self._engine.timeline,
+        )
+
+    def status(self, request: pb.StatusRequest) -> pb.StatusAnswer:
+        """The server and the named tables, or all of them, as JSON."""
+        return pb.StatusAnswer(status=self._status(request.tables).to_json())
+
+    def _status(self, tables: Sequence[str]) -> ServerStatus:
+        engine, now = self._engine, self._clock.monotonic()
+        view = engine.view
+        return ServerStatus(
+            about=dict(self._about),
+            timeline=engine.timeline,
+            lsn=view.lsn,
+            index=engine.index.state,
+            index_size=self._index_size(),
+            damage=engine.scrubber.damage,
+            token=token_text(engine, view.lsn),
+            release=RELEASE,
+            health="going down" if engine.is_draining else "serving",
+            uptime_seconds=round(now - self._began, 1),
+            checkpoint_age_seconds=round(now - engine.checkpoints.at, 1),
+            checkpoints_failed=engine.checkpoints.failed,
+            journal_bytes=engine.journal_bytes,
+            disk_free_bytes=engine.disk_free_bytes(),
+            tables=tuple(self._table(view.named(name)) for name in list(tables) or sorted(view.names)),
+        )
+
+    def _index_size(self) -> IndexSize:
+        index = self._engine.index
+        return IndexSize(
+            keys=index.size.keys,
+            bytes=index.size.bytes,
+            bytes_per_key=round(index.size.key_bytes, 1),
+            grown_keys=index.size.keys - index.size_at_start.keys,
+            grown_bytes=index.size.bytes - index.size_at_start.bytes,
+            file_bytes=self._engine.index_bytes(),
+        )
+
+    def _table(self, state: TableState) -> ServedTable:
+        uuid = state.table.uuid
+        return ServedTable(
+            table=table_status(state),
+            decision=self._retention.decision(uuid),
+            expiry=self._expiry.figures(state),
+            lake_ahead=self._engine.lake_ahead.get(uuid, ""),
+        )
