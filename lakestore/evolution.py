@@ -17,13 +17,15 @@ from typing import Any
 
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
+from lakestore.model import columns
 from lakestore.model import table as schema
+from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import Merge
 from lakestore.model.merge_engines import parsed as parse_merge
 from lakestore.model.retention import Retention
 from lakestore.model.retention import parsed as parse_retention
-from lakestore.model.table import Column, Table
+from lakestore.model.table import Table
 from lakestore.model.ttl import Ttl, seconds
 from lakestore.model.ttl import parsed as parse_ttl
 from lakestore.model.types import arrow_type
@@ -256,8 +258,8 @@ def _(step: AddColumn, table: Table) -> Table:
     arrow_type(step.type)
     initial = None if step.new_rows_only else default
     plain = Column(0, step.name, step.type, step.required, default=default, initial=initial)
-    new = schema.numbered([plain], table.last_column_id)
-    changed = replace(table, columns=(*table.columns, *new), last_column_id=schema.max_id(new))
+    new = columns.numbered([plain], table.last_column_id)
+    changed = replace(table, columns=(*table.columns, *new), last_column_id=columns.max_id(new))
     return _moved(changed, step.name, step.first, step.after) if step.first or step.after else changed
 
 

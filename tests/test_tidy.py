@@ -33,6 +33,7 @@ MODEL = tuple(
         "errors",
         "limits",
         "model/table",
+        "model/columns",
         "rows/offsets",
         "rows/live_sum",
         "model/token",

@@ -14,9 +14,9 @@ from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import emit_json
 from lakestore.errors import Invalid
 from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, altered, to_json
+from lakestore.model.columns import Column, LakeOptions
 from lakestore.model.merge_engines import UPSERT
-from lakestore.model.table import Column, Table
-from lakestore.model.table import Lake as LakeOptions
+from lakestore.model.table import Table
 from lakestore.model.ttl import span
 
 if TYPE_CHECKING:

@@ -28,11 +28,12 @@ from lakestore.evolution import (
     altered,
     renames,
 )
+from lakestore.model import columns, yaml_problem
 from lakestore.model import table as schema
-from lakestore.model import yaml_problem
+from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parsed as parse_merge
-from lakestore.model.table import Column, Table
+from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 
 _TABLE_KEYS = (
@@ -206,7 +207,7 @@ def _column_steps(table: Table, old: Column, wanted: WantedColumn) -> list[Step]
 
 def _options(table: Table, wanted: WantedTable) -> list[Step]:
     said = wanted.options.get("lake", {})
-    schema.lake_options(said)
+    columns.lake_options(said)
     lake = {name: said[name] for name in LAKE_SETTABLE if name in said and said[name] != getattr(table.lake, name)}
     steps: list[Step] = [SetOptions(lake=lake)] if lake else []
     options = {name: wanted.options[name] for name in OPTIONS if name in wanted.options}
@@ -220,7 +221,7 @@ def _options(table: Table, wanted: WantedTable) -> list[Step]:
 
 def _check_fixed(reached: Table, wanted: WantedTable) -> None:
     """Refuse what would have to move rows to other places, or merge them anew."""
-    lake = schema.lake_options(wanted.options.get("lake", {}))
+    lake = columns.lake_options(wanted.options.get("lake", {}))
     said = {name: value for name, value in wanted.options.items() if name not in ("lake", *OPTIONS)}
     said["primary_key"] = said.get("primary_key") or []
     if "merge" in said:

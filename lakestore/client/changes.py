@@ -18,7 +18,7 @@ from lakestore.client.shared_position import Share
 from lakestore.client.transport import LocalTransport, Transport
 from lakestore.errors import Fenced, Internal, Invalid, LakestoreError, error_of
 from lakestore.model import times
-from lakestore.model.table import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
+from lakestore.model.columns import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.token import Place, Token
 from lakestore.rows import condition as where
 from lakestore.union import arrow

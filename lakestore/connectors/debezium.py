@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from lakestore.connectors import debezium_schema
 from lakestore.errors import Internal
-from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.table import Table
 from lakestore.release import RELEASE
 from lakestore.rows.json_texts import CONNECT, joined, objects
 

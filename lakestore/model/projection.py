@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.model import defaults
-from lakestore.model.table import SYSTEM_TYPES, Column, Table
+from lakestore.model.columns import SYSTEM_TYPES, Column
+from lakestore.model.table import Table
 
 Fill = Literal["initial", "default", "null"]
 

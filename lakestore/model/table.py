@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,20 @@ import pyarrow as pa
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model import defaults, types
+from lakestore.model.columns import (
+    LAKE_BUCKET,
+    LAKE_COLUMNS,
+    LAKE_FIELD_IDS,
+    LAKE_OFFSET,
+    LAKE_TIMESTAMP,
+    SYSTEM_PREFIX,
+    SYSTEM_TYPES,
+    Column,
+    LakeOptions,
+    lake_options,
+    max_id,
+    numbered,
+)
 from lakestore.model.merge_engines import DELETES, UPSERT, Merge
 from lakestore.model.merge_engines import check as check_merge
 from lakestore.model.merge_engines import parsed as parse_merge
@@ -25,128 +38,12 @@ from lakestore.model.retention import parsed as parse_retention
 from lakestore.model.ttl import SECONDS_MAX, TOMBSTONE_SECONDS, Ttl, seconds
 from lakestore.model.ttl import check as check_ttl
 from lakestore.model.ttl import parsed as parse_ttl
-from lakestore.model.types import arrow_type, type_name
+from lakestore.model.types import type_name
 
-SYSTEM_PREFIX = "__"
 VERSION_MARK = "$"
 """`orders$3` in the catalog is the lake table of `orders` with the schema of version 3, before main has it."""
-PREV = "__prev"
-"""Of a primary-key table's stored rows: the offset that a row supersedes."""
-LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP = "__bucket", "__offset", "__timestamp"
-LAKE_COLUMNS = (LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP)
-SYSTEM_TYPES: dict[str, pa.DataType] = {
-    "__change": pa.string(),
-    "__bucket": pa.int32(),
-    "__offset": pa.int64(),
-    "__timestamp": pa.timestamp("us", tz="UTC"),
-}
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TRANSFORM = re.compile(r"(?:(identity|year|month|day|hour)\((\w+)\)|(bucket|truncate)\((\d+),\s*(\w+)\)|(\w+))")
-_SORT = re.compile(r"(\w+)(?:\s+(asc|desc))?", re.IGNORECASE)
-_FRESHNESS = re.compile(r"(\d+)\s*(s|m|h)")
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
-LAKE_OPTIONS = ("freshness", "partition_by", "sort_by", "format_version", "target_file_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table."""
-
-    id: int
-    """Stable for ever; also the field id in the lake."""
-    name: str
-    type: str
-    """Declared type, as `arrow_type` takes it."""
-    required: bool = False
-    nested: tuple[int, ...] = ()
-    """Ids of the fields inside a nested type, depth first; stable for ever as `id` is."""
-    default: Any = None
-    """For rows that do not name the column; JSON as `lakestore.defaults` has it."""
-    initial: Any = None
-    """What rows show that are older than the column. Fixed when the column is added."""
-
-    @property
-    def arrow(self) -> pa.Field:
-        """The column as readers see it."""
-        return pa.field(self.name, arrow_type(self.type), nullable=not self.required)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The stored and sent form, before it is text."""
-        plain = {"id": self.id, "name": self.name, "type": self.type, "required": self.required}
-        said = {"nested": list(self.nested) or None, "default": self.default, "initial": self.initial}
-        return plain | {name: value for name, value in said.items() if value is not None}
-
-    @staticmethod
-    def from_dict(data: dict[str, Any]) -> Column:
-        """The column that `as_dict` gave."""
-        return Column(**{**data, "nested": tuple(data.get("nested", ()))})
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionField:
-    """One field of the lake's partitioning, say `day(created_at)` or `bucket(16, id)`."""
-
-    transform: str
-    """As Iceberg writes it: identity, year, month, day, hour, bucket[n], truncate[n]."""
-    column: str
-
-
-@dataclass(frozen=True, slots=True)
-class SortField:
-    """One column of the lake's sort order."""
-
-    column: str
-    descending: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """How the lake keeps a table."""
-
-    freshness: str = "1m"
-    """How old the tiered state may grow before the next round, `10s` … `1h`."""
-    partition_by: tuple[str, ...] = ()
-    sort_by: tuple[str, ...] = ()
-    format_version: int = 2
-    """2 (position delete files) or 3 (deletion vectors)."""
-    target_file_bytes: int = 128 << 20
-
-    @property
-    def freshness_seconds(self) -> int:
-        """`freshness` in seconds."""
-        match = _FRESHNESS.fullmatch(self.freshness)
-        if not match:
-            raise Invalid(f"freshness {self.freshness!r} is not a duration such as '10s', '5m' or '1h'")
-        return int(match[1]) * _UNIT_SECONDS[match[2]]
-
-    def partition_fields(self) -> tuple[PartitionField, ...]:
-        """`partition_by`, parsed."""
-        return tuple(_partition_field(text) for text in self.partition_by)
-
-    def sort_fields(self) -> tuple[SortField, ...]:
-        """`sort_by`, parsed."""
-        return tuple(_sort_field(text) for text in self.sort_by)
-
-
-def _partition_field(text: str) -> PartitionField:
-    match = _TRANSFORM.fullmatch(text.strip())
-    if not match:
-        raise Invalid(
-            f"partition field {text!r} is not identity, bucket, truncate, year, month, day or hour of a column"
-        )
-    if match[1]:
-        return PartitionField(match[1], match[2])
-    if match[3]:
-        return PartitionField(f"{match[3]}[{match[4]}]", match[5])
-    return PartitionField("identity", match[6])
-
-
-def _sort_field(text: str) -> SortField:
-    match = _SORT.fullmatch(text.strip())
-    if not match:
-        raise Invalid(f"sort field {text!r} is not 'column', 'column asc' or 'column desc'")
-    return SortField(match[1], (match[2] or "").lower() == "desc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +60,7 @@ class Table:
     """Columns whose hash picks the bucket; the primary key by default, none for a log table."""
     merge: Merge = UPSERT
     """What a row means whose key is there already."""
-    lake: Lake = field(default_factory=Lake)
+    lake: LakeOptions = field(default_factory=LakeOptions)
     uuid: str = ""
     """Given by the server: a table dropped and made anew is another table."""
     number: int = 0
@@ -294,7 +191,7 @@ class Table:
             buckets=data["buckets"],
             bucket_key=tuple(data["bucket_key"]),
             merge=parse_merge(data["merge"]),
-            lake=Lake(
+            lake=LakeOptions(
                 freshness=lake["freshness"],
                 partition_by=tuple(lake["partition_by"]),
                 sort_by=tuple(lake["sort_by"]),
@@ -311,23 +208,6 @@ class Table:
             ttl=Ttl.from_dict(data.get("ttl")),
             tombstone_seconds=data.get("tombstone_seconds", TOMBSTONE_SECONDS),
         )
-
-
-def numbered(columns: Iterable[Column], last: int = 0) -> tuple[Column, ...]:
-    """The columns with ids above `last`: first one for each column, then those of the fields inside them."""
-    named = [replace(column, id=number) for number, column in enumerate(columns, start=last + 1)]
-    last += len(named)
-    done: list[Column] = []
-    for column in named:
-        count = types.nested_count(column.type)
-        done.append(replace(column, nested=tuple(range(last + 1, last + count + 1))))
-        last += count
-    return tuple(done)
-
-
-def max_id(columns: tuple[Column, ...]) -> int:
-    """The highest id of these columns and of the fields inside them."""
-    return max((number for column in columns for number in (column.id, *column.nested)), default=0)
 
 
 def define(
@@ -373,19 +253,6 @@ def define(
     )
     check(table, limits)
     return table
-
-
-def lake_options(options: dict[str, Any]) -> Lake:
-    """The `lake={…}` of `create_table`; unknown names are refused."""
-    for name in options:
-        if name not in LAKE_OPTIONS:
-            raise Invalid(f"lake option {name!r} is not known; known are {', '.join(LAKE_OPTIONS)}")
-    checked = dict(options)
-    for name in ("partition_by", "sort_by"):
-        if name in checked:
-            value = checked[name]
-            checked[name] = (value,) if isinstance(value, str) else tuple(value)
-    return replace(Lake(), **checked)
 
 
 def check(table: Table, limits: Limits = DEFAULT) -> None:
@@ -485,7 +352,3 @@ def lake_schema(table: Table) -> list[Column]:
         Column(LAKE_FIELD_IDS[LAKE_OFFSET], LAKE_OFFSET, "int64", required=True),
         Column(LAKE_FIELD_IDS[LAKE_TIMESTAMP], LAKE_TIMESTAMP, "timestamptz", required=True),
     ]
-
-
-LAKE_FIELD_IDS = {LAKE_BUCKET: 1_000_001, LAKE_OFFSET: 1_000_002, LAKE_TIMESTAMP: 1_000_003}
-"""Far above any user column's id, so evolution never meets them."""

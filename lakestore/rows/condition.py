@@ -23,7 +23,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid
-from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.table import Table
 
 CHARS_MAX = 1 << 20
 _ESCAPED = re.compile(rb"\\x([0-9A-Fa-f]{2})")

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import DEFAULT, Limits
+from lakestore.model.columns import Column
 from lakestore.model.projection import filled
-from lakestore.model.table import Column, Table
+from lakestore.model.table import Table
 from lakestore.rows import python
 from lakestore.rows.arrow_message import has_compressed, is_compressed
 from lakestore.rows.casting import Cast

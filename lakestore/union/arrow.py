@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.model.table import LAKE_OFFSET, Table
+from lakestore.model.columns import LAKE_OFFSET
+from lakestore.model.table import Table
 from lakestore.rows import ipc
 from lakestore.rows.condition import RowFilter
 from lakestore.union import plan

@@ -27,8 +27,9 @@ from pyiceberg.table.puffin import PuffinFile
 from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt, Invalid, PlanExpired
+from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.projection import filled
-from lakestore.model.table import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES, Table
+from lakestore.model.table import Table
 from lakestore.rows.condition import AllOf, RowFilter, Skip, Test
 from lakestore.rows.offsets import OffsetSet, OffsetsFrom
 from lakestore.union.lake_columns import declared, id_of

@@ -17,7 +17,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid, LakestoreError
-from lakestore.model.table import SYSTEM_PREFIX, SYSTEM_TYPES
+from lakestore.model.columns import SYSTEM_PREFIX, SYSTEM_TYPES
 from lakestore.model.token import Token
 from lakestore.union.cut import Source, opened
 from lakestore.union.scan import frame_of_pandas, frame_of_polars

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import NotFound, PositionExpired
-from lakestore.model.table import LAKE_BUCKET, LAKE_OFFSET
+from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.rows import row_hash
 from lakestore.rows.live_sum import mixed
 from lakestore.union import arrow, plan

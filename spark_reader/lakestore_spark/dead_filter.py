@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from lakestore.model.table import LAKE_BUCKET, LAKE_OFFSET
+from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.rows.offsets import OffsetSet
 
 SHIFTS = range(8, 21)

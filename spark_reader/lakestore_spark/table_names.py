@@ -12,7 +12,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid
-from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.table import Table
 
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Alter)
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.table import Table
 from lakestore.model.types import arrow_type, mapped, optional
 from lakestore.union.lake_columns import recast
 

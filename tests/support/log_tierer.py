@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 
-from lakestore.model.table import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET
+from lakestore.model.columns import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET
 from lakestore.rows.live_sum import moved
 from lakestore.union import arrow
 from lakestore.union.cut import Cut

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Conflict, Corrupt, LakestoreError
-from lakestore.model.table import PREV
+from lakestore.model.columns import PREV
 from lakestore.rows.ipc import decode_trusted
 from lakestore.rows.offsets import Offsets, OffsetSet
 from lakestore.union.plan import TableScan

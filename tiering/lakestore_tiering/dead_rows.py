@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from lakestore.errors import Corrupt
-from lakestore.model.table import LAKE_BUCKET, LAKE_OFFSET
+from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.rows.offsets import Offsets, OffsetSet
 from lakestore_tiering.iceberg_java import Bounds, LakeFile
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Corrupt, LakestoreError
-from lakestore.model.table import LAKE_COLUMNS
+from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.rows.live_sum import moved
 from lakestore.rows.offsets import Offsets
 from lakestore.union.plan import ReadPlan, TableScan

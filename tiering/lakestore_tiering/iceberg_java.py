@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
-from lakestore.model.table import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
+from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore_tiering.record import KEYS, Record
 
 COMMIT_ATTEMPTS = 4

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.limits import Limits
-from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.table import Table
 from lakestore.model.token import Place, Token
 from lakestore.rows.ipc import encode
 from lakestore.rows.offsets import OffsetSet

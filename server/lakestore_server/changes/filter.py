@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Invalid
+from lakestore.model.columns import SYSTEM_TYPES, Column
 from lakestore.model.projection import Projection
-from lakestore.model.table import SYSTEM_TYPES, Column, Table
+from lakestore.model.table import Table
 from lakestore.rows import condition as where
 from lakestore.rows.condition import RowFilter
 from lakestore_server.read.rows import Rows, Wish, imaged, read

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from lakestore.errors import Invalid, NotFound, PositionExpired
 from lakestore.model import times
-from lakestore.model.table import SYSTEM_TYPES
+from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.token import Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import FeedCache, Prepared, Run

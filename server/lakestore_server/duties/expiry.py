@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Conflict, Exhausted, LakestoreError, NotFound, Unavailable
-from lakestore.model.table import Column, Table
+from lakestore.model.columns import Column
+from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.queue import Operation

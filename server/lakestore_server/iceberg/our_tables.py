@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from lakestore.errors import Invalid
 from lakestore.model import defaults
-from lakestore.model.table import (
-    LAKE_BUCKET,
-    LAKE_FIELD_IDS,
-    LAKE_OFFSET,
-    VERSION_MARK,
-    Column,
-    PartitionField,
-    Table,
-    lake_schema,
-)
+from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, Column, PartitionField
+from lakestore.model.table import VERSION_MARK, Table, lake_schema
 from lakestore.model.types import iceberg_type
 from lakestore_server.iceberg import metadata, schemas
 from lakestore_server.iceberg.schemas import Json

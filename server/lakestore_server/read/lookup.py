@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
+from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.projection import check_present, renamed
-from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.model.table import Table
 from lakestore.rows import ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.model.table import LAKE_BUCKET, LAKE_TIMESTAMP, SYSTEM_TYPES, Table
+from lakestore.model.columns import LAKE_BUCKET, LAKE_TIMESTAMP, SYSTEM_TYPES
+from lakestore.model.table import Table
 from lakestore_server.arrays import row_sizes
 from lakestore_server.read import rows as reads
 from lakestore_server.state.bucket_log import CHANGE, in_order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lakestore.errors import Invalid, PositionExpired, Unavailable
-from lakestore.model.table import LAKE_TIMESTAMP
+from lakestore.model.columns import LAKE_TIMESTAMP
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.iceberg import foreign_history

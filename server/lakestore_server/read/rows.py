@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.limits import DEFAULT
+from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.projection import Projection
-from lakestore.model.table import SYSTEM_TYPES
 from lakestore.rows.ipc import crc32c, encode
 from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb

@@ -19,12 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Internal, PositionExpired
-from lakestore.model import table as schema
+from lakestore.model import columns
 from lakestore_server.arrays import row_sizes as row_bytes
 from lakestore_server.state.commit_index import CommitIndex, Position
 
 Ints = npt.NDArray[np.int64]
-CHANGE, PREV = "__change", schema.PREV
+CHANGE, PREV = "__change", columns.PREV
 INSERT, UPDATE, DELETE = 0, 1, 2
 JOIN_COUNT = 16
 JOIN_ROWS_MAX = 65_536

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.errors import Invalid
+from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.projection import Projection
-from lakestore.model.table import SYSTEM_TYPES, Table
+from lakestore.model.table import Table
 from lakestore_server.state.bucket_log import CHANGE, PREV
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lakestore as ls
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
-from lakestore.model.table import Column
+from lakestore.model.columns import Column
 from lakestore.rows.condition import CHARS_MAX
 from lakestore_server.changes.filter import CHARS_KEPT, Parsed
 from tests.support.folding import Fold, values

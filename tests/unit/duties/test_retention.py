@@ -12,8 +12,8 @@ import pytest
 
 from lakestore.errors import Exhausted, Invalid, PositionExpired
 from lakestore.model import table as schema
+from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.retention import Retention, parsed
-from lakestore.model.table import SYSTEM_TYPES
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb

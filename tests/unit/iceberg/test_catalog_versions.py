@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lakestore.errors import Invalid
-from lakestore.model.table import Column, Lake, Table
+from lakestore.model.columns import Column, LakeOptions
+from lakestore.model.table import Table
 from lakestore_server.files import catalog_records
 from lakestore_server.iceberg import metadata, our_tables, schemas
 from lakestore_server.iceberg.catalog import Name
@@ -33,7 +34,7 @@ def lake(tmp_path: Path) -> World:
     lake.commit("own", *tier(1, None, (0, 0), (5, 5)))
     renamed = replace(first, schema_id=1, columns=(first.columns[0], replace(first.columns[1], name="word")))
     added = (*renamed.columns, Column(7, "v", "int64"))
-    second = replace(renamed, schema_id=2, columns=added, lake=replace(Lake(), target_file_bytes=1 << 20))
+    second = replace(renamed, schema_id=2, columns=added, lake=replace(LakeOptions(), target_file_bytes=1 << 20))
     lake.ledger.older[first.uuid] = (first, renamed)
     lake.ledger.tables["db.own"] = second
     return lake
@@ -157,7 +158,7 @@ def test_a_record_of_before_live_rows_were_kept_asks_the_log(lake: World) -> Non
 def test_a_column_does_not_take_the_name_of_a_partition_field(lake: World) -> None:
     """Iceberg refuses to open such a table; the source of the field may have its name."""
     columns = (Column(1, "region", "string"), Column(2, "at", "timestamptz"))
-    first = Table("a.b", columns, lake=Lake(partition_by=("region", "day(at)")))
+    first = Table("a.b", columns, lake=LakeOptions(partition_by=("region", "day(at)")))
     our_tables.check_names(first, first)
     area = (replace(columns[0], name="area"), columns[1])
     our_tables.check_names(first, replace(first, columns=area))

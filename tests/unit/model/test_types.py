@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lakestore import limits
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
+from lakestore.model import columns, types
 from lakestore.model import table as schema
-from lakestore.model import types
 from lakestore_server.iceberg import our_tables, schemas
 
 SCALARS = ["bool", "int8", "int64", "uint8", "uint16", "uint32", "float32", "string", "binary", "date", "time"]
@@ -58,7 +58,7 @@ def test_the_lake_schema_has_an_id_for_every_field(one: str, other: str) -> None
     wanted = {number for column in schema.lake_schema(table) for number in (column.id, *column.nested)}
     assert schemas.field_ids(lake) == wanted
     assert schemas.same_schema(lake, our_tables.schema_of(table))
-    assert table.last_column_id == max(wanted - set(schema.LAKE_FIELD_IDS.values()))
+    assert table.last_column_id == max(wanted - set(columns.LAKE_FIELD_IDS.values()))
 
 
 def test_iceberg_types_are_golden() -> None:
@@ -199,8 +199,8 @@ def test_nested_columns_neither_key_nor_partition(options: dict[str, object]) ->
 def test_ids_that_do_not_fit_are_refused() -> None:
     table = schema.define("d.t", pa.schema([("a", pa.list_(pa.int64())), ("b", pa.int64())]), buckets=1)
     a, b = table.columns
-    for columns in ((replace(a, nested=()), b), (replace(a, nested=(2,)), b), (replace(a, id=0), b)):
+    for pair in ((replace(a, nested=()), b), (replace(a, nested=(2,)), b), (replace(a, id=0), b)):
         with pytest.raises(Invalid, match="id"):
-            schema.check(replace(table, columns=columns))
+            schema.check(replace(table, columns=pair))
     with pytest.raises(Invalid, match="last_column_id"):
         schema.check(replace(table, last_column_id=2))
