@@ -29,8 +29,8 @@ long: setup  ## the tests that make test leaves out: second forms of long ones
 
 crash: setup  ## power cuts, kills and flipped bits at every crash point, with many outcomes each (an hour)
 	LAKESTORE_CRASH_SEEDS=$${SEEDS:-8} LAKESTORE_FLIPS=$${FLIPS:-200} LAKESTORE_MODEL_EXAMPLES=$${EXAMPLES:-300} \
-	$(PY) -m pytest tests/model tests/unit/files/test_damage.py tests/unit/index/test_index_faults.py \
-	tests/network/test_faulty_disk.py tests/network/test_kill.py $(ARGS)
+	$(PY) -m pytest tests/model tests/promises/test_damage_is_found.py tests/unit/index/test_index_faults.py \
+	tests/promises/test_a_full_disk_heals.py tests/promises/test_acknowledged_is_durable.py $(ARGS)
 
 lint: setup  ## ruff, formatting and mypy
 	$(VENV)/bin/ruff check

@@ -1,9 +1,10 @@
-"""A server on free ports and a client of it: what tests over the network and with Spark share."""
+"""A server on free ports, a client of it, and sessions of one Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,12 @@ from hypothesis import settings
 import lakestore as ls
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+from tests.support.spark import SPARK_CONF
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakestore.spark import SparkLake
 
 settings.register_profile("lakestore", deadline=None, print_blob=True)
 settings.load_profile("lakestore")
@@ -31,3 +38,21 @@ def lake(server: Server) -> Iterator[ls.Lake]:
     """A client of that server."""
     with ls.connect(server.about["grpc"]) as connected:
         yield connected
+
+
+@pytest.fixture
+def spark(server: Server) -> SparkSession:
+    """A session of its own on the one Spark of this process."""
+    from lakestore.spark import session
+
+    return session(server.about["grpc"], master="local[2]", conf=SPARK_CONF)
+
+
+@pytest.fixture
+def spark_lake(server: Server, spark: SparkSession) -> Iterator[SparkLake]:
+    """This lake, attached to that session."""
+    from lakestore.spark import attach
+
+    attached = attach(spark, server.about["grpc"])
+    yield attached
+    attached.close()

@@ -215,3 +215,9 @@ if __name__ == "__main__":
     SETTINGS.write_text(settings_page())
     METRICS.write_text(metrics_page())
     RIGHTS.write_text(policy.reference())
+
+
+def test_every_promise_has_a_file_and_every_file_a_promise() -> None:
+    rows = re.findall(r"^\|.*\| `(test_\w+\.py)` \|$", (ROOT / "GUARANTEES.md").read_text(), re.MULTILINE)
+    files = sorted(path.name for path in (ROOT / "tests" / "promises").glob("test_*.py"))
+    assert sorted(rows) == files, "one file for each line of GUARANTEES.md"

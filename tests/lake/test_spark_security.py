@@ -21,8 +21,8 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_spark.hot_rows import Hot
 from lakestore_tiering import Tierer
-from tests.lake.conftest import SPARK_CONF
 from tests.support.rights import token_of, write_auth
+from tests.support.spark import SPARK_CONF
 
 pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])

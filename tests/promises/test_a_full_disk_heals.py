@@ -23,7 +23,7 @@ from lakestore.errors import Exhausted, LakestoreError, Unavailable
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.crash_points import CrashPoint
-from tests.network.test_kill import LOG, SCHEMA, Load, check_quiet, when_connected
+from tests.promises.test_acknowledged_is_durable import LOG, SCHEMA, Load, check_quiet, when_connected
 from tests.support.process import DidNotStart, ServerProcess
 from tests.support.waiting import until
 

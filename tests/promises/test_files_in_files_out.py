@@ -24,7 +24,7 @@ from lakestore.union.verify import verify
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer
-from tests.lake.conftest import SPARK_CONF
+from tests.support.spark import SPARK_CONF
 
 pytestmark = pytest.mark.spark
 

@@ -1,0 +1,66 @@
+"""Promise 8: a batch of a producer is applied once, however often it is sent and whoever crashes in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestore.errors import Fenced
+from lakestore.rows import ipc
+from lakestore.v1 import lakestore_pb2 as pb
+from tests.support.kept import Kept
+
+SCHEMA = pa.schema([("v", pa.int64())])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.just(0)),
+        st.tuples(st.just("again"), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["kill", "restart", "checkpoint"]), st.just(0)),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def request(epoch: int, sequence: int) -> pb.CommitRequest:
+    """The producer's batch of that number: three rows."""
+    values = [sequence * 10 + row for row in range(3)]
+    rows = ipc.encode(SCHEMA, [pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)])
+    change = pb.Change(table="a.log", kind=pb.APPEND, rows=rows, crc32c=ipc.crc32c(rows))
+    progress = f"batch {sequence}"
+    return pb.CommitRequest(changes=[change], producer="p", epoch=epoch, sequence=sequence, progress=progress)
+
+
+@given(STEPS)
+@settings(max_examples=6)
+def test_a_batch_that_is_sent_again_is_answered_as_at_first_and_applied_once(steps: list[tuple[str, int]]) -> None:
+    with TemporaryDirectory() as folder:
+        kept = Kept(Path(folder) / "data")
+        kept.lake.create_table("a.log", schema=SCHEMA, buckets=1)
+        epoch = kept.server.service.verb("open_producer")(pb.OpenProducerRequest(producer="p")).epoch
+        answers: list[pb.CommitAnswer] = []
+        for verb, back in steps:
+            commit = kept.server.service.verb("commit")
+            if verb == "send":
+                answers.append(commit(request(epoch, len(answers) + 1)))
+            elif verb == "again" and back < len(answers):
+                sequence = len(answers) - back
+                assert commit(request(epoch, sequence)) == answers[sequence - 1], "another answer than the first"
+            elif verb == "checkpoint":
+                kept.server.engine.checkpoint()
+            elif verb == "restart":
+                kept.restart()
+            elif verb == "kill":
+                kept.kill()
+                kept.open(Path(folder) / "data", kept.server.engine.disk)
+        assert kept.values("a.log") == [n * 10 + row for n in range(1, len(answers) + 1) for row in range(3)]
+        opened = kept.server.service.verb("open_producer")(pb.OpenProducerRequest(producer="p"))
+        assert opened.progress == (f"batch {len(answers)}" if answers else "")
+        with pytest.raises(Fenced):
+            kept.server.service.verb("commit")(request(epoch, len(answers) + 1))
+        kept.close()
