@@ -63,7 +63,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "grpc": ("lakestore/wire/grpc.py", "lakestore/v1/"),
     "grpc_health": ("server/lakestore_server/edge/grpc.py",),
     "grpc_reflection": ("server/lakestore_server/edge/grpc.py",),
-    "lmdb": ("server/lakestore_server/index/worker.py",),
+    "lmdb": ("server/lakestore_server/index/lmdb_store.py",),
     "pyiceberg": ("lakestore/union/lake_files.py",),
     "pyspark": ("tiering/", "spark_reader/"),
     "py4j": ("tiering/", "spark_reader/"),

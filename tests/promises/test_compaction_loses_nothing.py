@@ -15,7 +15,7 @@ from lakestore.limits import Limits
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.segment import Segment
-from lakestore_server.index.key_index import ABSENT, FLAG, table_prefix
+from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.state.bucket_log import BucketLog
 from tests.support.kept import Kept

@@ -243,8 +243,8 @@ def test_an_index_that_cannot_be_asked_now_is_not_taken_for_a_damaged_one(whole:
         engine = engine_of(lake)
         until(lambda: engine.index.ready, "the index")
         engine.checkpoint()
-        assert engine.index._merger.pid
-        os.kill(engine.index._merger.pid, signal.SIGKILL)
+        assert engine.index._lmdb.merger.pid
+        os.kill(engine.index._lmdb.merger.pid, signal.SIGKILL)
         with pytest.raises(Unavailable, match="try again"):
             engine.scrubber.run_once()
         assert engine.index.ready

@@ -24,7 +24,8 @@ from lakestore_server.commit.numbering import ABSENT, Assigned, assign
 from lakestore_server.commit.request import Answer, Change, Request
 from lakestore_server.files.journal import Frame, RowsPart
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
-from lakestore_server.index.key_index import FLAG, Index, is_live, live
+from lakestore_server.index.entry import FLAG, is_live, live
+from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.state.bucket_log import DELETE, INSERT, UPDATE
 from lakestore_server.state.state import TableState, View

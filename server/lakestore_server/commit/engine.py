@@ -36,7 +36,7 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import COUNTS, Histogram
 from lakestore_server.index.collisions import KeyQuery, Probe
-from lakestore_server.index.key_index import live, table_prefix
+from lakestore_server.index.entry import live, table_prefix
 from lakestore_server.index.overlay import Range
 from lakestore_server.state.state import ProducerState, State, TableState, View
 

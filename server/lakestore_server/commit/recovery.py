@@ -28,7 +28,8 @@ from lakestore_server.files.journal_file import JournalWriter
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.collisions import Entries, replayed
-from lakestore_server.index.key_index import Index, table_prefix
+from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
 from lakestore_server.state.bucket_log import CHANGE, DELETE
 from lakestore_server.state.commit_index import Position

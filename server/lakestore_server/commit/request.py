@@ -23,7 +23,7 @@ from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.permits import Claim
-from lakestore_server.index.key_index import table_prefix
+from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
 from lakestore_server.state.state import View
 from lakestore_server.state.table_versions import Versions

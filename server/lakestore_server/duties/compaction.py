@@ -22,7 +22,7 @@ from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore_server.files.segment import Left, Segment
 from lakestore_server.index.collisions import hashed
-from lakestore_server.index.key_index import FLAG, table_prefix
+from lakestore_server.index.entry import FLAG, table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded, joined
 from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV, BucketLog, Chunk, Ints
 from lakestore_server.state.commit_index import CommitIndex

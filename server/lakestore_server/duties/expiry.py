@@ -29,7 +29,7 @@ from lakestore_server.files.journal import Frame, RowsPart
 from lakestore_server.host.clock import Clock, JumpWatch
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
-from lakestore_server.index.key_index import table_prefix
+from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded
 from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV
 from lakestore_server.state.state import State, TableState

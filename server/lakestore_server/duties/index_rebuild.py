@@ -18,8 +18,10 @@ from lakestore.rows import keys
 from lakestore.rows.offsets import OffsetSet
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.collisions import Entries, KeyQuery, hashed, resolved
-from lakestore_server.index.key_index import Index, table_prefix
-from lakestore_server.index.keys import Packed, encoded
+from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.key_index import Index
+from lakestore_server.index.keys import encoded
+from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.worker_client import DamagedIndex
 from lakestore_server.state.bucket_log import CHANGE, DELETE
 from lakestore_server.state.state import TableState, View
@@ -37,7 +39,7 @@ class Rebuilder:
         """`on_loop` runs a function on the commit loop, with the view there."""
         self._index, self._on_loop = index, on_loop
         self._duty = Worker("index-rebuild", self._rebuild, self._failed)
-        index.on_problem = self._duty.wake
+        index.call_on_problem(self._duty.wake)
         if not index.ready:
             self._duty.wake()
         self._duty.start()
@@ -93,7 +95,7 @@ class Rebuilder:
     def _stage(self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints) -> None:
         """Put the entries of rows in; hashed keys get slots beside what is in already."""
         if (matrix := keys.fixed(columns, table_prefix(state.table.number))) is not None:
-            self._index.stage(Packed(matrix.tobytes(), matrix.shape[1]), offsets)
+            self._index.stage(PackedKeys(matrix.tobytes(), *matrix.shape), offsets)
             return
         entries = self._entries(state, bucket, columns, offsets, np.zeros(len(offsets), dtype=np.bool_))
         self._index.stage(entries.keys, entries.values)

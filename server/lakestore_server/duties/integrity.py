@@ -13,8 +13,8 @@ from lakestore.errors import Corrupt
 from lakestore_server.files import checkpoint, journal, journal_file
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import Disk
-from lakestore_server.index import worker
-from lakestore_server.index.key_index import Index, table_prefix
+from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.key_index import Index
 from lakestore_server.index.worker_client import DamagedIndex
 from lakestore_server.state.state import TableState, View
 
@@ -145,10 +145,10 @@ class Integrity:
         prefix, start = table_prefix(state.table.number), b""
         while True:
             try:
-                lsn, data = self._index.walk(prefix, start, ENTRIES_AT_ONCE)
+                lsn, walked = self._index.walk(prefix, start, ENTRIES_AT_ONCE)
             except DamagedIndex as error:
                 raise WrongIndex(f"the key index cannot be read: {error.message}") from error
-            yield lsn, *worker.WALKED.unpack_from(data)
-            start = data[worker.WALKED.size :]
+            yield lsn, walked.live, walked.total, walked.damaged
+            start = walked.following
             if not start:
                 return

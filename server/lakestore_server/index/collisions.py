@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.rows import keys
-from lakestore_server.index.key_index import ABSENT, FLAG, OFFSET_BITS, OFFSET_MASK
+from lakestore_server.index.entry import ABSENT, FLAG, OFFSET_BITS, OFFSET_MASK
 from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.state.state import TableState
 

@@ -1,42 +1,35 @@
 """The key index: key bytes -> live offset, or, flagged, the offset of a record that is remembered for an absent key.
 
-LMDB stands at the last checkpoint; what came after is in memory, newest first: the overlay that commits
+LMDB stands at the last checkpoint; later entries are in memory, newest first: the overlay that commits
 write to, the frozen overlay that a checkpoint is merging, and merged ones kept as a cache. Derived data: it can be
 rebuilt from the logs. The overlay lock is held for look-ups in memory only, never over I/O.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from lakestore.errors import Corrupt, Unavailable
 from lakestore.limits import DEFAULT
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index import worker
-from lakestore_server.index.keys import NO_KEYS, PREFIX_BYTES, IndexKeys, Packed
+from lakestore_server.index.entry import ABSENT, PREFIX_BYTES, Ints
+from lakestore_server.index.health import Health
+from lakestore_server.index.keys import NO_KEYS, IndexKeys
+from lakestore_server.index.merged_keys import EMPTY_LSN, MergedKeys
 from lakestore_server.index.overlay import Entries, Overlay, Range, combined, merged
-from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
+from lakestore_server.index.packed import PackedKeys
+from lakestore_server.index.pipe import Size, Walked
+from lakestore_server.index.worker_client import DamagedIndex
 
-log = logging.getLogger("lakestore.index")
-Ints = npt.NDArray[np.int64]
-ABSENT, FLAG = worker.ABSENT, worker.FLAG
-OFFSET_BITS, OFFSET_MASK = worker.OFFSET_BITS, worker.OFFSET_MASK
-_STAGE_KEYS = 20_000
 _NONE: Ints = np.empty(0, dtype=np.int64)
-_STAGED_BYTES_MAX = 160 << 20
-"""Of a rebuild, before the worker sorts it and puts it into LMDB: it takes some three times as much for that."""
-DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,7 @@ class Reading:
     lsn_max: int
     """LMDB may have moved on to here and still answer as of the moment of the reading."""
     generation: int
-    """Of LMDB's files: what was asked of others is no answer."""
+    """Of LMDB's files: answers of another generation are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,99 +58,79 @@ class RangeReading:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What LMDB holds."""
-
-    keys: int = 0
-    bytes: int = 0
-    """Of the pages in use; the file also has free ones, and does not shrink."""
-
-    @property
-    def key_bytes(self) -> float:
-        """Bytes per key; 0 without keys."""
-        return self.bytes / self.keys if self.keys else 0.0
-
-
 class Index:
     """Owned by the commit loop; `begin` and `finish` serve readers.
 
     While it is not whole (lost, behind, damaged), `begin` refuses, and a rebuild makes it anew beside serving:
-    nothing with a primary key is committed meanwhile, so that what it is made from stays true.
+    nothing with a primary key is committed meanwhile, so that the rows it is made from stay true.
     """
 
     def __init__(self, folder: Path, disk: Disk, cache_keys_max: int = DEFAULT.index_cache_keys) -> None:
-        self._folder, self._disk = folder, disk
+        self._disk = disk
         self._cache_keys_max = cache_keys_max
         self.lock = threading.Lock()
         self._overlay = Overlay()
         self._older: tuple[Overlay, ...] = ()
         self._frozen: Overlay | None = None
-        self._highest: dict[bytes, tuple[int, bytes]] = {}
-        self._highest_lock = threading.Lock()
         self._writing = threading.Lock()
-        self._generation = 0
-        self._broken: dict[bytes, str] = {}
-        self._problem = ""
-        self.progress = 0.0
-        self.on_problem: Callable[[], None] = lambda: None
-        self._damaged = False
-        self._staged_bytes = 0
-        self.size = self.size_at_start = Size()
-        """Of LMDB, as of the last checkpoint or rebuild."""
-        self._finder, self._merger = IndexProcess(folder), IndexProcess(folder)
+        self._health = Health()
+        self._lmdb = MergedKeys(folder, disk)
         try:
-            self._frozen_lsn = self._merged_lsn = self._sized(self._finder.ask(worker.LSN, again=True))
-            self.size_at_start = self.size
+            self._frozen_lsn = self._merged_lsn = self._lmdb.open()
         except DamagedIndex as error:
-            self._frozen_lsn = self._merged_lsn = -1
-            self.found_problem(f"it is damaged: {error}", damaged=True)
+            self._frozen_lsn = self._merged_lsn = EMPTY_LSN
+            self._found_damage(error)
         except BaseException:
             self.close()
             raise
 
-    def _sized(self, answer: tuple[int, bytes]) -> int:
-        lsn, data = answer
-        self.size = Size(*worker.SIZE.unpack(data))
-        return lsn
+    @property
+    def size(self) -> Size:
+        """The size of LMDB's content as of the last checkpoint or rebuild."""
+        return self._lmdb.size
+
+    @property
+    def size_at_start(self) -> Size:
+        """The size of LMDB's content when the index was opened."""
+        return self._lmdb.size_at_start
 
     @property
     def state(self) -> str:
-        """`ready`, or how far its rebuild is and why."""
-        if self._problem:
-            return f"rebuilding, {self.progress:.0%} done, for {self._problem}"
-        return "; ".join(self._broken.values()) or "ready"
+        """`ready`, or how far the rebuild is and why."""
+        return self._health.state
 
     @property
     def ready(self) -> bool:
-        """Whether it answers, for every table."""
-        return not self._problem and not self._broken
+        """Whether the index answers, for every table."""
+        return self._health.ready
+
+    @property
+    def progress(self) -> float:
+        """How far the rebuild is, 0 to 1."""
+        return self._health.progress
+
+    @progress.setter
+    def progress(self, progress: float) -> None:
+        self._health.progress = progress
 
     def check(self, prefix: bytes) -> None:
         """`Unavailable` while the index is being rebuilt, `Corrupt` for a table whose rows are damaged."""
-        if self._problem:
-            raise Unavailable(
-                f"the key index is being rebuilt, {self.progress:.0%} done: upserts, deletes and look-ups wait for it; "
-                "log tables and scans are served"
-            )
-        if prefix in self._broken:
-            raise Corrupt(self._broken[prefix])
+        self._health.check(prefix)
+
+    def call_on_problem(self, called: Callable[[], None]) -> None:
+        """Have a function called when the index must be rebuilt."""
+        self._health.on_problem = called
 
     def found_problem(self, problem: str, *, damaged: bool) -> None:
-        """Answer nothing any more from what is there; damaged files are set aside, not used again."""
-        with self._highest_lock:
-            first = not self._problem
-            self._problem = self._problem or problem
-            self._damaged = self._damaged or damaged
-            self._generation += first
-            self.progress = 0.0 if first else self.progress
-        if first:
-            log.error("the key index is rebuilt: %s", problem)
-            self.on_problem()
+        """Answer nothing any more from the index as it is; damaged files are set aside, not used again."""
+        self._health.found_problem(problem, damaged=damaged)
+
+    def _found_damage(self, error: DamagedIndex) -> None:
+        self.found_problem(f"it is damaged: {error}", damaged=True)
 
     @property
     def lsn(self) -> int:
-        """What LMDB stands at; -1 when it is empty."""
+        """The LSN at which LMDB stands; -1 when it is empty."""
         return self._merged_lsn
 
     @property
@@ -171,9 +144,9 @@ class Index:
 
     def begin(self, keys: IndexKeys) -> Reading:
         """The part of a look-up that must be atomic, for keys of one table; readers call it under `lock`."""
-        if len(keys) and (self._problem or self._broken):
+        if len(keys) and not self.ready:
             self.check(keys.prefix)
-        return Reading(keys, self._overlay.get(keys), self._older, self._frozen_lsn, self._generation)
+        return Reading(keys, self._overlay.get(keys), self._older, self._frozen_lsn, self._health.generation)
 
     def finish(self, reading: Reading) -> Ints:
         """The rest of a look-up: frozen overlays, then LMDB. Flagged values come as they are."""
@@ -188,13 +161,19 @@ class Index:
         if len(missing):
             keys = reading.keys.take(missing) if len(missing) < len(values) else reading.keys
             try:
-                values[missing] = self._from_lmdb(keys, reading.lsn_max)
+                values[missing] = self._lmdb.find(keys, reading.lsn_max)
             except DamagedIndex as error:
-                if reading.generation == self._generation:
-                    self.found_problem(f"it is damaged: {error}", damaged=True)
-            if reading.generation != self._generation:
-                raise Unavailable("the key index changed during the look-up: look up again")
+                self._damaged_at(reading.generation, error)
+            self._check_generation(reading.generation)
         return values
+
+    def _damaged_at(self, generation: int, error: DamagedIndex) -> None:
+        if generation == self._health.generation:
+            self._found_damage(error)
+
+    def _check_generation(self, generation: int) -> None:
+        if generation != self._health.generation:
+            raise Unavailable("the key index changed during the look-up: look up again")
 
     def arrange(self, prefix: bytes) -> None:
         """Have a table's keys in order, for `begin_ranges`; not under `lock`."""
@@ -211,10 +190,10 @@ class Index:
             if found is None:
                 raise Unavailable("the key index was rearranged during the look-up: look up again")
             newest.append(_listed(*found))
-        return RangeReading(bounds, most, newest, self._older, self._frozen_lsn, self._generation)
+        return RangeReading(bounds, most, newest, self._older, self._frozen_lsn, self._health.generation)
 
     def finish_ranges(self, reading: RangeReading) -> list[Range]:
-        """The rest of it: the first live keys of each range with their offsets."""
+        """The rest of a look-up of ranges: the first live keys of each with their offsets."""
         bounds, most = reading.bounds, reading.most
         if not bounds:
             return []
@@ -225,50 +204,14 @@ class Index:
             found = [overlay.between(low, high, most) or (NO_KEYS, _NONE) for low, high in bounds]
             sources.append([_listed(keys, values) for keys, values in found])
         try:
-            sources.append(self._ranges_from_lmdb(prefix, bounds, most, reading.lsn_max))
+            sources.append(self._lmdb.ranges(bounds, most, reading.lsn_max))
         except DamagedIndex as error:
-            if reading.generation == self._generation:
-                self.found_problem(f"it is damaged: {error}", damaged=True)
-        if reading.generation != self._generation:
-            raise Unavailable("the key index changed during the look-up: look up again")
+            self._damaged_at(reading.generation, error)
+        self._check_generation(reading.generation)
         return [merged([source[i] for source in sources], most) for i in range(len(bounds))]
 
-    def _ranges_from_lmdb(
-        self, prefix: bytes, bounds: Sequence[tuple[bytes, bytes]], most: int, lsn_max: int
-    ) -> Entries:
-        highest_lsn, highest = self._highest_of(prefix)
-        if highest_lsn <= lsn_max and min(low for low, _ in bounds) > highest:
-            return [((), ())] * len(bounds)
-        lsn, data = self._finder.ask(worker.RANGES, [key for pair in bounds for key in pair], lsn=most, again=True)
-        if lsn > lsn_max:
-            raise Unavailable("the index moved on during the look-up: look up again")
-        found = worker.unpack_ranges(data, len(bounds))
-        if any((offsets == worker.DAMAGED).any() for _, offsets in found):
-            raise DamagedIndex("entries do not match their checks")
-        return [(keys, offsets.tolist()) for keys, offsets in found]
-
-    def _from_lmdb(self, keys: IndexKeys, lsn_max: int) -> Ints:
-        highest_lsn, highest = self._highest_of(keys.prefix)
-        if highest_lsn <= lsn_max and keys.least > highest:
-            return np.full(len(keys), ABSENT, dtype=np.int64)
-        lsn, data = self._finder.ask(worker.FIND, keys.packed(), again=True)
-        offsets = np.frombuffer(data, dtype=np.int64)
-        if lsn > lsn_max:
-            raise Unavailable("the index moved on during the look-up: look up again")
-        if (offsets == worker.DAMAGED).any():
-            raise DamagedIndex(f"{int((offsets == worker.DAMAGED).sum())} entries do not match their checks")
-        return offsets
-
-    def _highest_of(self, prefix: bytes) -> tuple[int, bytes]:
-        """(LMDB's LSN, key): an upper bound of a table's keys in LMDB: new keys above it need not be asked for."""
-        with self._highest_lock:
-            generation = self._highest
-            if prefix not in generation:
-                generation[prefix] = self._finder.ask(worker.HIGHEST, [prefix], again=True)
-            return generation[prefix]
-
     def make_room(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
-        """Larger tables for what is about to be put are made before it: that takes long. On the commit loop."""
+        """Make larger tables for entries before they are put, for that takes long. On the commit loop."""
         more = Counter[bytes]()
         for keys, _ in entries:
             more[keys.prefix] += len(keys)
@@ -290,7 +233,7 @@ class Index:
             self.put(gone, np.full(len(gone), ABSENT, dtype=np.int64))
 
     def freeze(self, lsn: int) -> None:
-        """Begin a checkpoint at `lsn`: what was written so far is to be merged."""
+        """Begin a checkpoint at `lsn`: all entries so far are to be merged."""
         frozen, older = self._overlay, self._older
         if self._frozen is not None:  # the last checkpoint failed: its entries are still to be merged
             frozen, older = combined(self._frozen, self._overlay), self._older[1:]
@@ -303,26 +246,19 @@ class Index:
         """Put the frozen overlay into LMDB; runs beside the commit loop. A rebuild under way makes it needless."""
         frozen = self._frozen if self._frozen is not None else Overlay()
         with self._writing:
-            # LMDB may stand further on, after a rebuild: it then holds what was frozen, or newer.
+            # LMDB may stand further on, after a rebuild: it then holds the frozen entries, or newer ones.
             # At the same LSN there may be keys that were forgotten since.
             is_newer = lsn > self._merged_lsn or (lsn == self._merged_lsn and len(frozen))
-            if not self._problem and (is_newer or self._broken):
+            if not self._health.has_problem and (is_newer or self._health.broken):
                 self._write(frozen, lsn)
 
     def _write(self, entries: Overlay, lsn: int) -> None:
         """Put entries into LMDB in one synced transaction that stands at `lsn`."""
         try:
-            self._merger.ask(worker.UNSTAGE)  # a merge that failed may have left some
-            for keys, values in entries.parts():
-                for first in range(0, len(keys), _STAGE_KEYS):
-                    part = slice(first, first + _STAGE_KEYS)
-                    self._merger.ask(worker.STAGE, keys.part(part).packed(), values[part])
-            self._disk.reach(CrashPoint.INDEX_STAGED)
-            self._merged_lsn = self._sized(self._merger.ask(worker.MERGE, lsn=-1 if self._broken else lsn))
-            self._disk.reach(CrashPoint.INDEX_MERGED)
+            self._merged_lsn = self._lmdb.merge(entries.parts(), EMPTY_LSN if self._health.broken else lsn)
         except DamagedIndex as error:
-            self.found_problem(f"it is damaged: {error}", damaged=True)
-        self._highest = {}
+            self._found_damage(error)
+        self._lmdb.forget_highest()
 
     def merged(self) -> None:
         """End a checkpoint: merged overlays stay as a cache while they are small enough."""
@@ -336,102 +272,61 @@ class Index:
             self._older = tuple(kept)
 
     def begin_rebuild(self) -> None:
-        """LMDB stands at nothing until `finish_rebuild`; damaged files are kept beside, under another name."""
+        """Have LMDB stand at nothing until `finish_rebuild`; damaged files are kept beside, under another name."""
         with self._writing:
-            if self._damaged:
-                self._finder.close()
-                self._merger.close()
-                self._set_aside()
-                self._finder, self._merger = IndexProcess(self._folder), IndexProcess(self._folder)
-                self._damaged = False
-            self._merger.ask(worker.CLEAR)
-            self._staged_bytes = 0
-            self._disk.reach(CrashPoint.REBUILD_CLEARED)
-            self._broken = {}
+            self._lmdb.begin_anew(damaged=self._health.damaged)
+            self._health.damaged, self._health.broken = False, {}
 
-    def _set_aside(self) -> None:
-        above = self._folder.parent
-        if not self._disk.list(self._folder):
+    def stage(self, keys: IndexKeys | PackedKeys, offsets: Ints) -> None:
+        """Take a part of a rebuild; parts are put in together, so no key is in two of them."""
+        if not len(keys):
             return
-        taken = set(self._disk.list(above))
-        name = next(name for n in count(1) if (name := f"{self._folder.name}-{DAMAGED}-{n}") not in taken)
-        self._disk.rename(self._folder, above / name)
-        self._disk.make_folder(self._folder)
-        self._disk.sync_folder(above)
-        self._disk.reach(CrashPoint.REBUILD_QUARANTINED)
-        log.error("the damaged index is kept in %s: look at its disk, then remove it", above / name)
-
-    def stage(self, keys: IndexKeys | Packed, offsets: Ints) -> None:
-        """A part of a rebuild; parts are put in together, so no key is in two of them."""
-        if len(keys):
-            with self._writing:
-                packed = keys if isinstance(keys, Packed) else keys.packed()
-                self._merger.ask(worker.STAGE, packed, offsets)
-            width = packed.width if isinstance(packed, Packed) else len(packed[0])
-            self._staged_bytes += len(keys) * (8 + width)
-            if self._staged_bytes >= _STAGED_BYTES_MAX:
-                self.flush()
+        with self._writing:
+            is_much = self._lmdb.stage(keys if isinstance(keys, PackedKeys) else keys.packed(), offsets)
+        if is_much:
+            self.flush()
 
     def flush(self) -> None:
-        """Put what a rebuild has staged into LMDB."""
+        """Put the staged parts of a rebuild into LMDB."""
         with self._writing:
-            self._merger.ask(worker.MERGE, lsn=-1)
-        self._staged_bytes = 0
+            self._lmdb.flush()
         self._disk.reach(CrashPoint.REBUILD_STAGED)
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all that a rebuild has staged is in LMDB."""
-        return not self._staged_bytes
+        """Whether all staged parts of a rebuild are in LMDB."""
+        return self._lmdb.is_flushed
 
     def staged(self, keys: IndexKeys) -> Ints:
-        """What a rebuild has put in under these keys so far."""
-        if self._staged_bytes:
+        """The values that a rebuild has put in under some keys so far."""
+        if not self.is_flushed:
             self.flush()
         with self._writing:
-            return np.frombuffer(self._merger.ask(worker.FIND, keys.packed())[1], dtype=np.int64)
+            return self._lmdb.flushed(keys)
 
     def finish_rebuild(self, lsn: int, broken: dict[bytes, str]) -> None:
-        """The rebuilt index stands at `lsn`, but for tables whose rows are damaged. On the commit loop.
+        """Have the rebuilt index stand at `lsn`, but for tables whose rows are damaged. On the commit loop.
 
         It holds all that commits made so far, some of it in other slots than they said: their entries are forgotten.
         """
         with self._writing:
-            merged_lsn = self._sized(self._merger.ask(worker.MERGE, lsn=-1 if broken else lsn))
+            merged_lsn = self._lmdb.stand_at(EMPTY_LSN if broken else lsn)
             self._disk.reach(CrashPoint.REBUILD_FINISHED)
-            with self.lock, self._highest_lock:
+            with self.lock, self._health.lock:
                 self._overlay, self._older = self._overlay.following(), ()
                 self._frozen = Overlay() if self._frozen is not None else None
-                self._broken = broken
                 self._merged_lsn = self._frozen_lsn = merged_lsn
-                self._highest = {}
-                self._generation += 1
-                self._problem = ""
+                self._lmdb.forget_highest()
+                self._health.rebuilt(broken)
 
-    def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, bytes]:
-        """(LSN, `worker.WALKED` and the key to go on from) of some entries of a table, at one snapshot of LMDB."""
-        return self._merger.ask(worker.WALK, [prefix, start] if start else [prefix], lsn=entries_max)
+    def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, Walked]:
+        """(LSN, sums) of some entries of a table, at one snapshot of LMDB."""
+        return self._lmdb.walk(prefix, start, entries_max)
 
     def close(self) -> None:
         """End the worker processes."""
-        self._finder.close()
-        self._merger.close()
+        self._lmdb.close()
 
 
 def _listed(keys: IndexKeys, values: Ints) -> tuple[Sequence[bytes], list[int]]:
     return keys.listed(), values.tolist()
-
-
-def is_live(values: Ints) -> npt.NDArray[np.bool_]:
-    """Which values of the index name a live row."""
-    return (values >= 0) & (values < FLAG)
-
-
-def live(values: Ints) -> Ints:
-    """Values of the index as readers take them: what is flagged is ABSENT."""
-    return np.where(values >= FLAG, ABSENT, values)
-
-
-def table_prefix(number: int) -> bytes:
-    """What every key of a table begins with."""
-    return number.to_bytes(PREFIX_BYTES, "big")

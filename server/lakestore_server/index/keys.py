@@ -18,26 +18,16 @@ import pyarrow as pa
 from lakestore.limits import WIDEST
 from lakestore.rows import keys
 from lakestore_server.arrays.grouping import before, linked
+from lakestore_server.index.entry import PREFIX_BYTES
+from lakestore_server.index.packed import PackedKeys
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
-PREFIX_BYTES = 4
 _FEW = 8
 """Of so few keys Python's own numbers are faster than arrays."""
 KEY_OBJECT_BYTES = 96
 """About what an encoded key takes as an object of Python, beside its column."""
 NUMBER_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Keys of one width, one behind the other."""
-
-    blob: bytes
-    width: int
-
-    def __len__(self) -> int:
-        return len(self.blob) // self.width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,15 +60,15 @@ class NumberKeys:
         """Those of some rows."""
         return NumberKeys(self.prefix, self.width, self.numbers[rows])
 
-    def packed(self) -> Packed:
+    def packed(self) -> PackedKeys:
         """As the index's processes take them."""
         width = PREFIX_BYTES + self.width
         if len(self.numbers) <= _FEW:
-            return Packed(b"".join(self.listed()), width)
+            return PackedKeys(b"".join(self.listed()), len(self.numbers), width)
         matrix = np.empty((len(self.numbers), width), dtype=np.uint8)
         matrix[:, :PREFIX_BYTES] = np.frombuffer(self.prefix, dtype=np.uint8)
         matrix[:, PREFIX_BYTES:] = self.numbers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - self.width :]
-        return Packed(matrix.tobytes(), width)
+        return PackedKeys(matrix.tobytes(), len(matrix), width)
 
     def listed(self) -> list[bytes]:
         """The keys one by one."""
@@ -164,9 +154,9 @@ class ByteKeys:
         held = self.rows
         return ByteKeys([held[row] for row in rows.tolist()])
 
-    def packed(self) -> Sequence[bytes]:
+    def packed(self) -> PackedKeys:
         """As the index's processes take them."""
-        return self.rows
+        return PackedKeys.of(self.rows)
 
     def listed(self) -> Sequence[bytes]:
         """The keys one by one."""

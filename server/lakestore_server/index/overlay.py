@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore_server.arrays.hash_table import MISS, HashTable
-from lakestore_server.index.keys import PREFIX_BYTES, ByteKeys, IndexKeys, NumberKeys, joined
-from lakestore_server.index.worker import FLAG
+from lakestore_server.index.entry import FLAG, PREFIX_BYTES
+from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys, joined
 
 Ints = npt.NDArray[np.int64]
 _STEP = 7

@@ -1,7 +1,7 @@
-"""A process that holds the key index's LMDB environment, and the pipe to it.
+"""The server's end of the pipe to the key index's own process.
 
-One that was ended by somebody is started again. One that ended by a signal of its own (a map that is cut short, a
-page that is garbage), or that says so, has damaged files.
+A process that was ended by somebody is started again. A process that ended by a signal of its own (a map that is cut
+short, a page that is garbage), or that says so, has damaged files.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from lakestore.errors import Unavailable
-from lakestore_server.index import worker
-from lakestore_server.index.keys import Packed
+from lakestore_server.index.entry import Ints
+from lakestore_server.index.packed import PackedKeys
+from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
 
-Ints = npt.NDArray[np.int64]
 END_SECONDS = 10.0
+_WORKER = "lakestore_server.index.worker"
 _OWN_SIGNALS = {-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL}
 
 
@@ -34,14 +32,16 @@ class IndexProcess:
     """A worker process, started when it is first asked; one request at a time."""
 
     def __init__(self, folder: Path, *, map_bytes: int = 0, read_only: bool = False) -> None:
-        self._command = [sys.executable, "-EP", worker.__file__, str(folder), str(map_bytes), str(int(read_only))]
+        self._command = [sys.executable, "-Pm", _WORKER, str(folder), str(map_bytes), str(int(read_only))]
         self._lock = threading.Lock()
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # It computes nothing in parallel, and threads for that would be half of what its start takes.
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        # The process finds the package where this one did. It computes nothing in parallel: threads for that would
+        # take half of its start.
+        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+        environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
         return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     @property
@@ -51,29 +51,32 @@ class IndexProcess:
 
     def ask(
         self,
-        op: int,
-        keys: Sequence[bytes] | Packed = (),
+        op: Op,
+        keys: Sequence[bytes] | PackedKeys = (),
         values: Ints | None = None,
-        lsn: int = 0,
+        number: int = 0,
         *,
         again: bool = False,
     ) -> tuple[int, bytes]:
-        """(index LSN, answer) of one request; `again` repeats one that changes nothing when the process was ended."""
-        message = _message(op, keys, values, lsn)
+        """(index LSN, data) of one request; `again` repeats one that changes nothing when the process was ended."""
+        packed = keys if isinstance(keys, PackedKeys) else PackedKeys.of(keys)
+        message = Request(op, packed, values, number).encode()
         with self._lock:
             try:
-                answer_lsn, data = self._exchange(message)
+                answer = self._exchange(message)
             except Unavailable:
                 if not again or self._closed:
                     raise
-                answer_lsn, data = self._exchange(message)
-        if answer_lsn == worker.FAILED:
-            raise Unavailable(f"the key index cannot be read or written ({data.decode()}): free space on the disk")
-        if answer_lsn == worker.DAMAGED_FILES:
-            raise DamagedIndex(data.decode())
-        return answer_lsn, data
+                answer = self._exchange(message)
+        if answer.lsn == FAILED:
+            raise Unavailable(
+                f"the key index cannot be read or written ({answer.data.decode()}): free space on the disk"
+            )
+        if answer.lsn == DAMAGED_FILES:
+            raise DamagedIndex(answer.data.decode())
+        return answer.lsn, answer.data
 
-    def _exchange(self, message: bytes) -> tuple[int, bytes]:
+    def _exchange(self, message: bytes) -> Answer:
         if self._closed:
             raise Unavailable("the key index is closed: try again")
         process = self._process = self._process or self._started()
@@ -83,8 +86,7 @@ class IndexProcess:
             assert stdout is not None
             stdin.write(message)
             stdin.flush()
-            answer_lsn, size = worker.REPLY.unpack(worker.read_exactly(stdout, worker.REPLY.size))
-            return answer_lsn, worker.read_exactly(stdout, size)
+            return Answer.read(stdout)
         except (EOFError, OSError, ValueError) as error:
             code = self._end(process)
             self._process = self._started()
@@ -100,7 +102,7 @@ class IndexProcess:
                 if pipe:
                     pipe.close()
             except OSError:
-                continue  # what was still to be written to a process that has ended
+                continue  # bytes that were still to be written to a process that has ended
         try:
             return process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -114,17 +116,3 @@ class IndexProcess:
                 self._closed = True
                 if self._process is not None:
                     self._end(self._process)
-
-
-def _message(op: int, keys: Sequence[bytes] | Packed, values: Ints | None, lsn: int) -> bytes:
-    lengths = b""
-    if isinstance(keys, Packed):
-        blob, width = keys.blob, keys.width
-    else:
-        blob = b"".join(keys)
-        width = len(keys[0]) if keys and len(blob) == len(keys) * len(keys[0]) else 0
-        if keys and (not width or len(max(keys, key=len)) != width):
-            width = 0
-            lengths = np.fromiter(map(len, keys), dtype=np.uint32, count=len(keys)).tobytes()
-    head = worker.REQUEST.pack(op, len(keys), width, len(blob), lsn)
-    return b"".join((head, lengths, blob, values.tobytes() if values is not None else b""))

@@ -227,7 +227,7 @@ FAMILIES = (
         "lakestore_index_used_bytes",
         "gauge",
         "Bytes of the file's pages that hold them; the others are free for new ones.",
-        lambda m: m.engine.index.size.bytes,
+        lambda m: m.engine.index.size.nbytes,
     ),
     Family(
         "lakestore_index_entry_bytes",
@@ -239,7 +239,7 @@ FAMILIES = (
         "lakestore_index_grown_bytes",
         "gauge",
         "Bytes of those pages more than at the start of the server.",
-        lambda m: m.engine.index.size.bytes - m.engine.index.size_at_start.bytes,
+        lambda m: m.engine.index.size.nbytes - m.engine.index.size_at_start.nbytes,
     ),
     Family("lakestore_segments", "gauge", "Segment files.", lambda m: sum(t.segments for t in m.status.values())),
     Family(

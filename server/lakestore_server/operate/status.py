@@ -221,10 +221,10 @@ class StatusVerbs:
         index = self._engine.index
         return IndexSize(
             keys=index.size.keys,
-            bytes=index.size.bytes,
+            bytes=index.size.nbytes,
             bytes_per_key=round(index.size.key_bytes, 1),
             grown_keys=index.size.keys - index.size_at_start.keys,
-            grown_bytes=index.size.bytes - index.size_at_start.bytes,
+            grown_bytes=index.size.nbytes - index.size_at_start.nbytes,
             file_bytes=self._engine.index_bytes(),
         )
 

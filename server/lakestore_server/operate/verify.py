@@ -12,7 +12,7 @@ from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery
-from lakestore_server.index.key_index import table_prefix
+from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.read import rows as reads
 from lakestore_server.read.positions import token_text

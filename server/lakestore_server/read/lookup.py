@@ -20,7 +20,7 @@ from lakestore.rows import ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery
-from lakestore_server.index.key_index import table_prefix
+from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.read import lookup_at
 from lakestore_server.read import rows as reads

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lakestore.limits import DEFAULT
 from lakestore.rows import keys
-from lakestore_server.index.key_index import ABSENT
+from lakestore_server.index.entry import ABSENT
 from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV, BucketLog
 from lakestore_server.state.state import TableState
 

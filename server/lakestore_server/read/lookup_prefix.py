@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.rows import keys
-from lakestore_server.index.key_index import OFFSET_BITS, OFFSET_MASK, table_prefix
+from lakestore_server.index.entry import OFFSET_BITS, OFFSET_MASK, table_prefix
 from lakestore_server.index.overlay import Range
 from lakestore_server.read import lookup_at
 from lakestore_server.state.state import TableState

@@ -20,9 +20,9 @@ from lakestore.errors import Corrupt, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.index import worker
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import ByteKeys
+from lakestore_server.index.pipe import Op
 from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
 from tests.support.waiting import until
 
@@ -176,13 +176,13 @@ def test_an_index_process_that_is_killed_is_started_again(tmp_path: Path) -> Non
     filled(tmp_path)
     with ls.open(tmp_path) as lake:
         index, table = engine_of(lake).index, lake.table("a.b")
-        assert index._finder.pid
-        os.kill(index._finder.pid, signal.SIGKILL)
+        assert index._lmdb.finder.pid
+        os.kill(index._lmdb.finder.pid, signal.SIGKILL)
         assert len(found(table)) == KEYS
         table.upsert([{"id": 4, "name": "y"}])
         engine_of(lake).checkpoint()
-        assert index._merger.pid
-        os.kill(index._merger.pid, signal.SIGKILL)
+        assert index._lmdb.merger.pid
+        os.kill(index._lmdb.merger.pid, signal.SIGKILL)
         table.upsert([{"id": 5, "name": "y"}])
         with pytest.raises(Unavailable, match="started again"):
             engine_of(lake).checkpoint()
@@ -193,11 +193,11 @@ def test_an_index_process_that_is_killed_is_started_again(tmp_path: Path) -> Non
 
 def test_a_process_that_ends_by_its_own_fault_says_that_the_files_are_damaged(tmp_path: Path) -> None:
     process = IndexProcess(tmp_path)
-    assert process.ask(worker.LSN)[0] == -1
+    assert process.ask(Op.LSN)[0] == -1
     assert process.pid
     os.kill(process.pid, signal.SIGBUS)
     with pytest.raises(DamagedIndex, match="SIGBUS"):
-        process.ask(worker.LSN)
+        process.ask(Op.LSN)
     process.close()
 
 
@@ -207,9 +207,9 @@ def test_a_full_map_grows_under_live_readers(tmp_path: Path) -> None:
     keys = [n.to_bytes(8, "big") for n in range(40_000)]
     for at in range(0, len(keys), 5_000):
         part = keys[at : at + 5_000]
-        writer.ask(worker.STAGE, part, np.arange(at, at + 5_000, dtype=np.int64))
-        writer.ask(worker.MERGE, lsn=at + 1)
-        lsn, data = reader.ask(worker.FIND, keys[: at + 5_000])
+        writer.ask(Op.STAGE, part, np.arange(at, at + 5_000, dtype=np.int64))
+        writer.ask(Op.MERGE, number=at + 1)
+        lsn, data = reader.ask(Op.FIND, keys[: at + 5_000])
         assert lsn == at + 1
         assert np.frombuffer(data, dtype=np.int64).tolist() == list(range(at + 5_000))
     assert (tmp_path / "data.mdb").stat().st_size > 1 << 19

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from lakestore.rows.live_sum import live_sum
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.index import worker
-from lakestore_server.index.key_index import ABSENT, FLAG, Index, is_live, live, table_prefix
+from lakestore_server.index.entry import ABSENT, FLAG, is_live, live, table_prefix
+from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
+from lakestore_server.index.pipe import Op, Walked
 from lakestore_server.index.worker_client import IndexProcess
 
 
@@ -34,8 +35,8 @@ def test_flagged_entries_survive_a_merge_and_count_in_no_sum(tmp_path: Path) -> 
     assert index.find(keys).tolist() == [10, 11 | FLAG, 12, ABSENT]
     index.close()
     process = IndexProcess(folder)
-    _, data = process.ask(worker.FIND, keys.packed())
+    _, data = process.ask(Op.FIND, keys.packed())
     assert np.frombuffer(data, dtype=np.int64).tolist() == [10, 11 | FLAG, 12, ABSENT]
-    _, walked = process.ask(worker.WALK, [keys.prefix], lsn=100)
+    _, walked = process.ask(Op.WALK, [keys.prefix], number=100)
     process.close()
-    assert worker.WALKED.unpack_from(walked) == (2, live_sum(np.array([10, 12])), 0)
+    assert Walked.decode(walked) == Walked(2, live_sum(np.array([10, 12])), 0, b"")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from lakestore.model.types import arrow_type
 from lakestore.rows import keys
-from lakestore_server.index.keys import ByteKeys, NumberKeys, Packed, encoded, joined
+from lakestore_server.index.keys import ByteKeys, NumberKeys, encoded, joined
+from lakestore_server.index.packed import PackedKeys
 from tests.unit.model.test_key_types import ORDERED
 
 PREFIX = b"\0\0\0\7"
@@ -20,7 +21,7 @@ WIDE = [0, 1, 1 << 63, (1 << 64) - 1]
 NUMBERS = st.lists(st.one_of(st.integers(0, 12), st.sampled_from(WIDE)), max_size=40)
 
 
-def unpacked(packed: Packed) -> list[bytes]:
+def unpacked(packed: PackedKeys) -> list[bytes]:
     """The keys in what the index's process gets."""
     return [packed.blob[at : at + packed.width] for at in range(0, len(packed.blob), packed.width)]
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakestore.rows import keys
-from lakestore_server.index.key_index import ABSENT, FLAG, table_prefix
+from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
 from lakestore_server.index.keys import ByteKeys, IndexKeys, encoded
 from lakestore_server.index.overlay import KeyOrder, Overlay, combined
 

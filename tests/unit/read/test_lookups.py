@@ -15,7 +15,7 @@ from lakestore.errors import Invalid
 from lakestore.limits import Limits
 from lakestore.rows import ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.index.key_index import table_prefix
+from lakestore_server.index.entry import table_prefix
 from lakestore_server.read import lookup as server_lookups
 from lakestore_server.read import rows as reads
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lakestore.errors import Unavailable
-from lakestore_server.index import worker
+from lakestore_server.index.pipe import Op, Walked
 from lakestore_server.index.worker_client import IndexProcess
 from lakestore_server.operate.inspect.report import Found
 
@@ -17,7 +17,7 @@ def describe(path: Path) -> Found:
     found = Found(str(path), "index", {"bytes": (path / "data.mdb").stat().st_size})
     process = IndexProcess(path, read_only=True)
     try:
-        found.about["lsn"] = process.ask(worker.LSN)[0]
+        found.about["lsn"] = process.ask(Op.LSN)[0]
         number: int | None = 0
         while number is not None:
             number = _table_from(process, number, found)
@@ -31,17 +31,17 @@ def describe(path: Path) -> Found:
 
 def _table_from(process: IndexProcess, number: int, found: Found) -> int | None:
     """Describe the first table from this number on; the number to go on from."""
-    _, at = process.ask(worker.NEXT, [number.to_bytes(4, "big")])
+    _, at = process.ask(Op.NEXT, [number.to_bytes(4, "big")])
     if not at:
         return None
     table = int.from_bytes(at, "big")
     entries = total = damaged = 0
     start = b""
     while True:
-        _, data = process.ask(worker.WALK, [at, start] if start else [at], lsn=SLICE)
-        count, part, wrong = worker.WALKED.unpack_from(data)
-        entries, total, damaged = entries + count, (total + part) % (1 << 64), damaged + wrong
-        start = data[worker.WALKED.size :]
+        _, data = process.ask(Op.WALK, [at, start] if start else [at], number=SLICE)
+        walked = Walked.decode(data)
+        entries, total = entries + walked.live, (total + walked.total) % (1 << 64)
+        damaged, start = damaged + walked.damaged, walked.following
         if not start:
             break
     found.parts.append({"table number": table, "entries": entries, "sum": f"{total:016x}", "damaged": damaged})

@@ -1,0 +1,49 @@
+"""One entry of the key index: a key, which begins with its table's prefix, and a value of 64 bits.
+
+A value is the offset of a key's live row, a flagged offset, or ABSENT; stored, a short check of key and value stands
+beside the value, for LMDB's pages have no checksums. Imports numpy alone: the index's own process starts with it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+PREFIX_BYTES = 4
+ABSENT, DAMAGED = -1, -2
+"""In place of a value: no entry; an entry that does not match its check."""
+FLAG = 1 << 62
+"""Set in a value that names no live row: the offset, without it, is of a record that is remembered for its key."""
+OFFSET_BITS = 45
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+"""The offset in a value; that of a hashed key has its bucket, plus one, above it."""
+STORED = np.dtype([("offset", "<i8"), ("check", "<u4")])
+"""A value as LMDB holds it."""
+STORED_ABSENT = struct.pack("<qI", ABSENT, 0)
+
+
+def table_prefix(number: int) -> bytes:
+    """The bytes that every key of a table begins with."""
+    return number.to_bytes(PREFIX_BYTES, "big")
+
+
+def is_live(values: Ints) -> npt.NDArray[np.bool_]:
+    """Which values name a live row."""
+    return (values >= 0) & (values < FLAG)
+
+
+def live(values: Ints) -> Ints:
+    """Values as readers take them: a flagged one is ABSENT."""
+    return np.where(values >= FLAG, ABSENT, values)
+
+
+def check_of(keys: Iterable[bytes], values: Ints) -> npt.NDArray[np.uint32]:
+    """The short check of each key with its value."""
+    crcs = np.fromiter(map(zlib.crc32, keys), dtype=np.uint32, count=len(values))
+    mixed = values.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return crcs ^ (mixed >> np.uint64(32)).astype(np.uint32)

@@ -1,0 +1,256 @@
+"""The key index in LMDB: the one module that knows LMDB, in the index's own process.
+
+The file stands at the LSN that is put in the transaction of each merge. One thread.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import mmap
+import os
+import struct
+import time
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from lakestore.rows.live_sum import live_sum
+from lakestore_server.index.entry import ABSENT, DAMAGED, FLAG, OFFSET_MASK, STORED, STORED_ABSENT, Ints, check_of
+from lakestore_server.index.packed import PackedKeys
+from lakestore_server.index.pipe import Size, Walked, pack_ranges
+from lakestore_server.index.staged import SortedRun, StagedPart, sorted_runs
+
+MARK = b"\x00"
+"""The key of the LSN; below all keys of tables."""
+MAP_BYTES = 1 << 30
+"""To begin with; doubled whenever it is full."""
+MAP_BYTES_MAX = 1 << 46
+WALK_SECONDS_MAX = 900.0
+FILL_KEYS = 1_000_000
+"""In one transaction that fills an index which stands at nothing."""
+TEMPORARY_ERRORS = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError, lmdb.LockError)
+"""After these the same request may succeed."""
+LMDB_ERRORS = (lmdb.Error,)
+MapResized = lmdb.MapResizedError
+"""The other process has made the map larger: `adopt_map`, then again."""
+
+
+class LmdbStore:
+    """The LMDB environment of one folder, and the parts of its next merge."""
+
+    def __init__(self, path: str, map_bytes: int = 0, *, read_only: bool = False) -> None:
+        data = os.path.join(path, "data.mdb")
+        size = max(map_bytes or MAP_BYTES, os.path.getsize(data) if os.path.exists(data) else 0)
+        self._env = lmdb.open(
+            path,
+            map_size=size + -size % mmap.PAGESIZE,
+            subdir=True,
+            sync=True,
+            metasync=True,
+            writemap=False,
+            readahead=False,
+            readonly=read_only,
+            lock=not read_only,
+            create=not read_only,
+        )
+        if not read_only:
+            self._env.reader_check()
+        self._staged: list[StagedPart] = []
+        self._walk: lmdb.Transaction | None = None
+        self._walk_began = 0.0
+
+    def adopt_map(self) -> None:
+        """Take over the size of the map that the other process has chosen."""
+        self._end_walk()
+        self._env.set_mapsize(0)
+
+    def _grow(self) -> None:
+        size = 2 * int(self._env.info()["map_size"])
+        if size > MAP_BYTES_MAX:
+            raise lmdb.MapFullError(f"the key index has reached {MAP_BYTES_MAX >> 40} TB")
+        self._end_walk()
+        self._env.set_mapsize(size)
+
+    def lsn(self) -> int:
+        """The LSN that the index stands at; -1 when it is empty."""
+        with self._env.begin() as txn:
+            return _mark(txn)
+
+    def size(self) -> Size:
+        """Entries, and bytes of the pages that hold them."""
+        stat = self._env.stat()
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return Size(max(stat["entries"] - 1, 0), pages * stat["psize"])
+
+    def find(self, wanted: PackedKeys) -> tuple[int, Ints]:
+        """The index's LSN and each key's value, ABSENT or DAMAGED, in one snapshot."""
+        keys, order = wanted.ascending()
+        with self._env.begin() as txn:
+            lsn = _mark(txn)
+            # Two thirds of the time that a cursor's getmulti takes.
+            found = b"".join(map(txn.get, keys, itertools.repeat(STORED_ABSENT)))
+        offsets = np.full(len(keys), DAMAGED, dtype=np.int64)
+        if len(found) != len(keys) * STORED.itemsize:
+            return lsn, offsets
+        values = np.frombuffer(found, dtype=STORED)
+        stored = values["offset"].astype(np.int64)
+        there = stored != ABSENT
+        if there.any():
+            wrong = there & (check_of(keys, stored) != values["check"])
+            offsets[order] = np.where(wrong, DAMAGED, stored)
+        else:
+            offsets[:] = ABSENT
+        return lsn, offsets
+
+    def ranges(self, bounds: list[bytes], most: int) -> tuple[int, bytes]:
+        """(LSN, the first entries of each [low, high) by `pack_ranges`), all in one snapshot."""
+        counts, keys, values = [], [], []
+        with self._env.begin() as txn:
+            cursor = txn.cursor()
+            for low, high in zip(bounds[::2], bounds[1::2], strict=True):
+                found = _entries(cursor, low, high, most)
+                counts.append(len(found))
+                keys += [key for key, _ in found]
+                values += [_sized(value) for _, value in found]
+            lsn = _mark(txn)
+        stored = np.frombuffer(b"".join(values), dtype=STORED)
+        offsets = stored["offset"].astype(np.int64)
+        wrong = check_of(keys, offsets) != stored["check"]
+        return lsn, pack_ranges(counts, keys, np.where(wrong, DAMAGED, offsets))
+
+    def stage(self, keys: PackedKeys, values: Ints) -> None:
+        """Keep a part of the next merge; ABSENT removes the key."""
+        self._staged.append(StagedPart(keys, values))
+
+    def unstage(self) -> None:
+        """Forget all staged parts."""
+        self._staged = []
+
+    def merge(self, lsn: int) -> None:
+        """Put all staged keys in, sorted, in one synced transaction with the LSN inside.
+
+        An index that stands at nothing is filled by several transactions: the pages of one are held in memory.
+        """
+        self.end_old_walk()
+        staged, self._staged = self._staged, []
+        runs = list(sorted_runs(staged))
+        if lsn < 0:
+            runs = [run.slice(at, at + FILL_KEYS) for run in runs for at in range(0, len(run.values), FILL_KEYS)]
+            for run in runs[:-1]:
+                self._put_growing([run], lsn)
+            runs = runs[-1:]
+        self._put_growing(runs, lsn)
+
+    def _put_growing(self, runs: list[SortedRun], lsn: int) -> None:
+        while True:
+            try:
+                self._put(runs, lsn)
+                return
+            except lmdb.MapFullError:
+                self._grow()
+
+    def _put(self, runs: list[SortedRun], lsn: int) -> None:
+        with self._env.begin(write=True) as txn:
+            cursor = txn.cursor()
+            for run in runs:
+                keys, packed, gone = run.stored()
+                # Keys above all others fill their pages and are put without a search.
+                highest = cursor.key() if cursor.last() else b""
+                above = bisect.bisect_right(keys, highest)
+                cursor.putmulti(zip(keys[:above], packed[:above], strict=True))
+                cursor.putmulti(zip(keys[above:], packed[above:], strict=True), append=True)
+                for key in gone:
+                    txn.delete(key)
+            txn.put(MARK, struct.pack("<q", lsn))
+
+    def end_old_walk(self) -> None:
+        """End a walk whose snapshot is so old that it keeps pages from being used again; the walk begins anew."""
+        if self._walk is not None and time.monotonic() - self._walk_began > WALK_SECONDS_MAX:
+            self._end_walk()
+
+    def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, Walked]:
+        """(LSN, sums) of the next entries of a table, all slices of one walk in one snapshot."""
+        if self._walk is None or not start:
+            self._end_walk()
+            self._walk, self._walk_began = self._env.begin(), time.monotonic()
+        count = total = damaged = 0
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        cursor = self._walk.cursor()
+        found = cursor.set_range(start or prefix)
+        while found and len(keys) < entries_max and bytes(cursor.key()).startswith(prefix):
+            keys.append(bytes(cursor.key()))
+            values.append(_sized(bytes(cursor.value())))
+            found = cursor.next()
+        following = bytes(cursor.key()) if found else b""
+        following = following if following.startswith(prefix) else b""
+        if keys:
+            stored = np.frombuffer(b"".join(values), dtype=STORED)
+            offsets = stored["offset"].astype(np.int64)
+            out_of_order = sum(a >= b for a, b in itertools.pairwise(keys))
+            damaged = int((check_of(keys, offsets) != stored["check"]).sum()) + out_of_order
+            live = offsets[(offsets & FLAG) == 0] & OFFSET_MASK
+            count, total = len(live), live_sum(live)
+        lsn = _mark(self._walk)
+        if not following:
+            self._end_walk()
+        return lsn, Walked(count, total, damaged, following)
+
+    def _end_walk(self) -> None:
+        if self._walk is not None:
+            self._walk.abort()
+            self._walk = None
+
+    def highest(self, prefix: bytes) -> bytes:
+        """The highest key with a prefix; empty when there is none."""
+        after = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
+        with self._env.begin() as txn:
+            cursor = txn.cursor()
+            found = cursor.prev() if cursor.set_range(after) else cursor.last()
+            key = cursor.key() if found else b""
+        return key if key.startswith(prefix) else b""
+
+    def next_prefix(self, prefix: bytes) -> bytes:
+        """The prefix of the first entry at or after the given one; empty when there is none."""
+        with self._env.begin() as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(max(prefix, MARK + b"\0"))
+            return bytes(cursor.key())[: len(prefix)] if found else b""
+
+    def clear(self) -> None:
+        """Remove everything, the LSN and the staged parts included."""
+        with self._env.begin(write=True) as txn:
+            txn.drop(self._env.open_db(), delete=False)
+        self.unstage()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._end_walk()
+        self._env.close()
+
+
+def _entries(cursor: lmdb.Cursor, low: bytes, high: bytes, most: int) -> list[tuple[bytes, bytes]]:
+    """The first entries of [low, high)."""
+    found: list[tuple[bytes, bytes]] = []
+    if not cursor.set_range(low):
+        return found
+    following, step = cursor.iternext(), 16
+    while len(found) < most:
+        part: list[Any] = list(itertools.islice(following, min(step, most - len(found))))
+        found += part
+        if not part or part[-1][0] >= high:
+            break
+        step *= 4
+    return found[: bisect.bisect_left(found, (high,))]
+
+
+def _mark(txn: lmdb.Transaction) -> int:
+    mark = txn.get(MARK)
+    return int(struct.unpack("<q", mark)[0]) if mark else -1
+
+
+def _sized(value: bytes) -> bytes:
+    """A stored value in its width, whatever damage made of its length."""
+    return value.ljust(STORED.itemsize, b"\0")[: STORED.itemsize]

@@ -1,0 +1,163 @@
+"""The pipe to the key index's own process: requests and answers as bytes, encoded and decoded here.
+
+Request: op u8 · count u32 · key bytes u32 (0: lengths follow) · blob bytes u64 · number i64, then lengths u32[], keys,
+and with STAGE values i64[]. Answer: LSN i64 · bytes u64, then the data.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import IO
+
+import numpy as np
+
+from lakestore_server.index.entry import Ints
+from lakestore_server.index.packed import PackedKeys
+
+FAILED, DAMAGED_FILES = -9, -10
+"""In place of an LSN: the answer is LMDB's error. After FAILED the same request may succeed; after DAMAGED_FILES,
+which is also a sync that failed, the files must not be used any more."""
+_REQUEST = struct.Struct("<BIIQq")
+_ANSWER = struct.Struct("<qQ")
+_WALKED = struct.Struct("<QQQ")
+_SIZE = struct.Struct("<QQ")
+NO_KEYS = PackedKeys(b"", 0, 0)
+
+
+class Op(IntEnum):
+    """The kinds of requests; FIND, RANGES, WALK, NEXT and HIGHEST have data of their own, all others the `Size`."""
+
+    FIND = 1
+    STAGE = 2
+    MERGE = 3
+    LSN = 4
+    CLEAR = 5
+    HIGHEST = 6
+    WALK = 7
+    NEXT = 8
+    RANGES = 9
+    UNSTAGE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request."""
+
+    op: Op
+    keys: PackedKeys = NO_KEYS
+    values: Ints | None = None
+    """Of STAGE, one for each key."""
+    number: int = 0
+    """The LSN of MERGE; of RANGES and WALK the most entries."""
+
+    def encode(self) -> bytes:
+        """The request's bytes."""
+        keys = self.keys
+        head = _REQUEST.pack(self.op, len(keys), keys.width, len(keys.blob), self.number)
+        return b"".join((head, keys.lengths, keys.blob, self.values.tobytes() if self.values is not None else b""))
+
+    @staticmethod
+    def read(pipe: IO[bytes]) -> Request:
+        """The next request; EOFError at the pipe's end."""
+        op, count, width, size, number = _REQUEST.unpack(_exactly(pipe, _REQUEST.size))
+        lengths = b"" if width or not count else _exactly(pipe, 4 * count)
+        blob = _exactly(pipe, size)
+        values = np.frombuffer(_exactly(pipe, 8 * count), dtype=np.int64) if op == Op.STAGE else None
+        return Request(Op(op), PackedKeys(blob, count, width, lengths), values, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The index's LSN, FAILED or DAMAGED_FILES; and data, or the error."""
+
+    lsn: int
+    data: bytes
+
+    def encode(self) -> bytes:
+        """The answer's bytes."""
+        return _ANSWER.pack(self.lsn, len(self.data)) + self.data
+
+    @staticmethod
+    def read(pipe: IO[bytes]) -> Answer:
+        """The next answer; EOFError at the pipe's end."""
+        lsn, size = _ANSWER.unpack(_exactly(pipe, _ANSWER.size))
+        return Answer(lsn, _exactly(pipe, size))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of LMDB's content."""
+
+    keys: int = 0
+    nbytes: int = 0
+    """Of the pages in use; the file also has free ones, and does not shrink."""
+
+    @property
+    def key_bytes(self) -> float:
+        """Bytes per key; 0 without keys."""
+        return self.nbytes / self.keys if self.keys else 0.0
+
+    def encode(self) -> bytes:
+        """As an answer's data."""
+        return _SIZE.pack(self.keys, self.nbytes)
+
+    @staticmethod
+    def decode(data: bytes) -> Size:
+        """From an answer's data."""
+        return Size(*_SIZE.unpack(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """The sums of some entries of a table, and where the walk goes on."""
+
+    live: int
+    """Live entries."""
+    total: int
+    """Their live sum."""
+    damaged: int
+    following: bytes
+    """The key to go on from; empty at the end."""
+
+    def encode(self) -> bytes:
+        """As an answer's data."""
+        return _WALKED.pack(self.live, self.total, self.damaged) + self.following
+
+    @staticmethod
+    def decode(data: bytes) -> Walked:
+        """From an answer's data."""
+        live, total, damaged = _WALKED.unpack_from(data)
+        return Walked(live, total, damaged, data[_WALKED.size :])
+
+
+def pack_ranges(counts: list[int], keys: Sequence[bytes], values: Ints) -> bytes:
+    """The data of RANGES: entries of each range u32[], key lengths u32[], values i64[], keys."""
+    lengths = np.fromiter(map(len, keys), dtype=np.uint32, count=len(keys))
+    return np.array(counts, dtype=np.uint32).tobytes() + lengths.tobytes() + values.tobytes() + b"".join(keys)
+
+
+def unpack_ranges(data: bytes, ranges: int) -> list[tuple[list[bytes], Ints]]:
+    """(keys, values) of each range that `pack_ranges` packed."""
+    counts = np.frombuffer(data, dtype=np.uint32, count=ranges).tolist()
+    total = sum(counts)
+    at = 4 * ranges
+    lengths, values = data[at : at + 4 * total], np.frombuffer(data, np.int64, total, at + 4 * total)
+    keys = PackedKeys(data[at + 12 * total :], total, 0, lengths).listed()
+    ends = list(itertools.accumulate(counts))
+    return [(keys[a:b], values[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _exactly(pipe: IO[bytes], size: int) -> bytes:
+    """`size` bytes, or EOFError."""
+    parts = []
+    while size:
+        part = pipe.read(size)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
