@@ -111,6 +111,7 @@ class Index:
 
     @progress.setter
     def progress(self, progress: float) -> None:
+        """Say how far the rebuild is."""
         self._health.progress = progress
 
     def check(self, prefix: bytes) -> None:
