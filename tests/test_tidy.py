@@ -305,10 +305,8 @@ UPWARD_STILL = {
     ("lakestore_server.access", "lakestore_server.iceberg"),
     ("lakestore_server.commit", "lakestore_server.duties"),
     ("lakestore_server.commit", "lakestore_server.read"),
-    ("lakestore_server.files", "lakestore_server.iceberg"),
     ("lakestore_server.read", "lakestore_server.iceberg"),
     ("lakestore_server.state", "lakestore_server.files"),
-    ("lakestore_server.state", "lakestore_server.iceberg"),
 }
 """Arrows between rooms that have still to go."""
 

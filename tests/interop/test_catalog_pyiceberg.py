@@ -29,7 +29,7 @@ from starlette.routing import Mount
 
 from lakestore.errors import Unavailable
 from lakestore_server.edge.iceberg_rest import VERBS, routes
-from lakestore_server.iceberg.ledger import CatalogChange
+from lakestore_server.state.catalog_change import CatalogChange
 from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, world
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": pa.array(["a", "b", "c"])})

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from lakestore.model.table import Table, define
 from lakestore_server.iceberg.catalog import Catalog, Name, TableChange
-from lakestore_server.iceberg.ledger import CatalogChange, SetNamespace
 from lakestore_server.iceberg.metadata_store import LocalStorage, Store, Stored
 from lakestore_server.iceberg.schemas import Json
+from lakestore_server.state.catalog_change import CatalogChange, SetNamespace
 from tests.support.memory_ledger import MemoryLedger
 
 UUID = "11111111-2222-4333-8444-555555555555"

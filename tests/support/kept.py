@@ -12,9 +12,9 @@ import lakestore as ls
 from lakestore.client.transport import LocalTransport
 from lakestore.limits import Limits
 from lakestore_server.host.disk import Disk
-from lakestore_server.iceberg.ledger import CatalogChange, Pointer, SetPointer, TierRecord
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
 from lakestore_server.state.state import TableState
 
 SCHEMA = pa.schema([("v", pa.int64())])

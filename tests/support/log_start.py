@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lakestore_server.commit.engine import Engine
-from lakestore_server.files.journal import Frame
 from lakestore_server.files.segment import Segment
+from lakestore_server.state.commit_record import CommitRecord, LogStart
 from lakestore_server.state.state import State
 
 
@@ -12,10 +12,10 @@ def move_log_start(engine: Engine, name: str, lsn: int | None = None) -> int:
     """Let a table's log begin behind a commit, by default the newest one, as the retention duty does; that LSN."""
     moved: list[int] = []
 
-    def plan(state: State, frame: Frame) -> None:
+    def plan(state: State, record: CommitRecord) -> None:
         table = state.view.named(name)
         moved.append(max(state.view.lsn if lsn is None else lsn, table.log_start_lsn, table.created_lsn))
-        frame.starts.append([table.table.uuid, moved[0]])
+        record.starts.append(LogStart(table.table.uuid, moved[0]))
 
     engine.operate(plan)
     return moved[0]

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping
 
 from lakestore.model.table import Table
-from lakestore_server.files import catalog_records
-from lakestore_server.iceberg.ledger import CatalogChange, Pointer, SetPointer, TierRecord
+from lakestore_server.state import catalog_change
+from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
 
 
 class MemoryLedger:
@@ -15,8 +15,8 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._spaces: catalog_records.Namespaces = {}
-        self._pointers: catalog_records.Pointers = {}
+        self._spaces: catalog_change.Namespaces = {}
+        self._pointers: catalog_change.Pointers = {}
         self._tiers: dict[str, dict[int, TierRecord]] = {}
         self._keys: set[str] = set()
         self.tables: dict[str, Table] = {}
@@ -61,8 +61,8 @@ class MemoryLedger:
     def commit(self, change: CatalogChange) -> None:
         with self._lock:
             spaces, pointers = dict(self._spaces), dict(self._pointers)
-            catalog_records.check(change, spaces, pointers)
-            catalog_records.apply(change, spaces, pointers)
+            catalog_change.check(change, spaces, pointers)
+            catalog_change.apply(change, spaces, pointers)
             self._spaces, self._pointers = spaces, pointers
             for step in change.steps:
                 if isinstance(step, SetPointer):

@@ -19,11 +19,11 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.group import Shared
 from lakestore_server.commit.engine import Engine
-from lakestore_server.files.journal import Frame
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.positions import parse_token
+from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State, View
-from lakestore_server.state.subscription import Subscription
+from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 
 NOTED_PER_IDLE = 8
 """A consumer that only waits is noted in the journal this often in the time after which it would be forgotten."""
@@ -47,7 +47,7 @@ class Subscriptions:
     ) -> Subscription:
         """The subscription for its next consumer: where it stood, or made at `start`."""
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             view = state.view
             known = view.subscriptions.get(name)
             if known is None:
@@ -56,7 +56,7 @@ class Subscriptions:
             else:
                 _check_tables(known, tables, view)
                 opened = _opened(known, view, shared=shared)
-            frame.subscriptions.append(replace(opened, acked_us=frame.time_us).as_list())
+            record.subscriptions.append(replace(opened, acked_us=record.time_us))
 
         opened = self._engine.operate(plan).subscriptions[name]
         if not shared:
@@ -101,9 +101,9 @@ class Subscriptions:
         if moved == held and view.time_us - held.acked_us < ACK_AGAIN_US:
             return pb.AckAnswer()
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             now = _held(state.view, request)
-            frame.subscriptions.append(_acked(replace(now, acked_us=frame.time_us), token, state.view).as_list())
+            record.subscriptions.append(_acked(replace(now, acked_us=record.time_us), token, state.view))
 
         self._engine.operate(plan)
         return pb.AckAnswer()
@@ -131,10 +131,10 @@ class Subscriptions:
     def drop_subscription(self, request: pb.DropSubscriptionRequest) -> pb.DropSubscriptionAnswer:
         """Forget a subscription; its consumer's stream ends."""
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             if request.subscription not in state.view.subscriptions:
                 raise NotFound(f"there is no subscription {request.subscription!r}")
-            frame.subscriptions.append([request.subscription])
+            record.subscriptions.append(SubscriptionDrop(request.subscription))
 
         self._engine.operate(plan)
         self.shared.forget(request.subscription)
@@ -145,8 +145,8 @@ class Subscriptions:
         if not self._idle(self._engine.view, now_us):
             return
 
-        def plan(state: State, frame: Frame) -> None:
-            frame.subscriptions += [[name] for name in self._idle(state.view, now_us)]
+        def plan(state: State, record: CommitRecord) -> None:
+            record.subscriptions += [SubscriptionDrop(name) for name in self._idle(state.view, now_us)]
 
         self._engine.operate(plan)
 
@@ -162,10 +162,10 @@ class Subscriptions:
         if not due:
             return
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             for held in self._to_note(state.view, now_us):
-                noted = replace(held, acked_us=frame.time_us)
-                frame.subscriptions.append([held.name, frame.time_us, []] if held.is_shared else noted.as_list())
+                alone, shared = replace(held, acked_us=record.time_us), SubscriptionMove(held.name, record.time_us)
+                record.subscriptions.append(shared if held.is_shared else alone)
 
         self._engine.operate(plan)
 

@@ -1,4 +1,4 @@
-"""A group of requests as one journal frame: the step between the queue and the disk. It reads the index and old rows.
+"""A group of requests as one journal record: the step between the queue and the disk. It reads the index and old rows.
 
 The group is one commit: its rows are numbered together, in the order of the requests. Plain upserts and deletes of a
 table are numbered at once; where rows are merged, change after change, each one finding what those before it left.
@@ -7,8 +7,7 @@ table are numbered at once; where rows are merged, change after change, each one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +20,13 @@ from lakestore_server.arrays.grouping import Groups
 from lakestore_server.commit.merge.current_rows import OldRows, runs
 from lakestore_server.commit.merge.engines import Found, Merged, merged
 from lakestore_server.commit.numbering import ABSENT, Assigned, assign
-from lakestore_server.commit.request import Answer, Change, Request
-from lakestore_server.files.journal import Frame, RowsPart
+from lakestore_server.commit.request import Change, Request
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import FLAG, is_live, live
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.state.bucket_log import DELETE, INSERT, UPDATE
+from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, KeySlot, ProducerCommit, RowsPart
 from lakestore_server.state.state import TableState, View
 from lakestore_server.state.table_versions import stored_schema
 
@@ -57,9 +56,9 @@ class Crowded(Exception):
 
 @dataclass(slots=True)
 class Commit:
-    """A frame to write, and what to do once it is durable."""
+    """A record to write, and what to do once it is durable."""
 
-    frame: Frame
+    record: CommitRecord
     answers: list[Answer]
     keys: list[tuple[IndexKeys, Ints]]
     """Index entries to put."""
@@ -82,11 +81,11 @@ class _Heads:
 
 @dataclass(slots=True)
 class _Builder:
-    frame: Frame
+    record: CommitRecord
     old_bytes_max: int
     old_bytes: int = 0
     """Of rows that were there."""
-    results: dict[int, list[Any]] = field(default_factory=dict)
+    results: dict[int, ChangeResult] = field(default_factory=dict)
     """id of a change to its result."""
     keys: list[tuple[IndexKeys, Ints]] = field(default_factory=list)
 
@@ -96,7 +95,7 @@ def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us:
 
     `Crowded` if they need more than `old_bytes_max` of the rows that are there.
     """
-    builder = _Builder(Frame(lsn, time_us), old_bytes_max)
+    builder = _Builder(CommitRecord(lsn, time_us), old_bytes_max)
     by_table: dict[str, list[Change]] = {}
     for request in group:
         for change in request.changes:
@@ -113,13 +112,13 @@ def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us:
             _Merging(builder, state, heads).run(changes, index)
     answers = []
     for request in group:
-        results = [builder.results[id(change)] for change in request.changes]
+        results = tuple(builder.results[id(change)] for change in request.changes)
         answers.append(Answer(lsn, results))
         if request.producer:
-            builder.frame.producers.append(
-                [request.producer, request.epoch, request.sequence, results, request.progress]
+            builder.record.producers.append(
+                ProducerCommit(request.producer, request.epoch, request.sequence, results, request.progress)
             )
-    return Commit(builder.frame, answers, builder.keys)
+    return Commit(builder.record, answers, builder.keys)
 
 
 def _is_plain(change: Change, table: Table) -> bool:
@@ -135,18 +134,37 @@ def _appended(builder: _Builder, change: Change, heads: _Heads) -> None:
         born = np.arange(start, start + count, dtype=np.int64)
         batch = change.batch.slice(first, count)
         _add(builder, change, heads, bucket, batch, born, born[:0])
-    builder.results[id(change)] = [change.table.name, change.batch.num_rows, 0, 0, 0, change.table.schema_id]
+    builder.results[id(change)] = ChangeResult(
+        change.table.name, inserted=change.batch.num_rows, schema_id=change.table.schema_id
+    )
 
 
 def _add(
-    builder: _Builder, change: Change, heads: _Heads, bucket: int, batch: pa.RecordBatch, born: Ints, died: Ints
-) -> None:
+    builder: _Builder,
+    change: Change,
+    heads: _Heads,
+    bucket: int,
+    batch: pa.RecordBatch,
+    born: Ints,
+    died: Ints,
+    slots: Sequence[KeySlot] = (),
+) -> RowsPart:
     heads.sums[bucket] = moved(heads.sums[bucket], born, died)
     heads.rows[bucket] += len(born) - len(died)
     start = heads.next[bucket]
     heads.next[bucket] += batch.num_rows
-    at_end = heads.sums[bucket], heads.rows[bucket]
-    builder.frame.rows.append(RowsPart(change.table.uuid, bucket, start, batch, *at_end, change.table.schema_id))
+    part = RowsPart(
+        change.table.uuid,
+        bucket,
+        start,
+        batch,
+        heads.sums[bucket],
+        heads.rows[bucket],
+        change.table.schema_id,
+        slots,
+    )
+    builder.record.rows.append(part)
+    return part
 
 
 def _keyed(builder: _Builder, changes: list[Change], state: TableState, heads: _Heads, index: Index) -> None:
@@ -192,19 +210,18 @@ def _keyed_change(builder: _Builder, change: Change, found: FoundKeys, rows: Ass
     for bucket, first, last in runs(buckets):
         prev, kind = rows.prev[first:last], rows.change[first:last]
         born = rows.offset[first:last][kind != DELETE]
-        _add(builder, change, heads, bucket, stored.slice(first, last - first), born, prev[prev != ABSENT])
-        builder.frame.rows[-1].slots = entries.named(first, last)
-    counts = np.bincount(rows.change, minlength=3)
-    builder.results[id(change)] = [
-        change.table.name,
-        int(counts[INSERT]),
-        int(counts[UPDATE]),
-        int(counts[DELETE]),
-        missing,
-        change.table.schema_id,
-    ]
+        died, slots = prev[prev != ABSENT], entries.named(first, last)
+        _add(builder, change, heads, bucket, stored.slice(first, last - first), born, died, slots)
+    builder.results[id(change)] = _result(change.table, rows.change, not_found=missing)
     if len(keys):
         builder.keys.append((keys, entries.values))
+
+
+def _result(table: Table, kinds: npt.NDArray[np.int8], *, not_found: int) -> ChangeResult:
+    """The counts of stored records by their kind."""
+    counts = np.bincount(kinds, minlength=3)
+    inserted, updated, deleted = int(counts[INSERT]), int(counts[UPDATE]), int(counts[DELETE])
+    return ChangeResult(table.name, inserted, updated, deleted, not_found, table.schema_id)
 
 
 class _Merging:
@@ -213,7 +230,7 @@ class _Merging:
     def __init__(self, builder: _Builder, state: TableState, heads: _Heads) -> None:
         self._builder, self._state, self._table, self._heads = builder, state, state.table, heads
         self._remembers = state.table.merge.engine == "versioned"
-        self._old = OldRows(state, builder.frame.lsn, builder.frame.time_us, self._claim)
+        self._old = OldRows(state, builder.record.lsn, builder.record.time_us, self._claim)
 
     def _claim(self, nbytes: int) -> None:
         self._builder.old_bytes += nbytes
@@ -279,25 +296,14 @@ class _Merging:
         for bucket, first, last in runs(buckets):
             superseded = prev[first:last]
             born, died = offset[first:last][~deletes[first:last]], superseded[superseded != ABSENT]
-            _add(self._builder, change, self._heads, bucket, stored.slice(first, last - first), born, died)
-            part = self._builder.frame.rows[-1]
-            part.slots = entries.named(first, last)
-            self._old.add(part)
-        self._answer(change, made)
+            batch, slots = stored.slice(first, last - first), entries.named(first, last)
+            self._old.add(_add(self._builder, change, self._heads, bucket, batch, born, died, slots))
+        self._builder.results[id(change)] = replace(
+            _result(self._table, made.change, not_found=made.not_found),
+            ignored=made.ignored,
+            unchanged=made.unchanged,
+            folded=made.folded,
+        )
         if len(keys):
             self._builder.keys.append((keys, entries.values))
         return np.where(deletes, offset | FLAG if self._remembers else ABSENT, offset)
-
-    def _answer(self, change: Change, made: Merged) -> None:
-        counts = np.bincount(made.change, minlength=3)
-        result: list[Any] = [
-            self._table.name,
-            int(counts[INSERT]),
-            int(counts[UPDATE]),
-            int(counts[DELETE]),
-            made.not_found,
-            self._table.schema_id,
-        ]
-        if made.ignored or made.unchanged or made.folded:
-            result += [made.ignored, made.unchanged, made.folded]
-        self._builder.results[id(change)] = result

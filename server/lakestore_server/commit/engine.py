@@ -1,7 +1,7 @@
 """The commit loop: one thread that owns all state and makes every change to it.
 
-It drains what waits, makes it one commit, writes and syncs its frame, applies it, publishes the new view and
-answers. What a synced frame says has happened: whatever fails then, nobody is told "refused".
+It drains what waits, makes it one commit, writes and syncs its record, applies it, publishes the new view and
+answers. What a synced record says has happened: whatever fails then, nobody is told "refused".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit import recovery
 from lakestore_server.commit.build import Commit, Crowded, Refused, build
 from lakestore_server.commit.queue import CommitQueue, Operation, Task, Work
-from lakestore_server.commit.request import Answer, Request, renewed
+from lakestore_server.commit.request import Request, renewed
 from lakestore_server.commit.wakeups import Bells
 from lakestore_server.duties.checkpoint import Checkpointer, Checkpoints, Frozen
 from lakestore_server.duties.compaction import Compactions
@@ -29,7 +29,6 @@ from lakestore_server.duties.index_rebuild import Rebuilder
 from lakestore_server.duties.integrity import Integrity
 from lakestore_server.duties.scrub import Scrubber
 from lakestore_server.files import journal_file
-from lakestore_server.files.journal import Frame
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.crash_points import CrashPoint
@@ -38,6 +37,7 @@ from lakestore_server.host.histogram import COUNTS, Histogram
 from lakestore_server.index.collisions import KeyQuery, Probe
 from lakestore_server.index.entry import live, table_prefix
 from lakestore_server.index.overlay import Range
+from lakestore_server.state.commit_record import Answer, CommitRecord
 from lakestore_server.state.state import ProducerState, State, TableState, View
 
 log = logging.getLogger("lakestore.engine")
@@ -178,7 +178,7 @@ class Engine:
     def _is_journal_full(self, stretch: float = 1.0) -> bool:
         return self._journal.untrimmed_bytes >= self.limits.journal_bytes * stretch
 
-    def operate(self, plan: Callable[[State, Frame], None]) -> View:
+    def operate(self, plan: Callable[[State, CommitRecord], None]) -> View:
         """Run an operation to its end."""
         operation = Operation(plan)
         self.submit(operation)
@@ -379,7 +379,7 @@ class Engine:
             try:
                 room = self.limits.batch_memory_bytes
                 commit = build(group, view, self.index, view.lsn + 1, self._time_us(), room)
-                self._append(commit.frame)
+                self._append(commit.record)
             except Crowded as crowded:
                 if len(group) == 1:
                     group[0].answer.set_exception(crowded.error)
@@ -448,35 +448,35 @@ class Engine:
             answer = producer.answers.get(request.sequence)
             if answer is None:
                 raise Invalid(f"sequence {request.sequence} of producer {request.producer!r} is too old to answer")
-            return Answer(*answer)
+            return answer
         if request.sequence != last.get(request.producer, done) + 1:
             raise Invalid(f"sequence {request.sequence} of producer {request.producer!r} does not follow {done}")
         return None
 
     def _operate(self, operation: Operation) -> None:
         view = self._state.view
-        frame = Frame(view.lsn + 1, self._time_us())
+        record = CommitRecord(view.lsn + 1, self._time_us())
         try:
-            operation.plan(self._state, frame)
-            self._append(frame)
+            operation.plan(self._state, record)
+            self._append(record)
         except LakestoreError as error:
             operation.answer.set_exception(error)
             return
-        self._publish(Commit(frame, [], operation.keys))
+        self._publish(Commit(record, [], operation.keys))
         operation.answer.set_result(self._view)
 
-    def _append(self, frame: Frame) -> None:
+    def _append(self, record: CommitRecord) -> None:
         began = self._clock.monotonic()
-        self.totals.bytes += self._journal.append(frame)
+        self.totals.bytes += self._journal.append(record)
         seconds = self._clock.monotonic() - began
         self.totals.seconds += seconds
         self.totals.sync_seconds.add(seconds)
         self.totals.frames += 1
-        self.totals.rows += sum(part.batch.num_rows for part in frame.rows)
+        self.totals.rows += sum(part.batch.num_rows for part in record.rows)
 
     def _publish(self, commit: Commit) -> None:
         """Rows are in the tails before the index names them, and both are seen at once."""
-        view = self._state.apply(commit.frame)
+        view = self._state.apply(commit.record)
         self.index.make_room(commit.keys)
         with self.index.lock:
             for keys, offsets in commit.keys:
@@ -484,9 +484,9 @@ class Engine:
             self._view = view
         with self._changed:
             self._changed.notify_all()
-        frame = commit.frame
+        record = commit.record
         self.bells.ring(
-            [*(part.table for part in frame.rows), *frame.drop, *(entry[0] for entry in frame.subscriptions)]
+            [*(part.table for part in record.rows), *record.drop, *(change.name for change in record.subscriptions)]
         )
 
     def _maybe_checkpoint(self) -> None:

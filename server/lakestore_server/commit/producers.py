@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import fields
 
 import pyarrow as pa
 
@@ -15,10 +16,10 @@ from lakestore.errors import Internal, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.request import Answer, Request, change_of
-from lakestore_server.files.journal import Frame
+from lakestore_server.commit.request import Request, change_of
 from lakestore_server.host.permits import Permits
 from lakestore_server.read.positions import token_text
+from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, ProducerCommit
 from lakestore_server.state.state import State
 
 ANSWER_SECONDS = 60.0
@@ -26,18 +27,8 @@ IDLE_SECONDS = 1.0
 DECODING_COPIES = 3
 """What decoding takes of a request's bytes: the rows, cast, and in the order of their buckets."""
 
-_RESULT = (
-    "table",
-    "inserted",
-    "updated",
-    "deleted",
-    "not_found",
-    "schema_id",
-    "ignored",
-    "unchanged",
-    "folded",
-)
-"""What stands where in a result; older answers have fewer entries."""
+_COUNTS = tuple(field.name for field in fields(ChangeResult))
+"""The message has the same names."""
 
 _Waiting = tuple[Future[Answer] | LakestoreError, int]
 """Without the rows: a client that does not read its answers must not hold them."""
@@ -62,13 +53,13 @@ class Writes:
         check_name(request.producer, self._engine.limits)
         opened: list[tuple[int, int, str]] = []
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             known = state.producers.get(request.producer)
             epoch = known.epoch + 1 if known else 1
             if epoch > limits.EPOCH_MAX:
                 raise Invalid(f"producer {request.producer!r} has used up its epochs: take another name")
             opened.append((epoch, 0, known.progress if known else ""))
-            frame.producers.append([request.producer, epoch, 0, [], ""])
+            record.producers.append(ProducerCommit(request.producer, epoch))
 
         self._engine.operate(plan)
         epoch, sequence, progress = opened[0]
@@ -161,7 +152,7 @@ class Writes:
             answer = future.result(ANSWER_SECONDS)
         except TimeoutError as error:
             raise Unavailable("the commit was not answered in time: try again", applied="unknown") from error
-        results = [pb.ChangeResult(**dict(zip(_RESULT, result, strict=False))) for result in answer.results]
+        results = [pb.ChangeResult(**{name: getattr(result, name) for name in _COUNTS}) for result in answer.results]
         return pb.CommitAnswer(sequence=sequence, token=token_text(self._engine, answer.lsn), results=results)
 
 

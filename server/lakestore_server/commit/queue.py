@@ -18,8 +18,8 @@ import numpy.typing as npt
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
 from lakestore_server.commit.request import Request
-from lakestore_server.files.journal import Frame
 from lakestore_server.index.keys import IndexKeys
+from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State, View
 
 SMALL_BYTES_MAX = 64 << 10
@@ -32,20 +32,20 @@ TURNS_PASSED_MAX = 16
 
 @dataclass(slots=True)
 class Operation:
-    """A change that is no producer's: `plan` fills a frame from the state, or raises."""
+    """A change that is no producer's: `plan` fills a record from the state, or raises."""
 
-    plan: Callable[[State, Frame], None]
+    plan: Callable[[State, CommitRecord], None]
     answer: Future[View] = field(default_factory=Future)
     nbytes: int = 1024
     keys: list[tuple[IndexKeys, npt.NDArray[np.int64]]] = field(default_factory=list)
-    """Index entries to put once the frame is durable; `plan` fills them too."""
+    """Index entries to put once the record is durable; `plan` fills them too."""
     queued: float = 0.0
     """When, in monotonic seconds; set by the engine."""
 
 
 @dataclass(slots=True)
 class Task:
-    """Work that must run on the commit loop and writes no frame."""
+    """Work that must run on the commit loop and writes no record."""
 
     run: Callable[[], None]
     answer: Future[None] = field(default_factory=Future)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import pyarrow as pa
 
 from lakestore.errors import Conflict, Corrupt, Invalid, NewerFormat
 from lakestore.limits import DEFAULT, Limits
@@ -23,7 +22,7 @@ from lakestore.model.table import Table
 from lakestore_server.duties.checkpoint import SEGMENTS, remove_unnamed
 from lakestore_server.files import catalog_records, checkpoint, journal, journal_file, segment
 from lakestore_server.files import versions as formats
-from lakestore_server.files.journal import Frame, RawFrame, RowsPart
+from lakestore_server.files.journal import RawFrame
 from lakestore_server.files.journal_file import JournalWriter
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
@@ -33,8 +32,9 @@ from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
 from lakestore_server.state.bucket_log import CHANGE, DELETE
 from lakestore_server.state.commit_index import Position
+from lakestore_server.state.commit_record import RowsPart
 from lakestore_server.state.state import State, TableState, log_of
-from lakestore_server.state.table_versions import Versions, stored_schema
+from lakestore_server.state.table_versions import Versions
 
 log = logging.getLogger("lakestore.recovery")
 
@@ -140,10 +140,7 @@ class _Stored:
 
     lsn: int
     table: Table
-    batch: pa.RecordBatch
-    bucket: int
-    start: int
-    slots: list[list[int]]
+    part: RowsPart
 
 
 def _replay(folder: Path, disk: Disk, state: State) -> tuple[list[_Stored], int]:
@@ -189,40 +186,24 @@ def _copy_synced(folder: Path, disk: Disk, name: str, data: bytes) -> None:
 
 
 def _apply(raw: RawFrame, state: State, stored: list[_Stored]) -> None:
-    meta = raw.meta
-    frame = Frame(
-        raw.lsn,
-        meta["t"],
-        producers=meta.get("producers", []),
-        create=meta.get("create", []),
-        alter=meta.get("alter", []),
-        drop=meta.get("drop", []),
-        catalog=meta.get("catalog", []),
-        tierer=meta.get("tierer"),
-        starts=meta.get("starts", []),
-        subscriptions=meta.get("subscriptions", []),
-    )
-    slots: dict[int, list[list[int]]] = {}
-    for part, *entry in meta.get("slots", []):
-        slots.setdefault(part, []).append(entry)
-    for part, row in enumerate(meta.get("rows", [])):
-        schema_id = row[8] if len(row) > 8 else 0
-        table = state.view.tables[row[0]].versions.numbered(schema_id)
-        batch = raw.batch(row, stored_schema(table))
-        frame.rows.append(RowsPart(row[0], row[1], row[2], batch, row[6], row[7], schema_id))
+    versions = {rows.table: state.view.tables[rows.table].versions for rows in raw.rows()}
+    record = journal.decode(raw, lambda uuid, schema_id: versions[uuid].stored(schema_id))
+    for part in record.rows:
+        table = versions[part.table].numbered(part.schema_id)
         if table.keyed:
-            stored.append(_Stored(raw.lsn, table, batch, row[1], row[2], slots.get(part, [])))
-    state.apply(frame)
+            stored.append(_Stored(raw.lsn, table, part))
+    state.apply(record)
 
 
 def _entries(rows: _Stored) -> Entries:
     """Index entries of a stored batch."""
-    columns = [rows.batch.column(name) for name in rows.table.primary_key]
-    offsets = np.arange(rows.start, rows.start + rows.batch.num_rows, dtype=np.int64)
-    deletes = rows.batch.column(CHANGE).to_numpy() == DELETE
+    part = rows.part
+    columns = [part.batch.column(name) for name in rows.table.primary_key]
+    offsets = np.arange(part.start, part.end, dtype=np.int64)
+    deletes = part.batch.column(CHANGE).to_numpy() == DELETE
     known = encoded(columns, table_prefix(rows.table.number))
     remembers = rows.table.merge.engine == "versioned"
-    return replayed(known, offsets, deletes, rows.bucket, rows.slots, remembers=remembers)
+    return replayed(known, offsets, deletes, part.bucket, part.slots, remembers=remembers)
 
 
 def _load_index(index: Index, state: State, stored: list[_Stored], checkpoint_lsn: int) -> None:

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.permits import Claim
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
+from lakestore_server.state.commit_record import Answer
 from lakestore_server.state.state import View
 from lakestore_server.state.table_versions import Versions
 
@@ -65,16 +65,6 @@ class Request:
     def nbytes(self) -> int:
         """Weight in the queue."""
         return 1024 + sum(int(change.batch.nbytes) + change.keys.nbytes for change in self.changes)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A commit that happened."""
-
-    lsn: int
-    results: list[list[Any]]
-    """Per change: table name, inserted, updated, deleted, not found, schema version; ignored, unchanged and folded
-    where one of them is not zero."""
 
 
 def change_of(

@@ -25,13 +25,13 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.queue import Operation
 from lakestore_server.duties import expiry_bounds
 from lakestore_server.duties.expiry_bounds import BLOCK_ROWS, Due
-from lakestore_server.files.journal import Frame, RowsPart
 from lakestore_server.host.clock import Clock, JumpWatch
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded
 from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV
+from lakestore_server.state.commit_record import CommitRecord, RowsPart
 from lakestore_server.state.state import State, TableState
 from lakestore_server.state.table_versions import stored_schema
 
@@ -224,7 +224,7 @@ class _Round:
         asked = self._asked(rows)
         done: list[int] = []
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             held = state.view.by_uuid(self._table.uuid)
             if (held.table.ttl, held.table.schema_id) != (self._table.ttl, self._table.schema_id):
                 raise Conflict(f"table {self._table.name} was altered meanwhile")
@@ -232,7 +232,7 @@ class _Round:
             still = np.flatnonzero(found.values == rows.offsets)
             if len(still):
                 part, entries = _deletes(held, bucket, rows.take(still), found, still)
-                frame.rows.append(part)
+                record.rows.append(part)
                 operation.keys.append((entries.keys, entries.values))
             done.append(len(still))
 
@@ -277,8 +277,8 @@ def _deletes(held: TableState, bucket: int, rows: Found, found: FoundKeys, place
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     live_sum = moved(at.live_sum, _NONE, rows.offsets)
     entries = _entries(held, bucket, found.keys.take(places), found)
-    part = RowsPart(table.uuid, bucket, at.end, batch, live_sum, at.live_rows - count, table.schema_id)
-    part.slots = entries.named(0, count)
+    live_rows, slots = at.live_rows - count, entries.named(0, count)
+    part = RowsPart(table.uuid, bucket, at.end, batch, live_sum, live_rows, table.schema_id, slots)
     return part, entries
 
 

@@ -17,10 +17,10 @@ from lakestore.errors import Conflict, LakestoreError
 from lakestore_server.changes.shared.positions import needed
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
-from lakestore_server.files.journal import Frame
 from lakestore_server.host.clock import Clock, JumpWatch
 from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases
+from lakestore_server.state.commit_record import CommitRecord, LogStart
 from lakestore_server.state.state import State, TableState, View
 
 log = logging.getLogger("lakestore.model.retention")
@@ -167,7 +167,7 @@ class Retention:
         """Journal the new log starts. Reads that begin meanwhile are asked once more, on the commit loop."""
         raised: dict[str, tuple[int, ...]] = {}
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             for uuid in tables:
                 table = state.view.tables.get(uuid)
                 found = decide(table, now_us, self._holds(state.view, table)) if table else None
@@ -175,8 +175,8 @@ class Retention:
                     continue
                 if self._leases.raise_log_start(uuid, table.from_lsn(found.lsn).starts()):
                     raised[uuid] = table.starts()
-                    frame.starts.append([uuid, found.lsn])
-            if not frame.starts:
+                    record.starts.append(LogStart(uuid, found.lsn))
+            if not record.starts:
                 raise Conflict("a read has begun on what was to be dropped")
 
         try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lakestore.errors import Conflict, NotFound
-from lakestore_server.iceberg.ledger import (
+from lakestore_server.state.catalog_change import (
     CatalogChange,
     CatalogStep,
     DropNamespace,
@@ -16,9 +14,6 @@ from lakestore_server.iceberg.ledger import (
     SetPointer,
     TierRecord,
 )
-
-Namespaces = dict[str, Mapping[str, str]]
-Pointers = dict[tuple[str, str], Pointer]
 
 
 def tier_list(record: TierRecord) -> list[Any]:
@@ -66,58 +61,3 @@ def _decode_step(data: list[Any]) -> CatalogStep:
     if kind == "namespace":
         return SetNamespace(*rest)
     return DropNamespace(*rest)
-
-
-def check(change: CatalogChange, namespaces: Mapping[str, Any], pointers: Mapping[tuple[str, str], Pointer]) -> None:
-    """Refuse a change whose expectations are not met; nothing of it is written then."""
-    known = set(namespaces)
-    current: dict[tuple[str, str], str | None] = {}
-    for step in change.steps:
-        if isinstance(step, SetNamespace):
-            known.add(step.namespace)
-        elif isinstance(step, DropNamespace):
-            if any(namespace == step.namespace for namespace, _ in pointers):
-                raise Conflict(f"namespace {step.namespace} is not empty")
-            known.discard(step.namespace)
-        else:
-            if step.namespace not in known:
-                raise NotFound(f"there is no namespace {step.namespace}")
-            _check_pointer(step, current, pointers)
-
-
-def _check_pointer(
-    step: SetPointer | DropPointer,
-    current: dict[tuple[str, str], str | None],
-    pointers: Mapping[tuple[str, str], Pointer],
-) -> None:
-    key = (step.namespace, step.name)
-    here = pointers.get(key)
-    location = current.get(key, here.location if here else None)
-    if isinstance(step, DropPointer):
-        if location is None:
-            raise NotFound(f"there is no table {step.namespace}.{step.name}")
-        current[key] = None
-        return
-    if location != step.expected:
-        raise Conflict(f"table {step.namespace}.{step.name} was changed by another commit")
-    current[key] = step.pointer.location
-
-
-def apply(change: CatalogChange, namespaces: Namespaces, pointers: Pointers) -> None:
-    """Do what a checked change says."""
-    for step in change.steps:
-        if isinstance(step, SetNamespace):
-            namespaces[step.namespace] = step.properties
-        elif isinstance(step, DropNamespace):
-            namespaces.pop(step.namespace, None)
-        elif isinstance(step, DropPointer):
-            pointers.pop((step.namespace, step.name), None)
-        else:
-            pointers[step.namespace, step.name] = step.pointer
-
-
-def tier_changes(change: CatalogChange) -> Iterator[tuple[str, tuple[TierRecord, ...], frozenset[int]]]:
-    """(table uuid, records to add, snapshot ids to forget) of each step that has any."""
-    for step in change.steps:
-        if isinstance(step, SetPointer) and (step.tiers or step.forget):
-            yield step.pointer.uuid, step.tiers, frozenset(step.forget)

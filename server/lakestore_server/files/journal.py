@@ -12,16 +12,27 @@ subscriptions, slots [[part, row, slot, link]].
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
+from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import versions
+from lakestore_server.files import catalog_records, json_forms, versions
+from lakestore_server.state.commit_record import (
+    CommitRecord,
+    KeySlot,
+    LogStart,
+    ProducerCommit,
+    RowsPart,
+    SubscriptionChange,
+    TiererClaim,
+)
+from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDrop, SubscriptionMove
 
 MAGIC = 0x4C534A31
 FILE_MAGIC = 0x4C534A46
@@ -35,65 +46,25 @@ FILE_HEADER_BYTES = 64
 _PADDING = bytes(64)
 
 
-@dataclass(slots=True)
-class RowsPart:
-    """The rows that one commit adds to one bucket."""
-
-    table: str
-    bucket: int
-    start: int
-    batch: pa.RecordBatch
-    live_sum: int
-    """Of the bucket after these rows."""
-    live_rows: int
-    schema_id: int = 0
-    """The table's version that the batch is in."""
-    slots: list[list[int]] = field(default_factory=list)
-    """[row, slot, 1 if it leaves a link]: index entries that the keys alone do not tell."""
-
-
-@dataclass(slots=True)
-class Frame:
-    """One commit."""
-
-    lsn: int
-    time_us: int
-    rows: list[RowsPart] = field(default_factory=list)
-    producers: list[list[Any]] = field(default_factory=list)
-    """[id, epoch, sequence, answer results, progress]"""
-    create: list[dict[str, Any]] = field(default_factory=list)
-    alter: list[dict[str, Any]] = field(default_factory=list)
-    """Definitions that replace those of the same uuid."""
-    drop: list[str] = field(default_factory=list)
-    catalog: list[dict[str, Any]] = field(default_factory=list)
-    """Changes as `server.catalog_log` writes them."""
-    tierer: list[Any] | None = None
-    """[epoch, holder]"""
-    starts: list[list[Any]] = field(default_factory=list)
-    """[table uuid, LSN]: the table's commits up to there leave the log."""
-    subscriptions: list[list[Any]] = field(default_factory=list)
-    """Subscriptions as they are now; one with a name alone is dropped."""
-
-
 def file_header(salt: int) -> bytes:
     """What a journal file begins with; synced before the first frame is written."""
     header = _FILE.pack(FILE_MAGIC, VERSION, 0, salt)
     return (header + _CRC.pack(crc32c(header))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
-def encode(frame: Frame, salt: int) -> list[Any]:
-    """The frame as parts to write one after the other, into a file with that salt."""
+def encode(record: CommitRecord, salt: int) -> list[Any]:
+    """The record's frame as parts to write one after the other, into a file with that salt."""
     parts: list[Any] = []
     rows_meta: list[list[Any]] = []
     at = 0
-    for rows in frame.rows:
+    for rows in record.rows:
         buffer = rows.batch.serialize()
         about = [rows.table, rows.bucket, rows.start, rows.batch.num_rows, at, buffer.size]
         rows_meta.append([*about, rows.live_sum, rows.live_rows, rows.schema_id])
         parts += [buffer, _PADDING[: -buffer.size % 64]]
         at += buffer.size + -buffer.size % 64
-    meta = orjson.dumps(_meta(frame, rows_meta))
-    header = _HEADER.pack(MAGIC, VERSION, 0, frame.lsn, len(meta), at, salt)
+    meta = orjson.dumps(_meta(record, rows_meta))
+    header = _HEADER.pack(MAGIC, VERSION, 0, record.lsn, len(meta), at, salt)
     crc = crc32c(meta, crc32c(header))
     for part in parts:
         crc = crc32c(part, crc)
@@ -101,20 +72,67 @@ def encode(frame: Frame, salt: int) -> list[Any]:
     return [head, meta, _PADDING[: -len(meta) % 64], *parts]
 
 
-def _meta(frame: Frame, rows: list[list[Any]]) -> dict[str, Any]:
+def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
+    claim = record.tierer
     sections: dict[str, Any] = {
         "rows": rows,
-        "producers": frame.producers,
-        "create": frame.create,
-        "alter": frame.alter,
-        "drop": frame.drop,
-        "catalog": frame.catalog,
-        "tierer": frame.tierer,
-        "starts": frame.starts,
-        "subscriptions": frame.subscriptions,
-        "slots": [[at, *entry] for at, part in enumerate(frame.rows) for entry in part.slots],
+        "producers": [_producer_list(commit) for commit in record.producers],
+        "create": [table.as_dict() for table in record.create],
+        "alter": [table.as_dict() for table in record.alter],
+        "drop": record.drop,
+        "catalog": [catalog_records.encode(change) for change in record.catalog],
+        "tierer": None if claim is None else [claim.epoch, claim.holder],
+        "starts": [[start.table, start.lsn] for start in record.starts],
+        "subscriptions": [_subscription_list(change) for change in record.subscriptions],
+        "slots": [
+            [at, slot.row, slot.slot, int(slot.is_link)] for at, part in enumerate(record.rows) for slot in part.slots
+        ],
     }
-    return {"t": frame.time_us} | {name: section for name, section in sections.items() if section}
+    return {"t": record.time_us} | {name: section for name, section in sections.items() if section}
+
+
+def _producer_list(commit: ProducerCommit) -> list[Any]:
+    results = [json_forms.result_list(result) for result in commit.results]
+    return [commit.producer, commit.epoch, commit.sequence, results, commit.progress]
+
+
+def _subscription_list(change: SubscriptionChange) -> list[Any]:
+    """Told apart by their length: a dropped name alone, a name with its moved marks, or a whole subscription."""
+    if isinstance(change, SubscriptionDrop):
+        return [change.name]
+    if isinstance(change, SubscriptionMove):
+        marks = [[moved.table, moved.bucket, *json_forms.mark_list(moved.mark)] for moved in change.marks]
+        return [change.name, change.acked_us, marks]
+    return json_forms.subscription_list(change)
+
+
+def _subscription_of(data: Sequence[Any]) -> SubscriptionChange:
+    if len(data) == 1:
+        return SubscriptionDrop(data[0])
+    if len(data) == 3:
+        marks = (MovedMark(table, bucket, Mark(*mark)) for table, bucket, *mark in data[2])
+        return SubscriptionMove(data[0], data[1], tuple(marks))
+    return json_forms.subscription_of(data)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsHead:
+    """One entry of a frame's rows section: what the batch is of, and where its bytes lie in the frame's body."""
+
+    table: str
+    bucket: int
+    start: int
+    count: int
+    """How many rows."""
+    at: int
+    nbytes: int
+    live_sum: int
+    live_rows: int
+    schema_id: int = 0
+
+
+Schemas = Callable[[str, int], pa.Schema]
+"""(table uuid, schema version) to the schema of stored batches."""
 
 
 @dataclass(slots=True)
@@ -129,9 +147,66 @@ class RawFrame:
     version: int = VERSION
     salt: int = 0
 
-    def batch(self, row: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-        """The batch of one entry of `meta["rows"]`."""
-        return pa.ipc.read_record_batch(self.body.slice(row[4], row[5]), schema)
+    @property
+    def time_us(self) -> int:
+        """The commit's time."""
+        return int(self.meta["t"])
+
+    @property
+    def sections(self) -> list[str]:
+        """The names of the sections beside time and rows, sorted; among them those of other releases."""
+        return sorted(set(self.meta) - {"t", "rows"})
+
+    def rows(self) -> list[RowsHead]:
+        """The heads of the stored batches."""
+        return [RowsHead(*entry) for entry in self.meta.get("rows", [])]
+
+    def batch(self, rows: RowsHead, schema: pa.Schema) -> pa.RecordBatch:
+        """One of the stored batches."""
+        return pa.ipc.read_record_batch(self.body.slice(rows.at, rows.nbytes), schema)
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """The table definitions that the commit makes, as stored: another release may say them otherwise."""
+        return [*self.meta.get("create", ()), *self.meta.get("alter", ())]
+
+
+def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
+    """The record of a frame; `schemas` knows every table that has rows in it."""
+    meta = raw.meta
+    slots: dict[int, list[KeySlot]] = {}
+    for part, row, slot, link in meta.get("slots", []):
+        slots.setdefault(part, []).append(KeySlot(row, slot, bool(link)))
+    claim = meta.get("tierer")
+    return CommitRecord(
+        raw.lsn,
+        raw.time_us,
+        [_rows_part(raw, rows, schemas, slots.get(part, [])) for part, rows in enumerate(raw.rows())],
+        [_producer_commit(*data) for data in meta.get("producers", [])],
+        [Table.from_dict(data) for data in meta.get("create", [])],
+        [Table.from_dict(data) for data in meta.get("alter", [])],
+        meta.get("drop", []),
+        [catalog_records.decode(data) for data in meta.get("catalog", [])],
+        TiererClaim(*claim) if claim else None,
+        [LogStart(*data) for data in meta.get("starts", [])],
+        [_subscription_of(data) for data in meta.get("subscriptions", [])],
+    )
+
+
+def _rows_part(raw: RawFrame, rows: RowsHead, schemas: Schemas, slots: Sequence[KeySlot]) -> RowsPart:
+    return RowsPart(
+        rows.table,
+        rows.bucket,
+        rows.start,
+        raw.batch(rows, schemas(rows.table, rows.schema_id)),
+        rows.live_sum,
+        rows.live_rows,
+        rows.schema_id,
+        slots,
+    )
+
+
+def _producer_commit(producer: str, epoch: int, sequence: int, results: Sequence[Any], progress: str) -> ProducerCommit:
+    return ProducerCommit(producer, epoch, sequence, tuple(map(json_forms.result_of, results)), progress)
 
 
 @dataclass(frozen=True, slots=True)

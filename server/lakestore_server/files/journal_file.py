@@ -14,6 +14,7 @@ from lakestore.errors import Exhausted
 from lakestore_server.files import journal
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.state.commit_record import CommitRecord
 
 PREFIX = "journal-"
 
@@ -65,9 +66,9 @@ class JournalWriter:
         self._disk.reach(CrashPoint.ROLL_DURABLE)
         self._file, self._size, self.salt, self._name = file, size, salt, path.name
 
-    def append(self, frame: journal.Frame) -> int:
-        """Write and sync one frame; its bytes. `Exhausted` if it cannot be written: the file is as before."""
-        parts = journal.encode(frame, self.salt)
+    def append(self, record: CommitRecord) -> int:
+        """Write and sync one record; its bytes. `Exhausted` if it cannot be written: the file is as before."""
+        parts = journal.encode(record, self.salt)
         self._disk.reach(CrashPoint.JOURNAL_READY)
         try:
             written = self._file.write(parts)

@@ -17,18 +17,18 @@ from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 from lakestore.model.table import Table
 from lakestore_server.iceberg import gate, locations, metadata, our_tables, requirements
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty, NoSuchNamespace, NoSuchTable
-from lakestore_server.iceberg.ledger import (
+from lakestore_server.iceberg.ledger import Ledger
+from lakestore_server.iceberg.metadata_store import Store, Stored
+from lakestore_server.iceberg.schemas import Json
+from lakestore_server.state.catalog_change import (
     CatalogChange,
     CatalogStep,
     DropNamespace,
     DropPointer,
-    Ledger,
     Pointer,
     SetNamespace,
     SetPointer,
 )
-from lakestore_server.iceberg.metadata_store import Store, Stored
-from lakestore_server.iceberg.schemas import Json
 
 TIMELINE_PROPERTY = "lakestore.timeline"
 """Of our tables' metadata: the history that wrote it."""

@@ -16,8 +16,8 @@ from lakestore.errors import Fenced
 from lakestore.model.table import Table
 from lakestore_server.iceberg import locations, metadata, our_tables, schemas
 from lakestore_server.iceberg.errors import Forbidden
-from lakestore_server.iceberg.ledger import TierRecord
 from lakestore_server.iceberg.schemas import Json
+from lakestore_server.state.catalog_change import TierRecord
 
 TIER_TAG = "lakestore-tier"
 PIN_PREFIX = "lakestore-pin-"

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from lakestore.errors import Conflict, LakestoreError
 from lakestore.model.table import Table
 from lakestore_server.commit.engine import Engine
-from lakestore_server.files import catalog_records
-from lakestore_server.files.journal import Frame
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.iceberg.ledger import CatalogChange, Pointer, TierRecord
 from lakestore_server.read.leases import Leases
+from lakestore_server.state import catalog_change
+from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRecord
 from lakestore_server.state.commit_index import Position
+from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 
 
@@ -85,10 +85,10 @@ class JournalLedger:
         """Journal the change, or refuse it before anything is written."""
         retired: list[tuple[str, frozenset[int]]] = []
 
-        def plan(state: State, frame: Frame) -> None:
-            catalog_records.check(change, state.view.namespaces, state.view.pointers)
+        def plan(state: State, record: CommitRecord) -> None:
+            catalog_change.check(change, state.view.namespaces, state.view.pointers)
             self._check_still_true(change, state, retired)
-            frame.catalog.append(catalog_records.encode(change))
+            record.catalog.append(change)
 
         self._engine.reach(CrashPoint.CATALOG_READY)
         try:
@@ -102,7 +102,7 @@ class JournalLedger:
 
     def _check_still_true(self, change: CatalogChange, state: State, retired: list[tuple[str, frozenset[int]]]) -> None:
         """The gate judged by leases and epoch of a moment ago: a change they overtook is judged again."""
-        for uuid, added, forgotten in catalog_records.tier_changes(change):
+        for uuid, added, forgotten in catalog_change.tier_changes(change):
             known = state.view.tables.get(uuid)
             points = {tier.tier_point for tier in known.tiers.values()} if known else set()
             if any(tier.tier_point not in points and tier.epoch != state.view.tierer_epoch for tier in added):

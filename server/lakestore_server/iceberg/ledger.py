@@ -7,86 +7,10 @@ of pointers, durable when `commit` returns. Everything it answers is as of the l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from lakestore.model.table import Table
-
-
-@dataclass(frozen=True, slots=True)
-class Pointer:
-    """Where an Iceberg table's current metadata lies."""
-
-    location: str
-    """URI of metadata.json."""
-    uuid: str
-    """The Iceberg table's uuid. Of our own tables it is the Lakestore table's uuid."""
-
-
-@dataclass(frozen=True, slots=True)
-class TierRecord:
-    """A snapshot of main that holds a table's state exactly as of a tier point."""
-
-    snapshot_id: int
-    tier_point: tuple[int, ...]
-    """Per bucket, the offset below which everything is in the lake."""
-    live_sums: tuple[int, ...]
-    """Per bucket, the live sum at the tier point."""
-    lsn: int
-    """The commit at whose end the tier point lies."""
-    epoch: int
-    live_rows: int | None = None
-    """Rows that live at the tier point; None in a record written before this was kept."""
-    schema_id: int = 0
-    """The version of the table's definition that the snapshot has."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetPointer:
-    """Create (`expected` is None) or move one pointer; refused with Conflict if `expected` is not current."""
-
-    namespace: str
-    name: str
-    expected: str | None
-    pointer: Pointer
-    tiers: tuple[TierRecord, ...] = ()
-    """Tier records to add: a flush, or a replace that carries the last tier point to a new snapshot."""
-    forget: tuple[int, ...] = ()
-    """Snapshot ids that expired: their tier records go."""
-
-
-@dataclass(frozen=True, slots=True)
-class DropPointer:
-    """Remove one pointer."""
-
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetNamespace:
-    """Create a namespace or replace its properties."""
-
-    namespace: str
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class DropNamespace:
-    """Remove an empty namespace."""
-
-    namespace: str
-
-
-CatalogStep = SetPointer | DropPointer | SetNamespace | DropNamespace
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogChange:
-    """Steps that happen together or not at all."""
-
-    steps: tuple[CatalogStep, ...]
-    idempotency_key: str = ""
+from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRecord
 
 
 class Ledger(Protocol):

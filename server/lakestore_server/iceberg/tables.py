@@ -12,12 +12,12 @@ from lakestore.model import table as schema
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.files import catalog_records
-from lakestore_server.files.journal import Frame
 from lakestore_server.iceberg import our_tables
 from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.iceberg.ledger import CatalogChange, CatalogStep, DropPointer, SetNamespace
 from lakestore_server.read.positions import token_text
+from lakestore_server.state import catalog_change
+from lakestore_server.state.catalog_change import CatalogChange, CatalogStep, DropPointer, SetNamespace
+from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State, TableState
 
 
@@ -42,17 +42,17 @@ class Tables:
         step = self._catalog.create_own(table)
         made: list[Table] = []
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             if table.name in state.view.names:
                 raise Conflict(f"table {table.name} exists already")
             if len(state.view.tables) >= self._engine.limits.tables:
                 raise Invalid(f"the server has {self._engine.limits.tables} tables, its limit")
             made.append(replace(table, number=state.next_number))
-            frame.create.append(made[0].as_dict())
+            record.create.append(made[0])
             steps: list[CatalogStep] = [step]
             if table.namespace not in state.view.namespaces:
                 steps.insert(0, SetNamespace(table.namespace))
-            _catalog_step(state, frame, *steps)
+            _catalog_step(state, record, *steps)
 
         self._engine.operate(plan)
         return pb.TableInfo(definition=made[0].to_json())
@@ -62,11 +62,11 @@ class Tables:
         steps = evolution.from_json(request.alteration)
         made: list[Table] = []
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             held = state.view.named(request.table)
             made.append(self._altered(held, steps, request.schema_id))
             if made[0] != held.table:
-                frame.alter.append(made[0].as_dict())
+                record.alter.append(made[0])
 
         if request.check_only:
             made.append(self._altered(self._engine.view.named(request.table), steps, request.schema_id))
@@ -92,11 +92,11 @@ class Tables:
     def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
         """Drop a table with its lake table."""
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             table = state.view.named(request.table).table
-            frame.drop.append(table.uuid)
+            record.drop.append(table.uuid)
             if (table.namespace, table.short_name) in state.view.pointers:
-                _catalog_step(state, frame, DropPointer(table.namespace, table.short_name))
+                _catalog_step(state, record, DropPointer(table.namespace, table.short_name))
 
         view = self._engine.operate(plan)
         return pb.DropTableAnswer(token=token_text(self._engine, view.lsn))
@@ -124,7 +124,7 @@ def _read(definition: str) -> Table:
     return table
 
 
-def _catalog_step(state: State, frame: Frame, *steps: CatalogStep) -> None:
+def _catalog_step(state: State, record: CommitRecord, *steps: CatalogStep) -> None:
     change = CatalogChange(steps)
-    catalog_records.check(change, state.view.namespaces, state.view.pointers)
-    frame.catalog.append(catalog_records.encode(change))
+    catalog_change.check(change, state.view.namespaces, state.view.pointers)
+    record.catalog.append(change)

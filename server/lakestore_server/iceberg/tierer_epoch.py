@@ -6,8 +6,8 @@ from lakestore import limits
 from lakestore.errors import Fenced, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.files.journal import Frame
 from lakestore_server.host.clock import Clock
+from lakestore_server.state.commit_record import CommitRecord, TiererClaim
 from lakestore_server.state.state import State
 
 
@@ -24,7 +24,7 @@ class Tierer:
         seconds = request.seconds or limits.TIERER_SECONDS_DEFAULT
         epoch = [request.epoch]
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             held = state.view.tierer_epoch
             if request.epoch and request.epoch != held:
                 raise Fenced(f"tierer epoch {request.epoch} was taken over by {held}")
@@ -32,7 +32,7 @@ class Tierer:
                 if now < self._until and state.tierer_holder != request.holder:
                     raise Unavailable(f"{state.tierer_holder} is the tierer for {self._until - now:.0f} s more")
                 epoch[0] = held + 1
-            frame.tierer = [epoch[0], request.holder]
+            record.tierer = TiererClaim(epoch[0], request.holder)
 
         if request.epoch:
             self._renew(request.epoch)

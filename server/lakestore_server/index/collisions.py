@@ -17,6 +17,7 @@ import pyarrow as pa
 from lakestore.rows import keys
 from lakestore_server.index.entry import ABSENT, FLAG, OFFSET_BITS, OFFSET_MASK
 from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
+from lakestore_server.state.commit_record import KeySlot
 from lakestore_server.state.state import TableState
 
 Ints = npt.NDArray[np.int64]
@@ -86,14 +87,14 @@ class Entries:
             values[at] |= (np.broadcast_to(buckets, len(values))[at].astype(np.int64) + 1) << OFFSET_BITS
         return Entries(slotted, values)
 
-    def named(self, first: int, last: int) -> list[list[int]]:
-        """[row, slot, 1 for a link] of those in a range of rows that the journal must name for an exact replay."""
+    def named(self, first: int, last: int) -> list[KeySlot]:
+        """The slots of a range of rows that the journal must name for an exact replay."""
         part = self.keys.part(slice(first, last))
         named = []
         for row in hashed(part):
-            entry = [row, keys.slot_number(part.listed()[row]), int(self.values[first + row] >= FLAG)]
-            if entry[1:] != [0, 0]:
-                named.append(entry)
+            slot, is_link = keys.slot_number(part.listed()[row]), bool(self.values[first + row] >= FLAG)
+            if slot or is_link:
+                named.append(KeySlot(row, slot, is_link))
         return named
 
 
@@ -102,7 +103,7 @@ def replayed(
     offsets: Ints,
     deletes: npt.NDArray[np.bool_],
     bucket: int,
-    slots: Sequence[Sequence[int]],
+    slots: Sequence[KeySlot],
     *,
     remembers: bool = False,
 ) -> Entries:
@@ -110,9 +111,9 @@ def replayed(
     if not slots:
         return Entries.of(index_keys, offsets, deletes, bucket, remembers=remembers)
     slotted = list(index_keys.listed())
-    for row, number, _ in slots:
-        slotted[row] = keys.slot(slotted[row], number)
-    links = {slotted[row] for row, _, link in slots if link}
+    for named in slots:
+        slotted[named.row] = keys.slot(slotted[named.row], named.slot)
+    links = {slotted[named.row] for named in slots if named.is_link}
     return Entries.of(ByteKeys(slotted), offsets, deletes, bucket, links, remembers=remembers)
 
 

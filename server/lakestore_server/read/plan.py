@@ -9,11 +9,11 @@ from lakestore.model.columns import LAKE_TIMESTAMP
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.iceberg import foreign_history
-from lakestore_server.iceberg.ledger import TierRecord
 from lakestore_server.read import rows
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.positions import lsn_at, reached, token_text
 from lakestore_server.state.bucket_log import PREV
+from lakestore_server.state.catalog_change import TierRecord
 from lakestore_server.state.state import TableState, View
 
 AGAIN_SECONDS = 0.1

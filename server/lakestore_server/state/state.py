@@ -1,4 +1,4 @@
-"""Everything a checkpoint holds, and how a journal frame changes it.
+"""Everything a checkpoint holds, and how a journal record changes it.
 
 `State` is owned by the commit loop. `View` is what readers get: an immutable value as of one LSN.
 """
@@ -12,12 +12,13 @@ from typing import Any
 from lakestore.errors import NotFound
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
-from lakestore_server.files import catalog_records
-from lakestore_server.files.journal import Frame
-from lakestore_server.iceberg.ledger import CatalogChange, Pointer, TierRecord
+from lakestore_server.files.json_forms import result_list, result_of, subscription_list, subscription_of
+from lakestore_server.state import catalog_change
 from lakestore_server.state.bucket_log import BucketLog, Chunk, MemoryChunk
+from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRecord
 from lakestore_server.state.commit_index import CommitIndex, Position
-from lakestore_server.state.subscription import Subscription
+from lakestore_server.state.commit_record import Answer, CommitRecord, ProducerCommit, RowsPart, SubscriptionChange
+from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 from lakestore_server.state.table_versions import Versions, stored_schema
 
 
@@ -111,8 +112,8 @@ class ProducerState:
     epoch: int = 0
     last_sequence: int = 0
     progress: str = ""
-    answers: dict[int, list[Any]] = field(default_factory=dict)
-    """Sequence to [lsn, results]."""
+    answers: dict[int, Answer] = field(default_factory=dict)
+    """By sequence."""
 
 
 class State:
@@ -129,31 +130,31 @@ class State:
         self.tierer_holder = ""
         self.idempotency: dict[str, None] = {}
 
-    def apply(self, frame: Frame) -> View:
-        """The view after a frame. The same code runs at commit and at recovery."""
+    def apply(self, record: CommitRecord) -> View:
+        """The view after a record. The same code runs at commit and at recovery."""
         view = self.view
         tables, names = view.tables, view.names
         namespaces, pointers, epoch = view.namespaces, view.pointers, view.tierer_epoch
-        if frame.create or frame.alter or frame.drop:
-            tables, names = self._tables(frame)
-        if frame.rows:
+        if record.create or record.alter or record.drop:
+            tables, names = self._tables(record)
+        if record.rows:
             tables = dict(tables)
-            for part in frame.rows:
-                _add_rows(tables, part, frame)
-        if frame.catalog:
-            tables, namespaces, pointers = self._catalog(frame, tables)
-        for entry in frame.producers:
-            self._producer(frame.lsn, *entry)
-        if frame.tierer is not None:
-            epoch, self.tierer_holder = frame.tierer
-        if frame.starts:
+            for part in record.rows:
+                _add_rows(tables, part, record)
+        if record.catalog:
+            tables, namespaces, pointers = self._catalog(record, tables)
+        for commit in record.producers:
+            self._producer(record.lsn, commit)
+        if record.tierer is not None:
+            epoch, self.tierer_holder = record.tierer.epoch, record.tierer.holder
+        if record.starts:
             tables = dict(tables)
-            for uuid, lsn in frame.starts:
-                tables[uuid] = tables[uuid].from_lsn(lsn)
-        subscriptions = _subscribed(view.subscriptions, frame.subscriptions) if frame.subscriptions else None
+            for start in record.starts:
+                tables[start.table] = tables[start.table].from_lsn(start.lsn)
+        subscriptions = _subscribed(view.subscriptions, record.subscriptions) if record.subscriptions else None
         self.view = View(
-            frame.lsn,
-            frame.time_us,
+            record.lsn,
+            record.time_us,
             tables,
             names,
             namespaces,
@@ -163,28 +164,25 @@ class State:
         )
         return self.view
 
-    def _tables(self, frame: Frame) -> tuple[dict[str, TableState], dict[str, str]]:
+    def _tables(self, record: CommitRecord) -> tuple[dict[str, TableState], dict[str, str]]:
         tables, names = dict(self.view.tables), dict(self.view.names)
-        for data in frame.create:
-            table = Table.from_dict(data)
-            tables[table.uuid] = TableState.new(table, frame.lsn, frame.time_us)
+        for table in record.create:
+            tables[table.uuid] = TableState.new(table, record.lsn, record.time_us)
             names[table.name] = table.uuid
             self.next_number = max(self.next_number, table.number + 1)
-        for data in frame.alter:
-            table = Table.from_dict(data)
-            tables[table.uuid] = tables[table.uuid].altered(table, frame.lsn)
-        for uuid in frame.drop:
+        for table in record.alter:
+            tables[table.uuid] = tables[table.uuid].altered(table, record.lsn)
+        for uuid in record.drop:
             del names[tables.pop(uuid).table.name]
         return tables, names
 
     def _catalog(
-        self, frame: Frame, tables: Mapping[str, TableState]
+        self, record: CommitRecord, tables: Mapping[str, TableState]
     ) -> tuple[dict[str, TableState], dict[str, Mapping[str, str]], dict[tuple[str, str], Pointer]]:
         changed = dict(tables)
         namespaces, pointers = dict(self.view.namespaces), dict(self.view.pointers)
-        for data in frame.catalog:
-            change = catalog_records.decode(data)
-            catalog_records.apply(change, namespaces, pointers)
+        for change in record.catalog:
+            catalog_change.apply(change, namespaces, pointers)
             self._tiers(change, changed)
             if change.idempotency_key:
                 self.idempotency[change.idempotency_key] = None
@@ -194,23 +192,23 @@ class State:
 
     @staticmethod
     def _tiers(change: CatalogChange, tables: dict[str, TableState]) -> None:
-        for uuid, added, forgotten in catalog_records.tier_changes(change):
+        for uuid, added, forgotten in catalog_change.tier_changes(change):
             if uuid in tables:
                 tiers = {i: t for i, t in tables[uuid].tiers.items() if i not in forgotten}
                 tiers.update((record.snapshot_id, record) for record in added)
                 tables[uuid] = replace(tables[uuid], tiers=tiers)
 
-    def _producer(self, lsn: int, name: str, epoch: int, sequence: int, results: list[Any], progress: str) -> None:
-        state = self.producers.pop(name, None)
-        if state is None or epoch > state.epoch:
-            state = ProducerState(epoch, progress=state.progress if state else "")
-        self.producers[name] = state
-        if sequence:
-            state.last_sequence = sequence
-            state.answers[sequence] = [lsn, results]
-            state.answers.pop(sequence - self._limits.producer_answers, None)
-        if progress:
-            state.progress = progress
+    def _producer(self, lsn: int, commit: ProducerCommit) -> None:
+        state = self.producers.pop(commit.producer, None)
+        if state is None or commit.epoch > state.epoch:
+            state = ProducerState(commit.epoch, progress=state.progress if state else "")
+        self.producers[commit.producer] = state
+        if commit.sequence:
+            state.last_sequence = commit.sequence
+            state.answers[commit.sequence] = Answer(lsn, commit.results)
+            state.answers.pop(commit.sequence - self._limits.producer_answers, None)
+        if commit.progress:
+            state.progress = commit.progress
         if len(self.producers) > self._limits.producers:
             del self.producers[next(iter(self.producers))]
 
@@ -242,14 +240,20 @@ class State:
             "time_us": view.time_us,
             "next_number": self.next_number,
             "producers": [
-                [name, p.epoch, p.last_sequence, p.progress, [[s, a] for s, a in p.answers.items()]]
+                [
+                    name,
+                    p.epoch,
+                    p.last_sequence,
+                    p.progress,
+                    [[s, [a.lsn, [result_list(result) for result in a.results]]] for s, a in p.answers.items()],
+                ]
                 for name, p in self.producers.items()
             ],
             "tierer": [view.tierer_epoch, self.tierer_holder],
             "idempotency": list(self.idempotency),
             "namespaces": {name: dict(properties) for name, properties in view.namespaces.items()},
             "pointers": [[ns, name, p.location, p.uuid] for (ns, name), p in view.pointers.items()],
-            "subscriptions": [subscription.as_list() for subscription in view.subscriptions.values()],
+            "subscriptions": [subscription_list(held) for held in view.subscriptions.values()],
         }
 
     @staticmethod
@@ -259,7 +263,8 @@ class State:
         state.restored = data.get("restored")
         state.next_number = data["next_number"]
         for name, epoch, last, progress, answers in data["producers"]:
-            state.producers[name] = ProducerState(epoch, last, progress, {s: a for s, a in answers})
+            known = {s: Answer(lsn, tuple(map(result_of, results))) for s, (lsn, results) in answers}
+            state.producers[name] = ProducerState(epoch, last, progress, known)
         state.idempotency = dict.fromkeys(data["idempotency"])
         epoch, state.tierer_holder = data["tierer"]
         state.view = View(
@@ -270,30 +275,29 @@ class State:
             data["namespaces"],
             {(ns, name): Pointer(location, uuid) for ns, name, location, uuid in data["pointers"]},
             epoch,
-            {s.name: s for s in map(Subscription.from_list, data.get("subscriptions", []))},
+            {s.name: s for s in map(subscription_of, data.get("subscriptions", []))},
         )
         return state
 
 
-def _add_rows(tables: dict[str, TableState], part: Any, frame: Frame) -> None:
+def _add_rows(tables: dict[str, TableState], part: RowsPart, record: CommitRecord) -> None:
     state = tables[part.table]
     log = state.logs[part.bucket]
-    end = part.start + part.batch.num_rows
-    index = CommitIndex.one(frame.lsn, frame.time_us, end, part.live_sum, part.live_rows)
+    index = CommitIndex.one(record.lsn, record.time_us, part.end, part.live_sum, part.live_rows)
     chunk = MemoryChunk(part.start, part.batch, index, part.schema_id)
     tables[part.table] = state.with_log(part.bucket, log.append(chunk))
 
 
-def _subscribed(before: Mapping[str, Subscription], entries: list[list[Any]]) -> dict[str, Subscription]:
-    """Subscriptions with entries of a frame: a whole one, a name and its moved marks, or a dropped name alone."""
+def _subscribed(before: Mapping[str, Subscription], changes: Sequence[SubscriptionChange]) -> dict[str, Subscription]:
+    """The subscriptions after a record's changes."""
     after = dict(before)
-    for data in entries:
-        if len(data) == 1:
-            after.pop(data[0], None)
-        elif len(data) == 3:
-            after[data[0]] = after[data[0]].marked(*data[1:])
+    for change in changes:
+        if isinstance(change, SubscriptionDrop):
+            after.pop(change.name, None)
+        elif isinstance(change, SubscriptionMove):
+            after[change.name] = after[change.name].moved(change)
         else:
-            after[data[0]] = Subscription.from_list(data)
+            after[change.name] = change
     return after
 
 

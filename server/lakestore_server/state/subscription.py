@@ -6,7 +6,6 @@ One consumer alone has one position for all tables; consumers that share a subsc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lakestore.model.token import Place, Token
 
@@ -41,10 +40,6 @@ class Mark:
     def moved(self, session: int, end: int, cut: int) -> Mark:
         """The mark behind what a session has acknowledged."""
         return Mark(end, cut, session, self.since if self.by == session else self.offset)
-
-    def as_list(self) -> list[int]:
-        """The stored form."""
-        return [self.offset, self.cut, self.by, self.since]
 
 
 Marks = tuple[tuple[Mark, ...], ...]
@@ -89,23 +84,35 @@ class Subscription:
             return (self.lsn, 1, 0, 0, 0)
         return (self.lsn, 0, self.tables.index(self.place.table), self.place.bucket, self.place.offset)
 
-    def as_list(self) -> list[Any]:
-        """The stored form."""
-        place = [self.place.table, self.place.bucket, self.place.offset] if self.place else None
-        alone = [self.name, list(self.tables), self.lsn, place, self.epoch, self.acked_us]
-        marks = [[mark.as_list() for mark in table] for table in self.marks]
-        return [*alone, marks] if marks else alone
-
-    def marked(self, acked_us: int, moved: list[list[int]]) -> Subscription:
-        """A shared subscription with new marks: table's place, bucket, then the mark."""
+    def moved(self, move: SubscriptionMove) -> Subscription:
+        """A shared subscription with new marks."""
         marks = [list(table) for table in self.marks]
-        for table, bucket, *mark in moved:
-            marks[table][bucket] = Mark(*mark)
-        return replace(self, acked_us=acked_us, marks=tuple(map(tuple, marks)))
+        for new in move.marks:
+            marks[new.table][new.bucket] = new.mark
+        return replace(self, acked_us=move.acked_us, marks=tuple(map(tuple, marks)))
 
-    @staticmethod
-    def from_list(data: list[Any]) -> Subscription:
-        """The subscription that `as_list` wrote."""
-        name, tables, lsn, place, epoch, acked_us = data[:6]
-        marks = tuple(tuple(Mark(*mark) for mark in table) for table in data[6]) if len(data) > 6 else ()
-        return Subscription(name, tuple(tables), lsn, Place(*place) if place else None, epoch, acked_us, marks)
+
+@dataclass(frozen=True, slots=True)
+class MovedMark:
+    """A new mark of one bucket."""
+
+    table: int
+    """The table's place among those of the subscription."""
+    bucket: int
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionMove:
+    """New marks of a shared subscription; none when it is only noted that its consumers are there."""
+
+    name: str
+    acked_us: int
+    marks: tuple[MovedMark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionDrop:
+    """The end of a subscription."""
+
+    name: str

@@ -21,7 +21,8 @@ from lakestore.errors import Fenced, Invalid, PositionExpired, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.token import Part, Place, Token
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.state.subscription import NO_CUT, Mark, Subscription
+from lakestore_server.files.json_forms import subscription_list, subscription_of
+from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
 from tests.support.kept import DAY, SCHEMA, Kept
 from tests.support.log_tierer import LogTierer
 from tests.support.sharing import Consumer, buckets, values
@@ -346,10 +347,11 @@ def test_positions_of_all_kinds_are_written_and_read() -> None:
 
 def test_subscriptions_are_stored_as_before_unless_they_are_shared() -> None:
     old = ["billing", ["t"], 9, ["t", 1, 4], 2, 77]
-    assert Subscription.from_list(old).as_list() == old
+    assert subscription_list(subscription_of(old)) == old
     held = Subscription("billing", ("t",), 9, None, 2, 77, ((Mark(3), Mark(4, 9, 5, 1)),))
-    assert Subscription.from_list(held.as_list()) == held
-    assert held.marked(80, [[0, 0, 6, -1, 8, 3]]).marks == ((Mark(6, -1, 8, 3), Mark(4, 9, 5, 1)),)
+    assert subscription_of(subscription_list(held)) == held
+    move = SubscriptionMove("billing", 80, (MovedMark(0, 0, Mark(6, -1, 8, 3)),))
+    assert held.moved(move).marks == ((Mark(6, -1, 8, 3), Mark(4, 9, 5, 1)),)
 
 
 def test_tasks_of_an_event_loop_share_a_subscription(tmp_path: Path) -> None:

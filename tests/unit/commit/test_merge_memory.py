@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,7 +62,8 @@ def test_requests_that_together_would_merge_with_too_much_go_into_several_commit
     wait.set()
     holding.join()
     for request in requests[:-1]:
-        assert request.answer.result(30).results[0][:5] == [NAME, 0, 3, 0, 0]
+        (result,) = request.answer.result(30).results
+        assert astuple(result)[:5] == (NAME, 0, 3, 0, 0)
     with pytest.raises(Invalid):
         requests[-1].answer.result(30)
     assert 2 <= engine.totals.frames - frames <= 8

@@ -18,7 +18,7 @@ from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.iceberg.ledger import CatalogChange, SetPointer
+from lakestore_server.state.catalog_change import CatalogChange, SetPointer
 from tests.support.kept import DAY, SCHEMA, Kept
 from tests.support.log_tierer import LogTierer
 

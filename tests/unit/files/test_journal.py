@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import journal
-from lakestore_server.files.journal import Frame, RowsPart
+from lakestore_server.state.commit_record import CommitRecord, ProducerCommit, RowsPart
 
 SALT = 0x1122334455667788
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -24,7 +24,7 @@ HEAD = journal.file_header(SALT)
 def frame(lsn: int, rows: int, salt: int = SALT) -> bytes:
     batch = pa.record_batch([list(range(rows)), [f"row {i}" for i in range(rows)]], schema=SCHEMA)
     part = RowsPart("table", 3, 100, batch, 2**64 - 1, rows)
-    parts = journal.encode(Frame(lsn, 1_000 + lsn, [part], producers=[["p", 1, lsn, [], ""]]), salt)
+    parts = journal.encode(CommitRecord(lsn, 1_000 + lsn, [part], producers=[ProducerCommit("p", 1, lsn)]), salt)
     return b"".join(bytes(part) for part in parts)
 
 
@@ -34,10 +34,10 @@ def test_frames_are_read_back(counts: list[int]) -> None:
     found = list(journal.frames(data, "journal", last=True))
     assert [raw.lsn for raw in found] == list(range(1, len(counts) + 1))
     for raw, rows in zip(found, counts, strict=True):
-        (row,) = raw.meta["rows"]
-        assert row[:4] == ["table", 3, 100, rows]
-        assert row[6] == 2**64 - 1
-        assert raw.batch(row, SCHEMA).num_rows == rows
+        (head,) = raw.rows()
+        assert (head.table, head.bucket, head.start, head.count) == ("table", 3, 100, rows)
+        assert head.live_sum == 2**64 - 1
+        assert raw.batch(head, SCHEMA).num_rows == rows
 
 
 @given(st.integers(0, 10_000))
@@ -63,14 +63,14 @@ def test_a_flipped_bit_before_a_whole_frame_is_never_served(place: int, bit: int
     except Corrupt:
         return
     assert [raw.lsn for raw in found] == [1, 2]
-    (row,) = found[0].meta["rows"]
-    assert found[0].batch(row, SCHEMA).column(0).to_pylist() == list(range(10)), "only padding may change unseen"
+    (head,) = found[0].rows()
+    assert found[0].batch(head, SCHEMA).column(0).to_pylist() == list(range(10)), "only padding may change unseen"
 
 
 def carrying(lsn: int, inner: bytes) -> bytes:
     """A frame whose only row is these bytes."""
     batch = pa.record_batch([pa.array([inner])], names=["bytes"])
-    parts = journal.encode(Frame(lsn, 1, [RowsPart("table", 0, 0, batch, 0, 1)]), SALT)
+    parts = journal.encode(CommitRecord(lsn, 1, [RowsPart("table", 0, 0, batch, 0, 1)]), SALT)
     return b"".join(bytes(part) for part in parts)
 
 

@@ -11,8 +11,8 @@ from lakestore.errors import Conflict, Corrupt, Invalid, Unavailable
 from lakestore_server.iceberg import locations
 from lakestore_server.iceberg.catalog import Name, TableChange
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty, NoSuchTable
-from lakestore_server.iceberg.ledger import CatalogChange
 from lakestore_server.iceberg.metadata_store import LocalStorage, ObjectStorage, Storage, Store
+from lakestore_server.state.catalog_change import CatalogChange
 from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, world
 
 

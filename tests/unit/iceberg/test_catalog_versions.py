@@ -16,8 +16,8 @@ from lakestore_server.files import catalog_records
 from lakestore_server.iceberg import metadata, our_tables, schemas
 from lakestore_server.iceberg.catalog import Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NoSuchTable
-from lakestore_server.iceberg.ledger import TierRecord
 from lakestore_server.iceberg.schemas import Json
+from lakestore_server.state.catalog_change import TierRecord
 from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, tier, world
 
 TARGET = "write.target-file-size-bytes"

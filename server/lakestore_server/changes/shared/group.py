@@ -19,10 +19,10 @@ from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.changes.shared.members import Group, Order
 from lakestore_server.commit.engine import Engine
-from lakestore_server.files.journal import Frame
 from lakestore_server.host.clock import Clock
+from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State, View
-from lakestore_server.state.subscription import NO_CUT, Mark, Subscription
+from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
 
 Moves = Mapping[Bucket, tuple[int, Order]]
 """Bucket to grant and place."""
@@ -99,9 +99,9 @@ class Shared:
         if not moved and view.time_us - view.subscriptions[name].acked_us < self._ack_again_us:
             return late
 
-        def plan(state: State, frame: Frame) -> None:
+        def plan(state: State, record: CommitRecord) -> None:
             moved, late[:] = _moved(current(state.view, name), session, parts)
-            frame.subscriptions.append([name, frame.time_us, moved])
+            record.subscriptions.append(SubscriptionMove(name, record.time_us, tuple(moved)))
 
         self._engine.operate(plan)
         return late
@@ -249,8 +249,8 @@ def _checked(token: Token, held: Subscription, view: View) -> tuple[Part, ...]:
     return token.parts
 
 
-def _moved(held: Subscription, session: int, parts: Sequence[Part]) -> tuple[list[list[int]], list[Part]]:
-    """The marks that a session's parts move, as stored, and the parts behind which somebody else has moved one."""
+def _moved(held: Subscription, session: int, parts: Sequence[Part]) -> tuple[list[MovedMark], list[Part]]:
+    """The marks that a session's parts move, and the parts behind which somebody else has moved one."""
     moved, late = [], []
     for part in parts:
         mark = _mark(held, part)
@@ -258,5 +258,5 @@ def _moved(held: Subscription, session: int, parts: Sequence[Part]) -> tuple[lis
         if not mark.counts(session, part.begin):
             late.append(part)
         elif after.order() > mark.order() and after.cut in (NO_CUT, mark.cut):
-            moved.append([part.table, part.bucket, *after.as_list()])
+            moved.append(MovedMark(part.table, part.bucket, after))
     return moved, late

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore_server.arrays.grouping import Ints
-from lakestore_server.files.journal import RowsPart
 from lakestore_server.state.bucket_log import CHANGE, BucketLog, MemoryChunk, Needed, Shown
 from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.commit_record import RowsPart
 from lakestore_server.state.state import TableState
 
 Buckets = npt.NDArray[np.int32]
@@ -58,8 +58,7 @@ class OldRows:
         log = self._logs[bucket]
         if offset >= log.head:
             for part in self._parts[bucket]:
-                end = part.start + part.batch.num_rows
-                index = CommitIndex.one(self._lsn, self._time_us, end, part.live_sum, part.live_rows)
+                index = CommitIndex.one(self._lsn, self._time_us, part.end, part.live_sum, part.live_rows)
                 log = log.append(MemoryChunk(part.start, part.batch, index, part.schema_id))
             self._logs[bucket], self._parts[bucket] = log, []
         return log

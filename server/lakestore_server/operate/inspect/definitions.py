@@ -10,6 +10,7 @@ import pyarrow as pa
 from lakestore.errors import Corrupt, LakestoreError
 from lakestore.model.table import Table
 from lakestore_server.files import checkpoint
+from lakestore_server.files.journal import RawFrame
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.table_versions import stored_schema
 
@@ -38,9 +39,9 @@ class Definitions:
         table = Table.from_dict(definition)
         self._tables[table.uuid, table.schema_id] = table
 
-    def follow(self, meta: dict[str, Any]) -> None:
+    def follow(self, frame: RawFrame) -> None:
         """Take over the definitions that a frame makes."""
-        for definition in (*meta.get("create", ()), *meta.get("alter", ())):
+        for definition in frame.definitions():
             try:
                 self._add(definition)
             except (LakestoreError, KeyError, TypeError):

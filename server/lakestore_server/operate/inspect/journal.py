@@ -25,7 +25,7 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
     try:
         for frame in journal.frames(data, path.name, last=True):
             found.parts.append(_frame(frame, end))
-            known.follow(frame.meta)
+            known.follow(frame)
             if rows:
                 _rows(frame, known, found)
             end = frame.end
@@ -41,24 +41,23 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
 
 
 def _frame(frame: RawFrame, at: int) -> dict[str, Any]:
-    meta = frame.meta
-    parts = meta.get("rows", [])
+    parts = frame.rows()
     return {
         "at": at,
         "lsn": frame.lsn,
-        "time_us": meta["t"],
+        "time_us": frame.time_us,
         "bytes": frame.end - at,
         "crc": "ok",
-        "rows": sum(part[3] for part in parts),
-        "buckets": {f"{part[0]}/{part[1]}": f"{part[2]}..{part[2] + part[3]}" for part in parts},
-        "sections": sorted(set(meta) - {"t", "rows"}),
+        "rows": sum(part.count for part in parts),
+        "buckets": {f"{part.table}/{part.bucket}": f"{part.start}..{part.start + part.count}" for part in parts},
+        "sections": frame.sections,
     }
 
 
 def _rows(frame: RawFrame, known: Definitions, found: Found) -> None:
-    for part in frame.meta.get("rows", []):
-        where = f"lsn {frame.lsn}, table {part[0]}, bucket {part[1]}, offsets from {part[2]}"
-        schema = known.stored(part[0], part[8] if len(part) > 8 else 0)
+    for part in frame.rows():
+        where = f"lsn {frame.lsn}, table {part.table}, bucket {part.bucket}, offsets from {part.start}"
+        schema = known.stored(part.table, part.schema_id)
         if schema is None:
             found.unread.append(f"{where}: the table's definition is neither here nor in a checkpoint beside")
             continue

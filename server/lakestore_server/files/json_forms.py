@@ -1,0 +1,46 @@
+"""JSON forms of values that journal and checkpoint share: results of changes, subscriptions, marks.
+
+A form is a list, for a checkpoint holds many of them. Lists of older releases are shorter: what they lack is at its
+default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lakestore.model.token import Place
+from lakestore_server.state.commit_record import ChangeResult
+from lakestore_server.state.subscription import Mark, Subscription
+
+
+def result_list(result: ChangeResult) -> list[Any]:
+    """The stored form of a change's result; the last three counts only where one of them is not zero."""
+    counts = [result.table, result.inserted, result.updated, result.deleted, result.not_found, result.schema_id]
+    merged = [result.ignored, result.unchanged, result.folded]
+    return [*counts, *merged] if any(merged) else counts
+
+
+def result_of(data: Sequence[Any]) -> ChangeResult:
+    """The result that `result_list` wrote."""
+    return ChangeResult(*data)
+
+
+def mark_list(mark: Mark) -> list[int]:
+    """The stored form of a mark."""
+    return [mark.offset, mark.cut, mark.by, mark.since]
+
+
+def subscription_list(held: Subscription) -> list[Any]:
+    """The stored form of a subscription; marks only of a shared one."""
+    place = [held.place.table, held.place.bucket, held.place.offset] if held.place else None
+    alone = [held.name, list(held.tables), held.lsn, place, held.epoch, held.acked_us]
+    marks = [[mark_list(mark) for mark in table] for table in held.marks]
+    return [*alone, marks] if marks else alone
+
+
+def subscription_of(data: Sequence[Any]) -> Subscription:
+    """The subscription that `subscription_list` wrote."""
+    name, tables, lsn, place, epoch, acked_us = data[:6]
+    marks = tuple(tuple(Mark(*mark) for mark in table) for table in data[6]) if len(data) > 6 else ()
+    return Subscription(name, tuple(tables), lsn, Place(*place) if place else None, epoch, acked_us, marks)

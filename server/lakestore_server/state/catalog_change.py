@@ -1,0 +1,146 @@
+"""Changes of the Iceberg catalog as values, and their effect on namespaces, pointers and tier records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakestore.errors import Conflict, NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Where an Iceberg table's current metadata lies."""
+
+    location: str
+    """URI of metadata.json."""
+    uuid: str
+    """The Iceberg table's uuid. Of our own tables it is the Lakestore table's uuid."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierRecord:
+    """A snapshot of main that holds a table's state exactly as of a tier point."""
+
+    snapshot_id: int
+    tier_point: tuple[int, ...]
+    """Per bucket, the offset below which everything is in the lake."""
+    live_sums: tuple[int, ...]
+    """Per bucket, the live sum at the tier point."""
+    lsn: int
+    """The commit at whose end the tier point lies."""
+    epoch: int
+    live_rows: int | None = None
+    """Rows that live at the tier point; None in a record written before this was kept."""
+    schema_id: int = 0
+    """The version of the table's definition that the snapshot has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetPointer:
+    """Create (`expected` is None) or move one pointer; refused with Conflict if `expected` is not current."""
+
+    namespace: str
+    name: str
+    expected: str | None
+    pointer: Pointer
+    tiers: tuple[TierRecord, ...] = ()
+    """Tier records to add: a flush, or a replace that carries the last tier point to a new snapshot."""
+    forget: tuple[int, ...] = ()
+    """Snapshot ids that expired: their tier records go."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropPointer:
+    """Remove one pointer."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetNamespace:
+    """Create a namespace or replace its properties."""
+
+    namespace: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DropNamespace:
+    """Remove an empty namespace."""
+
+    namespace: str
+
+
+CatalogStep = SetPointer | DropPointer | SetNamespace | DropNamespace
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChange:
+    """Steps that happen together or not at all."""
+
+    steps: tuple[CatalogStep, ...]
+    idempotency_key: str = ""
+
+
+Namespaces = dict[str, Mapping[str, str]]
+
+
+Pointers = dict[tuple[str, str], Pointer]
+
+
+def check(change: CatalogChange, namespaces: Mapping[str, Any], pointers: Mapping[tuple[str, str], Pointer]) -> None:
+    """Refuse a change whose expectations are not met; nothing of it is written then."""
+    known = set(namespaces)
+    current: dict[tuple[str, str], str | None] = {}
+    for step in change.steps:
+        if isinstance(step, SetNamespace):
+            known.add(step.namespace)
+        elif isinstance(step, DropNamespace):
+            if any(namespace == step.namespace for namespace, _ in pointers):
+                raise Conflict(f"namespace {step.namespace} is not empty")
+            known.discard(step.namespace)
+        else:
+            if step.namespace not in known:
+                raise NotFound(f"there is no namespace {step.namespace}")
+            _check_pointer(step, current, pointers)
+
+
+def _check_pointer(
+    step: SetPointer | DropPointer,
+    current: dict[tuple[str, str], str | None],
+    pointers: Mapping[tuple[str, str], Pointer],
+) -> None:
+    key = (step.namespace, step.name)
+    here = pointers.get(key)
+    location = current.get(key, here.location if here else None)
+    if isinstance(step, DropPointer):
+        if location is None:
+            raise NotFound(f"there is no table {step.namespace}.{step.name}")
+        current[key] = None
+        return
+    if location != step.expected:
+        raise Conflict(f"table {step.namespace}.{step.name} was changed by another commit")
+    current[key] = step.pointer.location
+
+
+def apply(change: CatalogChange, namespaces: Namespaces, pointers: Pointers) -> None:
+    """Do what a checked change says."""
+    for step in change.steps:
+        if isinstance(step, SetNamespace):
+            namespaces[step.namespace] = step.properties
+        elif isinstance(step, DropNamespace):
+            namespaces.pop(step.namespace, None)
+        elif isinstance(step, DropPointer):
+            pointers.pop((step.namespace, step.name), None)
+        else:
+            pointers[step.namespace, step.name] = step.pointer
+
+
+def tier_changes(change: CatalogChange) -> Iterator[tuple[str, tuple[TierRecord, ...], frozenset[int]]]:
+    """(table uuid, records to add, snapshot ids to forget) of each step that has any."""
+    for step in change.steps:
+        if isinstance(step, SetPointer) and (step.tiers or step.forget):
+            yield step.pointer.uuid, step.tiers, frozenset(step.forget)

@@ -1,0 +1,134 @@
+"""A commit as a record: everything that one LSN changes, as values.
+
+`State.apply` is the meaning of a record, at commit and at recovery alike; `files/journal.py` is its bytes. A record is
+filled by the step that plans the commit, and never changed once it is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakestore.model.table import Table
+from lakestore_server.state.catalog_change import CatalogChange
+from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
+
+
+@dataclass(frozen=True, slots=True)
+class KeySlot:
+    """The index slot of one stored row whose key shares its hash with another key."""
+
+    row: int
+    """In the part's batch."""
+    slot: int
+    is_link: bool
+    """Whether a delete leaves a flagged entry, for a further slot is in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPart:
+    """The rows that one commit adds to one bucket."""
+
+    table: str
+    """The table's uuid."""
+    bucket: int
+    start: int
+    """Offset of the first row."""
+    batch: pa.RecordBatch
+    live_sum: int
+    """Of the bucket after these rows."""
+    live_rows: int
+    """Of the bucket after these rows."""
+    schema_id: int = 0
+    """The table's version that the batch is in."""
+    slots: Sequence[KeySlot] = ()
+    """Index entries that the keys alone do not tell."""
+
+    @property
+    def end(self) -> int:
+        """Offset after the last row."""
+        return self.start + int(self.batch.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """The counts that a client is told of one change. Each row sent is counted once."""
+
+    table: str
+    """The table's name."""
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    not_found: int = 0
+    schema_id: int = 0
+    """The version that the rows were stored in."""
+    ignored: int = 0
+    """By the merge engine, by the table's rule for deletes, or because the key is there."""
+    unchanged: int = 0
+    """Equal to the live row, where the table skips such rows."""
+    folded: int = 0
+    """Became one change with a later row of the same key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A producer's commit that happened; kept for retries."""
+
+    lsn: int
+    results: tuple[ChangeResult, ...]
+    """One for each change of the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerCommit:
+    """A producer's request in a commit, or its opening."""
+
+    producer: str
+    epoch: int
+    sequence: int = 0
+    """0: the producer was opened with a new epoch, and wrote nothing."""
+    results: tuple[ChangeResult, ...] = ()
+    progress: str = ""
+    """The producer's own note; empty leaves the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TiererClaim:
+    """A new tierer: every lower epoch is fenced from here on."""
+
+    epoch: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """A table's new log start: its commits up to an LSN leave the log."""
+
+    table: str
+    """The table's uuid."""
+    lsn: int
+
+
+SubscriptionChange = Subscription | SubscriptionMove | SubscriptionDrop
+"""A whole subscription as it is now, new marks of one, or the end of one."""
+
+
+@dataclass(slots=True)
+class CommitRecord:
+    """One commit."""
+
+    lsn: int
+    time_us: int
+    rows: list[RowsPart] = field(default_factory=list)
+    producers: list[ProducerCommit] = field(default_factory=list)
+    create: list[Table] = field(default_factory=list)
+    alter: list[Table] = field(default_factory=list)
+    """Definitions that replace those of the same uuid."""
+    drop: list[str] = field(default_factory=list)
+    """Uuids of tables."""
+    catalog: list[CatalogChange] = field(default_factory=list)
+    tierer: TiererClaim | None = None
+    starts: list[LogStart] = field(default_factory=list)
+    subscriptions: list[SubscriptionChange] = field(default_factory=list)
