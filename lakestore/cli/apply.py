@@ -13,7 +13,8 @@ from lakestore.cli import table_file
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import emit_json
 from lakestore.errors import Invalid
-from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, altered, to_json
+from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, to_json
+from lakestore.model.altered import altered
 from lakestore.model.columns import Column, LakeOptions
 from lakestore.model.merge_engines import UPSERT
 from lakestore.model.table import Table

@@ -17,7 +17,7 @@ from lakestore.cli import json_lines
 from lakestore.errors import Invalid
 from lakestore.model.table import Table
 from lakestore.model.types import optional
-from lakestore.rows.ipc import NAMING
+from lakestore.rows.user import NAMING
 from lakestore.union.lake_columns import recast
 
 _Piece = TypeVar("_Piece")

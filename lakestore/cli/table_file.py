@@ -25,14 +25,15 @@ from lakestore.evolution import (
     SetOptions,
     Step,
     WidenColumn,
-    altered,
     renames,
 )
-from lakestore.model import columns, yaml_problem
+from lakestore.model import columns
 from lakestore.model import table as schema
+from lakestore.model.altered import altered
 from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parsed as parse_merge
+from lakestore.model.settings import yaml_problem
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 
@@ -90,7 +91,7 @@ def parse(text: str, source: str) -> list[WantedTable]:
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise Invalid(f"{source} is not YAML: {yaml_problem.sentence(error)}") from error
+        raise Invalid(f"{source} is not YAML: {yaml_problem(error)}") from error
     if not isinstance(data, dict) or set(data) != {"tables"} or not isinstance(data["tables"], list):
         raise Invalid(f"{source} is not a list of tables under the one key 'tables'")
     tables = [_table(entry, source) for entry in data["tables"]]

@@ -22,7 +22,7 @@ from lakestore.evolution import (
 )
 from lakestore.model.table import Table
 from lakestore.model.types import type_name
-from lakestore.rows import ipc
+from lakestore.rows import user
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -77,16 +77,16 @@ def _added(name: str, kind: pa.DataType | pa.Field, default: Any, new_rows_only:
 
 def fitting(lake: Lake, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
     """A user's rows, and the version whose names they use: a name that is not known has the table looked at anew."""
-    data = ipc.readable_again(data)
-    batch = ipc.from_user(data, definition.schema)
+    data = user.readable_again(data)
+    batch = user.from_user(data, definition.schema)
     if {column.name for column in definition.columns}.issuperset(batch.schema.names):
         return definition, batch
     newest = lake.table(definition.name).definition
     if newest == definition:
         return definition, batch
-    return newest, ipc.from_user(data, newest.schema)
+    return newest, user.from_user(data, newest.schema)
 
 
 def fitting_parts(lake: Lake, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
     """As `fitting`, in parts that name the same columns where the merge engine asks for it."""
-    return [fitting(lake, definition, part) for part in ipc.by_columns(data, definition)]
+    return [fitting(lake, definition, part) for part in user.by_columns(data, definition)]

@@ -20,7 +20,7 @@ from lakestore.errors import Fenced, Internal, Invalid, LakestoreError, error_of
 from lakestore.model import times
 from lakestore.model.columns import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.token import Place, Token
-from lakestore.rows import condition as where
+from lakestore.rows import condition_text
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
@@ -181,7 +181,7 @@ class ChangeStream:
             asked = self._request.columns
             named = [name for name in asked if name not in SYSTEM_TYPES]
             names = [*LAKE_COLUMNS, *(scan.table.selected(named) if named or not asked else [])]
-            condition = where.parse(self._request.where, scan.table) if self._request.where else None
+            condition = condition_text.parse(self._request.where, scan.table) if self._request.where else None
             held: pa.RecordBatch | None = None
             for batch in arrow.execute(cut, scan, names, condition):
                 rows = _behind(batch, token)

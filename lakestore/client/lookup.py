@@ -10,7 +10,7 @@ import pyarrow as pa
 from lakestore.errors import PositionExpired
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
-from lakestore.rows import ipc
+from lakestore.rows import ipc, user
 from lakestore.v1 import lakestore_pb2 as pb
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def lookup(
     lake: Lake, definition: Definition, keys: Any, columns: Sequence[str] | None = None, at: At | None = None
 ) -> pa.Table:
     """The rows of keys, or of leading parts of keys, in their order."""
-    wanted = _keys_of(ipc.from_user(keys, definition.schema), definition)
+    wanted = _keys_of(user.from_user(keys, definition.schema), definition)
     if not wanted.num_rows:
         return definition.read_schema(list(columns or ())).empty_table()
     position = "" if at is None else position_text(at)

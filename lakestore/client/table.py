@@ -16,7 +16,7 @@ from lakestore.client.writer import Writer, change
 from lakestore.evolution import Step
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
-from lakestore.rows import ipc
+from lakestore.rows import user
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -87,7 +87,7 @@ class Table:
         Of several clients that insert one key at once exactly one does, and all are given its row. `last_result` counts
         inserted and ignored ones.
         """
-        data = ipc.readable_again(data)
+        data = user.readable_again(data)
         version, batch = fitting(self._lake, self.definition, data)
         token = self._write(pb.INSERT, data)
         return lookups.lookup(self._lake, version, batch, at=token)

@@ -22,7 +22,7 @@ from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import rpc
+from lakestore.wire import errors, rpc
 from lakestore.wire.grpc import grpc
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _error_of(error: grpc.RpcError, method: rpc.Method, release: str, address: s
             f" {rpc.SINCE.get(method.name, 1)}: run the server with release {RELEASE} or newer"
         )
     metadata = dict(call.trailing_metadata() or ())
-    return rpc.unpack_error(metadata, code, call.details() or "", reads=method.reads, address=address)
+    return errors.unpack_error(metadata, code, call.details() or "", reads=method.reads, address=address)
 
 
 class GrpcTransport:

@@ -21,7 +21,7 @@ from lakestore.client.retry import Backoff, seconds_left
 from lakestore.client.transport import PROCESS, Transport
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, error_of
 from lakestore.model.table import Table
-from lakestore.rows import ipc
+from lakestore.rows import ipc, user
 from lakestore.v1 import lakestore_pb2 as pb
 
 IN_FLIGHT_MAX = 16
@@ -97,7 +97,7 @@ class Writer:
 
     def _put(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str) -> None:
         PROCESS.check()
-        batches = [ipc.from_user(part, self._table.schema) for part in ipc.by_columns(data, self._table)]
+        batches = [user.from_user(part, self._table.schema) for part in user.by_columns(data, self._table)]
         pending = _Pending(kind, batches, progress)
         with self._state:
             room = self._state.wait_for(lambda: self._has_room(pending.nbytes), seconds_left(PUT_SECONDS))

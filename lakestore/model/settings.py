@@ -24,7 +24,6 @@ from typing import Any, Generic, TypeVar
 import yaml
 
 from lakestore.errors import Invalid
-from lakestore.model import yaml_problem
 
 PREFIX = "LAKESTORE_"
 NOT_SETTINGS = frozenset(
@@ -262,7 +261,7 @@ def _in_file(file: str, text: str, known: Mapping[str, Option]) -> Iterator[tupl
     try:
         found = yaml.load(text, _Loader) or {}  # noqa: S506 (it is the safe loader, less double keys)
     except yaml.YAMLError as error:
-        raise Invalid(f"{file} is not YAML: {yaml_problem.sentence(error)}") from error
+        raise Invalid(f"{file} is not YAML: {yaml_problem(error)}") from error
     if not isinstance(found, dict):
         raise Invalid(f"{file} must hold 'name: value' lines, such as data: ./lake")
     yield from _flat(file, found, "", known)
@@ -284,6 +283,14 @@ def _flat(file: str, found: Mapping[Any, Any], prefix: str, known: Mapping[str, 
 def _hint(name: str, known: Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(name, known, 1)
     return f": did you mean {close[0]}?" if close else ": `lakestore serve --print-config` lists all"
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """Line and problem of a YAML text, in one sentence, without the parser's drawing of the place."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return where + " ".join(str(problem).split())
 
 
 class _Loader(yaml.SafeLoader):

@@ -1,14 +1,13 @@
-"""Arrow rows as they come in from users and off the wire.
+"""Arrow rows as messages: encoded, decoded, and brought to a table's columns.
 
-What comes from outside is not trusted: decoded rows are fully validated before anything touches them, and
+Bytes from outside are not trusted: decoded rows are fully validated before anything touches them, and
 cast to the table's types losslessly or refused with the column, the row and the rule.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import google_crc32c
@@ -20,12 +19,8 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import Column
 from lakestore.model.projection import filled
 from lakestore.model.table import Table
-from lakestore.rows import python
-from lakestore.rows.arrow_message import has_compressed, is_compressed
 from lakestore.rows.casting import Cast
 
-NAMING = ("partial", "versioned", "aggregate")
-"""Merge engines for which it matters what columns rows name."""
 SMALL_BYTES_MAX = 64 << 10
 """Of a stream that is read without a reader, as far as its schema was seen before."""
 SCHEMA_BYTES_MAX, SCHEMAS_KEPT = 4 << 10, 512
@@ -34,6 +29,10 @@ _CONTINUES = 0xFFFFFFFF
 _STREAM_END = _FRAME.pack(_CONTINUES, 0)
 _KNOWN: dict[bytes, pa.Schema] = {}
 """Schema messages that were read before."""
+_HEADER_TYPE, _HEADER = 1, 2
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_DICTIONARY_DATA, _COMPRESSION = 1, 3
+"""Fields of the flatbuffer that a message's metadata is, verified by Arrow when the message is read."""
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -58,7 +57,7 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
         known = _decoded_as_before(data, limits)
         if known is not None:
             return known
-        if has_compressed(data):
+        if _has_compressed(data):
             raise Invalid("the rows are compressed: send Arrow IPC without compression")
         with pa.ipc.open_stream(data) as reader:
             schema = reader.schema
@@ -103,7 +102,7 @@ def _decoded_as_before(data: bytes, limits: Limits) -> pa.RecordBatch | None:
         return None
     message = pa.ipc.read_message(pa.py_buffer(data)[at:])
     end = at + _FRAME.size + size + (message.body.size if message.body else 0)
-    if message.type != "record batch" or data[end:] != _STREAM_END or is_compressed(bytes(message.metadata)):
+    if message.type != "record batch" or data[end:] != _STREAM_END or _is_compressed(bytes(message.metadata)):
         return None
     batch = pa.ipc.read_record_batch(message, schema)
     if batch.num_rows > limits.batch_rows or batch.get_total_buffer_size() > limits.batch_memory_bytes:
@@ -140,51 +139,6 @@ def decode_trusted(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
         raise Corrupt("rows were damaged on their way: read again")
     with pa.ipc.open_stream(data) as reader:
         return list(reader)
-
-
-def readable_again(rows: Any) -> Any:
-    """What users hand in, as something that is not used up when it is read: a stream of batches becomes a table."""
-    is_stream = hasattr(rows, "__arrow_c_stream__") and not hasattr(rows, "to_arrow") and not hasattr(rows, "columns")
-    return pa.table(rows) if is_stream else rows
-
-
-def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """What users hand in, as one Arrow batch: Table, RecordBatch, pandas, polars or a list of dicts."""
-    if isinstance(rows, pa.RecordBatch):
-        return rows
-    if isinstance(rows, dict):
-        rows = [rows]
-    if isinstance(rows, pa.Table):
-        table = rows
-    elif isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
-        table = python.of_dicts(rows, schema)
-    elif hasattr(rows, "to_arrow"):
-        table = rows.to_arrow()
-    elif hasattr(rows, "columns") and hasattr(rows, "index"):
-        table = python.of_pandas(rows, schema)
-    elif hasattr(rows, "__arrow_c_stream__"):
-        table = pa.table(rows)
-    else:
-        raise Invalid(f"rows of type {type(rows).__name__} are not a table, batch, data frame or list of dicts")
-    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-def by_columns(rows: Any, table: Table) -> list[Any]:
-    """What users hand in, in parts, in order, whose rows name the same columns.
-
-    Only where a column that a row does not name is another thing than a null: dicts for the engines that leave it be.
-    """
-    several = isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)) and len(rows) > 1
-    if not several or table.merge.engine not in NAMING or not all(isinstance(row, Mapping) for row in rows):
-        return [rows]
-    keys = [tuple(str(row.get(name)) for name in table.primary_key) for row in rows]
-    if len(set(keys)) < len(keys):  # changes of one key stay in their order
-        return [list(part) for _, part in groupby(rows, key=frozenset)]
-    parts: dict[frozenset[str], list[Any]] = {}
-    for row in rows:
-        parts.setdefault(frozenset(row), []).append(row)
-    return list(parts.values())
 
 
 def conform(
@@ -231,3 +185,42 @@ def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, cast: C
         row = pc.index(pc.is_null(column), True).as_py()
         raise Invalid(f"table {table.name}: required column {field.name!r} is null in row {row}")
     return column
+
+
+def _has_compressed(data: bytes) -> bool:
+    """Whether any message of an IPC stream is compressed: six kilobytes of zstd can unfold to 200 MB, so rows from
+    outside come uncompressed.
+    """
+    reader = pa.ipc.MessageReader.open_stream(data)
+    try:
+        return any(_is_compressed(bytes(message.metadata)) for message in reader)
+    except struct.error as error:
+        raise pa.ArrowInvalid(f"a message's metadata is damaged: {error}") from error
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether a message is compressed, by its metadata."""
+    root = struct.unpack_from("<I", metadata)[0]
+    place = _field(metadata, root, _HEADER_TYPE)
+    kind = metadata[place] if place else 0
+    header = _table(metadata, root, _HEADER)
+    if kind == _DICTIONARY_BATCH:
+        header = _table(metadata, header, _DICTIONARY_DATA)
+    elif kind != _RECORD_BATCH:
+        return False
+    return _field(metadata, header, _COMPRESSION) != 0
+
+
+def _field(metadata: bytes, table: int, number: int) -> int:
+    """The place of a field of a flatbuffer table; 0 when it is absent."""
+    vtable = table - int(struct.unpack_from("<i", metadata, table)[0])
+    size = struct.unpack_from("<H", metadata, vtable)[0]
+    at = 4 + 2 * number
+    offset = int(struct.unpack_from("<H", metadata, vtable + at)[0]) if at < size else 0
+    return table + offset if offset else 0
+
+
+def _table(metadata: bytes, table: int, number: int) -> int:
+    """The place of the table that a field points to."""
+    place = _field(metadata, table, number)
+    return place + int(struct.unpack_from("<I", metadata, place)[0])

@@ -20,7 +20,6 @@ import xxhash
 
 from lakestore.errors import Invalid
 from lakestore.limits import WIDEST
-from lakestore.rows import few_keys
 
 INDEX_KEY_BYTES_MAX = 511
 NUMBER_BYTES_MAX = 8
@@ -59,11 +58,20 @@ _NUMBERS: dict[int, _Number] = {kind.id: _Number.of(kind) for kind in _INTEGERS}
     pa.time64("us").id: _Number.of(pa.int64()),
 }
 """By the id of a type."""
+FEW_ROWS_MAX = 4
+"""Rows up to which keys are made row by row: for a single look-up arrays cost more than what they save."""
+_SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_FEW_INTEGERS = {kind.id: (kind.bit_width // 8, 1 << (kind.bit_width - 1)) for kind in _SIGNED} | {
+    kind.id: (kind.bit_width // 8, 0) for kind in _UNSIGNED
+}
+"""Type to (bytes, what is added so that the order of bytes is that of values)."""
+_TEXTS = (pa.string().id, pa.binary().id)
 
 
 def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
     """Each row's key as the index takes it: prefix, then the encoded parts."""
-    few = few_keys.whole(columns)
+    few = _few(columns)
     if few is not None and all(len(key) <= min(WHOLE_BYTES_MAX - len(prefix), bytes_max) for key in few):
         return [prefix + key for key in few]
     full = fixed(columns, prefix)
@@ -145,7 +153,7 @@ def buckets(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int32]:
     """The bucket of each row by its bucket key."""
     if count == 1:
         return np.zeros(len(columns[0]), dtype=np.int32)
-    few = few_keys.whole(columns)
+    few = _few(columns)
     matrix = _matrix(columns) if few is None else None
     if matrix is not None:
         hashes = murmur3(matrix)
@@ -166,6 +174,25 @@ def whole(columns: Sequence[pa.Array]) -> list[bytes]:
     """Each row's key in full, of any length and in key order: what tells keys of one hash apart."""
     matrix = _matrix(columns)
     return _bytes_of(_joined(columns)) if matrix is None else _rows_of(matrix)
+
+
+def _few(columns: Sequence[pa.Array]) -> list[bytes] | None:
+    """Each row's key in full, as arrays would make the bytes; None for more rows, and for types that are not common."""
+    if len(columns[0]) > FEW_ROWS_MAX:
+        return None
+    keys = [b""] * len(columns[0])
+    for number, column in enumerate(columns, 1):
+        kind = column.type.id
+        integer = _FEW_INTEGERS.get(kind)
+        if column.null_count or (integer is None and kind not in _TEXTS):
+            return None
+        for row, value in enumerate(column.to_pylist()):
+            if integer is not None:
+                keys[row] += (value + integer[1]).to_bytes(integer[0], "big")
+                continue
+            raw = value.encode() if isinstance(value, str) else value
+            keys[row] += raw if number == len(columns) else raw.replace(b"\0", b"\0\xff") + b"\0\0"
+    return keys
 
 
 def is_hashed(key: bytes) -> bool:

@@ -30,7 +30,7 @@ from lakestore.errors import Corrupt, Invalid, PlanExpired
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.projection import filled
 from lakestore.model.table import Table
-from lakestore.rows.condition import AllOf, RowFilter, Skip, Test
+from lakestore.rows.condition import AllOf, Comparison, RowFilter, Skip
 from lakestore.rows.offsets import OffsetSet, OffsetsFrom
 from lakestore.union.lake_columns import declared, id_of
 from lakestore.union.plan import TableScan
@@ -95,7 +95,7 @@ def _named(path: str) -> Iterator[None]:
 
 def _iceberg(skip: Skip, table: Table, schema: Schema) -> ice.BooleanExpression | None:
     """The condition for PyIceberg's pruning, or None where it knows nothing."""
-    if isinstance(skip, Test):
+    if isinstance(skip, Comparison):
         return _iceberg_test(skip, table, schema)
     parts = [_iceberg(part, table, schema) for part in skip.parts]
     known = [part for part in parts if part is not None]
@@ -125,7 +125,7 @@ _COMPARISONS: dict[str, Any] = {
 }
 
 
-def _iceberg_test(test: Test, table: Table, schema: Schema) -> ice.BooleanExpression | None:
+def _iceberg_test(test: Comparison, table: Table, schema: Schema) -> ice.BooleanExpression | None:
     column = table.column(test.column)
     name = schema.find_column_name(column.id)
     if name is None or column.type in ("binary", "bool", "time") or column.type.startswith("fixed"):

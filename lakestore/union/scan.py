@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.model.token import Token
-from lakestore.rows import condition as where
+from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
 from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut, Source, opened
@@ -87,7 +87,7 @@ class Scan:
         with opened(self._source, [self._table], self._at) as cut:
             scan = cut.plan.scan(self._table)
             columns = arrow.schema(scan.table, self._columns).names
-            condition = None if self._where is None else where.parse(self._where, scan.table)
+            condition = None if self._where is None else condition_text.parse(self._where, scan.table)
             yield cut, scan, columns, condition
 
 

@@ -24,7 +24,7 @@ from lakestore.client.transport import PROCESS
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import rpc
+from lakestore.wire import errors, rpc
 from lakestore_server.edge import grpc as grpc_server
 from lakestore_server.main import Server
 from lakestore_server.operate.status import StatusVerbs
@@ -364,4 +364,4 @@ def test_a_client_of_the_previous_protocol_still_works(process: ServerProcess) -
         with pytest.raises(grpc.RpcError) as refused:
             call("Commit", pb.CommitRequest(producer="p", sequence=2), pb.CommitAnswer)
         ended: Any = refused.value
-        assert dict(ended.trailing_metadata())[rpc.ERROR_KEY].startswith(b'["Invalid", ')
+        assert dict(ended.trailing_metadata())[errors.ERROR_KEY].startswith(b'["Invalid", ')

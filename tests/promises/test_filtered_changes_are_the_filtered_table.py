@@ -15,7 +15,7 @@ import lakestore as ls
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
 from lakestore.model.columns import Column
-from lakestore.rows.condition import CHARS_MAX
+from lakestore.rows.condition_text import CHARS_MAX
 from lakestore_server.changes.filter import CHARS_KEPT, Parsed
 from tests.support.folding import Fold, values
 

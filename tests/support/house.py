@@ -22,7 +22,6 @@ ORDER: dict[str, int] = {
     "lakestore.v1": 0,
     "lakestore.model": 1,
     "lakestore.wire": 1,
-    "lakestore.evolution": 2,
     "lakestore.rows": 3,
     "lakestore.union": 4,
     "lakestore.client": 5,
@@ -53,11 +52,12 @@ ORDER: dict[str, int] = {
 FACE = ("lakestore", "lakestore.aio", "lakestore.spark")
 PARTS = {
     "lakestore.limits": "lakestore.model",
+    "lakestore.evolution": "lakestore.model",
     f"{SERVER}.settings": "lakestore.model",
     "lakestore.__main__": "lakestore.cli",
     SERVER: f"{SERVER}.main",
 }
-"""Modules that count as a room's in which they do not lie: limits and settings are values of the model."""
+"""Modules that count as a room's in which they do not lie: limits, settings and steps are values of the model."""
 
 
 @dataclass(frozen=True, slots=True)

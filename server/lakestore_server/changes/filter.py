@@ -19,7 +19,7 @@ from lakestore.errors import Invalid
 from lakestore.model.columns import SYSTEM_TYPES, Column
 from lakestore.model.projection import Projection
 from lakestore.model.table import Table
-from lakestore.rows import condition as where
+from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
 from lakestore_server.read.rows import Rows, Wish, imaged, read
 from lakestore_server.state.bucket_log import DELETE, INSERT, PREV, UPDATE, BucketLog, Needed
@@ -28,7 +28,7 @@ from lakestore_server.state.table_versions import Versions
 Mask = npt.NDArray[np.bool_]
 CONDITIONS_KEPT = 1_024
 """Conditions that are kept parsed, each for one version of a table."""
-CHARS_KEPT = 4 * where.CHARS_MAX
+CHARS_KEPT = 4 * condition_text.CHARS_MAX
 """Of their text, all together: parsed they take about ten times that."""
 
 
@@ -49,7 +49,7 @@ def bound(text: str, versions: Versions) -> Condition:
     now = {column.id: column for column in current.columns}
     named = [replace(now.get(c.id, c), name=c.name) for table in versions.tables for c in table.columns]
     known = {column.name.lower(): column for column in named}
-    parsed = where.parse(text, replace(current, columns=tuple(known.values())))
+    parsed = condition_text.parse(text, replace(current, columns=tuple(known.values())))
     for name in parsed.columns:
         if name in SYSTEM_TYPES:
             raise Invalid(f"{name} cannot stand in the condition of a change stream: name columns of {current.name}")
@@ -163,7 +163,7 @@ class Parsed:
             if key in self._filters:
                 self._filters.move_to_end(key)
                 return self._filters[key]
-        made = where.parse(text, Table(name, columns))
+        made = condition_text.parse(text, Table(name, columns))
         with self._lock:
             self.chars += 0 if key in self._filters else len(text)
             self._filters[key] = made

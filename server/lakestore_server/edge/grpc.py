@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from lakestore.errors import Internal, Invalid, LakestoreError, NotAuthenticated
 from lakestore.limits import DEFAULT, Limits
-from lakestore.wire import rpc
+from lakestore.wire import errors, rpc
 from lakestore.wire.grpc import grpc
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.edge.tls import Keys
@@ -243,5 +243,5 @@ def _guarded(begin: Callable[[], Iterator[Any]], context: grpc.ServicerContext, 
 
 
 def _abort(context: grpc.ServicerContext, error: LakestoreError) -> None:
-    context.set_trailing_metadata(rpc.pack_error(error))
+    context.set_trailing_metadata(errors.pack_error(error))
     context.abort(_CODES.get(error.kind, grpc.StatusCode.INTERNAL), error.message)

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 from lakestore import evolution
 from lakestore.errors import Conflict, Invalid
+from lakestore.model import altered
 from lakestore.model import table as schema
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
@@ -81,7 +82,7 @@ class Tables:
                 f"table {table.name} has schema version {table.schema_id}, the change was made for {schema_id}:"
                 " load the table again"
             )
-        made = evolution.altered(table, steps, self._engine.limits)
+        made = altered.altered(table, steps, self._engine.limits)
         our_tables.check_names(held.versions.tables[0], made)
         if made.schema_id >= most:
             raise Invalid(

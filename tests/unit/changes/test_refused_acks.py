@@ -14,7 +14,7 @@ from lakestore.client.shared_position import Share
 from lakestore.errors import Fenced, Unavailable, error_of
 from lakestore.model.token import Part, Token
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import rpc
+from lakestore.wire import errors
 from lakestore_server.changes.shared.group import Shared
 from tests.support.kept import SCHEMA, Kept
 from tests.support.sharing import Consumer, buckets, values
@@ -116,12 +116,12 @@ def test_the_error_names_all_buckets_and_its_sentence_a_few(kept: Kept) -> None:
 
 def test_buckets_cross_the_wire_beside_what_older_clients_read() -> None:
     error = error_of("Fenced", "no", buckets=[("t.a", 1), ("t.a", 7), ("t.b", 0)])
-    packed = dict(rpc.pack_error(error))
-    assert packed[rpc.ERROR_KEY] == b'["Fenced", "no", "no"]'
-    told = rpc.unpack_error(packed, "FAILED_PRECONDITION", "")
+    packed = dict(errors.pack_error(error))
+    assert packed[errors.ERROR_KEY] == b'["Fenced", "no", "no"]'
+    told = errors.unpack_error(packed, "FAILED_PRECONDITION", "")
     assert isinstance(told, Fenced)
     assert told.buckets == (("t.a", 1), ("t.a", 7), ("t.b", 0))
-    plain = rpc.unpack_error(dict(rpc.pack_error(Fenced("stop"))), "FAILED_PRECONDITION", "")
+    plain = errors.unpack_error(dict(errors.pack_error(Fenced("stop"))), "FAILED_PRECONDITION", "")
     assert isinstance(plain, Fenced)
     assert plain.buckets == ()
 

@@ -18,7 +18,8 @@ from lakestore.cli import apply as apply_command
 from lakestore.cli import table_file
 from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
-from lakestore.evolution import SetOptions, altered
+from lakestore.evolution import SetOptions
+from lakestore.model.altered import altered
 from lakestore.model.retention import Retention
 
 SHOP = Path(__file__).resolve().parents[3] / "examples" / "shop" / "tables.yaml"

@@ -19,6 +19,7 @@ from lakestore.errors import Invalid
 from lakestore.model import table as definitions
 from lakestore.model import types
 from lakestore.rows import ipc as rows_of
+from lakestore.rows import user
 from tests.support.all_types import SCHEMA as ALL_TYPES
 from tests.support.all_types import rows
 
@@ -175,7 +176,7 @@ def test_members_of_a_bitmap_are_numbers_in_text_files(tmp_path: Path) -> None:
     assert isinstance(rows, pa.Table)
     assert rows.to_pylist() == [{"id": 1, "b": 70}]
     (found,) = row_files.changes_of(lines, table)
-    assert rows_of.from_user(found, table.schema).to_pylist() == [{"id": 1, "b": 70}]
+    assert user.from_user(found, table.schema).to_pylist() == [{"id": 1, "b": 70}]
 
 
 def test_an_output_that_fails_leaves_no_file(tmp_path: Path) -> None:

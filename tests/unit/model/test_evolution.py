@@ -25,9 +25,9 @@ from lakestore.evolution import (
     SetOptions,
     Step,
     WidenColumn,
-    altered,
 )
 from lakestore.model import table as schema
+from lakestore.model.altered import altered
 from lakestore.model.defaults import canonical, scalar
 from lakestore.model.projection import Projection
 from lakestore.model.table import Table

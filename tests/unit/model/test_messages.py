@@ -16,7 +16,7 @@ from lakestore.errors import Invalid, LakestoreError
 from lakestore.model import types
 from lakestore.model.retention import parsed
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import rpc
+from lakestore.wire import errors
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -60,7 +60,7 @@ def test_a_silent_server_is_named() -> None:
 
 def test_the_http_port_is_told_apart_from_a_silent_server() -> None:
     details = "failed to connect; last error: Trying to connect an http1.x server"
-    told = rpc.unpack_error({}, "UNAVAILABLE", details, address="h:7341")
+    told = errors.unpack_error({}, "UNAVAILABLE", details, address="h:7341")
     assert told.message == "the server at h:7341 speaks HTTP: name the gRPC port, by default 7340"
 
 

@@ -16,7 +16,7 @@ import lakestore as ls
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import Conflict, Invalid
 from lakestore.limits import Limits
-from lakestore.rows import ipc as ls_rows
+from lakestore.rows import user
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
@@ -140,7 +140,7 @@ def test_readd_column_same_name(home: Home, later: Later) -> None:
     assert [row["word"] for row in changes[-1]] == [None, "new"]
     words = [row for batch in table.changes(columns=["word"], until="now") for row in batch.to_pylist()]
     assert [row.get("word", "none") for row in words] == ["none", "none", "new"]
-    stale = wire_change("a.b", pb.UPSERT, [ls_rows.from_user([{"id": 3, "word": "x"}], SCHEMA)], 0)
+    stale = wire_change("a.b", pb.UPSERT, [user.from_user([{"id": 3, "word": "x"}], SCHEMA)], 0)
     with pytest.raises(Invalid, match=r"'word' of schema version 0 was dropped.*version 2: load the table again"):
         home.lake.transport.commit(pb.CommitRequest(changes=[stale]))
 
@@ -191,7 +191,7 @@ def test_schema_change_with_inflight_batches(home: Home) -> None:
     versions = home.engine.view.named("a.b").versions
 
     def prepared(kind: pb.ChangeKind.ValueType, row: dict[str, Any]) -> Request:
-        message = wire_change("a.b", kind, [ls_rows.from_user([row], SCHEMA)], 0)
+        message = wire_change("a.b", kind, [user.from_user([row], SCHEMA)], 0)
         return Request((change_of(versions, message, ""),))
 
     waiting = [prepared(pb.UPSERT, {"id": 1, "n": 7}), prepared(pb.UPSERT, {"id": 2}), prepared(pb.DELETE, {"id": 2})]
@@ -213,7 +213,7 @@ def test_schema_change_with_inflight_batches(home: Home) -> None:
 
 def test_a_retry_is_answered_even_when_its_columns_are_gone(home: Home) -> None:
     table = home.lake.create_table("a.b", SCHEMA, primary_key=["id"])
-    message = wire_change("a.b", pb.UPSERT, [ls_rows.from_user([{"id": 1, "word": "x"}], SCHEMA)], 0)
+    message = wire_change("a.b", pb.UPSERT, [user.from_user([{"id": 1, "word": "x"}], SCHEMA)], 0)
     request = pb.CommitRequest(changes=[message], producer="p", sequence=1)
     first = home.lake.transport.commit(request)
     table.alter(drop=["word"])
@@ -221,7 +221,7 @@ def test_a_retry_is_answered_even_when_its_columns_are_gone(home: Home) -> None:
     request.sequence = 2
     with pytest.raises(Invalid, match="was dropped"):
         home.lake.transport.commit(request)
-    ok = pb.CommitRequest(changes=[wire_change("a.b", pb.UPSERT, [ls_rows.from_user([{"id": 2}], SCHEMA)], 0)])
+    ok = pb.CommitRequest(changes=[wire_change("a.b", pb.UPSERT, [user.from_user([{"id": 2}], SCHEMA)], 0)])
     ok.producer, ok.sequence = "p", 2
     home.lake.transport.commit(ok)
     assert [row["id"] for row in scan(home.lake)] == [1, 2]

@@ -17,8 +17,9 @@ from lakestore.cli import table_file
 from lakestore.cli import tables as look_commands
 from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
-from lakestore.evolution import DropColumn, RenameColumn, SetOptions, Step, altered, from_json, to_json
+from lakestore.evolution import DropColumn, RenameColumn, SetOptions, Step, from_json, to_json
 from lakestore.model import merge_engines, ttl
+from lakestore.model.altered import altered
 from lakestore.model.merge_engines import Merge, aggregate, versioned
 from lakestore.model.table import Table, define
 from lakestore.model.ttl import TOMBSTONE_SECONDS, Ttl

@@ -13,7 +13,7 @@ import lakestore as ls
 from lakestore.client import lookup as client_lookups
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
-from lakestore.rows import ipc, keys
+from lakestore.rows import ipc, keys, user
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.read import lookup as server_lookups
@@ -77,7 +77,7 @@ def test_a_client_that_takes_no_parts_is_told_before_an_answer_is_too_long(tmp_p
         table = lake.create_table("s.t", pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key=["id"])
         for i in range(3):
             table.upsert([{"id": i, "v": "v" * 500_000}])
-        batch = ipc.from_user([{"id": 0}, {"id": 1}, {"id": 2}], table.schema)
+        batch = user.from_user([{"id": 0}, {"id": 1}, {"id": 2}], table.schema)
         request = pb.LookupRequest(table="s.t", keys=ipc.encode(batch.schema, [batch]))
         with pytest.raises(Invalid, match="more than 1048576 bytes: ask for fewer"):
             lake.transport.lookup(request)

@@ -37,8 +37,7 @@ from pyiceberg.types import (
 
 from lakestore.errors import Invalid, NotFound, PlanExpired
 from lakestore.model import table as model
-from lakestore.rows import condition as where
-from lakestore.rows import ipc
+from lakestore.rows import condition_text, ipc
 from lakestore.rows.live_sum import live_sum
 from lakestore.rows.offsets import OffsetSet
 from lakestore.union import lake_files, sql
@@ -346,7 +345,7 @@ def test_conditions_mean_what_they_mean_in_sql(shop: Warehouse, log: Log, condit
 )  # fmt: skip
 def test_conditions_not_understood_are_refused(condition: str) -> None:
     with pytest.raises(Invalid):
-        where.parse(condition, TABLE)
+        condition_text.parse(condition, TABLE)
 
 
 def test_a_condition_skips_files_of_the_lake(shop: Warehouse, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

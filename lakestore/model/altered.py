@@ -1,0 +1,224 @@
+"""Definitions altered: the table that steps of `lakestore.evolution` lead to, or the rule that they break."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any
+
+from lakestore.errors import Invalid
+from lakestore.evolution import (
+    LAKE_SETTABLE,
+    OPTIONS,
+    UNCHANGED,
+    AddColumn,
+    DropColumn,
+    MakeOptional,
+    MoveColumn,
+    RenameColumn,
+    SetDefault,
+    SetOptions,
+    Step,
+    WidenColumn,
+)
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model import columns
+from lakestore.model import table as schema
+from lakestore.model.columns import Column
+from lakestore.model.defaults import canonical
+from lakestore.model.merge_engines import parsed as parse_merge
+from lakestore.model.table import Table
+from lakestore.model.types import arrow_type
+
+_PROMOTIONS = {
+    "int8": ("int16", "int32", "int64"),
+    "int16": ("int32", "int64"),
+    "int32": ("int64",),
+    "uint8": ("uint16", "uint32", "int16", "int32", "int64"),
+    "uint16": ("uint32", "int32", "int64"),
+    "uint32": ("int64",),
+    "float32": ("float64",),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_SORTED_COLUMN = re.compile(r"\s*(\w+)")
+_PARTITIONED_COLUMN = re.compile(r"(\w+)\s*\)?\s*$")
+
+
+def altered(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -> Table:
+    """The definition after the steps, or `Invalid` naming the column and the rule. Equal when nothing changes."""
+    changed = table
+    for step in steps:
+        changed = _applied(step, changed)
+    if changed.columns != table.columns:
+        changed = replace(changed, schema_id=table.schema_id + 1)
+    schema.check(changed, limits)
+    return changed
+
+
+@singledispatch
+def _applied(step: Any, table: Table) -> Table:
+    raise Invalid(f"{step!r} is no step of an alteration")
+
+
+@_applied.register
+def _(step: AddColumn, table: Table) -> Table:
+    default = canonical(step.default, step.type, step.name)
+    v3 = table.lake.format_version >= 3
+    if step.required and (default is None or step.new_rows_only):
+        raise _refused(table, step.name, "is required and needs a default for the rows that are there: give one")
+    if step.required and not v3:
+        raise _refused(table, step.name, "is required, which needs lake format_version 3: add it as optional")
+    if default is not None and not step.new_rows_only and not v3:
+        raise _refused(
+            table,
+            step.name,
+            "has a default for the rows that are there, which needs lake format_version 3: add it without a default,"
+            " or with one for new rows only",
+        )
+    arrow_type(step.type)
+    initial = None if step.new_rows_only else default
+    plain = Column(0, step.name, step.type, step.required, default=default, initial=initial)
+    new = columns.numbered([plain], table.last_column_id)
+    changed = replace(table, columns=(*table.columns, *new), last_column_id=columns.max_id(new))
+    return _moved(changed, step.name, step.first, step.after) if step.first or step.after else changed
+
+
+@_applied.register
+def _(step: DropColumn, table: Table) -> Table:
+    gone = table.column(step.name)
+    use = _use(table, step.name)
+    if use:
+        raise _refused(table, step.name, f"is in the {use} and cannot be dropped")
+    if len(table.columns) == 1:
+        raise _refused(table, step.name, "is the only one and cannot be dropped: drop the table")
+    return replace(table, columns=tuple(column for column in table.columns if column != gone))
+
+
+@_applied.register
+def _(step: RenameColumn, table: Table) -> Table:
+    column = table.column(step.name)
+    if step.to != step.name and step.to.lower() in [c.name.lower() for c in table.columns if c != column]:
+        raise _refused(table, step.name, f"cannot be called {step.to!r}: another column is")
+
+    def name(old: str) -> str:
+        return step.to if old == step.name else old
+
+    lake = replace(
+        table.lake,
+        partition_by=tuple(_with_column(_PARTITIONED_COLUMN, text, name) for text in table.lake.partition_by),
+        sort_by=tuple(_with_column(_SORTED_COLUMN, text, name) for text in table.lake.sort_by),
+    )
+    return replace(
+        _with(table, replace(column, name=step.to), column),
+        primary_key=tuple(map(name, table.primary_key)),
+        bucket_key=tuple(map(name, table.bucket_key)),
+        lake=lake,
+        merge=table.merge.renamed(name),
+        ttl=replace(table.ttl, column=name(table.ttl.column)) if table.ttl else None,
+    )
+
+
+@_applied.register
+def _(step: WidenColumn, table: Table) -> Table:
+    column = table.column(step.name)
+    if arrow_type(column.type) == arrow_type(step.type):
+        return table
+    if not widens(column.type, step.type):
+        raise _refused(table, step.name, f"is {column.type}, which cannot be widened to {step.type}")
+    if step.name in table.primary_key or step.name in table.bucket_key:
+        raise _refused(table, step.name, "is in the key, whose bytes and buckets stay: its type cannot change")
+    values = {"default": column.default, "initial": column.initial}
+    wide = {name: canonical(value, step.type, step.name) for name, value in values.items()}
+    return _with(table, replace(column, type=step.type, **wide), column)
+
+
+@_applied.register
+def _(step: MoveColumn, table: Table) -> Table:
+    table.column(step.name)
+    if step.first == bool(step.after):
+        raise _refused(table, step.name, "is to move: say first, or after which column")
+    return _moved(table, step.name, step.first, step.after)
+
+
+@_applied.register
+def _(step: MakeOptional, table: Table) -> Table:
+    column = table.column(step.name)
+    if step.name in table.primary_key:
+        raise _refused(table, step.name, "is in the primary key and stays required")
+    return _with(table, replace(column, required=False), column)
+
+
+@_applied.register
+def _(step: SetDefault, table: Table) -> Table:
+    column = table.column(step.name)
+    return _with(table, replace(column, default=canonical(step.default, column.type, column.name)), column)
+
+
+@_applied.register
+def _(step: SetOptions, table: Table) -> Table:
+    for name in step.lake:
+        if name not in LAKE_SETTABLE:
+            raise Invalid(
+                f"table {table.name}: lake option {name!r} cannot be changed, only {' and '.join(LAKE_SETTABLE)}:"
+                " make a new table"
+            )
+        if type(step.lake[name]) is not type(getattr(table.lake, name)):
+            raise Invalid(f"table {table.name}: lake option {name!r} cannot be {step.lake[name]!r}")
+    if step.merge != UNCHANGED and parse_merge(step.merge) != table.merge:
+        raise Invalid(
+            f"table {table.name}: the merge engine is {table.merge} and cannot become {parse_merge(step.merge)}:"
+            " make a table of another name and copy the rows"
+        )
+    return replace(table, lake=replace(table.lake, **step.lake), **_options(step))
+
+
+def _options(step: SetOptions) -> dict[str, Any]:
+    """What a step sets beside the lake's options, by the names of `Table`."""
+    said = {name: getattr(step, name) for name in OPTIONS if getattr(step, name) != UNCHANGED}
+    return {OPTIONS[name].field: OPTIONS[name].read(value) for name, value in said.items()}
+
+
+def widens(old: str, new: str) -> bool:
+    """Whether every value of type `old` is one of type `new`, in files too: Iceberg's promotions."""
+    narrow, wide = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    if narrow and wide:
+        return int(narrow[2]) == int(wide[2]) and int(narrow[1]) < int(wide[1])
+    return new in _PROMOTIONS.get(old, ())
+
+
+def _refused(table: Table, column: str, rule: str) -> Invalid:
+    return Invalid(f"table {table.name}: column {column!r} {rule}")
+
+
+def _use(table: Table, name: str) -> str:
+    """What a column is needed for, if it is."""
+    uses = {
+        "primary key": table.primary_key,
+        "bucket key": table.bucket_key,
+        "merge engine": table.merge.columns,
+        "ttl": [table.ttl.column] if table.ttl else [],
+        "lake's partitioning": [part.column for part in table.lake.partition_fields()],
+        "lake's sort order": [part.column for part in table.lake.sort_fields()],
+    }
+    return next((use for use, names in uses.items() if name in names), "")
+
+
+def _with(table: Table, column: Column, old: Column) -> Table:
+    return replace(table, columns=tuple(column if c is old else c for c in table.columns))
+
+
+def _moved(table: Table, name: str, first: bool, after: str) -> Table:
+    column = table.column(name)
+    others = [c for c in table.columns if c is not column]
+    if after and (first or after == name):
+        raise _refused(table, name, "has two places: say first, or after which other column")
+    at = 0 if first else others.index(table.column(after)) + 1
+    return replace(table, columns=(*others[:at], column, *others[at:]))
+
+
+def _with_column(pattern: re.Pattern[str], text: str, name: Callable[[str], str]) -> str:
+    """A partition or sort text with its column's name mapped."""
+    match = pattern.search(text)
+    return text[: match.start(1)] + name(match[1]) + text[match.end(1) :] if match else text

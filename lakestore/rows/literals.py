@@ -1,0 +1,136 @@
+"""Literals of conditions: SQL constants as Arrow scalars, and their casts."""
+
+from __future__ import annotations
+
+import re
+from datetime import time
+from decimal import Decimal
+
+import pyarrow as pa
+from sqlglot import exp
+
+from lakestore.errors import Invalid
+
+_ESCAPED = re.compile(rb"\\x([0-9A-Fa-f]{2})")
+"""How DuckDB writes a byte in a text that is cast to BLOB."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its type."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def short(text: str) -> str:
+    """The text, cut to 80 characters."""
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+_CASTS: dict[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UTINYINT": pa.uint8(),
+    "USMALLINT": pa.uint16(),
+    "UINT": pa.uint32(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "TEXT": pa.string(),
+    "VARCHAR": pa.string(),
+    "DATE": pa.date32(),
+    "TIME": pa.time64("us"),
+    "TIMESTAMP": pa.timestamp("us"),
+    "TIMESTAMPNTZ": pa.timestamp("us"),
+    "DATETIME": pa.timestamp("us"),
+    "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
+    "VARBINARY": pa.binary(),
+}
+
+
+def constant(node: exp.Expr) -> pa.Scalar:
+    """The value of a constant, or `Invalid` for any other node."""
+    if isinstance(node, exp.Boolean):
+        return pa.scalar(bool(node.this))
+    if isinstance(node, exp.HexString):
+        return pa.scalar(bytes.fromhex(node.this))
+    if not isinstance(node, exp.Literal):
+        raise refused(node)
+    if node.is_string:
+        return pa.scalar(node.this)
+    try:
+        return _number(node.this)
+    except (ArithmeticError, ValueError, OverflowError, pa.ArrowInvalid) as error:
+        raise Invalid(f"number {short(node.this)} is too large") from error
+
+
+def _number(text: str) -> pa.Scalar:
+    if text.isdigit():
+        return pa.scalar(int(text))
+    if "e" in text.lower():
+        return pa.scalar(float(text))
+    return pa.scalar(Decimal(text))
+
+
+def readable(value: pa.Scalar, target: pa.DataType) -> bool:
+    """Whether a text may stand for a value of the type: for dates and times, nothing else."""
+    return bool(pa.types.is_string(value.type) and pa.types.is_temporal(target))
+
+
+def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
+    """The value in another type; Arrow's own error where there is none."""
+    if pa.types.is_timestamp(target) and target.tz and pa.types.is_string(value.type):
+        text = value.as_py()
+        zoned = text.rstrip().endswith(("Z", "z")) or "+" in text[10:] or "-" in text[10:]
+        return value.cast(target) if zoned else value.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
+    if pa.types.is_date(target) and pa.types.is_timestamp(value.type):
+        raise pa.ArrowInvalid("a timestamp is no date")
+    if pa.types.is_time(target):
+        return _time(value, target)
+    if pa.types.is_binary(target) and pa.types.is_string(value.type):
+        return pa.scalar(_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), value.as_py().encode()), target)
+    if pa.types.is_decimal(target) and pa.types.is_integer(value.type):
+        return pa.scalar(Decimal(value.as_py())).cast(target)
+    return value.cast(target)
+
+
+def _time(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
+    """A time of the day from a text, which Arrow does not read."""
+    if not pa.types.is_string(value.type):
+        raise pa.ArrowInvalid(f"a {value.type} is no time")
+    try:
+        read = time.fromisoformat(value.as_py().strip())
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"{value.as_py()!r} is no time such as 12:34:56.789") from error
+    if read.tzinfo is not None:
+        raise pa.ArrowInvalid("a time has no zone")
+    return pa.scalar(read, target)
+
+
+def cast(value: pa.Scalar, target: pa.DataType, node: exp.Expr) -> pa.Scalar:
+    """The value in another type, or `Invalid` that names the node."""
+    try:
+        return cast_scalar(value, target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Invalid(f"{node.sql()} is not possible: {first_line(error)}") from error
+
+
+def cast_type(node: exp.Cast) -> pa.DataType:
+    """The type that a cast names, or `Invalid`."""
+    kind = node.to
+    if kind.this == exp.DataType.Type.DECIMAL and len(kind.expressions) == 2:
+        precision, scale = (int(part.name) for part in kind.expressions)
+        if 0 < precision <= 38 and 0 <= scale <= precision:
+            return pa.decimal128(precision, scale)
+    name = kind.this.value if isinstance(kind.this, exp.DataType.Type) else str(kind.this)
+    if kind.expressions or name not in _CASTS or isinstance(node, exp.TryCast):
+        raise refused(node)
+    return _CASTS[name]
+
+
+def refused(node: exp.Expr) -> Invalid:
+    """The error of a node that conditions do not take."""
+    return Invalid(
+        f"{short(node.sql())!r} is not understood in a condition: it takes comparisons of columns with literals, "
+        "AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL and CAST; use lake.sql for more"
+    )

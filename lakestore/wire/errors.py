@@ -1,0 +1,62 @@
+"""Errors as gRPC metadata, and the error that a bare status tells of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lakestore.errors import Fenced, LakestoreError, error_of
+
+ERROR_KEY = "lakestore-error-bin"
+BUSY_SECONDS = 0.5
+"""When to come again to a server that serves as many calls as it can."""
+RETRY_KEY = "lakestore-retry-after"
+"""Seconds, as text; an entry of its own, for older clients take the first one to have three parts."""
+BUCKETS_KEY = "lakestore-buckets-bin"
+"""What `Fenced` names, by table, as JSON."""
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def pack_error(error: LakestoreError) -> Metadata:
+    """An error as metadata."""
+    told: list[tuple[str, str | bytes]] = [(ERROR_KEY, json.dumps([error.kind, error.message, error.applied]).encode())]
+    if error.retry_after:
+        told.append((RETRY_KEY, f"{error.retry_after:.3f}"))
+    if isinstance(error, Fenced) and error.buckets:
+        tables: dict[str, list[int]] = {}
+        for table, bucket in error.buckets:
+            tables.setdefault(table, []).append(bucket)
+        told.append((BUCKETS_KEY, json.dumps(tables, separators=(",", ":")).encode()))
+    return tuple(told)
+
+
+def _silent(address: str, details: str) -> str:
+    """A server that does not answer, and why as far as the connection says."""
+    where = f"the server at {address}" if address else "the server"
+    if "http1" in details:
+        return f"{where} speaks HTTP: name the gRPC port, by default 7340"
+    return f"{where} does not answer ({details.rsplit('last error: ', 1)[-1].rstrip(')')}): is it running there?"
+
+
+def unpack_error(
+    metadata: Mapping[str, Any], code: str, details: str, *, reads: bool = False, address: str = ""
+) -> LakestoreError:
+    """The error that metadata or, failing that, a bare status tells of."""
+    if ERROR_KEY in metadata:
+        kind, message, applied = json.loads(metadata[ERROR_KEY])[:3]
+        tables = json.loads(metadata.get(BUCKETS_KEY, "{}"))
+        buckets = [(table, bucket) for table, numbers in tables.items() for bucket in numbers]
+        return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)), buckets)
+    applied = "no" if reads else "unknown"
+    if code == "DEADLINE_EXCEEDED":
+        return error_of("Unavailable", "the server did not answer in time: try again", applied)
+    if code in ("UNAVAILABLE", "CANCELLED", "UNKNOWN"):
+        return error_of("Unavailable", _silent(address, details), applied)
+    if code == "RESOURCE_EXHAUSTED" and "oncurrent" in details:  # gRPC's own words for its limit of calls
+        return error_of("Exhausted", "the server serves as many calls as it can: try again later", "no", BUSY_SECONDS)
+    if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        return error_of("NotAuthenticated" if code == "UNAUTHENTICATED" else "Denied", details)
+    if code == "RESOURCE_EXHAUSTED":
+        return error_of("Invalid", f"the message is too large ({details}): send fewer rows, or ask for fewer")
+    return error_of("Internal", f"{code}: {details}", applied)
