@@ -301,8 +301,6 @@ UPWARD_STILL = {
     ("lakestore.client", "lakestore_server.host"),
     ("lakestore.client", "lakestore_server.main"),
     ("lakestore.client", "lakestore_server.service"),
-    ("lakestore_server.access", "lakestore_server.commit"),
-    ("lakestore_server.access", "lakestore_server.iceberg"),
     ("lakestore_server.commit", "lakestore_server.duties"),
     ("lakestore_server.commit", "lakestore_server.read"),
     ("lakestore_server.read", "lakestore_server.iceberg"),

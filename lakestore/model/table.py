@@ -40,9 +40,6 @@ from lakestore.model.ttl import check as check_ttl
 from lakestore.model.ttl import parsed as parse_ttl
 from lakestore.model.types import type_name
 
-VERSION_MARK = "$"
-"""`orders$3` in the catalog is the lake table of `orders` with the schema of version 3, before main has it."""
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -8,12 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from lakestore.errors import Unavailable
 from lakestore.release import RELEASE
-from lakestore_server.access.admission import Admission, Tables
+from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access
+from lakestore_server.access.policy import Kind
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit import recovery
 from lakestore_server.commit.engine import Engine
@@ -39,6 +41,26 @@ from lakestore_server.settings import Settings
 log = logging.getLogger("lakestore_server")
 SIGNAL_SECONDS = 0.25
 STOP_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTables:
+    """The tables of an engine, as rights ask for them: the policy's `Known`."""
+
+    engine: Engine
+
+    def table_of(self, uuid: str) -> str | None:
+        """The name of the table with that uuid."""
+        state = self.engine.view.tables.get(uuid)
+        return state.table.name if state else None
+
+    def kind_of(self, table: str) -> Kind:
+        """The kind of a table of the catalog."""
+        view = self.engine.view
+        if table in view.names:
+            return "own"
+        namespace, _, name = table.partition(".")
+        return "other" if (namespace.replace(chr(31), "."), name) in view.pointers else "absent"
 
 
 class Server:
@@ -104,7 +126,7 @@ class Server:
     def start(self) -> None:
         """Open both ports."""
         host, limits = self.settings.host, self.settings.limits
-        admission = Admission(self.access, Tables(self.engine), metrics_open=self.settings.metrics_open)
+        admission = Admission(self.access, KnownTables(self.engine), metrics_open=self.settings.metrics_open)
         gate = app(self.sources, admission)
         self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits)
         self._http.start()

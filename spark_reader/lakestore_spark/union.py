@@ -13,7 +13,8 @@ from pyspark.sql import functions as sf
 from lakestore.model import defaults
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.columns import Column as Declared
-from lakestore.model.table import VERSION_MARK, Table
+from lakestore.model.names import VERSION_MARK
+from lakestore.model.table import Table
 from lakestore.union.plan import TableScan
 from lakestore_spark.dead_filter import alive
 from lakestore_spark.hot_rows import Hot

@@ -14,12 +14,13 @@ from starlette.routing import BaseRoute, Mount, Route
 import lakestore as ls
 from lakestore.errors import Denied
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 from lakestore_server.access import policy
-from lakestore_server.access.admission import Admission, Tables
-from lakestore_server.access.policy import CATALOG, ROUTES, RPCS, Asked, Kind
+from lakestore_server.access.admission import Admission
+from lakestore_server.access.policy import CATALOG, ROUTES, RPCS, HttpRequestFacts, Kind, Listing, Own
 from lakestore_server.access.principals import RIGHTS, Grant, Principal, book_of
 from lakestore_server.edge.http import routes
-from lakestore_server.main import Server
+from lakestore_server.main import KnownTables, Server
 from lakestore_server.settings import Settings
 
 UUID = "0" * 32
@@ -83,7 +84,7 @@ def test_every_rpc_has_exactly_one_rule() -> None:
 def test_every_route_has_exactly_one_rule(tmp_path: Path) -> None:
     server = Server(Settings(tmp_path / "data"))
     try:
-        admission = Admission(server.access, Tables(server.engine))
+        admission = Admission(server.access, KnownTables(server.engine))
         assert served(routes(server.sources, admission)) == set(ROUTES)
     finally:
         server.close()
@@ -104,6 +105,18 @@ def test_rules_name_rights_that_exist_and_open_ones_are_few() -> None:
 
 def test_without_a_rule_even_who_may_everything_is_denied() -> None:
     assert not may(None, principal("admin", "*"), pb.HelloRequest())
+
+
+@pytest.mark.parametrize("method", list(rpc.methods()), ids=lambda method: method.name)
+def test_a_row_names_what_is_owned_and_what_is_listed(method: rpc.Method) -> None:
+    """A field of these names holds something of one principal's, wherever the proto file has it."""
+    row, asked, answered = RPCS[method.path], method.request.DESCRIPTOR, method.answer.DESCRIPTOR
+    fields = {"producer": Own.PRODUCER, "subscription": Own.SUBSCRIPTION, "lease": Own.LEASE}
+    owned = {own for name, own in fields.items() if name in asked.fields_by_name}
+    granted = {Own.GRANTED_LEASE} if "lease" in answered.fields_by_name else set()
+    assert set(row.owns) == owned | granted
+    lists = {"ListTables": Listing.TABLES, "Status": Listing.STATUS, "ListSubscriptions": Listing.SUBSCRIPTIONS}
+    assert row.lists == lists.get(method.name)
 
 
 ON_ORDERS: dict[str, tuple[Any, set[str]]] = {
@@ -180,7 +193,7 @@ def commit_of(*names: tuple[str, str]) -> dict[str, Any]:
 
 
 def route(method: str, path: str, who: Principal, named: dict[str, str], body: Any = None) -> bool:
-    return may(ROUTES[method, CATALOG + path], who, Asked(named, body or {}))
+    return may(ROUTES[method, CATALOG + path], who, HttpRequestFacts(named, body or {}))
 
 
 def test_catalog_commits_take_tier_for_our_tables_write_for_others_and_admin_for_new_ones() -> None:

@@ -1,46 +1,21 @@
-"""Every call's way in and out: who calls, whether it may, what is its own, and what of the answer it may see.
+"""Admission: every call's way in and out. Its caller, its right, its own things, and the answer it may see.
 
-The two ports hand in what a client showed; everything else about rights is decided here, by `policy`.
+The two ports hand in what a client showed; everything else about rights is decided here, by the rows of `policy`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import orjson
 
 from lakestore.errors import Denied, NotAuthenticated
 from lakestore_server.access import ownership, policy, principals
 from lakestore_server.access.callers import Access, Caller
-from lakestore_server.access.policy import Asked, Kind, Row
-from lakestore_server.commit.engine import Engine
+from lakestore_server.access.policy import HttpRequestFacts, Row
 from lakestore_server.host import event_log
 
 log = logging.getLogger("lakestore.access")
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What an engine knows of tables, for `policy`."""
-
-    engine: Engine
-
-    def table_of(self, uuid: str) -> str | None:
-        """The name of the table with that uuid."""
-        state = self.engine.view.tables.get(uuid)
-        return state.table.name if state else None
-
-    def kind_of(self, table: str) -> Kind:
-        """What a table of the catalog is."""
-        view = self.engine.view
-        if table in view.names:
-            return "own"
-        namespace, _, name = table.partition(".")
-        return "other" if (namespace.replace(chr(31), "."), name) in view.pointers else "absent"
 
 
 class Admission:
@@ -101,8 +76,8 @@ class RpcCall:
         """The request as the server is to see it, or `Denied`. Each one of a stream is asked for."""
         self._renew()
         self._check(request)
-        if self._caller is not None:
-            ownership.kept(self._caller, request)
+        if self._caller is not None and self._row is not None:
+            ownership.kept(self._caller, self._row, request)
         self._asked = request
         return request
 
@@ -113,9 +88,8 @@ class RpcCall:
 
     def answer(self, answer: Any) -> Any:
         """The answer as the caller may see it."""
-        if self._caller is not None and not self._admission.access.is_open:
-            ownership.shown(self._caller, answer)
-            _leave_out(self._caller.principal, answer)
+        if self._caller is not None and self._row is not None:
+            ownership.shown(self._caller, self._row, answer)
         return answer
 
     def answers(self, answers: Iterator[Any]) -> Iterator[Any]:
@@ -138,22 +112,6 @@ class RpcCall:
         self._admission.check(self._row, self._caller, request, self._path.rsplit("/", 1)[-1])
 
 
-def asked_of(path: dict[str, str], body: Any) -> Asked:
-    """What of an HTTP request its rights depend on."""
-    return Asked(path, body if isinstance(body, dict) else {})
-
-
-def _leave_out(principal: principals.Principal, answer: Any) -> None:
-    """Take tables that the principal may not know of out of lists of all tables."""
-    name = answer.DESCRIPTOR.name
-    if principal.sees(principals.EVERYTHING):
-        return
-    if name == "ListTablesAnswer":
-        kept = [info.definition for info in answer.tables if principal.sees(json.loads(info.definition)["name"])]
-        del answer.tables[:]
-        for definition in kept:
-            answer.tables.add(definition=definition)
-    elif name == "StatusAnswer":
-        said = orjson.loads(answer.status)
-        said["tables"] = [table for table in said["tables"] if principal.sees(table["name"])]
-        answer.status = orjson.dumps(said).decode()
+def facts_of(path: dict[str, str], body: Any) -> HttpRequestFacts:
+    """The facts of an HTTP request that its rights depend on; a body that is no object names nothing."""
+    return HttpRequestFacts(path, body if isinstance(body, dict) else {})

@@ -6,8 +6,7 @@ leaves the last good one in force, and says so in the log. Nothing here logs, sh
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import base64
 import logging
 import stat
 import threading
@@ -106,17 +105,11 @@ class Access:
 
     def seal(self, principal: Principal, text: str) -> str:
         """The text with a mark that only the server can make, for this principal."""
-        return f"{text}.{self._mark(principal, text)}"
+        return signing.seal(self._key, principal.name, text)
 
     def unseal(self, principal: Principal, text: str) -> str | None:
         """The text of a seal made for this principal; None for any other."""
-        said, _, mark = text.rpartition(".")
-        same = hmac.compare_digest(mark.encode("utf-8", "surrogateescape"), self._mark(principal, said).encode())
-        return said if same else None
-
-    def _mark(self, principal: Principal, text: str) -> str:
-        sealed = f"{principal.name}\0{text}".encode("utf-8", "surrogateescape")
-        return hmac.new(self._key, sealed, hashlib.sha256).hexdigest()[:32]
+        return signing.unseal(self._key, principal.name, text)
 
     def _by_token(self, token: str) -> Proof | None:
         now_us = self._clock.now_us()
@@ -146,6 +139,17 @@ class Caller:
     def owns_by_name(self) -> bool:
         """Whether its producers and subscriptions are kept under `<principal>/`."""
         return not (self.principal.shared_names or self.principal.administers)
+
+
+def basic(said: str) -> tuple[str, str]:
+    """(name, secret) of a Basic authorization."""
+    try:
+        name, colon, secret = base64.b64decode(said.strip(), validate=True).decode().partition(":")
+    except ValueError:  # of base64, and of text that is not UTF-8
+        name = colon = secret = ""
+    if not colon or not secret:
+        raise NotAuthenticated("the Authorization header is no `Basic` name and token")
+    return name, secret
 
 
 def _load(file: Path) -> Book:

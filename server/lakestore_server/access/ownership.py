@@ -1,44 +1,47 @@
-"""What belongs to one principal: producers and subscriptions by their names, leases by their seals.
+"""Things of one principal: producers and subscriptions by their names, leases by their seals, lists by rights.
 
-A name `orders` of the principal `etl` is kept as `etl/orders`, so that nobody else can open, fence or acknowledge it;
-its owner never sees the longer name. Administrators, and principals with `shared_names`, use names as they are kept.
+A name `orders` of the principal `etl` is kept as `etl/orders`, so that nobody else can open, fence or acknowledge
+it; the owner never sees the longer name. Administrators, and principals with `shared_names`, use names as they are
+kept. The policy's row of a call says which fields are owned (`owns`) and which list is cut (`lists`).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import orjson
+
 from lakestore.errors import Denied, PlanExpired
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.callers import Caller
+from lakestore_server.access.policy import Listing, Own, Row
+from lakestore_server.access.principals import EVERYTHING
 
-_NAMES = ("producer", "subscription")
 
-
-def kept(caller: Caller, request: Any) -> None:
+def kept(caller: Caller, row: Row, request: Any) -> None:
     """Put the names of a request as they are kept, and its lease as it was granted; `Denied` for those of others."""
-    fields = request.DESCRIPTOR.fields_by_name
-    for field in _NAMES:
-        if field in fields and getattr(request, field):
-            setattr(request, field, _kept_name(caller, getattr(request, field)))
-    if "lease" in fields and request.lease and not caller.access.is_open:
+    if Own.PRODUCER in row.owns and request.producer:
+        request.producer = _kept_name(caller, request.producer)
+    if Own.SUBSCRIPTION in row.owns and request.subscription:
+        request.subscription = _kept_name(caller, request.subscription)
+    if Own.LEASE in row.owns and request.lease and not caller.access.is_open:
         lease = caller.access.unseal(caller.principal, request.lease)
         if lease is None:
             raise PlanExpired("the lease is over, or another principal's: plan again")
         request.lease = lease
 
 
-def shown(caller: Caller, answer: Any) -> None:
-    """Put an answer's lease as its owner must send it, and leave out subscriptions of others."""
-    fields = answer.DESCRIPTOR.fields_by_name
-    if "lease" in fields and answer.lease and not caller.access.is_open:
+def shown(caller: Caller, row: Row, answer: Any) -> None:
+    """Put an answer's lease as its owner must send it, and cut its list to what the caller may know of."""
+    if caller.access.is_open:
+        return
+    if Own.GRANTED_LEASE in row.owns and answer.lease:
         answer.lease = caller.access.seal(caller.principal, answer.lease)
-    if "subscriptions" in fields:
-        own = [deepcopy(info) for info in answer.subscriptions if _is_shown(caller, info.name)]
-        for info in own:
-            info.name = _shown_name(caller, info.name)
-        del answer.subscriptions[:]
-        answer.subscriptions.extend(own)
+    if row.lists is not None:
+        _CUTS[row.lists](caller, answer)
 
 
 def _kept_name(caller: Caller, name: str) -> str:
@@ -58,3 +61,37 @@ def _is_shown(caller: Caller, name: str) -> bool:
 
 def _shown_name(caller: Caller, name: str) -> str:
     return name.partition("/")[2] if caller.owns_by_name else name
+
+
+def _cut_subscriptions(caller: Caller, answer: pb.ListSubscriptionsAnswer) -> None:
+    own = [deepcopy(info) for info in answer.subscriptions if _is_shown(caller, info.name)]
+    for info in own:
+        info.name = _shown_name(caller, info.name)
+    del answer.subscriptions[:]
+    answer.subscriptions.extend(own)
+
+
+def _cut_tables(caller: Caller, answer: pb.ListTablesAnswer) -> None:
+    sees = caller.principal.sees
+    if sees(EVERYTHING):
+        return
+    seen = [info.definition for info in answer.tables if sees(json.loads(info.definition)["name"])]
+    del answer.tables[:]
+    for definition in seen:
+        answer.tables.add(definition=definition)
+
+
+def _cut_status(caller: Caller, answer: pb.StatusAnswer) -> None:
+    sees = caller.principal.sees
+    if sees(EVERYTHING):
+        return
+    said = orjson.loads(answer.status)
+    said["tables"] = [table for table in said["tables"] if sees(table["name"])]
+    answer.status = orjson.dumps(said).decode()
+
+
+_CUTS: dict[Listing, Callable[[Caller, Any], None]] = {
+    Listing.TABLES: _cut_tables,
+    Listing.STATUS: _cut_status,
+    Listing.SUBSCRIPTIONS: _cut_subscriptions,
+}

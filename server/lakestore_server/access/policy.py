@@ -1,9 +1,10 @@
-"""Who may call what: one row for every RPC and every HTTP route. What has no row is denied.
+"""The policy: one row for every RPC and every HTTP route. A call without a row is denied.
 
-A row names a right, and how the tables of a request are found in it. The right is needed on each of them; where a
-request names none, on some table. Beside `auth.RIGHTS` there are: `open`, for everybody; `known`, for every
-principal; `see`, any right at all; `commit`, which is `tier` for a table of Lakestore's, `write` for others and
-`admin` for a new one. docs/rights.md is written from this table. Pure.
+A row names a right, and how the tables of a request are found in it. The right is needed on each of these tables;
+where a request names none, on some table. Beside `principals.RIGHTS` there are: `open`, for everybody; `known`, for
+every principal; `see`, any right at all; `commit`, which is `tier` for a table of Lakestore's, `write` for others and
+`admin` for a new one. A row also says what of a call is the principal's own, and which list its answer cuts to what
+the principal may know of. docs/rights.md is written from this table. Pure.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Literal, Protocol
 
 from lakestore.errors import Denied
+from lakestore.model import names
 from lakestore_server.access.principals import EVERYTHING, Principal
-from lakestore_server.iceberg import our_tables
 
 SERVICE = "/lakestore.v1.Lakestore/"
 HEALTH = "/grpc.health.v1.Health/"
@@ -31,18 +33,18 @@ _COMMIT: Mapping[Kind, str] = {"own": "tier", "other": "write", "absent": "admin
 
 
 class Known(Protocol):
-    """What the server knows of the things that a request names other than by a table's name."""
+    """The server's knowledge of things that a request names other than by a table's name."""
 
     def table_of(self, uuid: str) -> str | None:
         """The name of the table with that uuid."""
 
     def kind_of(self, table: str) -> Kind:
-        """What a table of the catalog is."""
+        """The kind of a table of the catalog."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An HTTP request as far as rights depend on it."""
+class HttpRequestFacts:
+    """The parts of an HTTP request that rights depend on: parameters of its path, and its body."""
 
     path: Mapping[str, str]
     body: Mapping[str, Any]
@@ -51,16 +53,42 @@ class Asked:
 Finder = Callable[[Any, Known], Iterable[str]]
 
 
+class Own(Enum):
+    """A thing of one principal's in a call: the field that holds it, and the thing in words."""
+
+    PRODUCER = "producer"
+    SUBSCRIPTION = "subscription"
+    LEASE = "lease"
+    """Of the request."""
+    GRANTED_LEASE = "granted lease"
+    """`lease` of the answer."""
+
+
+class Listing(Enum):
+    """A list in an answer that leaves out what the principal may not know of, in words."""
+
+    TABLES = "tables with some right"
+    STATUS = "tables with some right, in the status"
+    SUBSCRIPTIONS = "the principal's own subscriptions"
+    PAGE = "tables with some right, on the page"
+    NAMESPACES = "namespaces with a table that may be seen"
+    NAMES = "names of tables with some right"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One rule."""
 
     right: str
     finder: Finder
-    tables: str
-    """Which tables, in words."""
+    tables: str = ""
+    """The tables that the right is needed on, in words."""
     body: bool = False
     """Whether the tables stand in the body of an HTTP request."""
+    owns: tuple[Own, ...] = ()
+    """Things of the call that belong to the principal alone."""
+    lists: Listing | None = None
+    """The list of the answer that leaves out what the principal may not know of."""
 
 
 def check(row: Row | None, principal: Principal, asked: Any, known: Known, what: str) -> None:
@@ -96,7 +124,7 @@ def catalog_target(namespace: Any, table: Any) -> str:
     return f"{str(namespace).replace('.', chr(31))}.{table}"
 
 
-# How tables are found in RPCs.
+# Finders of the tables of an RPC.
 
 
 def _nothing(_: Any, __: Known) -> Sequence[str]:
@@ -128,68 +156,72 @@ def _definition_field(request: Any, _: Known) -> Sequence[str]:
 
 
 def _uuid_field(request: Any, known: Known) -> Sequence[str]:
-    """A table that was dropped has no name, so only who may everything is told so."""
+    """A table that was dropped has no name, so only a principal with every right is told so."""
     return (known.table_of(request.table_uuid) or EVERYTHING,)
 
 
 _NAMED = "`table`"
 RPCS: dict[str, Row] = {
-    f"{SERVICE}Hello": Row("known", _nothing, ""),
+    f"{SERVICE}Hello": Row("known", _nothing),
     f"{SERVICE}CreateTable": Row("admin", _definition_field, "the name in `definition`"),
     f"{SERVICE}DropTable": Row("admin", _table_field, _NAMED),
     f"{SERVICE}AlterTable": Row("admin", _table_field, _NAMED),
     f"{SERVICE}GetTable": Row("see", _table_field, _NAMED),
-    f"{SERVICE}ListTables": Row("known", _nothing, "the answer holds those with some right"),
-    f"{SERVICE}OpenProducer": Row("write", _nothing, "some table; the name is the principal's own"),
-    f"{SERVICE}Commit": Row("write", _changes_field, "each table of `changes`"),
-    f"{SERVICE}Write": Row("write", _changes_field, "each table of `changes`, for every commit of the stream"),
+    f"{SERVICE}ListTables": Row("known", _nothing, lists=Listing.TABLES),
+    f"{SERVICE}OpenProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
+    f"{SERVICE}Commit": Row("write", _changes_field, "each table of `changes`", owns=(Own.PRODUCER,)),
+    f"{SERVICE}Write": Row(
+        "write", _changes_field, "each table of `changes`, for every commit of the stream", owns=(Own.PRODUCER,)
+    ),
     f"{SERVICE}Lookup": Row("read", _table_field, _NAMED),
-    f"{SERVICE}Changes": Row("read", _tables_field, "each of `tables`; asked again when rights change"),
-    f"{SERVICE}Ack": Row("read", _nothing, "some table; the subscription is the principal's own"),
-    f"{SERVICE}ListSubscriptions": Row("known", _nothing, "the answer holds the principal's own"),
-    f"{SERVICE}DropSubscription": Row("read", _nothing, "some table; the subscription is the principal's own"),
-    f"{SERVICE}Plan": Row("read", _tables_field, "each of `tables`"),
-    f"{SERVICE}Fetch": Row("read", _uuid_field, "the table of `table_uuid`; the lease is the principal's own"),
-    f"{SERVICE}RenewLease": Row("read", _nothing, "some table; the lease is the principal's own"),
-    f"{SERVICE}ReleaseLease": Row("read", _nothing, "some table; the lease is the principal's own"),
+    f"{SERVICE}Changes": Row(
+        "read", _tables_field, "each of `tables`; asked again when rights change", owns=(Own.SUBSCRIPTION,)
+    ),
+    f"{SERVICE}Ack": Row("read", _nothing, "some table", owns=(Own.SUBSCRIPTION,)),
+    f"{SERVICE}ListSubscriptions": Row("known", _nothing, lists=Listing.SUBSCRIPTIONS),
+    f"{SERVICE}DropSubscription": Row("read", _nothing, "some table", owns=(Own.SUBSCRIPTION,)),
+    f"{SERVICE}Plan": Row("read", _tables_field, "each of `tables`", owns=(Own.GRANTED_LEASE,)),
+    f"{SERVICE}Fetch": Row("read", _uuid_field, "the table of `table_uuid`", owns=(Own.LEASE,)),
+    f"{SERVICE}RenewLease": Row("read", _nothing, "some table", owns=(Own.LEASE,)),
+    f"{SERVICE}ReleaseLease": Row("read", _nothing, "some table", owns=(Own.LEASE,)),
     f"{SERVICE}AcquireTierer": Row("tier", _everything, "every table"),
     f"{SERVICE}ReleaseTierer": Row("tier", _everything, "every table"),
-    f"{SERVICE}Status": Row("see", _tables_field, "each of `tables`; if none, the answer holds those with some right"),
+    f"{SERVICE}Status": Row("see", _tables_field, "each of `tables`", lists=Listing.STATUS),
     f"{SERVICE}Audit": Row("read", _table_field, _NAMED),
     f"{SERVICE}Backup": Row("admin", _everything, "every table"),
-    f"{HEALTH}Check": Row("open", _nothing, ""),
-    f"{HEALTH}List": Row("open", _nothing, ""),
-    f"{HEALTH}Watch": Row("open", _nothing, ""),
-    f"{REFLECTION}ServerReflectionInfo": Row("known", _nothing, ""),
+    f"{HEALTH}Check": Row("open", _nothing),
+    f"{HEALTH}List": Row("open", _nothing),
+    f"{HEALTH}Watch": Row("open", _nothing),
+    f"{REFLECTION}ServerReflectionInfo": Row("known", _nothing),
 }
 """Every RPC, by its path on the wire."""
 
 
-# How tables are found in HTTP requests. Whatever is malformed asks for a right on everything.
+# Finders of the tables of an HTTP request. A malformed request asks for a right on everything.
 
 
-def _path_table(asked: Asked, known: Known) -> Sequence[str]:
+def _path_table(asked: HttpRequestFacts, known: Known) -> Sequence[str]:
     return (_unversioned(catalog_target(asked.path["namespace"], asked.path["table"]), known),)
 
 
 def _unversioned(target: str, known: Known) -> str:
     """`shop.orders$3` is a version of `shop.orders`, if that is ours."""
-    parted = our_tables.parted(target)
+    parted = names.parted(target)
     return parted[0] if parted and known.kind_of(parted[0]) == "own" else target
 
 
-def _path_namespace(asked: Asked, _: Known) -> Sequence[str]:
+def _path_namespace(asked: HttpRequestFacts, _: Known) -> Sequence[str]:
     return (catalog_target(asked.path["namespace"], EVERYTHING),)
 
 
-def _body_namespace(asked: Asked, _: Known) -> Sequence[str]:
+def _body_namespace(asked: HttpRequestFacts, _: Known) -> Sequence[str]:
     levels = asked.body.get("namespace")
     if not isinstance(levels, list) or len(levels) != 1 or not isinstance(levels[0], str):
         return (EVERYTHING,)
     return (catalog_target(levels[0], EVERYTHING),)
 
 
-def _body_name(asked: Asked, _: Known) -> Sequence[str]:
+def _body_name(asked: HttpRequestFacts, _: Known) -> Sequence[str]:
     name = asked.body.get("name")
     return (catalog_target(asked.path["namespace"], name if isinstance(name, str) else EVERYTHING),)
 
@@ -202,11 +234,11 @@ def _identifier(said: Any) -> str:
     return catalog_target(level, name) if isinstance(level, str) and isinstance(name, str) else EVERYTHING
 
 
-def _body_rename(asked: Asked, _: Known) -> Sequence[str]:
+def _body_rename(asked: HttpRequestFacts, _: Known) -> Sequence[str]:
     return (_identifier(asked.body.get("source")), _identifier(asked.body.get("destination")))
 
 
-def _body_changes(asked: Asked, known: Known) -> Sequence[str]:
+def _body_changes(asked: HttpRequestFacts, known: Known) -> Sequence[str]:
     changes = asked.body.get("table-changes")
     if not isinstance(changes, list) or not changes:
         return (EVERYTHING,)
@@ -217,18 +249,18 @@ def _body_changes(asked: Asked, known: Known) -> Sequence[str]:
 _PATH = "the table of the path"
 _SPACE = "every table of the namespace"
 ROUTES: dict[tuple[str, str], Row] = {
-    ("GET", "/"): Row("known", _nothing, "the page holds those with some right"),
-    ("GET", "/healthz"): Row("open", _nothing, ""),
+    ("GET", "/"): Row("known", _nothing, lists=Listing.PAGE),
+    ("GET", "/healthz"): Row("open", _nothing),
     ("GET", "/metrics"): Row("read", _everything, "every table, unless `metrics_open` is set"),
     ("POST", f"{CATALOG}/oauth/tokens"): Row("open", _nothing, "the credentials stand in the request"),
-    ("GET", f"{CATALOG}/config"): Row("known", _nothing, ""),
-    ("GET", f"{CATALOG}/namespaces"): Row("known", _nothing, "the answer holds those with a table that may be seen"),
+    ("GET", f"{CATALOG}/config"): Row("known", _nothing),
+    ("GET", f"{CATALOG}/namespaces"): Row("known", _nothing, lists=Listing.NAMESPACES),
     ("POST", f"{CATALOG}/namespaces"): Row("admin", _body_namespace, _SPACE, body=True),
     ("GET", _NAMESPACE): Row("known", _nothing, "a namespace without a table that may be seen does not exist"),
     ("HEAD", _NAMESPACE): Row("known", _nothing, "a namespace without a table that may be seen does not exist"),
     ("DELETE", _NAMESPACE): Row("admin", _path_namespace, _SPACE),
     ("POST", f"{_NAMESPACE}/properties"): Row("admin", _path_namespace, _SPACE),
-    ("GET", f"{_NAMESPACE}/tables"): Row("known", _nothing, "the answer holds those with some right"),
+    ("GET", f"{_NAMESPACE}/tables"): Row("known", _nothing, lists=Listing.NAMES),
     ("POST", f"{_NAMESPACE}/tables"): Row("admin", _body_name, "the new table", body=True),
     ("POST", f"{_NAMESPACE}/register"): Row("admin", _body_name, "the new table", body=True),
     ("GET", _TABLE): Row("read", _path_table, _PATH),
@@ -254,7 +286,9 @@ def reference() -> str:
         "`read`, `write`, `tier` and `admin` are granted on tables (SECURITY.md); `admin` brings the other three,",
         "`tier` brings `read`. `open` is for everybody, `known` for every principal, `see` for any right at all, and",
         "`commit` is `tier` for Lakestore's own tables, `write` for others and `admin` for new ones.",
-        "The right is needed on each table named; where a request names none, on some table.",
+        "The right is needed on each table named; where a request names none, on some table. Names of producers and",
+        "subscriptions, and leases, are the principal's own: nobody else can open, fence, acknowledge or read by them.",
+        "A list in an answer leaves out what the principal may not know of.",
         "",
         "## gRPC",
         "",
@@ -272,7 +306,9 @@ def _markdown(rows: Iterable[tuple[str, str, Row]]) -> Iterable[str]:
     first = True
     for head, name, row in rows:
         if first:
-            yield f"| {head} | right | on |"
-            yield "|---|---|---|"
+            yield f"| {head} | right | on | the principal's own | list in the answer |"
+            yield "|---|---|---|---|---|"
             first = False
-        yield f"| `{name}` | {row.right} | {row.tables or '-'} |"
+        owns = ", ".join(own.value for own in row.owns)
+        lists = row.lists.value if row.lists else ""
+        yield f"| `{name}` | {row.right} | {row.tables or '-'} | {owns or '-'} | {lists or '-'} |"

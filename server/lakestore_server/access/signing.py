@@ -1,7 +1,8 @@
-"""Short-lived access tokens: a JSON Web Token signed with the server's own key, naming a principal and its token.
+"""Texts that only this server can have made: access tokens and seals of leases, by one HMAC of its own key. Pure.
 
-Catalog clients read its `exp`; nothing else in it is for them. A token whose origin was removed from the auth file
-is no longer valid, whatever its time. Pure.
+An access token is a short-lived JSON Web Token that names a principal and the token it was got for. Catalog clients
+read its `exp`; nothing else in it is for them. A token whose origin was removed from the auth file is no longer
+valid, whatever its time. A seal ties a text to the principal it was handed to.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import orjson
 
 KEY_BYTES = 32
 ID_CHARS = 16
-"""How much of the hash of the token it was got for is named; enough to tell the tokens of a principal apart."""
+"""Hex digits of the hash of the token it was got for; enough to tell the tokens of a principal apart."""
+SEAL_CHARS = 32
 _CHARS_MAX = 2_048
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an access token says."""
+    """The content of an access token."""
 
     principal: str
     token_id: str
@@ -38,7 +40,7 @@ def sign(key: bytes, claim: Claim, now_s: int) -> str:
 
 
 def read(key: bytes, token: str, now_s: int) -> Claim | None:
-    """What a token of ours claims; None for any other text and when its time is over."""
+    """The claim of a token of ours; None for any other text and when its time is over."""
     head, _, rest = token.partition(".")
     said, _, signature = rest.partition(".")
     if head != _HEADER or len(token) > _CHARS_MAX or not token.isascii():
@@ -53,12 +55,33 @@ def read(key: bytes, token: str, now_s: int) -> Claim | None:
     return claim if now_s < claim.until_s else None
 
 
-def _text(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+def seal(key: bytes, owner: str, text: str) -> str:
+    """The text with a mark that ties it to its owner: how a lease is handed to a client."""
+    return f"{text}.{_seal_mark(key, owner, text)}"
+
+
+def unseal(key: bytes, owner: str, sealed: str) -> str | None:
+    """The text of a seal made for this owner; None for any other."""
+    text, _, mark = sealed.rpartition(".")
+    given, made = mark.encode("utf-8", "surrogateescape"), _seal_mark(key, owner, text).encode()
+    return text if hmac.compare_digest(given, made) else None
+
+
+def _seal_mark(key: bytes, owner: str, text: str) -> str:
+    return _mac(key, f"{owner}\0{text}").hex()[:SEAL_CHARS]
 
 
 def _signature(key: bytes, signed: str) -> str:
-    return _text(hmac.new(key, signed.encode(), hashlib.sha256).digest())
+    return _text(_mac(key, signed))
+
+
+def _mac(key: bytes, said: str) -> bytes:
+    """The one primitive. A token's text is ASCII without a NUL and a seal's text has one, so neither is the other's."""
+    return hmac.new(key, said.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 _HEADER = _text(b'{"alg":"HS256","typ":"JWT"}')

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -21,8 +20,6 @@ class Prepared:
     """One message of a stream as it goes over the wire; nobody changes it."""
 
     data: bytes
-    DESCRIPTOR: ClassVar[Any] = pb.ChangeBatch.DESCRIPTOR
-    """As messages have it: the edge asks answers for their fields."""
 
     @staticmethod
     def of(message: pb.ChangeBatch) -> Prepared:

@@ -7,7 +7,6 @@ only after its sender is known, except for the one small body that says who the 
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,11 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 
 from lakestore.errors import Exhausted, Invalid, LakestoreError, NotAuthenticated
 from lakestore.limits import DEFAULT, Limits
-from lakestore_server.access.admission import Admission, asked_of
-from lakestore_server.access.callers import Caller
+from lakestore_server.access.admission import Admission, facts_of
+from lakestore_server.access.callers import Caller, basic
+from lakestore_server.edge import http_errors
+from lakestore_server.edge.http_errors import Slow
 from lakestore_server.edge.iceberg_rest import CALLER
-from lakestore_server.iceberg.errors import status_of
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,12 +36,6 @@ _ICEBERG = "/iceberg/"
 
 class Gone(Exception):
     """The client went away within its request."""
-
-
-class Slow(LakestoreError):
-    """The client stopped within its request."""
-
-    kind = "Invalid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +89,11 @@ class Gate:
         if matched is None:
             return b"", caller
         if row is None or not row.body:
-            self._admission.check(row, caller, asked_of(matched.path, None), what)
+            self._admission.check(row, caller, facts_of(matched.path, None), what)
         body = await self._body(receive, self._limits.http_body_bytes if caller else OPEN_BODY_BYTES_MAX)
         if row is not None and row.body:
             try:
-                self._admission.check(row, caller, asked_of(matched.path, _parsed(body)), what)
+                self._admission.check(row, caller, facts_of(matched.path, _parsed(body)), what)
             except LakestoreError:
                 self._held_bytes -= len(body)
                 raise
@@ -164,17 +158,6 @@ def _token(scope: Scope) -> str:
     raise NotAuthenticated("the Authorization header is not `Bearer <token>`")
 
 
-def basic(said: str) -> tuple[str, str]:
-    """(name, secret) of a Basic authorization."""
-    try:
-        name, colon, secret = base64.b64decode(said.strip(), validate=True).decode().partition(":")
-    except ValueError:  # of base64, and of text that is not UTF-8
-        name = colon = secret = ""
-    if not colon or not secret:
-        raise NotAuthenticated("the Authorization header is no `Basic` name and token")
-    return name, secret
-
-
 def _check_head(scope: Scope, bytes_max: int) -> None:
     """The parser limits a head only while it is incomplete."""
     size = len(scope["raw_path"]) + len(scope["query_string"])
@@ -210,12 +193,11 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(scope: Scope, send: Send, error: LakestoreError) -> None:
-    status, kind = (408, "BadRequestException") if isinstance(error, Slow) else status_of(error)
+    status, body = http_errors.answer(error)
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     if status == 401:
         page = not scope["path"].startswith(_ICEBERG)
         headers.append((b"www-authenticate", b'Basic realm="lakestore"' if page else b'Bearer realm="lakestore"'))
-    body = orjson.dumps({"error": {"message": error.message, "type": kind, "code": status}})
     headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -22,8 +22,9 @@ from lakestore.errors import Internal, Invalid, LakestoreError
 from lakestore.limits import DEFAULT
 from lakestore_server.access.policy import catalog_target
 from lakestore_server.access.principals import ANYONE, Principal
+from lakestore_server.edge import http_errors
 from lakestore_server.iceberg.catalog import Catalog, Name, TableChange
-from lakestore_server.iceberg.errors import NoSuchNamespace, NoSuchTable, NoSuchView, status_of
+from lakestore_server.iceberg.errors import NoSuchNamespace, NoSuchTable, NoSuchView
 from lakestore_server.iceberg.metadata_store import Stored
 from lakestore_server.iceberg.schemas import Json
 
@@ -273,8 +274,8 @@ VERBS: tuple[tuple[str, str, Verb], ...] = (
 
 
 def _problem(error: LakestoreError) -> Response:
-    code, kind = status_of(error)
-    return _json({"error": {"message": error.message, "type": kind, "code": code}}, code)
+    status, body = http_errors.answer(error)
+    return Response(body, status, media_type="application/json")
 
 
 def _run(verb: Verb, call: Call) -> Response:

@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from lakestore.errors import LakestoreError, NotAuthenticated
-from lakestore_server.access.callers import Access, Caller
-from lakestore_server.edge.http_gate import basic
+from lakestore_server.access.callers import Access, Caller, basic
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 (the name of a kind of token)

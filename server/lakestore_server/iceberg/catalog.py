@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
+from lakestore.model import names
 from lakestore.model.table import Table
 from lakestore_server.iceberg import gate, locations, metadata, our_tables, requirements
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty, NoSuchNamespace, NoSuchTable
@@ -284,7 +285,7 @@ class Catalog:
 
     def _resolved(self, name: Name) -> tuple[Name, Table | None]:
         """The table that a name stands for, and the version if it is one of ours with a version in its name."""
-        parted = our_tables.parted(name.table)
+        parted = names.parted(name.table)
         table = self._ledger.own_table(name.namespace, parted[0]) if parted else None
         if parted is None or table is None:
             return name, None

@@ -1,11 +1,8 @@
-"""How the catalog says no: Lakestore's errors with the status and name that the Iceberg REST protocol gives them.
-
-403 is policy and fencing, which no retry mends; 409 is a true conflict, which clients retry by themselves.
-"""
+"""The catalog's own refusals; the HTTP port gives them the status and name of the Iceberg REST protocol."""
 
 from __future__ import annotations
 
-from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
+from lakestore.errors import Conflict, Invalid, NotFound
 
 
 class NoSuchNamespace(NotFound):
@@ -29,32 +26,4 @@ class NamespaceNotEmpty(Conflict):
 
 
 class Forbidden(Invalid):
-    """Policy: this will not be done, however often it is asked; the message names what to do instead."""
-
-
-_NAMES: dict[type[LakestoreError], tuple[int, str]] = {
-    NoSuchNamespace: (404, "NoSuchNamespaceException"),
-    NoSuchTable: (404, "NoSuchTableException"),
-    NoSuchView: (404, "NoSuchViewException"),
-    AlreadyExists: (409, "AlreadyExistsException"),
-    NamespaceNotEmpty: (409, "NamespaceNotEmptyException"),
-    Forbidden: (403, "ForbiddenException"),
-}
-_KINDS = {
-    "Invalid": (400, "BadRequestException"),
-    "NotFound": (404, "NotFoundException"),
-    "Conflict": (409, "CommitFailedException"),
-    "Fenced": (403, "ForbiddenException"),
-    "Denied": (403, "ForbiddenException"),
-    "NotAuthenticated": (401, "NotAuthorizedException"),
-    "Unavailable": (503, "ServiceUnavailableException"),
-    "Exhausted": (503, "SlowDownException"),
-}
-UNKNOWN = (500, "CommitStateUnknownException")
-
-
-def status_of(error: LakestoreError) -> tuple[int, str]:
-    """HTTP status and protocol name of an error; what may have been applied is always UNKNOWN."""
-    if error.applied == "unknown":
-        return UNKNOWN
-    return _NAMES.get(type(error)) or _KINDS.get(error.kind, (500, "InternalServerError"))
+    """A change that policy forbids, however often a client asks; the message names what to do instead."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakestore.errors import Invalid
 from lakestore.model import defaults
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, Column, PartitionField
-from lakestore.model.table import VERSION_MARK, Table, lake_schema
+from lakestore.model.table import Table, lake_schema
 from lakestore.model.types import iceberg_type
 from lakestore_server.iceberg import metadata, schemas
 from lakestore_server.iceberg.schemas import Json
@@ -92,12 +92,6 @@ def version_updates(version: Table) -> list[Json]:
 def option_updates(version: Table) -> Json:
     """What brings the lake table the options that can be changed."""
     return {"action": "set-properties", "updates": {_TARGET_BYTES: str(version.lake.target_file_bytes)}}
-
-
-def parted(name: str) -> tuple[str, int] | None:
-    """The table's name and the version's number of a name such as `orders$3`."""
-    base, mark, number = name.rpartition(VERSION_MARK)
-    return (base, int(number)) if mark and number.isascii() and number.isdecimal() else None
 
 
 def _field_id(table: Table, name: str) -> int:

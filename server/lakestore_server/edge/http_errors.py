@@ -1,0 +1,59 @@
+"""Errors as the HTTP port answers them: status, name and body of the Iceberg REST protocol.
+
+403 is policy and fencing, which no retry mends; 409 is a true conflict, which clients retry by themselves.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+from lakestore.errors import LakestoreError
+from lakestore_server.iceberg.errors import (
+    AlreadyExists,
+    Forbidden,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchView,
+)
+
+_NAMES: dict[type[LakestoreError], tuple[int, str]] = {
+    NoSuchNamespace: (404, "NoSuchNamespaceException"),
+    NoSuchTable: (404, "NoSuchTableException"),
+    NoSuchView: (404, "NoSuchViewException"),
+    AlreadyExists: (409, "AlreadyExistsException"),
+    NamespaceNotEmpty: (409, "NamespaceNotEmptyException"),
+    Forbidden: (403, "ForbiddenException"),
+}
+_KINDS = {
+    "Invalid": (400, "BadRequestException"),
+    "NotFound": (404, "NotFoundException"),
+    "Conflict": (409, "CommitFailedException"),
+    "Fenced": (403, "ForbiddenException"),
+    "Denied": (403, "ForbiddenException"),
+    "NotAuthenticated": (401, "NotAuthorizedException"),
+    "Unavailable": (503, "ServiceUnavailableException"),
+    "Exhausted": (503, "SlowDownException"),
+}
+UNKNOWN = (500, "CommitStateUnknownException")
+
+
+class Slow(LakestoreError):
+    """The client stopped within its request."""
+
+    kind = "Invalid"
+
+
+def status_of(error: LakestoreError) -> tuple[int, str]:
+    """HTTP status and protocol name of an error; a change that may have been applied is always UNKNOWN."""
+    if error.applied == "unknown":
+        return UNKNOWN
+    if isinstance(error, Slow):
+        return 408, "BadRequestException"
+    return _NAMES.get(type(error)) or _KINDS.get(error.kind, (500, "InternalServerError"))
+
+
+def answer(error: LakestoreError) -> tuple[int, bytes]:
+    """HTTP status and body of an error."""
+    status, name = status_of(error)
+    return status, orjson.dumps({"error": {"message": error.message, "type": name, "code": status}})
