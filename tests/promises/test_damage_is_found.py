@@ -25,6 +25,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.duties import scrub
 from lakestore_server.files import checkpoint
 from lakestore_server.files.segment import Segment
+from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.overlay import Overlay
 from tests.support.waiting import until
@@ -131,12 +132,12 @@ def test_no_flipped_bit_of_a_format_goes_unseen(whole: Path, tmp_path: Path) -> 
             continue
     (uuid,) = (entry["table"]["uuid"] for entry in right["tables"] if entry["table"]["name"] == "a.log")
     (path,) = (whole / "segments" / uuid).glob("*.seg")
-    rows = [piece.load() for piece in Segment(path, lambda _: SCHEMA, keyed=False).pieces()]
+    rows = [piece.load() for piece in Segment(RealDisk(), path, lambda _: SCHEMA, keyed=False).pieces()]
     copy = tmp_path / path.name
     for damaged in flips(path.read_bytes(), chance, 300):
         copy.write_bytes(damaged)
         try:
-            segment = Segment(copy, lambda _: SCHEMA, keyed=False)
+            segment = Segment(RealDisk(), copy, lambda _: SCHEMA, keyed=False)
             assert [piece.load() for piece in segment.pieces()] == rows
         except (Corrupt, NewerFormat):
             continue

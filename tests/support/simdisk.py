@@ -21,7 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import RealDisk
 
 SECTOR = 512
 
@@ -394,6 +397,16 @@ class SimDisk:
         """A whole file, as a running system sees it."""
         with self.lock:
             return path.read_bytes()
+
+    def map(self, path: Path) -> pa.Buffer:
+        """A whole file, mapped, as a running system sees it."""
+        with self.lock:
+            return RealDisk().map(path)
+
+    def size(self, path: Path) -> int | None:
+        """Bytes of a file, as a running system sees it."""
+        with self.lock:
+            return RealDisk().size(path)
 
     def lose_power_at(self, point: CrashPoint, passes: int = 0) -> None:
         """Let power go when a crash point is passed, after so many other passes."""

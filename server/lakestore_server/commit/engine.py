@@ -277,8 +277,7 @@ class Engine:
 
     def index_bytes(self) -> int:
         """Size of the index file."""
-        file = self.folder / "index" / "data.mdb"
-        return file.stat().st_size if file.is_file() else 0
+        return self.disk.size(self.folder / "index" / "data.mdb") or 0
 
     @property
     def checkpoints(self) -> Checkpoints:

@@ -61,7 +61,7 @@ def _open(folder: Path, disk: Disk, limits: Limits) -> Opened:
     disk.make_folder(folder / SEGMENTS)
     disk.make_folder(folder / "index")
     data = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
-    state = _from_checkpoint(folder, data, limits)
+    state = _from_checkpoint(folder, disk, data, limits)
     checkpoint_lsn = state.view.lsn
     _remove_temporary(disk, folder)
     remove_unnamed(disk, folder, data["tables"])
@@ -112,7 +112,7 @@ def _remove_temporary(disk: Disk, folder: Path) -> None:
             disk.remove(folder / name)
 
 
-def _from_checkpoint(folder: Path, data: dict[str, Any], limits: Limits) -> State:
+def _from_checkpoint(folder: Path, disk: Disk, data: dict[str, Any], limits: Limits) -> State:
     tables: dict[str, TableState] = {}
     for entry in data["tables"]:
         table = Table.from_dict(entry["table"])
@@ -122,11 +122,11 @@ def _from_checkpoint(folder: Path, data: dict[str, Any], limits: Limits) -> Stat
         for names, base in zip(entry["buckets"], bases, strict=True):
             paths = [folder / SEGMENTS / table.uuid / name for name, _ in names]
             for path, (_, size) in zip(paths, names, strict=True):
-                if not path.is_file() or path.stat().st_size != size:
+                if disk.size(path) != size:
                     raise Corrupt(
                         f"segment file {path.name} is missing or cut short: restore it from a copy or a backup"
                     )
-            segments = [segment.Segment(path, versions.stored, keyed=table.keyed) for path in paths]
+            segments = [segment.Segment(disk, path, versions.stored, keyed=table.keyed) for path in paths]
             logs.append(log_of(table, segments, base))
         tiers = {record.snapshot_id: record for record in map(catalog_records.tier_of, entry["tiers"])}
         created = entry["created_lsn"], entry.get("created_us", 0)

@@ -193,7 +193,7 @@ class Checkpointer:
         for run in runs:
             path = self._new_path(folder, bucket, run[0].start, run[-1].end, lsn)
             segment.write(self._disk, path, run, keyed=held.keyed)
-            segments.append(segment.Segment(path, state.versions.stored, keyed=held.keyed))
+            segments.append(segment.Segment(self._disk, path, state.versions.stored, keyed=held.keyed))
         return segments
 
     def _compacted(
@@ -205,7 +205,7 @@ class Checkpointer:
             path = self._new_path(folder, bucket, left.start, left.end, view.lsn)
             segment.write_left(self._disk, path, left)
             self._disk.reach(CrashPoint.BASE_REWRITTEN)
-            return segment.Segment(path, state.versions.stored, keyed=True)
+            return segment.Segment(self._disk, path, state.versions.stored, keyed=True)
 
         return self._compactor.compacted(state, bucket, cut, view.time_us, write)
 

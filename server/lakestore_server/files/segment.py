@@ -170,11 +170,10 @@ class _Layout:
 class Segment:
     """A mapped segment file; a `Chunk`."""
 
-    def __init__(self, path: Path, stored: Callable[[int], pa.Schema], *, keyed: bool) -> None:
+    def __init__(self, disk: Disk, path: Path, stored: Callable[[int], pa.Schema], *, keyed: bool) -> None:
         self.path = path
         self._keyed = keyed
-        with pa.memory_map(str(path)) as file:
-            data = file.read_buffer()
+        data = disk.map(path)
         self._data, self._size = data, int(data.size)
         self._layout = _parsed(data, path)
         self._schema = stored(self._layout.schema_id)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from lakestore_server.host.crash_points import CrashPoint
 
@@ -57,6 +60,12 @@ class Disk(Protocol):
 
     def read(self, path: Path) -> bytes:
         """A whole file."""
+
+    def map(self, path: Path) -> pa.Buffer:
+        """A whole file, mapped: its pages are read when they are touched."""
+
+    def size(self, path: Path) -> int | None:
+        """Bytes of a file; None when there is no such file."""
 
     def free_bytes(self, path: Path) -> int:
         """What is left for this user."""
@@ -141,6 +150,19 @@ class RealDisk:
     def read(self, path: Path) -> bytes:
         """The whole file."""
         return path.read_bytes()
+
+    def map(self, path: Path) -> pa.Buffer:
+        """mmap."""
+        with pa.memory_map(str(path)) as file:
+            return file.read_buffer()
+
+    def size(self, path: Path) -> int | None:
+        """stat; a folder is no file."""
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def free_bytes(self, path: Path) -> int:
         """Free bytes for this user."""

@@ -80,7 +80,7 @@ def test_a_flipped_bit_in_a_sparse_segment_is_never_served(tmp_path: Path) -> No
     segment.write_left(RealDisk(), path, segment.Left(0, 500, 0, batch, kept, kills, index))
     for other in flipped(path, 200, seed=3):
         try:
-            chunk = segment.Segment(other, lambda _: schema, keyed=True)
+            chunk = segment.Segment(RealDisk(), other, lambda _: schema, keyed=True)
             read = BucketLog(schema).install([chunk])
             assert read.take(kept).column(2).to_pylist() == (kept * 2).tolist()
             assert read.holds(np.arange(500)).tolist() == [offset % 3 == 0 for offset in range(500)]

@@ -67,7 +67,7 @@ def test_segments_hold_what_memory_held(
     log = log_of(counts).freeze()
     path = folder / "a.seg"
     segment.write(RealDisk(), path, log.chunks, keyed=keyed)
-    read = log.install([segment.Segment(path, lambda _: SCHEMA, keyed=keyed)])
+    read = log.install([segment.Segment(RealDisk(), path, lambda _: SCHEMA, keyed=keyed)])
     assert values(read, 0, read.head) == list(range(log.head))
     assert [read.at_lsn(10 * i) for i in range(len(counts) + 1)] == [log.at_lsn(10 * i) for i in range(len(counts) + 1)]
 
@@ -79,7 +79,7 @@ def test_appends_go_on_while_a_checkpoint_cuts(tmp_path: Path) -> None:
         batch = pa.record_batch([np.arange(log.head, log.head + 5)], schema=SCHEMA)
         log = log.append(MemoryChunk(log.head, batch, CommitIndex.one(10 * i, 0, log.head + 5, 0, 0)))
     segment.write(RealDisk(), tmp_path / "a.seg", frozen, keyed=True)
-    log = log.install([segment.Segment(tmp_path / "a.seg", lambda _: SCHEMA, keyed=True)])
+    log = log.install([segment.Segment(RealDisk(), tmp_path / "a.seg", lambda _: SCHEMA, keyed=True)])
     assert values(log, 0, log.head) == list(range(59 * 5))
 
 
@@ -89,7 +89,7 @@ def test_a_flipped_bit_in_a_segment_is_never_served(tmp_path: Path, keyed: bool)
     segment.write(RealDisk(), path, log_of([50] * 10).chunks, keyed=keyed)
     for other in flipped(path, 200, seed=7):
         try:
-            read = BucketLog(SCHEMA).install([segment.Segment(other, lambda _: SCHEMA, keyed=keyed)])
+            read = BucketLog(SCHEMA).install([segment.Segment(RealDisk(), other, lambda _: SCHEMA, keyed=keyed)])
             assert values(read, 0, 500) == list(range(500))
         except Corrupt as error:
             assert other.name in error.message
@@ -101,7 +101,7 @@ def test_rows_without_any_column_cost_one_column(tmp_path: Path) -> None:
     batch = pa.record_batch([range(7), ["x" * 100] * 7], schema=schema)
     log = BucketLog(schema).append(MemoryChunk(0, batch, CommitIndex.one(1, 1, 7, 0, 7)))
     segment.write(RealDisk(), tmp_path / "a.seg", log.chunks, keyed=False)
-    log = log.freeze().install([segment.Segment(tmp_path / "a.seg", lambda _: schema, keyed=False)])
+    log = log.freeze().install([segment.Segment(RealDisk(), tmp_path / "a.seg", lambda _: schema, keyed=False)])
     assert [(b.num_rows, b.num_columns) for _, b, _ in log.rows(0, 7, needed=lambda _: [])] == [(7, 1)]
 
 

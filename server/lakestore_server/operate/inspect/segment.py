@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore_server.files.segment import Segment
+from lakestore_server.host.disk import RealDisk
 from lakestore_server.operate.inspect.definitions import Definitions
 from lakestore_server.operate.inspect.report import Found
 
@@ -25,9 +26,9 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
         return schema if schema is not None else pa.schema([])
 
     try:
-        segment = Segment(path, stored, keyed=False)
+        segment = Segment(RealDisk(), path, stored, keyed=False)
         keyed = bool(schema is not None and schema.names[:1] == ["__change"])
-        segment = Segment(path, stored, keyed=keyed) if keyed else segment
+        segment = Segment(RealDisk(), path, stored, keyed=keyed) if keyed else segment
     except Corrupt as error:
         found.damage.append(error.message)
         return found
