@@ -10,15 +10,14 @@ from lakestore_server.state.state import State
 
 def move_log_start(engine: Engine, name: str, lsn: int | None = None) -> int:
     """Let a table's log begin behind a commit, by default the newest one, as the retention duty does; that LSN."""
-    moved: list[int] = []
 
-    def plan(state: State, record: CommitRecord) -> None:
+    def plan(state: State, record: CommitRecord) -> int:
         table = state.view.named(name)
-        moved.append(max(state.view.lsn if lsn is None else lsn, table.log_start_lsn, table.created_lsn))
-        record.starts.append(LogStart(table.table.uuid, moved[0]))
+        start = max(state.view.lsn if lsn is None else lsn, table.log_start_lsn, table.created_lsn)
+        record.starts.append(LogStart(table.table.uuid, start))
+        return start
 
-    engine.operate(plan)
-    return moved[0]
+    return engine.operate(plan).result
 
 
 def compact(engine: Engine) -> None:

@@ -47,7 +47,7 @@ class Subscriptions:
     ) -> Subscription:
         """The subscription for its next consumer: where it stood, or made at `start`."""
 
-        def plan(state: State, record: CommitRecord) -> None:
+        def plan(state: State, record: CommitRecord) -> Subscription:
             view = state.view
             known = view.subscriptions.get(name)
             if known is None:
@@ -56,9 +56,11 @@ class Subscriptions:
             else:
                 _check_tables(known, tables, view)
                 opened = _opened(known, view, shared=shared)
-            record.subscriptions.append(replace(opened, acked_us=record.time_us))
+            opened = replace(opened, acked_us=record.time_us)
+            record.subscriptions.append(opened)
+            return opened
 
-        opened = self._engine.operate(plan).subscriptions[name]
+        opened = self._engine.operate(plan).result
         if not shared:
             self.shared.forget(name)
         return opened

@@ -20,6 +20,7 @@ from lakestore_server.arrays.grouping import Groups
 from lakestore_server.commit.merge.current_rows import OldRows, runs
 from lakestore_server.commit.merge.engines import Found, Merged, merged
 from lakestore_server.commit.numbering import ABSENT, Assigned, assign
+from lakestore_server.commit.queue import IndexEntries
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import FLAG, is_live, live
@@ -60,8 +61,8 @@ class Commit:
 
     record: CommitRecord
     answers: list[Answer]
-    keys: list[tuple[IndexKeys, Ints]]
-    """Index entries to put."""
+    entries: IndexEntries
+    """To be put into the index."""
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ class _Builder:
     """Of rows that were there."""
     results: dict[int, ChangeResult] = field(default_factory=dict)
     """id of a change to its result."""
-    keys: list[tuple[IndexKeys, Ints]] = field(default_factory=list)
+    entries: list[tuple[IndexKeys, Ints]] = field(default_factory=list)
 
 
 def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us: int, old_bytes_max: int) -> Commit:
@@ -118,7 +119,7 @@ def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us:
             builder.record.producers.append(
                 ProducerCommit(request.producer, request.epoch, request.sequence, results, request.progress)
             )
-    return Commit(builder.record, answers, builder.keys)
+    return Commit(builder.record, answers, builder.entries)
 
 
 def _is_plain(change: Change, table: Table) -> bool:
@@ -214,7 +215,7 @@ def _keyed_change(builder: _Builder, change: Change, found: FoundKeys, rows: Ass
         _add(builder, change, heads, bucket, stored.slice(first, last - first), born, died, slots)
     builder.results[id(change)] = _result(change.table, rows.change, not_found=missing)
     if len(keys):
-        builder.keys.append((keys, entries.values))
+        builder.entries.append((keys, entries.values))
 
 
 def _result(table: Table, kinds: npt.NDArray[np.int8], *, not_found: int) -> ChangeResult:
@@ -305,5 +306,5 @@ class _Merging:
             folded=made.folded,
         )
         if len(keys):
-            self._builder.keys.append((keys, entries.values))
+            self._builder.entries.append((keys, entries.values))
         return np.where(deletes, offset | FLAG if self._remembers else ABSENT, offset)

@@ -20,7 +20,7 @@ from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Unavail
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit import recovery
 from lakestore_server.commit.build import Commit, Crowded, Refused, build
-from lakestore_server.commit.queue import CommitQueue, Operation, Task, Work
+from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
 from lakestore_server.commit.request import Request, renewed
 from lakestore_server.commit.wakeups import Bells
 from lakestore_server.duties.checkpoint import Checkpointer, Checkpoints, Frozen
@@ -143,7 +143,7 @@ class Engine:
         self._on_loop(lambda: None)
         return self._view
 
-    def submit(self, request: Request | Operation) -> None:
+    def submit(self, request: Request | Operation[Any]) -> None:
         """Queue work; its answer comes by its future. `Exhausted`, with a hint, when there is no room soon."""
         self.await_room(OPERATION_WAIT_SECONDS if isinstance(request, Operation) else None, request.nbytes)
         request.queued = self._clock.monotonic()
@@ -178,8 +178,8 @@ class Engine:
     def _is_journal_full(self, stretch: float = 1.0) -> bool:
         return self._journal.untrimmed_bytes >= self.limits.journal_bytes * stretch
 
-    def operate(self, plan: Callable[[State, CommitRecord], None]) -> View:
-        """Run an operation to its end."""
+    def operate(self, plan: Callable[[State, CommitRecord], T]) -> Done[T]:
+        """Run an operation to its end: the view that has it, and the result of `plan`."""
         operation = Operation(plan)
         self.submit(operation)
         return operation.answer.result()
@@ -452,17 +452,17 @@ class Engine:
             raise Invalid(f"sequence {request.sequence} of producer {request.producer!r} does not follow {done}")
         return None
 
-    def _operate(self, operation: Operation) -> None:
+    def _operate(self, operation: Operation[T]) -> None:
         view = self._state.view
         record = CommitRecord(view.lsn + 1, self._time_us())
         try:
-            operation.plan(self._state, record)
+            result = operation.plan(self._state, record)
             self._append(record)
         except LakestoreError as error:
             operation.answer.set_exception(error)
             return
-        self._publish(Commit(record, [], operation.keys))
-        operation.answer.set_result(self._view)
+        self._publish(Commit(record, [], operation.entries(result)))
+        operation.answer.set_result(Done(self._view, result))
 
     def _append(self, record: CommitRecord) -> None:
         began = self._clock.monotonic()
@@ -476,9 +476,9 @@ class Engine:
     def _publish(self, commit: Commit) -> None:
         """Rows are in the tails before the index names them, and both are seen at once."""
         view = self._state.apply(commit.record)
-        self.index.make_room(commit.keys)
+        self.index.make_room(commit.entries)
         with self.index.lock:
-            for keys, offsets in commit.keys:
+            for keys, offsets in commit.entries:
                 self.index.put(keys, offsets)
             self._view = view
         with self._changed:

@@ -51,19 +51,16 @@ class Writes:
         if not request.producer:
             raise Invalid("a producer needs a name")
         check_name(request.producer, self._engine.limits)
-        opened: list[tuple[int, int, str]] = []
 
-        def plan(state: State, record: CommitRecord) -> None:
+        def plan(state: State, record: CommitRecord) -> pb.ProducerInfo:
             known = state.producers.get(request.producer)
             epoch = known.epoch + 1 if known else 1
             if epoch > limits.EPOCH_MAX:
                 raise Invalid(f"producer {request.producer!r} has used up its epochs: take another name")
-            opened.append((epoch, 0, known.progress if known else ""))
             record.producers.append(ProducerCommit(request.producer, epoch))
+            return pb.ProducerInfo(epoch=epoch, last_sequence=0, progress=known.progress if known else "")
 
-        self._engine.operate(plan)
-        epoch, sequence, progress = opened[0]
-        return pb.ProducerInfo(epoch=epoch, last_sequence=sequence, progress=progress)
+        return self._engine.operate(plan).result
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered."""

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +31,34 @@ TURNS_PASSED_MAX = 16
 """So many turns in a row go by a large request that waits, then it has one: acknowledgements alone never end."""
 
 
-@dataclass(slots=True)
-class Operation:
-    """A change that is no producer's: `plan` fills a record from the state, or raises."""
+T = TypeVar("T")
+IndexEntries = Sequence[tuple[IndexKeys, npt.NDArray[np.int64]]]
+"""Keys of one table and their new values, several times."""
 
-    plan: Callable[[State, CommitRecord], None]
-    answer: Future[View] = field(default_factory=Future)
+
+def _none(_: object) -> IndexEntries:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """An operation that happened."""
+
+    view: View
+    """The newest state, with the operation in it."""
+    result: T
+    """The value that `plan` returned."""
+
+
+@dataclass(slots=True)
+class Operation(Generic[T]):
+    """A change that is no producer's: `plan` fills a record from the state and returns a result, or raises."""
+
+    plan: Callable[[State, CommitRecord], T]
+    entries: Callable[[T], IndexEntries] = _none
+    """The index entries of a result, put once the record is durable."""
+    answer: Future[Done[T]] = field(default_factory=Future)
     nbytes: int = 1024
-    keys: list[tuple[IndexKeys, npt.NDArray[np.int64]]] = field(default_factory=list)
-    """Index entries to put once the record is durable; `plan` fills them too."""
     queued: float = 0.0
     """When, in monotonic seconds; set by the engine."""
 
@@ -52,7 +72,7 @@ class Task:
     nbytes: int = 0
 
 
-Work = Request | Operation | Task
+Work = Request | Operation[Any] | Task
 
 
 class CommitQueue:

@@ -222,25 +222,24 @@ class _Round:
     def _commit(self, bucket: int, rows: Found) -> None:
         """One commit of deletes, on the commit loop; it waits for room as a bulk load does."""
         asked = self._asked(rows)
-        done: list[int] = []
 
-        def plan(state: State, record: CommitRecord) -> None:
+        def plan(state: State, record: CommitRecord) -> Entries | None:
             held = state.view.by_uuid(self._table.uuid)
             if (held.table.ttl, held.table.schema_id) != (self._table.ttl, self._table.schema_id):
                 raise Conflict(f"table {self._table.name} was altered meanwhile")
             found = resolved(held, asked, self._engine.index.find)
             still = np.flatnonzero(found.values == rows.offsets)
-            if len(still):
-                part, entries = _deletes(held, bucket, rows.take(still), found, still)
-                record.rows.append(part)
-                operation.keys.append((entries.keys, entries.values))
-            done.append(len(still))
+            if not len(still):
+                return None
+            part, entries = _deletes(held, bucket, rows.take(still), found, still)
+            record.rows.append(part)
+            return entries
 
-        operation = Operation(plan)
+        operation = Operation(plan, lambda made: [(made.keys, made.values)] if made else [])
         self._engine.await_room()
         self._engine.submit(operation)
-        operation.answer.result()
-        self._counted(self._table.uuid, done[0])
+        made = operation.answer.result().result
+        self._counted(self._table.uuid, len(made.keys) if made else 0)
 
 
 def _commits(sizes: Ints, bytes_max: int) -> Iterator[tuple[int, int]]:

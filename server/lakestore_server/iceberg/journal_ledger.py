@@ -84,6 +84,7 @@ class JournalLedger:
     def commit(self, change: CatalogChange) -> None:
         """Journal the change, or refuse it before anything is written."""
         retired: list[tuple[str, frozenset[int]]] = []
+        """Taken back if the change is refused after all."""
 
         def plan(state: State, record: CommitRecord) -> None:
             catalog_change.check(change, state.view.namespaces, state.view.pointers)

@@ -41,39 +41,38 @@ class Tables:
         if request.check_only:
             return pb.TableInfo(definition=table.to_json())
         step = self._catalog.create_own(table)
-        made: list[Table] = []
 
-        def plan(state: State, record: CommitRecord) -> None:
+        def plan(state: State, record: CommitRecord) -> Table:
             if table.name in state.view.names:
                 raise Conflict(f"table {table.name} exists already")
             if len(state.view.tables) >= self._engine.limits.tables:
                 raise Invalid(f"the server has {self._engine.limits.tables} tables, its limit")
-            made.append(replace(table, number=state.next_number))
-            record.create.append(made[0])
+            made = replace(table, number=state.next_number)
+            record.create.append(made)
             steps: list[CatalogStep] = [step]
             if table.namespace not in state.view.namespaces:
                 steps.insert(0, SetNamespace(table.namespace))
             _catalog_step(state, record, *steps)
+            return made
 
-        self._engine.operate(plan)
-        return pb.TableInfo(definition=made[0].to_json())
+        return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
 
     def alter_table(self, request: pb.AlterTableRequest) -> pb.TableInfo:
         """Another definition of a table, from the next commit on."""
         steps = evolution.from_json(request.alteration)
-        made: list[Table] = []
 
-        def plan(state: State, record: CommitRecord) -> None:
+        def plan(state: State, record: CommitRecord) -> Table:
             held = state.view.named(request.table)
-            made.append(self._altered(held, steps, request.schema_id))
-            if made[0] != held.table:
-                record.alter.append(made[0])
+            made = self._altered(held, steps, request.schema_id)
+            if made != held.table:
+                record.alter.append(made)
+            return made
 
         if request.check_only:
-            made.append(self._altered(self._engine.view.named(request.table), steps, request.schema_id))
+            made = self._altered(self._engine.view.named(request.table), steps, request.schema_id)
         else:
-            self._engine.operate(plan)
-        return pb.TableInfo(definition=made[0].to_json())
+            made = self._engine.operate(plan).result
+        return pb.TableInfo(definition=made.to_json())
 
     def _altered(self, held: TableState, steps: list[evolution.Step], schema_id: int) -> Table:
         table, most = held.table, self._engine.limits.schema_versions
@@ -99,7 +98,7 @@ class Tables:
             if (table.namespace, table.short_name) in state.view.pointers:
                 _catalog_step(state, record, DropPointer(table.namespace, table.short_name))
 
-        view = self._engine.operate(plan)
+        view = self._engine.operate(plan).view
         return pb.DropTableAnswer(token=token_text(self._engine, view.lsn))
 
     def get_table(self, request: pb.TableRequest) -> pb.TableInfo:

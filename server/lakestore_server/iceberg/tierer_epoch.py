@@ -22,29 +22,23 @@ class Tierer:
         """Become the tierer, or renew with the epoch held."""
         now = self._clock.monotonic()
         seconds = request.seconds or limits.TIERER_SECONDS_DEFAULT
-        epoch = [request.epoch]
 
-        def plan(state: State, record: CommitRecord) -> None:
-            held = state.view.tierer_epoch
-            if request.epoch and request.epoch != held:
-                raise Fenced(f"tierer epoch {request.epoch} was taken over by {held}")
-            if not request.epoch:
-                if now < self._until and state.tierer_holder != request.holder:
-                    raise Unavailable(f"{state.tierer_holder} is the tierer for {self._until - now:.0f} s more")
-                epoch[0] = held + 1
-            record.tierer = TiererClaim(epoch[0], request.holder)
+        def plan(state: State, record: CommitRecord) -> int:
+            if now < self._until and state.tierer_holder != request.holder:
+                raise Unavailable(f"{state.tierer_holder} is the tierer for {self._until - now:.0f} s more")
+            record.tierer = TiererClaim(state.view.tierer_epoch + 1, request.holder)
+            return record.tierer.epoch
 
-        if request.epoch:
-            self._renew(request.epoch)
-        else:
-            self._engine.operate(plan)
+        epoch = self._renewed(request.epoch) if request.epoch else self._engine.operate(plan).result
         self._until = now + seconds
-        return pb.TiererAnswer(epoch=epoch[0], seconds=seconds)
+        return pb.TiererAnswer(epoch=epoch, seconds=seconds)
 
-    def _renew(self, epoch: int) -> None:
+    def _renewed(self, epoch: int) -> int:
+        """The epoch, if it is still the newest one; `Fenced` otherwise."""
         held = self._engine.view.tierer_epoch
         if epoch != held:
             raise Fenced(f"tierer epoch {epoch} was taken over by {held}")
+        return epoch
 
     def release_tierer(self, request: pb.TiererRequest) -> pb.TiererAnswer:
         """Let the next tierer in at once."""

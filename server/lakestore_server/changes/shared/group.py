@@ -99,12 +99,12 @@ class Shared:
         if not moved and view.time_us - view.subscriptions[name].acked_us < self._ack_again_us:
             return late
 
-        def plan(state: State, record: CommitRecord) -> None:
-            moved, late[:] = _moved(current(state.view, name), session, parts)
+        def plan(state: State, record: CommitRecord) -> list[Part]:
+            moved, late = _moved(current(state.view, name), session, parts)
             record.subscriptions.append(SubscriptionMove(name, record.time_us, tuple(moved)))
+            return late
 
-        self._engine.operate(plan)
-        return late
+        return self._engine.operate(plan).result
 
     def members(self, held: Subscription, view: View) -> list[pb.MemberInfo]:
         """Who is there, and what each one reads."""
