@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, Message
 
 import lakestore as ls
 from lakestore.connectors.events import Encoder
@@ -273,6 +274,36 @@ def test_a_position_is_found_behind_many_transactions_that_were_aborted(kafka: K
     second = Transactions(kafka.address, topic)
     assert second.open() == position
     second.close()
+
+
+def test_the_reader_of_these_tests_waits_for_transactions_that_are_under_way(
+    kafka: KafkaProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit is answered before its messages can be seen: until then a consumer is told of an end before them."""
+    transactions = Transactions(kafka.address, topic)
+    transactions.ensure_topic(topic, 1)
+    transactions.open()
+    transactions.begin()
+    transactions._send(topic, b"1", b"1")
+    transactions._producer.flush()
+
+    class CommitsAtTheEnd(Consumer):
+        def poll(self, timeout: float = -1) -> Message | None:
+            message = super().poll(timeout)
+            if message is not None and message.error() is not None and transactions._began:
+                transactions.commit(Position("token", ("shop.orders",), topic))
+            return message
+
+    monkeypatch.setattr("tests.support.kafka.Consumer", CommitsAtTheEnd)
+    assert [message.value() for message in read_committed(kafka.address, topic)] == [b"1"]
+    monkeypatch.undo()
+    transactions.begin()
+    transactions._send(topic, b"2", b"1")
+    transactions._producer.flush()
+    monkeypatch.setattr("tests.support.kafka.READ_SECONDS", 1.0)
+    with pytest.raises(AssertionError, match="was read up to"):
+        read_committed(kafka.address, topic)
+    transactions.close()
 
 
 def test_what_cannot_work_is_one_sentence(lake: ls.Lake, kafka: KafkaProcess, orders: Any, topic: str) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 VERSION = "4.3.1"
-START_SECONDS = 60.0
+START_SECONDS = READ_SECONDS = 60.0
+_AT_END = KafkaError._PARTITION_EOF
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>lakestore</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><dependencies>
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{0}</version></dependency>
@@ -46,29 +47,56 @@ def _free_port() -> int:
 
 
 def read_committed(address: str, topic: str, count: int | None = None) -> list[Message]:
-    """What a consumer sees that reads committed transactions: all that is there, or the first messages of all."""
-    consumer = Consumer(
+    """Messages as a consumer of committed transactions sees them: all that were sent before, or the first of all.
+
+    A broker answers a commit before its messages can be seen, and until then a consumer is told of an end before them.
+    So transactions under way are waited for; one that stays open fails, as does a read that takes too long.
+    """
+    ends = _sent(address, topic)
+    consumer = _consumer(address, "read_committed")
+    found: list[Message] = []
+    reached = dict.fromkeys(ends, 0)
+    deadline = time.monotonic() + READ_SECONDS
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
+        while any(reached[each] < ends[each] for each in ends) if count is None else len(found) < count:
+            assert time.monotonic() < deadline, f"{topic} was read up to {reached} of {ends}: {len(found)} messages"
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                found.append(message)
+            elif error.code() == _AT_END:
+                reached[message.partition() or 0] = message.offset() or 0
+            elif not error.retriable():
+                raise KafkaException(error)
+    finally:
+        consumer.close()
+    return found
+
+
+def _sent(address: str, topic: str) -> dict[int, int]:
+    """Per partition the offset behind all that was sent, whether it is committed or not."""
+    consumer = _consumer(address, "read_uncommitted")
+    try:
+        partitions = consumer.list_topics(topic, START_SECONDS).topics[topic].partitions
+        places = {partition: TopicPartition(topic, partition) for partition in partitions}
+        return {each: consumer.get_watermark_offsets(place, START_SECONDS)[1] for each, place in places.items()}
+    finally:
+        consumer.close()
+
+
+def _consumer(address: str, isolation: str) -> Consumer:
+    return Consumer(
         {
             "bootstrap.servers": address,
             "group.id": "reader",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
             "enable.auto.commit": False,
         }
     )
-    partitions = list(consumer.list_topics(topic, 10).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
-    found: list[Message] = []
-    at_end: set[int | None] = set()
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and (len(at_end) < len(partitions) if count is None else len(found) < count):
-        message = consumer.poll(0.5)
-        if message is not None and message.error() is None:
-            found.append(message)
-        elif message is not None:
-            at_end.add(message.partition())
-    consumer.close()
-    return found
 
 
 class KafkaProcess:
