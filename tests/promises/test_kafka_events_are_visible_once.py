@@ -1,8 +1,12 @@
-"""`lakestore changes --to kafka` under kill -9 of sink, server and broker: nothing is lost, nothing comes twice."""
+"""`lakestore changes --to kafka` under kill -9 of sink, server and broker: nothing is lost, nothing comes twice.
+
+`LAKESTORE_SEED` runs one seed again; it is printed.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -10,6 +14,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +25,23 @@ import lakestore as ls
 from lakestore.connectors.events import Encoder
 from tests.support.kafka import KafkaProcess, read_committed
 from tests.support.process import ServerProcess, free_port
+from tests.support.waiting import until
 
 TOPIC, KEYS = "orders.changes", 300
 ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 Place = tuple[int, int]
+Happened = dict[bytes | None, list[tuple[str, Place, Any]]]
+AGAIN = 'LAKESTORE_SEED={0} make test ARGS="-k whatever_is_killed"'
+AROUND = 3
+"""How many events before and behind the first difference are shown."""
 
 
 class _Writer(threading.Thread):
     """Inserts, updates and deletes without a pause, over the server's restarts."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, chance: random.Random) -> None:
         super().__init__(daemon=True)
-        self._address, self._chance = address, random.Random(7)
+        self._address, self._chance = address, chance
         self.done = threading.Event()
         self.commits = 0
 
@@ -52,7 +62,7 @@ def _sink(address: str, kafka: KafkaProcess, errors: Path, *more: str) -> subpro
         return subprocess.Popen([*command, "--bootstrap", kafka.address, "--topic", TOPIC, *more], stderr=file)
 
 
-def _by_key(pairs: list[tuple[bytes | None, bytes | None]]) -> dict[bytes | None, list[tuple[str, Place, Any]]]:
+def _by_key(pairs: list[tuple[bytes | None, bytes | None]]) -> Happened:
     """Per key what happened, each named by its bucket and offset."""
     found = defaultdict(list)
     for key, value in pairs:
@@ -61,6 +71,25 @@ def _by_key(pairs: list[tuple[bytes | None, bytes | None]]) -> dict[bytes | None
             place = event["source"]["bucket"], event["source"]["offset"]
             found[key].append((event["op"], place, event["after"]))
     return dict(found)
+
+
+def _difference(written: Happened, logged: Happened) -> str:
+    """The first difference of a topic and the changelog; empty if there is none."""
+    differing = [key for key in {**logged, **written} if written.get(key) != logged.get(key)]
+    if not differing:
+        return ""
+    key = differing[0]
+    topic, log = written.get(key, []), logged.get(key, [])
+    same = (one == other for one, other in zip(topic, log, strict=False))
+    at = next((number for number, is_same in enumerate(same) if not is_same), min(len(topic), len(log)))
+    places = [[place for events in found.values() for _, place, _ in events] for found in (written, logged)]
+    lost, strange = set(places[1]) - set(places[0]), set(places[0]) - set(places[1])
+    shown = slice(max(at - AROUND, 0), at + AROUND + 1)
+    return (
+        f"{len(differing)} keys differ: {len(lost)} events lost, {len(places[0]) - len(set(places[0]))} twice,"
+        f" {len(strange)} unknown. Key {key!r} from event {at} on, with those before it:\n"
+        f"topic ({len(topic)}): {topic[shown]}\nchangelog ({len(log)}): {log[shown]}"
+    )
 
 
 def _changelog(lake: ls.Lake) -> list[tuple[bytes | None, bytes | None]]:
@@ -73,6 +102,12 @@ def _changelog(lake: ls.Lake) -> list[tuple[bytes | None, bytes | None]]:
     return pairs
 
 
+def _opened(address: str) -> list[datetime]:
+    """The times at which sinks were last seen."""
+    with ls.connect(address) as lake:
+        return [subscription.acked for subscription in lake.subscriptions()]
+
+
 def _killed(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait(30)
@@ -81,12 +116,14 @@ def _killed(process: subprocess.Popen[bytes]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_topic_holds_the_changelog_whatever_is_killed(tmp_path: Path) -> None:
-    port, chance, errors = free_port(), random.Random(time.time_ns()), tmp_path / "sink.log"
+    seed = int(os.environ.get("LAKESTORE_SEED", "0")) or random.randrange(1, 1 << 31)
+    print(f"LAKESTORE_SEED={seed}")
+    port, chance, errors = free_port(), random.Random(seed), tmp_path / "sink.log"
     with KafkaProcess(tmp_path / "kafka") as kafka:
         server = ServerProcess(tmp_path / "data", port=port)
         with ls.connect(server.address) as lake:
             lake.create_table("shop.orders", ORDERS, primary_key=["id"])
-        writer = _Writer(server.address)
+        writer = _Writer(server.address, random.Random(seed))
         writer.start()
         for number in range(4):
             sink = _sink(server.address, kafka, errors, "-f")
@@ -101,14 +138,18 @@ def test_a_topic_holds_the_changelog_whatever_is_killed(tmp_path: Path) -> None:
             _killed(sink)
         writer.done.set()
         writer.join(60)
+        assert not writer.is_alive(), "the writer still writes"
+        opened = _opened(server.address)
         sink = _sink(server.address, kafka, errors, "-f")
-        time.sleep(3.0)
+        until(lambda: _opened(server.address) > opened, "the sink to read")
+        time.sleep(chance.random())
         sink.send_signal(signal.SIGTERM)
         assert sink.wait(60) == 0, errors.read_text()
         assert _sink(server.address, kafka, errors, "--until", "now").wait(60) == 0, errors.read_text()
         written = [(message.key(), message.value()) for message in read_committed(kafka.address, TOPIC)]
         with ls.connect(server.address) as lake:
-            assert _by_key(written) == _by_key(_changelog(lake))
+            difference = _difference(_by_key(written), _by_key(_changelog(lake)))
+            assert not difference, f"{difference}\nsinks said:\n{errors.read_text()}\nagain: {AGAIN.format(seed)}"
             last = {key: events[-1] for key, events in _by_key(written).items()}
             live = sorted((row["id"], row["note"]) for _, _, row in last.values() if row is not None)
             rows = lake.table("shop.orders").scan().to_arrow().to_pylist()
