@@ -51,6 +51,8 @@ PURE = (
     "server/lakestore_server/changes/shared/assignment.py",
     "server/lakestore_server/changes/shared/members.py",
     "server/lakestore_server/iceberg/metadata.py",
+    "server/lakestore_server/iceberg/metadata_updates.py",
+    "server/lakestore_server/iceberg/draft.py",
     "server/lakestore_server/iceberg/gate.py",
 )
 BANNED_CALLS = re.compile(
@@ -96,6 +98,8 @@ BROAD_EXCEPT_ALLOWED = {
     "lakestore/cli/main.py",
 }
 """Where any defect ends: the commit loop, each port, the command line."""
+
+TEXT_TESTS = {"startswith", "endswith", "find", "index", "count", "partition", "match", "search", "fullmatch", "lower"}
 
 PRINT_ALLOWED = ("lakestore/cli/", "lakestore/demo/", "tests/", "jepsen/", "examples/")
 
@@ -277,6 +281,32 @@ def _undocumented(parent: ast.Module | ast.ClassDef) -> Iterator[str]:
             yield from _undocumented(node)
 
 
+def decisions_by_message(source: Source) -> Iterator[str]:
+    """A message is for people: the server decides by types and fields, never by the English of an error."""
+    if not source.path.startswith("server/"):
+        return
+    caught = {node.name for node in ast.walk(source.tree) if isinstance(node, ast.ExceptHandler) and node.name}
+    for node in ast.walk(source.tree):
+        read: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            read = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TEXT_TESTS:
+            read = [node.func.value, *node.args]
+        elif isinstance(node, ast.Subscript):
+            read = [node.value]
+        if any(_is_message(part, caught) for part in read):
+            yield f"{getattr(node, 'lineno', 1)}: a decision by the text of an error"
+
+
+def _is_message(node: ast.expr, caught: set[str]) -> bool:
+    """Whether an expression is the text of an error that was caught: `error.message`, `error.args`, `str(error)`."""
+    if isinstance(node, ast.Attribute) and node.attr in ("message", "args"):
+        return isinstance(node.value, ast.Name) and node.value.id in caught
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "repr"):
+        return any(isinstance(part, ast.Name) and part.id in caught for part in node.args)
+    return False
+
+
 RULES: tuple[Rule, ...] = (
     long_functions,
     long_files,
@@ -287,6 +317,7 @@ RULES: tuple[Rule, ...] = (
     misplaced_imports,
     missing_module_docstring,
     missing_public_docstrings,
+    decisions_by_message,
 )
 
 
@@ -374,6 +405,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     impure_cores: ("server/lakestore_server/commit/numbering.py", "import time\n\nx = time.time()\n"),
     misplaced_imports: ("server/x.py", "import grpc\n"),
     missing_module_docstring: ("server/x.py", "x = 1\n"),
+    decisions_by_message: ("server/x.py", "try:\n    f()\nexcept E as e:\n    if 'full' in str(e):\n        g()\n"),
     missing_public_docstrings: ("server/x.py", '"""X."""\n\n\ndef f() -> None:\n    pass\n'),
 }
 

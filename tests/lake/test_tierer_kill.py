@@ -28,7 +28,7 @@ from pyiceberg.table import Table as LakeTable
 import lakestore as ls
 from lakestore.union import plan
 from lakestore.union.verify import verify
-from lakestore_server.iceberg.catalog import Name
+from lakestore_server.iceberg.contents import Name
 from lakestore_server.main import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.model.table import Table, define
-from lakestore_server.iceberg.catalog import Catalog, Name, TableChange
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.iceberg.commits import TableChange
+from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.metadata_store import LocalStorage, Store, Stored
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import CatalogChange, SetNamespace

@@ -118,7 +118,7 @@ class Kept:
         pointer = view.pointers[table.namespace, table.short_name]
         moved = Pointer(f"{pointer.location}.{snapshot}", pointer.uuid)
         step = SetPointer(table.namespace, table.short_name, pointer.location, moved, (record,))
-        self.server.catalog._ledger.commit(CatalogChange((step,)))
+        self.server.catalog.ledger.commit(CatalogChange((step,)))
         return snapshot
 
     def values(self, name: str, start: str = "earliest") -> list[int]:

@@ -23,7 +23,9 @@ from lakestore.limits import DEFAULT
 from lakestore_server.access.policy import catalog_target
 from lakestore_server.access.principals import ANYONE, Principal
 from lakestore_server.edge import http_errors
-from lakestore_server.iceberg.catalog import Catalog, Name, TableChange
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.iceberg.commits import TableChange
+from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import NoSuchNamespace, NoSuchTable, NoSuchView
 from lakestore_server.iceberg.metadata_store import Stored
 from lakestore_server.iceberg.schemas import Json

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from lakestore.errors import NotFound
 from lakestore_server.iceberg import metadata
-from lakestore_server.iceberg.catalog import TIMELINE_PROPERTY
 from lakestore_server.iceberg.metadata_store import Store
+from lakestore_server.iceberg.our_tables import TIMELINE_PROPERTY
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import Pointer
 from lakestore_server.state.state import TableState, View

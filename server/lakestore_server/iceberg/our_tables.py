@@ -7,10 +7,12 @@ from lakestore.model import defaults
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, Column, PartitionField
 from lakestore.model.table import Table, lake_schema
 from lakestore.model.types import iceberg_type
-from lakestore_server.iceberg import metadata, schemas
+from lakestore_server.iceberg import metadata, metadata_updates, schemas
 from lakestore_server.iceberg.schemas import Json
 
 UUID_PROPERTY = "lakestore.table-uuid"
+TIMELINE_PROPERTY = "lakestore.timeline"
+"""The history that wrote the metadata."""
 _TARGET_BYTES = "write.target-file-size-bytes"
 _METRICS = "write.metadata.metrics.column."
 _PREVIOUS_VERSIONS = 20
@@ -66,25 +68,25 @@ def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
     """The table's Iceberg metadata before its first snapshot; the Iceberg uuid is the table's."""
     updates: list[Json] = [
         {"action": "add-schema", "schema": schema_of(table)},
-        {"action": "set-current-schema", "schema-id": metadata.LAST_ADDED},
+        {"action": "set-current-schema", "schema-id": metadata_updates.LAST_ADDED},
         {"action": "add-spec", "spec": _spec(table)},
-        {"action": "set-default-spec", "spec-id": metadata.LAST_ADDED},
+        {"action": "set-default-spec", "spec-id": metadata_updates.LAST_ADDED},
         # The unsorted order is there too: Iceberg's rewrite by another order of a user's choice writes under it.
         {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
         {"action": "add-sort-order", "sort-order": _order(table)},
-        {"action": "set-default-sort-order", "sort-order-id": metadata.LAST_ADDED},
+        {"action": "set-default-sort-order", "sort-order-id": metadata_updates.LAST_ADDED},
         {"action": "set-location", "location": location_of(table, warehouse)},
         {"action": "set-properties", "updates": properties_of(table)},
     ]
     base = metadata.empty(table.uuid, now_ms, table.lake.format_version)
-    return metadata.updated(base, updates, now_ms=now_ms, base_location=None)
+    return metadata_updates.updated(base, updates, now_ms=now_ms, base_location=None)
 
 
 def version_updates(version: Table) -> list[Json]:
     """What makes a version of the table's definition the lake table's own: its schema, and what it says of files."""
     return [
         {"action": "add-schema", "schema": schema_of(version)},
-        {"action": "set-current-schema", "schema-id": metadata.LAST_ADDED},
+        {"action": "set-current-schema", "schema-id": metadata_updates.LAST_ADDED},
         option_updates(version),
     ]
 

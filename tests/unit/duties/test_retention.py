@@ -160,7 +160,7 @@ def test_idle_bucket_neither_stalls_nor_overstates(kept: Kept) -> None:
     state = kept.state(NAME)
     assert all(start <= head for start, head in zip(state.starts(), state.heads(), strict=True))
     assert sum(state.heads()) - sum(state.starts()) < 4
-    assert kept.server.catalog._ledger.live_sums_at(state.table.uuid, tuple(state.heads())) is not None
+    assert kept.server.catalog.ledger.live_sums_at(state.table.uuid, tuple(state.heads())) is not None
 
 
 def _bucket(kept: Kept, name: str) -> int:
@@ -284,10 +284,10 @@ def test_an_expiry_that_is_refused_leaves_its_snapshots_readable(kept: Kept, mon
     with monkeypatch.context() as broken:
         broken.setattr(kept.server.engine._journal._file, "write", full)
         with pytest.raises(Exhausted, match="free space"):
-            kept.server.catalog._ledger.commit(CatalogChange((expiry,)))
+            kept.server.catalog.ledger.commit(CatalogChange((expiry,)))
     asked = pb.PlanRequest(tables=[NAME], at=first)
     assert kept.lake.transport.plan(asked).tables[0].snapshot_id == snapshot
-    kept.server.catalog._ledger.commit(CatalogChange((expiry,)))
+    kept.server.catalog.ledger.commit(CatalogChange((expiry,)))
     assert kept.lake.transport.plan(asked).tables[0].snapshot_id == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from lakestore.errors import Conflict, Fenced
 from lakestore.model.table import Table
 from lakestore_server.iceberg import our_tables
-from lakestore_server.iceberg.catalog import Name
+from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import Forbidden
 from lakestore_server.iceberg.schemas import Json
 from tests.support.catalogs import World, set_ref, snapshot, tier, world

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from lakestore.errors import Conflict, Invalid
-from lakestore_server.iceberg import metadata, our_tables, requirements
+from lakestore_server.iceberg import metadata, metadata_updates, our_tables, requirements
 from lakestore_server.iceberg.schemas import Json
 from tests.support.catalogs import SCHEMA, own_table, set_ref, snapshot
 
@@ -23,13 +23,13 @@ UUID = "11111111-2222-4333-8444-555555555555"
 
 def created(**fields: Any) -> Json:
     asked: dict[str, Any] = {"spec": None, "order": None, "properties": {}, **fields}
-    return metadata.created(
+    return metadata_updates.created(
         uuid=UUID, location="file:///w/db/t", schema=asked.pop("schema", SCHEMA), now_ms=NOW, **asked
     )
 
 
 def after(base: Json, *updates: Json) -> Json:
-    return metadata.updated(base, updates, now_ms=NOW + 1, base_location="file:///w/db/t/metadata/0.json")
+    return metadata_updates.updated(base, updates, now_ms=NOW + 1, base_location="file:///w/db/t/metadata/0.json")
 
 
 def parsed(doc: Json) -> Any:
@@ -198,7 +198,7 @@ def test_the_metadata_log_is_bounded() -> None:
     doc = created(properties={metadata.PREVIOUS_VERSIONS_MAX: "3"})
     for number in range(6):
         update = {"action": "set-properties", "updates": {"n": str(number)}}
-        doc = metadata.updated(doc, [update], now_ms=NOW, base_location=f"file:///{number}")
+        doc = metadata_updates.updated(doc, [update], now_ms=NOW, base_location=f"file:///{number}")
     assert [entry["metadata-file"] for entry in doc["metadata-log"]] == ["file:///3", "file:///4", "file:///5"]
 
 
@@ -228,7 +228,7 @@ _KEYS = [
 
 
 @settings(max_examples=400)
-@given(st.sampled_from(sorted(metadata.ACTIONS)), st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=4))
+@given(st.sampled_from(sorted(metadata_updates.ACTIONS)), st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=4))
 def test_any_update_is_applied_or_refused(action: str, fields: dict[str, Any]) -> None:
     try:
         doc = after(created(), {**fields, "action": action})

@@ -9,7 +9,9 @@ import pytest
 
 from lakestore.errors import Conflict, Corrupt, Invalid, Unavailable
 from lakestore_server.iceberg import locations
-from lakestore_server.iceberg.catalog import Name, TableChange
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.iceberg.commits import TableChange
+from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty, NoSuchTable
 from lakestore_server.iceberg.metadata_store import LocalStorage, ObjectStorage, Storage, Store
 from lakestore_server.state.catalog_change import CatalogChange
@@ -209,7 +211,7 @@ class _Recorded:
 
 def test_the_warehouse_is_synced_before_main_moves_only(lake: World) -> None:
     recorded = _Recorded(LocalStorage(lake.warehouse))
-    lake.catalog._store = Store(recorded)
+    lake.catalog = Catalog(lake.ledger, Store(recorded), lake.warehouse)
     lake.create_free()
     lake.commit("free", set_property("a", "b"))
     assert recorded.calls == ["write", "write"]

@@ -14,7 +14,7 @@ from lakestore.model.columns import Column, LakeOptions
 from lakestore.model.table import Table
 from lakestore_server.files import catalog_records
 from lakestore_server.iceberg import metadata, our_tables, schemas
-from lakestore_server.iceberg.catalog import Name
+from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NoSuchTable
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import TierRecord

@@ -15,7 +15,8 @@ import pytest
 from lakestore.client.lake import Lake
 from lakestore.client.transport import LocalTransport
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.iceberg.catalog import Name, TableChange
+from lakestore_server.iceberg.commits import TableChange
+from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import Forbidden
 from lakestore_server.main import Server
 from lakestore_server.operate.restore import restore

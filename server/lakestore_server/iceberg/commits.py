@@ -1,0 +1,213 @@
+"""Commits to tables of the catalog: judged, written as new metadata, and named by a moved pointer.
+
+Optimistic: read the pointer, apply the request to the metadata it names, write the new file, compare-and-set the
+pointer. A lost race starts again from the pointer as it is now, requirements included. Several tables commit all or
+nothing, for their pointers move in one record of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lakestore.errors import Conflict, Invalid, LakestoreError
+from lakestore.model.table import Table
+from lakestore_server.iceberg import gate, locations, metadata, metadata_updates, our_tables, requirements
+from lakestore_server.iceberg.contents import Contents, Name
+from lakestore_server.iceberg.errors import Forbidden, NoSuchTable
+from lakestore_server.iceberg.ledger import Ledger
+from lakestore_server.iceberg.metadata_store import Store, Stored
+from lakestore_server.iceberg.schemas import Json
+from lakestore_server.state.catalog_change import CatalogChange, CatalogStep, Pointer, SetPointer
+
+COMMIT_ATTEMPTS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a client asks of one table."""
+
+    name: Name
+    requirements: Sequence[Json]
+    updates: Sequence[Json]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One table's share of a commit, written but not yet named by a pointer."""
+
+    stored: Stored
+    step: SetPointer | None = None
+    moves_main: bool = False
+    obsolete: tuple[str, ...] = ()
+
+
+class Commits:
+    """The way of a change from a request to the ledger. Thread-safe."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: Store,
+        contents: Contents,
+        *,
+        now_ms: Callable[[], int],
+        new_uuid: Callable[[], str],
+        timeline: str,
+    ) -> None:
+        self._ledger, self._store, self._contents = ledger, store, contents
+        self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
+        self.ahead: Mapping[str, str] = {}
+        """Uuids of our tables that take no commit from outside, and why."""
+
+    def attempts(self, changes: Sequence[TableChange], key: str, *, trusted: bool) -> list[Stored]:
+        """Commit to one or more tables, all or nothing; the metadata they then have. The gate passes `trusted` ones."""
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            plans: list[_Plan] = []
+            try:
+                plans.extend(self._planned(change, trusted=trusted) for change in changes)
+            except LakestoreError:
+                self._discard(plans)
+                raise
+            try:
+                return self._finish(plans, key)
+            except Conflict:
+                continue
+        raise Conflict(f"{changes[0].name} changes faster than this commit can follow: try again")
+
+    def create(self, name: Name, doc: Json, key: str) -> Stored:
+        """Make a new table of its first metadata; `Conflict` if another one came first."""
+        return self._finish((self._written(name, None, doc),), key)[0]
+
+    def saved(self, doc: Json, base: Stored | None) -> Stored:
+        """Metadata, written durably as a new file that no pointer names yet."""
+        return self._store.save(self._place(doc, base), doc)
+
+    def journal(self, *steps: CatalogStep, key: str) -> None:
+        """Journal steps that happen together or not at all."""
+        self._ledger.commit(CatalogChange(steps, idempotency_key=key))
+
+    def _planned(self, change: TableChange, *, trusted: bool) -> _Plan:
+        name, version = self._contents.resolved(change.name)
+        pointer = self._ledger.pointers(name.namespace).get(name.table)
+        if pointer is None:
+            return self._planned_create(change)
+        base = self._contents.current(name, pointer)
+        if _is_applied(base.doc, change.updates):
+            return _Plan(base)
+        requirements.check(change.requirements, self._contents.seen_as(base, version).doc)
+        table = self._ledger.own_table(name.namespace, name.table)
+        known = self._knowledge(table) if table is not None and not trusted else None
+        if table is not None and known is not None and table.uuid in self.ahead:
+            raise Forbidden(self.ahead[table.uuid])
+        updates = _versioned(base.doc, change.updates, version, known) if known else change.updates
+        doc = metadata_updates.updated(base.doc, updates, now_ms=self._now_ms(), base_location=base.location)
+        if doc is base.doc:
+            return _Plan(base)
+        if table is not None and known is not None:
+            return self._written(name, base, doc, gate.judge(table, base.doc, doc, known))
+        if table is None:
+            self._contents.check_free(name, base.doc, doc)
+        return self._written(name, base, doc)
+
+    def _planned_create(self, change: TableChange) -> _Plan:
+        """The commit that ends a staged create."""
+        locations.check_name(change.name.table)
+        self._contents.namespace(change.name.namespace)
+        if not requirements.creates(change.requirements):
+            raise NoSuchTable(f"Table does not exist: {change.name}")
+        self._contents.check_absent(change.name)
+        requirements.check(change.requirements, None)
+        now = self._now_ms()
+        doc = metadata_updates.updated(
+            metadata.empty(self._new_uuid(), now), change.updates, now_ms=now, base_location=None
+        )
+        if not doc["location"]:
+            raise Invalid(f"the commit that creates {change.name} sets no schema and no location")
+        self._contents.check_free(change.name, None, doc)
+        return self._written(change.name, None, doc)
+
+    def _written(self, name: Name, base: Stored | None, doc: Json, verdict: gate.Verdict | None = None) -> _Plan:
+        if self._timeline and self._ledger.own_table(name.namespace, name.table) is not None:
+            doc = {**doc, "properties": {**doc["properties"], our_tables.TIMELINE_PROPERTY: self._timeline}}
+        stored = self.saved(doc, base)
+        step = SetPointer(
+            name.namespace,
+            name.table,
+            base.location if base else None,
+            Pointer(stored.location, doc["table-uuid"]),
+            tiers=verdict.tiers if verdict else (),
+            forget=verdict.forget if verdict else (),
+        )
+        moves = metadata.main_of(doc) != (metadata.main_of(base.doc) if base else None)
+        return _Plan(stored, step, moves, _obsolete(base, doc))
+
+    def _finish(self, plans: Sequence[_Plan], key: str) -> list[Stored]:
+        """Journal the plans' steps; files of a refused change go, files that it made obsolete go after it."""
+        steps = [plan.step for plan in plans if plan.step is not None]
+        if steps:
+            try:
+                if any(plan.moves_main for plan in plans):
+                    self._store.sync_warehouse()
+                self.journal(*steps, key=key)
+            except LakestoreError as error:
+                if error.applied == "no":
+                    self._discard(plans)
+                raise
+        for plan in plans:
+            for location in plan.obsolete:
+                self._store.discard(location)
+        return [plan.stored for plan in plans]
+
+    def _discard(self, plans: Sequence[_Plan]) -> None:
+        for plan in plans:
+            if plan.step is not None:
+                self._store.discard(plan.stored.location)
+
+    def _knowledge(self, table: Table) -> gate.Knowledge:
+        return gate.Knowledge(
+            records=self._ledger.tier_records(table.uuid),
+            epoch=self._ledger.tierer_epoch(),
+            pinned=self._ledger.pinned_snapshots(table.uuid),
+            live_sums_at=lambda point: self._ledger.live_sums_at(table.uuid, point),
+            live_rows_at=lambda point: self._ledger.live_rows_at(table.uuid, point),
+            versions={version.schema_id: version for version in self._ledger.versions(table.uuid)},
+        )
+
+    def _place(self, doc: Json, base: Stored | None) -> str:
+        """A new metadata file's name, numbered for people; the uuid is what makes it new."""
+        version = 0
+        if base is not None:
+            number = base.location.rsplit("/", 1)[-1].split("-", 1)[0]
+            version = int(number) + 1 if number.isdecimal() else 1
+        return f"{doc['location']}/metadata/{version:05d}-{self._new_uuid()}.metadata.json"
+
+
+def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known: gate.Knowledge) -> Sequence[Json]:
+    """The updates with what the client leaves to the catalog: the schema that they were made with, and its landing.
+
+    So the schema moves in the very commit of the first rows that need it, with the field ids of the definition.
+    """
+    used = our_tables.version_updates(version)[:1] if version else []
+    landing = gate.landing(updates, known.versions)
+    if landing is None or landing.schema_id == gate.schema_id_of(base, known.records):
+        return [*used, *updates, *([our_tables.option_updates(landing)] if landing else [])]
+    return [*used, *updates, *our_tables.version_updates(landing)]
+
+
+def _is_applied(base: Json, updates: Sequence[Json]) -> bool:
+    """Whether this commit happened already and only its answer was lost: its snapshots are all here."""
+    try:
+        wanted = {update["snapshot"]["snapshot-id"] for update in updates if update["action"] == "add-snapshot"}
+    except (KeyError, TypeError) as error:
+        raise Invalid(f"an update is malformed: {error!r}") from error
+    return bool(wanted) and wanted <= metadata.snapshot_ids(base)
+
+
+def _obsolete(base: Stored | None, doc: Json) -> tuple[str, ...]:
+    """Metadata files that fell out of the log, if the table wants them removed."""
+    if base is None or doc["properties"].get(metadata.DELETE_AFTER_COMMIT, "").lower() != "true":
+        return ()
+    kept = {entry["metadata-file"] for entry in doc["metadata-log"]}
+    fell = [entry["metadata-file"] for entry in base.doc["metadata-log"] if entry["metadata-file"] not in kept]
+    return tuple(place for place in fell if locations.inside(place, doc["location"]))

@@ -1,0 +1,104 @@
+"""The contents of the catalog as they stand: what a name stands for, its pointer and its metadata.
+
+Reads only. Every answer is as of the ledger's last durable commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lakestore.errors import NotFound
+from lakestore.model import names
+from lakestore.model.table import Table
+from lakestore_server.iceberg import locations, metadata_updates, our_tables
+from lakestore_server.iceberg.errors import AlreadyExists, NoSuchNamespace, NoSuchTable
+from lakestore_server.iceberg.ledger import Ledger
+from lakestore_server.iceberg.metadata_store import Store, Stored
+from lakestore_server.iceberg.schemas import Json
+from lakestore_server.state.catalog_change import Pointer
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A table's name in the catalog."""
+
+    namespace: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.table}"
+
+
+class Contents:
+    """Namespaces, tables and their current metadata. Thread-safe."""
+
+    def __init__(self, ledger: Ledger, store: Store, warehouse: str) -> None:
+        self._ledger, self._store, self._warehouse = ledger, store, warehouse
+
+    def namespace(self, name: str) -> Mapping[str, str]:
+        """A namespace's properties."""
+        found = self._ledger.namespaces().get(name)
+        if found is None:
+            raise NoSuchNamespace(f"Namespace does not exist: {name}")
+        return found
+
+    def pointer(self, name: Name) -> Pointer:
+        """A table's pointer, or `NoSuchTable`."""
+        found = self._ledger.pointers(name.namespace).get(name.table)
+        if found is None:
+            raise NoSuchTable(f"Table does not exist: {name}")
+        return found
+
+    def load(self, name: Name) -> Stored:
+        """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3."""
+        base, version = self.resolved(name)
+        return self.seen_as(self.current(base, self.pointer(base)), version)
+
+    def current(self, name: Name, pointer: Pointer) -> Stored:
+        """What the pointer names; should that be removed since, what the pointer names by now."""
+        try:
+            return self._store.load(pointer.location)
+        except NotFound:
+            now = self.pointer(name)
+            if now == pointer:
+                raise
+            return self._store.load(now.location)
+
+    def resolved(self, name: Name) -> tuple[Name, Table | None]:
+        """The table that a name stands for, and the version if it is one of ours with a version in its name."""
+        parted = names.parted(name.table)
+        table = self._ledger.own_table(name.namespace, parted[0]) if parted else None
+        if parted is None or table is None:
+            return name, None
+        found = [version for version in self._ledger.versions(table.uuid) if version.schema_id == parted[1]]
+        if not found:
+            raise NoSuchTable(f"Table does not exist: {name}")
+        return Name(name.namespace, parted[0]), found[0]
+
+    def seen_as(self, stored: Stored, version: Table | None) -> Stored:
+        """Metadata as if main had that version of the schema already; nothing of it is stored."""
+        if version is None:
+            return stored
+        updates, now = our_tables.version_updates(version), stored.doc["last-updated-ms"]
+        doc = metadata_updates.updated(stored.doc, updates, now_ms=now, base_location=None)
+        return stored if doc is stored.doc else Stored(stored.location, doc, b"")
+
+    def check_absent(self, name: Name) -> None:
+        """`AlreadyExists` if anything has the name, a version of one of our tables included."""
+        self.namespace(name.namespace)
+        taken = name.table in self._ledger.pointers(name.namespace) or self.resolved(name)[1] is not None
+        if taken or self._ledger.own_table(name.namespace, name.table) is not None:
+            raise AlreadyExists(f"Table already exists: {name}")
+
+    def check_free(self, name: Name, old: Json | None, new: Json) -> None:
+        """`Forbidden` for metadata of a table that is not ours whose places or properties are not its to choose."""
+        locations.check_table(new, self._warehouse)
+        if old is None or locations.folders(old) != locations.folders(new):
+            locations.check_free(new, self._others(name))
+
+    def _others(self, name: Name) -> Iterator[str]:
+        for namespace in self._ledger.namespaces():
+            for table, pointer in self._ledger.pointers(namespace).items():
+                if Name(namespace, table) != name:
+                    yield pointer.location
