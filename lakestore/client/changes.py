@@ -19,7 +19,17 @@ from lakestore.client.transport import LocalTransport, Transport
 from lakestore.errors import Fenced, Internal, Invalid, LakestoreError, error_of
 from lakestore.model import times
 from lakestore.model.columns import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
-from lakestore.model.token import Place, Token
+from lakestore.model.token import (
+    LogPosition,
+    Place,
+    SharedPosition,
+    SnapshotPosition,
+    StreamPosition,
+    Token,
+    parts_of,
+    position_of,
+    stream_position,
+)
 from lakestore.rows import condition_text
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
@@ -120,7 +130,7 @@ class ChangeStream:
 
     def _move(self, token: str) -> None:
         backoff, member, unknown = Backoff(), self._request.member, False
-        if member and not Token.parse(token).parts:
+        if member and not parts_of(position_of(token)):
             return
         asked = pb.AckRequest(subscription=self.subscription, epoch=self._epoch, token=token)
         asked.member, asked.session = member, self._request.session
@@ -172,11 +182,11 @@ class ChangeStream:
         These rows come in no order, so every batch but the last carries the position of the first: who goes on from
         there reads the table's snapshot again.
         """
-        token = Token.parse(message.token)
-        if token.place is None and token.parts is None:
+        token = position_of(message.token)
+        if isinstance(token, LogPosition):
             raise Internal(f"the server names no place in the snapshot of table {message.table}")
         first, last = _ends_of_lake(token)
-        with Cut(self._transport, [message.table], at=Token(token.timeline, token.lsn)) as cut:
+        with Cut(self._transport, [message.table], at=LogPosition(token.timeline, token.lsn)) as cut:
             scan = cut.plan.scan(message.table)
             asked = self._request.columns
             named = [name for name in asked if name not in SYSTEM_TYPES]
@@ -190,7 +200,7 @@ class ChangeStream:
                 held = rows if rows.num_rows else held
             if held is not None:
                 yield ChangeBatch(message, _inserts(held), self, last)
-            elif token.parts:
+            elif parts_of(token):
                 with suppress(Fenced):  # who reads these buckets now finds out for itself
                     self.ack(last)
 
@@ -240,18 +250,18 @@ def _perhaps_applied(error: LakestoreError) -> LakestoreError:
     return error_of(error.kind, lost, "unknown", error.retry_after, buckets)
 
 
-def _ends_of_lake(token: Token) -> tuple[str, str]:
+def _ends_of_lake(token: SnapshotPosition | SharedPosition) -> tuple[str, str]:
     """The tokens of all batches of a snapshot read from the lake but the last, and of the last."""
-    if token.parts is not None:
+    if isinstance(token, SharedPosition):
         return str(replace(token, parts=())), str(token)
     return str(token), str(_after_table(token))
 
 
-def _after_table(token: Token) -> Token:
+def _after_table(token: SnapshotPosition) -> StreamPosition:
     """The position behind the snapshot of the table that a token's place is in."""
-    assert token.place is not None, "a snapshot has a place"
     later = token.tables[token.tables.index(token.place.table) + 1 :]
-    return replace(token, place=Place(later[0], 0, 0) if later else None)
+    place = Place(later[0], 0, 0) if later else None
+    return stream_position(token.timeline, token.lsn, token.tables, place)
 
 
 def _decoded(message: pb.ChangeBatch) -> pa.Table:
@@ -261,16 +271,15 @@ def _decoded(message: pb.ChangeBatch) -> pa.Table:
         return reader.read_all()
 
 
-def _behind(batch: pa.RecordBatch, token: Token) -> pa.RecordBatch:
+def _behind(batch: pa.RecordBatch, token: SnapshotPosition | SharedPosition) -> pa.RecordBatch:
     """The rows from a place on, in the order of buckets and offsets, or those of the buckets that a member reads."""
     buckets, offsets = batch.column(LAKE_BUCKET).to_numpy(), batch.column(LAKE_OFFSET).to_numpy()
-    if token.parts is not None:
+    if isinstance(token, SharedPosition):
         begins = np.full(max([*(part.bucket for part in token.parts), int(buckets.max(initial=0))]) + 1, _NEVER)
         for part in token.parts:
             begins[part.bucket] = part.begin
         wanted = offsets >= begins[buckets]
     else:
-        assert token.place is not None, "checked when the message came"
         bucket, offset = token.place.bucket, token.place.offset
         wanted = (buckets > bucket) | ((buckets == bucket) & (offsets >= offset))
     return batch if wanted.all() else batch.filter(pa.array(wanted))

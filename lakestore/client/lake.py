@@ -33,7 +33,7 @@ from lakestore.model.merge_engines import Merge
 from lakestore.model.table import Table as Definition
 from lakestore.model.table import define
 from lakestore.model.times import At, position_text
-from lakestore.model.token import Token
+from lakestore.model.token import Token, position_of
 from lakestore.model.ttl import TOMBSTONE_SECONDS
 from lakestore.union import sql as union_sql
 from lakestore.union.scan import Scan
@@ -158,7 +158,7 @@ class Lake:
 
     def seen(self, token: str) -> str:
         """Remember a commit of ours."""
-        parsed = Token.parse(token)
+        parsed = position_of(token)
         with self._lock:
             if self._last is None or parsed.timeline != self._last.timeline or parsed.lsn > self._last.lsn:
                 self._last = parsed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from lakestore.model.token import Token
+from lakestore.model.token import parts_of, position_of
 
 Bucket = tuple[str, int]
 
@@ -25,9 +25,9 @@ class Share:
 
     def begun(self, text: str) -> list[int]:
         """The buckets of a message that somebody else has read since; a message is of one table."""
-        token = Token.parse(text)
-        lost = []
-        for part in token.parts or ():
+        token = position_of(text)
+        lost: list[int] = []
+        for part in parts_of(token):
             key = token.tables[part.table], part.bucket
             same = self._begun.get(key, part.begin) == part.begin
             in_between = part.run > self._runs.get(key, part.run)
@@ -40,8 +40,8 @@ class Share:
 
     def acked(self, text: str, refused: Collection[int] = ()) -> None:
         """A batch, which is of one table, was acknowledged, but for these of its buckets."""
-        token = Token.parse(text)
-        for part in token.parts or ():
+        token = position_of(text)
+        for part in parts_of(token):
             key = token.tables[part.table], part.bucket
             if part.bucket in refused:
                 self._refused.add(key)

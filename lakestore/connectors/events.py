@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,7 +14,7 @@ from lakestore.client.changes import ChangeBatch
 from lakestore.connectors.debezium import PIECE_ROWS, Debezium, Events, Pairs
 from lakestore.errors import Internal, Invalid
 from lakestore.model.table import Table
-from lakestore.model.token import Token
+from lakestore.model.token import LogPosition, position_of
 from lakestore.rows.json_texts import PLAIN, objects
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -95,9 +94,9 @@ def definition_of(lake: Lake, batch: ChangeBatch) -> Table:
     current = lake.table(batch.name).definition
     if current.schema_id == batch.schema_id:
         return current
-    token = Token.parse(batch.token)
+    token = position_of(batch.token)
     for lsn in (token.lsn, token.lsn + 1):  # a batch that does not end its run has the token of where that began
-        at = str(replace(token, lsn=lsn, tables=(), place=None, parts=None))
+        at = str(LogPosition(token.timeline, lsn))
         plan = lake.plan(pb.PlanRequest(tables=[batch.name], at=at, no_dead=True))
         found = Table.from_json(plan.tables[0].definition)
         if found.schema_id == batch.schema_id:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakestore.client.changes import ChangeBatch, ChangeStream, Start
@@ -21,7 +21,7 @@ from lakestore.connectors.events import Encoder
 from lakestore.connectors.kafka import Position, Transactions, check_topic
 from lakestore.errors import Exhausted, Fenced, Internal, Invalid, LakestoreError, PositionExpired, Unavailable
 from lakestore.model.times import start_text
-from lakestore.model.token import Token
+from lakestore.model.token import LogPosition, position_of
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -119,8 +119,8 @@ class KafkaSink:
         elif self._start == "latest":  # what that means is fixed now, also for the next process
             self._kafka.begin()
             uuids = tuple(self._lake.table(name).definition.uuid for name in self._tables)
-            now = replace(Token.parse(self._lake.snapshot().token), tables=uuids)
-            self.commit(self._kafka, str(now), 0)
+            now = position_of(self._lake.snapshot().token)
+            self.commit(self._kafka, str(LogPosition(now.timeline, now.lsn, uuids)), 0)
 
     def _ensure_topics(self) -> None:
         for table in self._tables:
@@ -203,7 +203,7 @@ class KafkaSink:
         held = {each.name: each for each in self._lake.subscriptions()}.get(name)
         if held is None or (token and held.token == token):
             return
-        if token and Token.parse(held.token).lsn <= Token.parse(token).lsn and held.tables == self._tables:
+        if token and position_of(held.token).lsn <= position_of(token).lsn and held.tables == self._tables:
             stream = self._lake.changes(self._tables, token, until=token, subscription=name, progress=True)
             with closing(stream):
                 for _ in stream:

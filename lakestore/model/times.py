@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lakestore.errors import Invalid
-from lakestore.model.token import Token
+from lakestore.model.token import Token, position_of
 
 At = str | datetime | Token
 """A cut: a token, or a time, which is UTC where it names no zone."""
@@ -40,7 +40,7 @@ def position_text(value: Any) -> str:
     text = str(value)
     if micros_of(text) is None:
         try:
-            Token.parse(text)
+            position_of(text)
         except Invalid as error:
             raise Invalid(f"{text!r} is neither a position token nor a time such as '2026-11-20T10:00Z'") from error
     return text

@@ -15,7 +15,7 @@ from lakestore.client.transport import LocalTransport
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import LakestoreError
 from lakestore.limits import DEFAULT, Limits
-from lakestore.model.token import Token
+from lakestore.model.token import LogPosition
 from lakestore.model.types import arrow_type, type_name
 from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
@@ -263,7 +263,7 @@ class Harness:
             return {}
         version = state.versions.at(state.log_start_lsn)
         columns = ["__bucket", "__offset", *(column.name for column in version.columns)]
-        token = str(Token(self.server.engine.timeline, state.log_start_lsn))
+        token = str(LogPosition(self.server.engine.timeline, state.log_start_lsn))
         rows = rows_of(self.lake.table(name).scan(columns=columns, at=token).to_arrow())
         return {
             tuple(row[: table.key_columns]): (bucket, offset, tuple(row), version.schema_id)

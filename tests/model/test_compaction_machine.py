@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lakestore.errors import LakestoreError, PositionExpired
 from lakestore.evolution import AddColumn
 from lakestore.limits import Limits
-from lakestore.model.token import Token
+from lakestore.model.token import position_of
 from lakestore_server.duties.compaction import Base
 from tests.model.harness import SCHEMAS, Harness
 from tests.model.model import Change, Field, Model, Row
@@ -133,7 +133,7 @@ class CompactionMachine(RuleBasedStateMachine):
         starts = {name: self.harness.server.engine.view.named(name).log_start_lsn for name in NAMES}
         for token in self.tokens:
             for name in NAMES:
-                if Token.parse(token).lsn < starts[name]:
+                if position_of(token).lsn < starts[name]:
                     with pytest.raises(PositionExpired):
                         self.harness.scan(name, at=token)
                 else:

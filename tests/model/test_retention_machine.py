@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lakestore.errors import LakestoreError, PositionExpired
-from lakestore.model.token import Token
+from lakestore.model.token import LogPosition, position_of
 from lakestore.rows.live_sum import live_sum
 from lakestore.union.cut import Cut
 from tests.support.kept import DAY, SCHEMA, Kept
@@ -59,7 +59,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @rule(values=st.lists(st.integers(0, 99), min_size=1, max_size=5))
     def append(self, values: list[int]) -> None:
-        token = Token.parse(self.kept.append(NAME, *values))
+        token = position_of(self.kept.append(NAME, *values))
         self.commits.append((token.lsn, values))
 
     @rule(days=st.floats(0.1, 2))
@@ -96,7 +96,7 @@ class RetentionMachine(RuleBasedStateMachine):
             found += batch.to_arrow()["v"].to_pylist()
             if i < count:
                 batch.ack()
-                position = max(position, Token.parse(batch.token).lsn)
+                position = max(position, position_of(batch.token).lsn)
         assert sorted(found) == sorted(expected), "a subscription loses or repeats rows"
         self.acked[name] = self.moved_over_nothing(name, position)
 
@@ -109,7 +109,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     def positions(self) -> dict[str, int]:
         """The subscriptions as the server has them."""
-        return {held.name: Token.parse(held.token).lsn for held in self.kept.lake.subscriptions()}
+        return {held.name: position_of(held.token).lsn for held in self.kept.lake.subscriptions()}
 
     @rule(name=NAMES)
     def forget(self, name: str) -> None:
@@ -182,7 +182,7 @@ class RetentionMachine(RuleBasedStateMachine):
         timeline = self.kept.server.engine.timeline
         rest: list[int] = []
         for lsn, values in reversed(commits):
-            token = str(Token(timeline, lsn))
+            token = str(LogPosition(timeline, lsn))
             if lsn < self.start:
                 with pytest.raises(PositionExpired):
                     self.kept.values(NAME, token)

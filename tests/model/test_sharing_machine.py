@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lakestore.client.changes import ChangeBatch
 from lakestore.errors import Fenced, LakestoreError, Unavailable
-from lakestore.model.token import Part, Token
+from lakestore.model.token import Part, position_of
+from lakestore.model.token import parts_of as token_parts
 from lakestore_server.state.subscription import Mark
 from tests.support.kept import SCHEMA, Kept
 from tests.support.sharing import Consumer
@@ -321,7 +322,7 @@ def refused_of(worker: Worker, batch: ChangeBatch) -> set[int]:
 
 def parts_of(batch: ChangeBatch) -> tuple[Part, ...]:
     """What the batch acknowledges."""
-    return Token.parse(batch.token).parts or ()
+    return token_parts(position_of(batch.token))
 
 
 def rows_of(batch: ChangeBatch) -> list[tuple[int, int]]:

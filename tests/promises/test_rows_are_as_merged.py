@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lakestore.errors import Invalid, LakestoreError, PositionExpired
 from lakestore.evolution import AddColumn, DropColumn, RenameColumn, SetOptions, Step
-from lakestore.model.token import Token
+from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.model.engines import SPECS, TTL, IdRow, Mirror, Op, ops, series
 from tests.model.engines_harness import COUNTS, EnginesHarness, Written
@@ -301,7 +301,7 @@ class EnginesMachine(RuleBasedStateMachine):
         token = data.draw(st.sampled_from(sorted(self.cuts)))
         mirror = self.tables[name]
         rows, version = self.cuts[token][name]
-        if Token.parse(token).lsn < mirror.start_lsn:
+        if position_of(token).lsn < mirror.start_lsn:
             reads: list[Any] = [self.harness.records, *([self.harness.look_up_at] if mirror.keys else [])]
             for read in reads:
                 with pytest.raises(PositionExpired):

@@ -229,6 +229,6 @@ def test_a_snapshot_whose_old_part_is_in_the_lake_is_read_there_once(tmp_path: P
 
 
 def _is_last(token: str) -> bool:
-    from lakestore.model.token import Token
+    from lakestore.model.token import place_of, position_of
 
-    return Token.parse(token).place is None
+    return place_of(position_of(token)) is None

@@ -20,7 +20,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lakestore as ls
-from lakestore.model.token import Token
+from lakestore.model.token import position_of
 from lakestore.spark import SparkLake
 from lakestore.union.plan import TableScan
 from lakestore.union.verify import verify
@@ -101,7 +101,7 @@ class Model:
                 for _ in range(self.rng.randint(1, 3)):
                     self._change(commit, name)
         copied = {name: dict(rows) for name, rows in self.state.items()}
-        self.history.append((Token.parse(commit.token).lsn, commit.token, copied))
+        self.history.append((position_of(commit.token).lsn, commit.token, copied))
 
     def _change(self, commit: Any, name: str) -> None:
         kind, rows = KINDS[name], self.state[name]

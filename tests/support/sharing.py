@@ -7,7 +7,7 @@ from typing import Any
 
 from lakestore.client.changes import ChangeBatch
 from lakestore.client.shared_position import Share
-from lakestore.model.token import Place, Token
+from lakestore.model.token import Place, stream_position
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batches import Shape
 from lakestore_server.changes.shared.stream import MemberStream
@@ -32,7 +32,7 @@ class Consumer:
         view = server.engine.view
         tables = tuple(view.named(name).table.uuid for name in self._names)
         place = Place(tables[0], 0, 0) if snapshot else None
-        start = Token(server.engine.timeline, view.lsn if snapshot else 0, tables, place)
+        start = stream_position(server.engine.timeline, view.lsn if snapshot else 0, tables, place)
         subscriptions: Any = server.service.verb("Ack")
         verbs: Subscriptions = subscriptions.__self__
         self._stack.enter_context(verbs.consumed(self._name, shared=True))

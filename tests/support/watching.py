@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakestore.client.changes import ChangeBatch, ChangeStream, request
 from lakestore.errors import Unavailable
 from lakestore.limits import Limits
-from lakestore.model.token import Token
+from lakestore.model.token import place_of, position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.folding import values
 from tests.support.kept import DAY, Kept
@@ -55,7 +55,7 @@ class Bank:
                 commit.upsert(NAME, rows)
         self._now = {k: row for k, row in before.items() if amounts.get(k, 0) is not None}
         self._now |= {row["id"]: row for row in rows}
-        lsn = Token.parse(commit.token).lsn
+        lsn = position_of(commit.token).lsn
         self.states[lsn] = self._now
         self.events[lsn] = [_event(key, before.get(key), n) for key, n in amounts.items()]
 
@@ -142,8 +142,8 @@ def watched(bank: Bank, start: str, *, where: str = "", rounds: int = 20) -> Ite
 
 def lsn_of(batch: ChangeBatch) -> int:
     """Up to where a consumer has everything."""
-    token = Token.parse(batch.token)
-    return token.lsn if token.place is None and batch.whole else -1
+    token = position_of(batch.token)
+    return token.lsn if place_of(token) is None and batch.whole else -1
 
 
 def rows_of(batch: ChangeBatch) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakestore.limits import Limits
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.table import Table
-from lakestore.model.token import Place, Token
+from lakestore.model.token import LogPosition, Place, Token
 from lakestore.rows.ipc import encode
 from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
@@ -40,7 +40,7 @@ class Shape:
         return Test.of(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None
 
 
-def run(view: View, shape: Shape, at: Token, limit: int, limits: Limits) -> Run:
+def run(view: View, shape: Shape, at: LogPosition, limit: int, limits: Limits) -> Run:
     """The next messages behind a position: about a batch of rows from each bucket, no commit beyond `limit`."""
     upto = _upto(view, shape, at.lsn, limit, limits)
     return Run(upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits.read_batch_bytes)))
@@ -131,7 +131,7 @@ def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max:
     return reach if over == len(replaced) else max(start + int(replaced[over]), start + 1)
 
 
-def _between(view: View, shape: Shape, at: Token, upto: int, nbytes: int) -> list[Prepared]:
+def _between(view: View, shape: Shape, at: LogPosition, upto: int, nbytes: int) -> list[Prepared]:
     """Per table the commits in (at, upto], in batches that fit into a message; the last one carries the new token."""
     batches: list[tuple[Table, pa.RecordBatch]] = []
     for uuid in shape.tables:

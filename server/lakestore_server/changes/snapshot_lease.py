@@ -12,7 +12,7 @@ from typing import Self
 
 from lakestore.errors import Unavailable
 from lakestore.limits import LEASE_SECONDS_DEFAULT
-from lakestore.model.token import Token
+from lakestore.model.token import SnapshotPosition
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import AGAIN_SECONDS, log_needed, usable_tier
@@ -40,9 +40,8 @@ class Hold:
         self._rows: list[str] = []
         self._changes: list[str] = []
 
-    def take(self, position: Token, needs: _Needs) -> None:
+    def take(self, position: SnapshotPosition, needs: _Needs) -> None:
         """Hold what is needed from a position on; `Unavailable` if it goes at this moment."""
-        assert position.place is not None, "a stream that reads no snapshot needs nothing"
         left = position.tables[position.tables.index(position.place.table) :]
         name = f"rows {position.lsn} {' '.join(left)}"
         self._leases.hold(name, needs.snapshots, needs.rows)
@@ -80,7 +79,7 @@ class Hold:
             self._leases.leave(names.pop(), seconds)
 
 
-def take(hold: Hold, engine: Engine, leases: Leases, position: Token, *, reads_lake: bool) -> None:
+def take(hold: Hold, engine: Engine, leases: Leases, position: SnapshotPosition, *, reads_lake: bool) -> None:
     """Hold what a stream needs that reads its snapshot on from this position; `PositionExpired` if it is gone.
 
     A log start that moves at this moment is gone around.
@@ -97,8 +96,7 @@ def take(hold: Hold, engine: Engine, leases: Leases, position: Token, *, reads_l
             return
 
 
-def _needs(view: View, leases: Leases, position: Token, *, reads_lake: bool) -> _Needs:
-    assert position.place is not None, "a stream that reads no snapshot needs nothing"
+def _needs(view: View, leases: Leases, position: SnapshotPosition, *, reads_lake: bool) -> _Needs:
     lsn, tables = position.lsn, position.tables
     left = tables[tables.index(position.place.table) :]
     needs = _Needs({}, {}, {})

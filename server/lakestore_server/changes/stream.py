@@ -15,7 +15,7 @@ from typing import Protocol
 from lakestore.errors import Invalid, NotFound, PositionExpired
 from lakestore.model import times
 from lakestore.model.columns import SYSTEM_TYPES
-from lakestore.model.token import Place, Token
+from lakestore.model.token import LogPosition, Place, SharedPosition, SnapshotPosition, StreamPosition, Token, place_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import FeedCache, Prepared, Run
 from lakestore_server.changes.batches import Shape, live_piece, message, progress, run
@@ -72,11 +72,11 @@ class _Stream:
 class _Told:
     """How far the consumer of a stream knows that it has come."""
 
-    def __init__(self, position: Token, clock: Clock) -> None:
+    def __init__(self, position: StreamPosition, clock: Clock) -> None:
         self.lsn, self._clock = position.lsn, clock
         self.nothing = True
         """Whether it was sent no position at all."""
-        self.behind = position.place is not None
+        self.behind = isinstance(position, SnapshotPosition)
         """Whether it lacks something: the end of its snapshot, or changes that were passed over."""
         self._at = clock.monotonic()
 
@@ -130,13 +130,15 @@ class Feed:
                 position = _start(engine, view, request.start or "earliest", tables)
             stack.enter_context(self._cache.followed(shape))
             hold = stack.enter_context(Hold(self._leases))
-            if position.place:
+            if isinstance(position, SnapshotPosition):
                 position = self._held(hold, request, stream, position)
                 yield from self._snapshot(stream, position)
                 hold.rows_are_read(engine.view.lsn)
             yield from self._follow(stream, position, listener, hold)
 
-    def _held(self, hold: Hold, request: pb.ChangesRequest, stream: _Stream, position: Token) -> Token:
+    def _held(
+        self, hold: Hold, request: pb.ChangesRequest, stream: _Stream, position: SnapshotPosition
+    ) -> SnapshotPosition:
         """Hold what a snapshot needs. A new one begins later if the log start has passed it in this very moment."""
         while True:
             try:
@@ -144,7 +146,7 @@ class Feed:
             except PositionExpired:
                 if request.start != "snapshot" or request.subscription:
                     raise
-                position = _start(self._engine, self._engine.view, request.start, stream.shape.tables)
+                position = _snapshot_start(self._engine, self._engine.view, stream.shape.tables)
             else:
                 return position
 
@@ -164,7 +166,7 @@ class Feed:
             hold = stack.enter_context(Hold(self._leases))
             lsn, place = positions.position(opened, engine.view)
             if place:
-                at = Token(engine.timeline, lsn, shape.tables, place)
+                at = SnapshotPosition(engine.timeline, lsn, shape.tables, place)
                 take(hold, engine, self._leases, at, reads_lake=request.lake_snapshot)
             bell = stack.enter_context(engine.bells.heard(stream.bells))
             poll = None if listener.add_callback(bell.set) else POLL_SECONDS
@@ -178,10 +180,9 @@ class Feed:
                         return
                     stream.wait(bell, poll)
 
-    def _snapshot(self, stream: _Stream, position: Token) -> Iterator[Prepared]:
+    def _snapshot(self, stream: _Stream, position: SnapshotPosition) -> Iterator[Prepared]:
         """The live rows at the cut, as inserts."""
         tables = stream.shape.tables
-        assert position.place is not None, "a position in a snapshot has a place"
         for uuid in tables[tables.index(position.place.table) :]:
             state = self._engine.view.by_uuid(uuid)
             _check_reach(state, position.lsn)
@@ -192,9 +193,8 @@ class Feed:
             for prepared in self._table_snapshot(stream, here):
                 yield stream.sent(prepared)
 
-    def _table_snapshot(self, stream: _Stream, position: Token) -> Iterator[Prepared]:
+    def _table_snapshot(self, stream: _Stream, position: SnapshotPosition) -> Iterator[Prepared]:
         """One table's live rows, out of its log. While the consumer takes its time, no view is kept for it."""
-        assert position.place is not None, "a position in a snapshot has a place"
         passed = 0
         while True:
             found = self._piece(stream, position)
@@ -208,15 +208,13 @@ class Feed:
                     yield self._progress(stream, position)
             if not found:
                 view, place = self._engine.view, position.place
-                assert place is not None, "as before"
                 if place.bucket + 1 == len(view.by_uuid(place.table).logs):
                     return
                 position = replace(position, place=Place(place.table, place.bucket + 1, 0))
 
-    def _piece(self, stream: _Stream, position: Token) -> list[tuple[Prepared | None, Place]]:
+    def _piece(self, stream: _Stream, position: SnapshotPosition) -> list[tuple[Prepared | None, Place]]:
         """The next messages of a bucket's snapshot and the places behind them; None for a message without rows."""
         place, limits = position.place, self._engine.limits
-        assert place is not None, "a position in a snapshot has a place"
         state = self._engine.view.by_uuid(place.table)
         log, table = state.logs[place.bucket], state.versions.at(position.lsn)
         dead = self._dead.of(place.table, place.bucket, log, 0, log.at_lsn(position.lsn).end)
@@ -227,7 +225,7 @@ class Feed:
             made.append((message(table, batch, token, snapshot=True) if batch.num_rows else None, reached))
         return made
 
-    def _follow(self, stream: _Stream, position: Token, listener: Listener, hold: Hold) -> Iterator[Prepared]:
+    def _follow(self, stream: _Stream, position: StreamPosition, listener: Listener, hold: Hold) -> Iterator[Prepared]:
         """The changes behind a position; where a condition lets none through, or a snapshot ends, how far it came."""
         lsn, tables = position.lsn, stream.shape.tables
         told = _Told(position, self._clock)
@@ -258,16 +256,17 @@ class Feed:
         if stream.progress and (told.behind or told.nothing or lsn > told.lsn):
             yield stream.sent(self._progress(stream, self._token(stream, lsn)))
 
-    def _token(self, stream: _Stream, lsn: int) -> Token:
-        return Token(self._engine.timeline, lsn, stream.shape.tables)
+    def _token(self, stream: _Stream, lsn: int) -> LogPosition:
+        return LogPosition(self._engine.timeline, lsn, stream.shape.tables)
 
-    def _progress(self, stream: _Stream, position: Token) -> Prepared:
-        uuid = position.place.table if position.place else stream.shape.tables[0]
+    def _progress(self, stream: _Stream, position: StreamPosition) -> Prepared:
+        place = place_of(position)
+        uuid = place.table if place else stream.shape.tables[0]
         return progress(self._engine.view.by_uuid(uuid).versions.at(position.lsn), position)
 
     def _run(self, view: View, stream: _Stream, lsn: int, limit: int) -> Run:
         """The next messages: of streams of the same shape only one makes them."""
-        made = partial(run, view, stream.shape, Token(self._engine.timeline, lsn), limit, self._engine.limits)
+        made = partial(run, view, stream.shape, LogPosition(self._engine.timeline, lsn), limit, self._engine.limits)
         return self._cache.of(stream.shape, lsn, limit, made)
 
     def _wait(self, stream: _Stream, lsn: int, bell: threading.Event, timeout: float | None) -> bool:
@@ -288,16 +287,17 @@ def _chosen(view: View, tables: tuple[str, ...], columns: list[str]) -> tuple[tu
     return tuple(chosen) if columns else ()
 
 
-def _start(engine: Engine, view: View, start: str, tables: tuple[str, ...]) -> Token:
+def _start(engine: Engine, view: View, start: str, tables: tuple[str, ...]) -> StreamPosition:
     states = [view.by_uuid(uuid) for uuid in tables]
     token = _start_token(engine, view, start, states)
-    if token.parts is not None:
+    if isinstance(token, SharedPosition):
         raise Invalid("the position is one of a shared subscription, for its batches to be acknowledged only")
     if token.lsn > view.lsn:
         raise Invalid("the position lies ahead of the server's history")
     if token.tables and token.tables != tables:
         raise NotFound("the position belongs to other tables: one was dropped, or the list has changed")
-    if token.place and token.place.table not in tables:
+    place = place_of(token)
+    if place and place.table not in tables:
         raise Invalid("the position names a table that is not its own")
     for state in states:
         _check_reach(state, token.lsn)
@@ -307,17 +307,21 @@ def _start(engine: Engine, view: View, start: str, tables: tuple[str, ...]) -> T
 def _start_token(engine: Engine, view: View, start: str, states: list[TableState]) -> Token:
     tables = tuple(state.table.uuid for state in states)
     if start == "earliest":
-        return Token(engine.timeline, max(state.log_start_lsn for state in states), tables)
+        return LogPosition(engine.timeline, max(state.log_start_lsn for state in states), tables)
     if start == "latest":
-        return Token(engine.timeline, view.lsn, tables)
+        return LogPosition(engine.timeline, view.lsn, tables)
     if start == "snapshot":
-        return Token(engine.timeline, view.lsn, tables, Place(tables[0], 0, 0))
+        return _snapshot_start(engine, view, tables)
     time_us = times.micros_of(start)
     if time_us is None:
         return parse_token(start, engine)
     if time_us > view.time_us:
-        return Token(engine.timeline, view.lsn, tables)
-    return Token(engine.timeline, lsn_by_time(states, time_us, before=True), tables)
+        return LogPosition(engine.timeline, view.lsn, tables)
+    return LogPosition(engine.timeline, lsn_by_time(states, time_us, before=True), tables)
+
+
+def _snapshot_start(engine: Engine, view: View, tables: tuple[str, ...]) -> SnapshotPosition:
+    return SnapshotPosition(engine.timeline, view.lsn, tables, Place(tables[0], 0, 0))
 
 
 def _check_reach(state: TableState, lsn: int) -> None:
@@ -328,7 +332,7 @@ def _check_reach(state: TableState, lsn: int) -> None:
         )
 
 
-def _from_lake(stream: _Stream, state: TableState, position: Token) -> Prepared:
+def _from_lake(stream: _Stream, state: TableState, position: SnapshotPosition) -> Prepared:
     """What tells a client to read a table's snapshot itself, for the old part of it is only in the lake."""
     table = state.versions.at(position.lsn)
     if not stream.reads_lake:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, NotFound
-from lakestore.model.token import Token
+from lakestore.model.token import StreamPosition, Token, place_of, stream_position
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.group import Shared
@@ -43,7 +43,7 @@ class Subscriptions:
         self._members: Counter[str] = Counter()
 
     def open(
-        self, name: str, tables: tuple[str, ...], start: Callable[[View], Token], *, shared: bool = False
+        self, name: str, tables: tuple[str, ...], start: Callable[[View], StreamPosition], *, shared: bool = False
     ) -> Subscription:
         """The subscription for its next consumer: where it stood, or made at `start`."""
 
@@ -65,7 +65,7 @@ class Subscriptions:
             self.shared.forget(name)
         return opened
 
-    def _made(self, name: str, tables: tuple[str, ...], token: Token, view: View) -> Subscription:
+    def _made(self, name: str, tables: tuple[str, ...], start: StreamPosition, view: View) -> Subscription:
         limits = self._engine.limits
         if len(name) > limits.name_chars:
             raise Invalid(f"the subscription's name has {len(name)} characters; at most {limits.name_chars} are taken")
@@ -73,7 +73,7 @@ class Subscriptions:
             raise Exhausted(
                 f"the server keeps {limits.subscriptions} subscriptions, its limit: drop one that is no longer read"
             )
-        return Subscription(name, tables, token.lsn, token.place, 1, 0)
+        return Subscription(name, tables, start.lsn, place_of(start), 1, 0)
 
     @contextmanager
     def consumed(self, name: str, *, shared: bool = False) -> Iterator[None]:
@@ -122,7 +122,7 @@ class Subscriptions:
         return pb.SubscriptionInfo(
             name=held.name,
             tables=names,
-            token=str(Token(self._engine.timeline, lsn, held.tables, place)),
+            token=str(stream_position(self._engine.timeline, lsn, held.tables, place)),
             acked_us=held.acked_us,
             behind=behind(view, held),
             snapshot=place is not None,
@@ -198,7 +198,8 @@ def _held(view: View, request: pb.AckRequest) -> Subscription:
 
 
 def _acked(held: Subscription, token: Token, view: View) -> Subscription:
-    if token.tables != held.tables or (token.place and token.place.table not in held.tables):
+    place = place_of(token)
+    if token.tables != held.tables or (place and place.table not in held.tables):
         raise Invalid(f"the position is not one of subscription {held.name!r}: acknowledge a batch that it gave")
     if token.lsn > view.lsn:
         raise Invalid("the position lies ahead of the server's history")

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.model import times
-from lakestore.model.token import Token
+from lakestore.model.token import LogPosition, Token, position_of
 from lakestore_server.commit.engine import Engine
 from lakestore_server.state.state import TableState, View
 
@@ -23,15 +23,15 @@ def token_text(engine: Engine, lsn: int) -> str:
 
 @lru_cache(maxsize=256)
 def _text(timeline: str, lsn: int) -> str:
-    return str(Token(timeline, lsn))
+    return str(LogPosition(timeline, lsn))
 
 
-_parsed = lru_cache(maxsize=256)(Token.parse)
+_parsed = lru_cache(maxsize=256)(position_of)
 
 
 def parse_token(text: str, engine: Engine) -> Token:
     """A token of this server's history."""
-    token = _parsed(text) if len(text) <= TOKEN_CHARS_KEPT else Token.parse(text)
+    token = _parsed(text) if len(text) <= TOKEN_CHARS_KEPT else position_of(text)
     if token.timeline != engine.timeline:
         raise PositionExpired("the position belongs to another history of this server: read a snapshot")
     return token

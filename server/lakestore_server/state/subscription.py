@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lakestore.model.token import Place, Token
+from lakestore.model.token import Place, StreamPosition, Token, place_of, stream_position
 
 NO_CUT = -1
 
@@ -68,13 +68,13 @@ class Subscription:
         """Whether several consumers read it."""
         return bool(self.marks)
 
-    def token(self, timeline: str) -> Token:
+    def token(self, timeline: str) -> StreamPosition:
         """The position as a stream's token in the present timeline."""
-        return Token(timeline, self.lsn, self.tables, self.place)
+        return stream_position(timeline, self.lsn, self.tables, self.place)
 
     def at(self, token: Token, time_us: int) -> Subscription:
         """The subscription moved to a token of its own; never back."""
-        moved = replace(self, lsn=token.lsn, place=token.place)
+        moved = replace(self, lsn=token.lsn, place=place_of(token))
         newest = moved if moved.order() > self.order() else self
         return replace(newest, acked_us=max(time_us, self.acked_us))
 

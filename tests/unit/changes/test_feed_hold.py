@@ -12,7 +12,7 @@ import pytest
 
 from lakestore.errors import Exhausted, PositionExpired
 from lakestore.limits import Limits
-from lakestore.model.token import Token
+from lakestore.model.token import position_of
 from lakestore_server.changes import snapshot_lease
 from lakestore_server.read.leases import Leases
 from tests.support.folding import Fold
@@ -163,7 +163,7 @@ def test_a_snapshot_beside_writes_checkpoints_and_retention_is_the_table_at_its_
             before.add([batch])
         if i < 12:
             actions[i % 4]()
-        elif not batch.snapshot and Token.parse(batch.token).lsn >= _newest(kept):
+        elif not batch.snapshot and position_of(batch.token).lsn >= _newest(kept):
             break
     assert before.rows == {row["id"]: row for row in at_cut}
     found = table.lookup([{"id": i} for i in range(60)]).to_pylist()

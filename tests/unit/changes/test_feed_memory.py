@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.limits import Limits
-from lakestore.model.token import Token
+from lakestore.model.token import LogPosition
 from lakestore_server.changes.batches import Shape, run
 from lakestore_server.changes.filter import bound
 from lakestore_server.changes.shared.batches import member_run
@@ -52,13 +52,13 @@ def test_deletes_of_large_rows_come_in_messages_of_bounded_size(tmp_path: Path, 
     engine = made.kept.server.engine
     at, commits = made.written, []
     while at < engine.view.lsn:
-        found = run(engine.view, made.shape, Token(engine.timeline, at), engine.view.lsn, made.limits)
+        found = run(engine.view, made.shape, LogPosition(engine.timeline, at), engine.view.lsn, made.limits)
         assert found.nbytes < made.limits.read_batch_bytes
         commits.append(found.upto - at)
         at = found.upto
     assert sum(commits) == ROWS
     assert min(commits[:-1]) >= 4
-    start = str(Token(engine.timeline, made.written))
+    start = str(LogPosition(engine.timeline, made.written))
     shown = made.kept.lake.table(NAME).changes(start=start, until="now", before_images=True)
     assert sorted(key for batch in shown for key in batch.to_arrow().column("id").to_pylist()) == list(range(ROWS))
     made.kept.close()

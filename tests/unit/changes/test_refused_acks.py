@@ -12,7 +12,7 @@ import lakestore as ls
 from lakestore.client.changes import ChangeBatch, ChangeStream
 from lakestore.client.shared_position import Share
 from lakestore.errors import Fenced, Unavailable, error_of
-from lakestore.model.token import Part, Token
+from lakestore.model.token import LogPosition, Part, SharedPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
 from lakestore_server.changes.shared.group import Shared
@@ -60,7 +60,7 @@ def rows_of(batch: ChangeBatch, which: set[int]) -> list[int]:
 
 def test_what_counted_does_not_come_again_after_a_reconnect_and_what_was_refused_does(kept: Kept) -> None:
     cut: Any = Cut(kept)
-    end = Token(kept.server.engine.timeline, kept.server.engine.view.lsn + 6)
+    end = LogPosition(kept.server.engine.timeline, kept.server.engine.view.lsn + 6)
     asked: dict[str, Any] = {"subscription": "s", "member": "m", "session": 7, "lake_snapshot": True}
     stream = ChangeStream(cut, pb.ChangesRequest(tables=[NAME], start="earliest", until=str(end), **asked))
     kept.append(NAME, *range(40))
@@ -87,7 +87,7 @@ def test_what_counted_does_not_come_again_after_a_reconnect_and_what_was_refused
 
 def test_a_share_gives_refused_buckets_again_until_an_acknowledgement_of_them_counts() -> None:
     def text(*ends: int) -> str:
-        return str(Token("x", 0, ("t",), parts=tuple(Part(0, bucket, 0, end) for bucket, end in enumerate(ends))))
+        return str(SharedPosition("x", 0, ("t",), tuple(Part(0, bucket, 0, end) for bucket, end in enumerate(ends))))
 
     share = Share()
     assert share.begun(text(5, 5)) == []
@@ -136,7 +136,7 @@ def test_an_error_that_names_thousands_of_buckets_reaches_a_client(
 
     monkeypatch.setattr(Shared, "ack", refuses)
     kept = Kept(tmp_path, ports=True)
-    token = str(Token(kept.server.engine.timeline, 0, parts=()))
+    token = str(SharedPosition(kept.server.engine.timeline, 0, (), ()))
     with ls.connect(kept.server.about["grpc"]) as lake, pytest.raises(Fenced) as refused:
         lake.transport.ack(pb.AckRequest(subscription="s", member="m", session=1, token=token))
     assert list(refused.value.buckets) == named

@@ -19,7 +19,16 @@ from lakestore.client.changes import ChangeBatch, ChangeStream
 from lakestore.client.shared_position import Share
 from lakestore.errors import Fenced, Invalid, PositionExpired, Unavailable
 from lakestore.limits import Limits
-from lakestore.model.token import Part, Place, Token
+from lakestore.model.token import (
+    LogPosition,
+    Part,
+    Place,
+    SharedPosition,
+    SnapshotPosition,
+    Token,
+    parts_of,
+    position_of,
+)
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.json_forms import subscription_list, subscription_of
 from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
@@ -80,7 +89,7 @@ def test_a_batch_cut_to_fit_acknowledges_whole_commits_only(kept: Kept, images: 
     assert len(batches) > 4
     seen: dict[int, int] = {}
     for i, batch in enumerate(batches):
-        for part in Token.parse(batch.token).parts or ():
+        for part in parts_of(position_of(batch.token)):
             assert part.end in (0, *ends[part.bucket]), "a position inside a commit"
             later = [offset for _, bucket, offset in places(batches[i + 1 :]) if bucket == part.bucket]
             assert min(later, default=part.end) >= part.end, "what comes later is not acknowledged"
@@ -303,7 +312,7 @@ def test_an_ack_that_is_refused_at_once_is_known_not_to_count(kept: Kept) -> Non
 
 def test_a_share_knows_which_buckets_somebody_else_has_read() -> None:
     def text(begin: int, end: int) -> str:
-        return str(Token("x", 0, ("t",), parts=(Part(0, 3, begin, end),)))
+        return str(SharedPosition("x", 0, ("t",), (Part(0, 3, begin, end),)))
 
     share = Share()
     assert share.begun(text(0, 10)) == []
@@ -315,7 +324,7 @@ def test_a_share_knows_which_buckets_somebody_else_has_read() -> None:
 
 def test_a_share_knows_when_somebody_else_has_read_a_bucket_and_left_it_where_it_was() -> None:
     def text(run: int) -> str:
-        return str(Token("x", 0, ("t",), parts=(Part(0, 3, 0, 10, run=run),)))
+        return str(SharedPosition("x", 0, ("t",), (Part(0, 3, 0, 10, run=run),)))
 
     share = Share()
     assert share.begun(text(5)) == []
@@ -336,13 +345,13 @@ def test_a_mark_knows_what_the_session_that_moved_it_last_has_acknowledged() -> 
 
 def test_positions_of_all_kinds_are_written_and_read() -> None:
     for token in (
-        Token("x", 5),
-        Token("x", 5, ("t",)),
-        Token("x", 5, ("t",), Place("t", 1, 7)),
-        Token("x", 0, ("t",), parts=()),
-        Token("x", 0, ("t", "u"), parts=(Part(1, 3, 4, 9), Part(0, 0, 1, 2, 77))),
+        LogPosition("x", 5),
+        LogPosition("x", 5, ("t",)),
+        SnapshotPosition("x", 5, ("t",), Place("t", 1, 7)),
+        SharedPosition("x", 0, ("t",), ()),
+        SharedPosition("x", 0, ("t", "u"), (Part(1, 3, 4, 9), Part(0, 0, 1, 2, 77))),
     ):
-        assert Token.parse(str(token)) == token
+        assert position_of(str(token)) == token
 
 
 def test_subscriptions_are_stored_as_before_unless_they_are_shared() -> None:
@@ -420,14 +429,15 @@ def test_a_member_and_its_position_are_what_they_say(kept: Kept) -> None:
     with pytest.raises(Invalid, match="names the subscription and its session"):
         next(kept.lake.transport.changes(pb.ChangesRequest(tables=[NAME], subscription="s", member="m")))
     batch = next(shared(kept))
-    token = Token.parse(batch.token)
-    for parts, wrong in (
-        ((Part(0, 99, 0, 1),), "does not have"),
-        ((Part(1, 0, 0, 1),), "does not have"),
-        ((Part(0, 0, 0, 1 << 40),), "ahead"),
-        (None, "not one of subscription"),
-    ):
-        forged = str(Token(token.timeline, 0, token.tables, parts=parts))
+    token = position_of(batch.token)
+    forged: dict[Token, str] = {
+        SharedPosition(token.timeline, 0, token.tables, (Part(0, 99, 0, 1),)): "does not have",
+        SharedPosition(token.timeline, 0, token.tables, (Part(1, 0, 0, 1),)): "does not have",
+        SharedPosition(token.timeline, 0, token.tables, (Part(0, 0, 0, 1 << 40),)): "ahead",
+        LogPosition(token.timeline, 0, token.tables): "not one of subscription",
+    }
+    for position, wrong in forged.items():
+        asked = pb.AckRequest(subscription="s", member="m", session=1, token=str(position))
         with pytest.raises(Invalid, match=wrong):
-            kept.lake.transport.ack(pb.AckRequest(subscription="s", member="m", session=1, token=forged))
+            kept.lake.transport.ack(asked)
     assert buckets([batch])

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import lakestore as ls
 from lakestore.connectors.kafka_sink import KafkaSink
-from lakestore.model.token import Token
+from lakestore.model.token import position_of
 
 SCHEMA = pa.schema([("v", pa.int64())])
 
@@ -24,7 +24,7 @@ def test_a_subscription_that_lies_behind_is_moved_and_never_dropped(tmp_path: Pa
             batch.ack()
         stream.close()
         busy.append([{"v": 2}])
-        now = replace(Token.parse(lake.snapshot().token), tables=(quiet.definition.uuid,))
+        now = replace(position_of(lake.snapshot().token), tables=(quiet.definition.uuid,))
         sink.written.token = str(now)
         sink._hold()
         assert [(held.name, held.token) for held in lake.subscriptions()] == [("lakestore-sink-x", str(now))]

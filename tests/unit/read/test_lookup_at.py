@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import lakestore as ls
 from lakestore.errors import Invalid, PositionExpired
-from lakestore.model.token import Token
+from lakestore.model.token import LogPosition
 from lakestore_server.read import lookup_at
 from tests.support.kept import Kept
 from tests.support.log_start import move_log_start
@@ -100,7 +100,7 @@ def test_a_key_whose_versions_are_many_is_searched_instead_of_followed(
 def test_a_cut_that_lies_ahead_is_waited_for(lake: ls.Lake) -> None:
     table, other = fresh(lake), fresh(lake)
     engine = engine_of(lake)
-    ahead = str(Token(engine.timeline, engine.view.lsn + 2))
+    ahead = str(LogPosition(engine.timeline, engine.view.lsn + 2))
     found: list[pa.Table] = []
     reader = threading.Thread(target=lambda: found.append(table.lookup([{"a": "x", "b": 1}], at=ahead)))
     reader.start()
@@ -121,7 +121,7 @@ def test_a_time_is_a_cut_too_and_what_is_none_is_refused(lake: ls.Lake) -> None:
     assert table.lookup([{"a": "x"}], at=then).column("v").to_pylist() == [1]
     with pytest.raises(Invalid, match="neither a position token nor a time"):
         table.lookup([{"a": "x"}], at="yesterday")
-    young, before = fresh(lake), str(Token(engine_of(lake).timeline, 1))
+    young, before = fresh(lake), str(LogPosition(engine_of(lake).timeline, 1))
     with pytest.raises(Invalid, match="did not exist"):
         young.lookup([{"a": "x"}], at=before)
 

@@ -21,7 +21,7 @@ def stream(batch: pa.RecordBatch = BATCH) -> bytes:
 def test_the_second_stream_of_a_schema_is_read_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ipc, "_KNOWN", {})
     assert ipc.decode(stream()) == BATCH
-    monkeypatch.setattr(ipc, "has_compressed", None)  # the long way would fail
+    monkeypatch.setattr(ipc, "_has_compressed", None)  # the long way would fail
     assert ipc.decode(stream()) == BATCH
     other = BATCH.slice(1)
     assert ipc.decode(stream(other)) == other

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lakestore.errors import Fenced, Invalid, NotFound
-from lakestore.model.token import Part, Token
+from lakestore.model.token import Part, SharedPosition, Token
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.assignment import Bucket
@@ -239,7 +239,7 @@ def _is_done(held: Subscription, session: int, part: Part) -> bool:
 
 
 def _checked(token: Token, held: Subscription, view: View) -> tuple[Part, ...]:
-    if token.parts is None or token.tables != held.tables:
+    if not isinstance(token, SharedPosition) or token.tables != held.tables:
         raise Invalid(f"the position is not one of subscription {held.name!r}: acknowledge a batch that it gave")
     for part in token.parts:
         if not (0 <= part.table < len(held.marks) and 0 <= part.bucket < len(held.marks[part.table])):

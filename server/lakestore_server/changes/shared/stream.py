@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lakestore.errors import PositionExpired
-from lakestore.model.token import Part, Place, Token
+from lakestore.model.token import Part, Place, SharedPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import Prepared
 from lakestore_server.changes.batches import Shape, live_piece, message
@@ -185,9 +185,9 @@ class MemberStream:
         moves: Moves = {bucket: (self._readings[bucket].grant, mark.order()) for bucket, mark in marks.items()}
         return self._seat.shared.sends(self._seat, moves)
 
-    def _token(self, marks: Mapping[Bucket, Mark], lsn: int) -> Token:
+    def _token(self, marks: Mapping[Bucket, Mark], lsn: int) -> SharedPosition:
         """What acknowledges a message; the LSN says in which version of its table that is."""
-        return Token(self._engine.timeline, lsn, self._shape.tables, parts=self._parts(marks))
+        return SharedPosition(self._engine.timeline, lsn, self._shape.tables, self._parts(marks))
 
     def _parts(self, marks: Mapping[Bucket, Mark]) -> tuple[Part, ...]:
         tables = self._shape.tables

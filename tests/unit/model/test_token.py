@@ -1,0 +1,86 @@
+"""Tokens: three positions, one text each, which never changes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from lakestore.errors import Invalid
+from lakestore.model.token import (
+    LogPosition,
+    Part,
+    Place,
+    SharedPosition,
+    SnapshotPosition,
+    Token,
+    parts_of,
+    place_of,
+    position_of,
+)
+
+GOLDEN: dict[str, Token] = {
+    "tTnxY1sidDEiLDVd": LogPosition("t1", 5),
+    "XWLgy1sidDEiLDUsWyJhIiwiYiJdXQ": LogPosition("t1", 5, ("a", "b")),
+    "grwB81sieCIsNyxbInQiXSxbInQiLDEsOV1d": SnapshotPosition("x", 7, ("t",), Place("t", 1, 9)),
+    "VFSYIlsieCIsMCxbInQiLCJ1Il0sbnVsbCxbWzEsMyw0LDksLTEsMF0sWzAsMCwxLDIsNzcsNF1dXQ": SharedPosition(
+        "x", 0, ("t", "u"), (Part(1, 3, 4, 9), Part(0, 0, 1, 2, 77, 4))
+    ),
+    "Pi_iXFsieCIsMCxbXSxudWxsLFtdXQ": SharedPosition("x", 0, (), ()),
+}
+"""Texts that clients and consumers keep, and what they mean for ever."""
+
+
+@pytest.mark.parametrize(("text", "position"), GOLDEN.items(), ids=lambda value: type(value).__name__)
+def test_the_text_of_a_position_is_golden(text: str, position: Token) -> None:
+    assert str(position) == text
+    assert position_of(text) == position
+
+
+def test_only_positions_of_their_kind_have_a_place_or_parts() -> None:
+    log, _, snapshot, shared, _ = GOLDEN.values()
+    assert [place_of(each) for each in (log, snapshot, shared)] == [None, Place("t", 1, 9), None]
+    assert [len(parts_of(each)) for each in (log, snapshot, shared)] == [0, 0, 2]
+
+
+def token(data: Any) -> str:
+    """A token that holds anything, with a checksum that is right."""
+    raw = json.dumps(data).encode()
+    return base64.urlsafe_b64encode(zlib.crc32(raw).to_bytes(4, "big") + raw).rstrip(b"=").decode()
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        LogPosition("t", 3, shard=3),
+        LogPosition("t", 3, ("a",), shard=3),
+        SnapshotPosition("t", 3, ("a",), Place("a", 0, 1), shard=3),
+        SharedPosition("t", 3, ("a",), (), shard=3),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_position_of_a_shard_that_is_not_known_is_refused_by_name(position: Token) -> None:
+    with pytest.raises(Invalid, match="the position is one of shard 3, which this release does not know"):
+        position_of(str(position))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "XWLgy1sidDEiLDUsWyJhIiwiYiJdXA",
+        token([]),
+        token(["t"]),
+        token({"t": 1}),
+        token(["t", 1, [], ["a"]]),
+        token(["t", 1, [], None, [[1]]]),
+        token(["t", 1, [], None, None, 0, "more"]),
+    ],
+)
+def test_another_text_is_no_position(text: str) -> None:
+    with pytest.raises(Invalid, match="is not a position token"):
+        position_of(text)
