@@ -1,0 +1,73 @@
+"""Index processes that are forked from one that has imported everything: models start hundreds of servers.
+
+The code that runs in them, and their ends of the pipes, are those of the server. A new interpreter and its imports
+would be most of what such a test waits for.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+import pytest
+
+from lakestore.server import index_worker
+from lakestore.server.index_process import IndexProcess
+
+_FORKS = multiprocessing.get_context("forkserver")
+
+
+class Forked:
+    """As much of a `subprocess.Popen` as the server uses."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        requests, to_it = _FORKS.Pipe(duplex=False)
+        from_it, replies = _FORKS.Pipe(duplex=False)
+        self._process = _FORKS.Process(target=_serve, args=(arguments, requests, replies), daemon=True)
+        self._process.start()
+        self.stdin, self.stdout = os.fdopen(os.dup(to_it.fileno()), "wb"), os.fdopen(os.dup(from_it.fileno()), "rb")
+        for end in (requests, to_it, from_it, replies):
+            end.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._process.kill()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("index worker", timeout or 0.0)
+        return self._process.exitcode
+
+
+@contextmanager
+def forked_index() -> Iterator[None]:
+    """Servers that start meanwhile fork their index processes."""
+    _FORKS.set_forkserver_preload([__name__])
+
+    def started(process: IndexProcess) -> Forked:
+        return Forked(process._command[2:])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
+        patch.setattr(IndexProcess, "_started", started)
+        yield
+
+
+def _serve(arguments: list[str], requests: Connection, replies: Connection) -> None:
+    sys.argv = arguments
+    for end, number in ((requests, 0), (replies, 1)):
+        os.dup2(end.fileno(), number)
+        end.close()
+    index_worker.main()
