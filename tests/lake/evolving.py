@@ -24,6 +24,7 @@ from lakestore.model.table import Table
 from lakestore.spark import SparkLake
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
+from tests.support.seeds import seeded
 
 ITEMS, EVENTS = "shop.items", "shop.events"
 SCHEMA = pa.schema(
@@ -67,7 +68,7 @@ class Evolving:
     lake: ls.Lake
     spark: SparkSession
     version: int
-    rng: random.Random = field(default_factory=lambda: random.Random(7))
+    rng: random.Random = field(default_factory=lambda: seeded(7))
     items: dict[int, Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
     step: int = 0

@@ -23,6 +23,7 @@ from lakestore_tiering import Tierer
 from tests.model.engines import BASE, SPECS, IdRow, Mirror, Spec, batch_of, by_id
 from tests.model.engines_harness import KINDS
 from tests.model.merging import Key, Row
+from tests.support.seeds import seeded
 
 pytestmark = pytest.mark.spark
 FAR = datetime(2100, 1, 1)
@@ -83,7 +84,7 @@ def test_expired_rows_leave_union_read_and_lake(
     server: Server, lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake
 ) -> None:
     """Tiered before they expire, or never tiered; and those that come again."""
-    rng = random.Random(5)
+    rng = seeded(5)
     mirrors = {
         name: Mirror.of(lake.create_table(name, SPECS[name].schema, **SPECS[name].options).definition)
         for name in ("e.upsert", "e.partial", "e.versioned")

@@ -30,6 +30,7 @@ from lakestore.union import plan
 from lakestore.union.verify import verify
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.main import Server
+from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -52,7 +53,7 @@ class Load:
     events: list[Row] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
     failure: BaseException | None = None
-    rng: random.Random = field(default_factory=lambda: random.Random(7))
+    rng: random.Random = field(default_factory=lambda: seeded(7))
 
     def run(self) -> None:
         """The body of the writing thread."""

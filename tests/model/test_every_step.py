@@ -99,6 +99,7 @@ def test_every_step_of_a_checkpoint_fails_once(tmp_path: Path) -> None:
 def test_power_is_lost_at_every_step_of_a_commit(tmp_path: Path) -> None:
     for step, seed in [(0, 0), *((1, seed) for seed in range(12)), (2, 0)]:
         told = Story(tmp_path / f"{step}-{seed}")
+        print(f"power is lost at step {step}, seed {seed}")
         request = told.harness.request(LAST, told.sequence + 1, told.model.tables)
         told.harness.disk.lose_power_after(step)
         answered = True

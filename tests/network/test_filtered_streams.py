@@ -6,7 +6,6 @@ The condition names a merged column, so rows come to match and cease to by what 
 from __future__ import annotations
 
 import json
-import random
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,6 +21,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.folding import Fold, values
 from tests.support.merge_cases import CASES, Case, MergeTable
 from tests.support.process import ServerProcess
+from tests.support.seeds import seeded
 
 CONDITIONS = {
     "upsert": ("a > 1", "b IS NULL"),
@@ -76,7 +76,7 @@ class Told(Fold):
 
 @pytest.fixture(scope="module", name="tables")
 def _tables(lake: ls.Lake) -> dict[str, Written]:
-    chance, made = random.Random(7), {}
+    chance, made = seeded(7), {}
     for case in ENGINES:
         held = MergeTable(lake, replace(case, name=f"f_{case.name}"))
         made[case.name] = Written(held.table)

@@ -5,7 +5,6 @@ Every test ends with a healthy client being served, by the fixture.
 
 from __future__ import annotations
 
-import random
 import socket
 import struct
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support.process import ServerProcess
+from tests.support.seeds import seeded
 
 LIMITS = Limits(header_bytes=8 << 10, connection_streams=8, message_bytes=2 << 20)
 WAIT_SECONDS = 20.0
@@ -151,7 +151,7 @@ def resident_bytes(process: ServerProcess) -> int:
 def test_readers_that_do_not_read_hold_little_memory(tmp_path: Path) -> None:
     """Each holds a few batches, however long the log is."""
     with ServerProcess(tmp_path / "data") as process, ls.connect(process.address) as lake:
-        chance = random.Random(1)
+        chance = seeded(1)
         lake.create_table("t.long", pa.schema([("a", pa.binary())]), buckets=1)
         for _ in range(40):
             lake.table("t.long").append(pa.table({"a": pa.array([chance.randbytes(4_000) for _ in range(1_000)])}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import lakestore as ls
 from lakestore.client.changes import ChangeBatch
 from tests.support.process import ServerProcess
 from tests.support.proxy import Proxy
+from tests.support.seeds import seeded
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -49,7 +49,7 @@ def test_a_stream_that_is_cut_again_and_again_gives_every_row_once(
     server: ServerProcess, start: str, seed: int
 ) -> None:
     filled(server, "a.b")
-    chance = random.Random(seed)
+    chance = seeded(seed)
     with ls.connect(server.address) as direct:
         whole = [i for batch in direct.table("a.b").changes(start, until="now") for i in ids(batch)]
     assert sorted(whole) == list(range(ROWS))
@@ -69,7 +69,7 @@ def test_a_subscription_that_is_cut_gives_every_row_once_and_keeps_what_was_ackn
 ) -> None:
     """The consumer acknowledges some batches late: also those that it got before the connection was cut."""
     filled(server, "a.b")
-    chance = random.Random(late)
+    chance = seeded(late)
     got: list[int] = []
     acknowledged = 0
     with Proxy(server.address) as proxy, ls.connect(proxy.address) as lake:

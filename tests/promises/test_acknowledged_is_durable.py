@@ -17,6 +17,7 @@ from lakestore.client.writer import change as wire_change
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.process import ServerProcess
+from tests.support.seeds import seeded
 from tests.support.waiting import until
 
 FEW, MANY = 8, 20
@@ -29,14 +30,14 @@ LOG = pa.schema([("producer", pa.int64()), ("n", pa.int64())])
 class Load:
     """A producer with keys of its own: each commit upserts some, deletes some and logs one row, all or nothing."""
 
-    def __init__(self, number: int, address: str) -> None:
+    def __init__(self, number: int, address: str, chance: random.Random | None = None) -> None:
         self.number = number
         self.lake = ls.connect(address)
         self.acknowledged = 0
         self.expected: dict[int, int] = {}
         self.stop = threading.Event()
         self.error: LakestoreError | None = None
-        self._chance = random.Random(number)
+        self._chance = chance or seeded(number)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -139,13 +140,13 @@ def check_quiet(address: str, loads: list[Load]) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
 def test_kills_under_load(tmp_path: Path, kills: int) -> None:
-    chance = random.Random(11)
+    chance = seeded(11)
     server = ServerProcess(tmp_path / "data")
     port, http_port = server.port, server.http_port
     with ls.connect(server.address) as lake:
         lake.create_table("t.state", SCHEMA, primary_key=["id"], buckets=3)
         lake.create_table("t.log", LOG, buckets=2)
-    loads = [Load(number, server.address) for number in range(PRODUCERS)]
+    loads = [Load(number, server.address, random.Random(chance.random())) for number in range(PRODUCERS)]
     killed_at = [0] * PRODUCERS
     for kill in range(kills):
         for load, done in zip(loads, killed_at, strict=True):

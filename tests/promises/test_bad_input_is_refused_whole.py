@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
-import random
 import socket
 from collections.abc import Iterator
 from decimal import Decimal
@@ -19,6 +17,7 @@ from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.process import ServerProcess, refused
+from tests.support.seeds import seeded
 
 SCHEMA = pa.schema(
     [
@@ -156,13 +155,13 @@ def test_definitions_that_cannot_be_kept(lake: ls.Lake) -> None:
 def test_damaged_arrow_is_refused_or_harmless(lake: ls.Lake) -> None:
     """Random damage under a right checksum: `Invalid`, or rows that another rule refuses."""
     data = arrow(pa.table({"id": [None] * 500, "name": [f"n{i}" for i in range(500)]}))
-    chance = random.Random(7)
+    chance = seeded(7)
     for _ in range(150):
         damaged = bytearray(data)
         for _ in range(chance.randint(1, 8)):
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         assert type(sent(lake, raw(bytes(damaged)))) is Invalid
-    for part in (b"", b"\0", data[:40], data[: len(data) // 2], os.urandom(1000)):
+    for part in (b"", b"\0", data[:40], data[: len(data) // 2], chance.randbytes(1000)):
         assert type(sent(lake, raw(part))) is Invalid
 
 
@@ -214,7 +213,7 @@ def test_garbage_tokens_and_names_in_reads(lake: ls.Lake) -> None:
 
 
 def test_garbage_to_both_ports(process: ServerProcess) -> None:
-    chance = random.Random(3)
+    chance = seeded(3)
     for port in (process.port, process.http_port):
         for head in (
             b"",

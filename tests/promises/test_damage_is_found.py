@@ -28,6 +28,7 @@ from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.overlay import Overlay
+from tests.support.seeds import seeded
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -95,7 +96,7 @@ def flips(data: bytes, chance: random.Random, count: int = FLIPS) -> Iterator[by
 def test_a_flipped_bit_is_never_served_and_nothing_is_deleted(
     whole: Path, tmp_path: Path, right: dict[str, list[dict[str, Any]]], kind: str
 ) -> None:
-    chance = random.Random(kind)
+    chance = seeded(kind)
     refused = 0
     (name, *_) = sorted((name for name in files(whole) if name.startswith(kind)), key=lambda n: -len(files(whole)[n]))
     for n, damaged in enumerate(flips(files(whole)[name], chance)):
@@ -122,7 +123,7 @@ def test_a_flipped_bit_is_never_served_and_nothing_is_deleted(
 
 def test_no_flipped_bit_of_a_format_goes_unseen(whole: Path, tmp_path: Path) -> None:
     """By the formats alone, so that many are tried: it is found, or what is read has not changed."""
-    chance = random.Random(3)
+    chance = seeded(3)
     (name,) = (name for name in files(whole) if name.startswith("checkpoint-"))
     right = checkpoint.decode(files(whole)[name], name)
     for damaged in flips(files(whole)[name], chance, 300):

@@ -1,12 +1,11 @@
 """Random writes, flushes, compactions, expiries and crashes over three tables; after each round all reads are exact.
 
 What is written goes into plain dicts too, and a copy of them is kept for each commit: the model at every cut.
-`LAKESTORE_SEED` runs one seed again; it is printed.
+`LAKESTORE_SEED` runs one seed again (`tests/support/seeds.py`).
 """
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections import Counter, defaultdict
@@ -32,6 +31,7 @@ from lakestore_tiering.flush import flush
 from lakestore_tiering.iceberg_java import TIER_TAG, Iceberg, java_errors, record_of
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, STAGE
+from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -338,9 +338,7 @@ def _folded(table: ls.Table, kind: Kind, tier_point: tuple[int, ...], until: str
 
 @pytest.fixture
 def rounds(server: Server, lake: ls.Lake, spark: SparkSession) -> Iterator[Rounds]:
-    seed = int(os.environ.get("LAKESTORE_SEED", "0")) or random.randrange(1, 1 << 31)
-    print(f"LAKESTORE_SEED={seed}")
-    rng = random.Random(seed)
+    rng = seeded()
     for name, kind in KINDS.items():
         keys = kind.names[: kind.keys] if kind.keyed else None
         lake.create_table(name, kind.schema, primary_key=keys, buckets=2 + kind.keys % 2, lake=kind.options)

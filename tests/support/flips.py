@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support import seeds
+
 
 def flipped(path: Path, count: int, seed: int) -> Iterator[Path]:
     """So many, beside the file."""
     good = path.read_bytes()
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(int(seeds.seed(seed)))
     for at in rng.integers(0, len(good), count):
         damaged = bytearray(good)
         damaged[at] ^= 1 << int(rng.integers(0, 8))

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 import pytest
-
 from lakestore.server import index_worker
 from lakestore.server.index_process import IndexProcess
 

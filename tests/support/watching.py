@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from lakestore.model.token import place_of, position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.folding import values
 from tests.support.kept import DAY, Kept
+from tests.support.seeds import seeded
 
 NAME = "bank.accounts"
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
@@ -29,7 +29,7 @@ class Bank:
     """One table in which every commit keeps the sum, and what it held at each LSN."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.random = random.Random(seed)
+        self.random = seeded(seed)
         limits = Limits(changes_batch_rows=4, read_batch_bytes=120, fetch_batch_rows=4)
         self.kept = Kept(folder, limits=limits)
         self.kept.lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=3, retention="1d")

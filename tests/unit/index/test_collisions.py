@@ -11,6 +11,7 @@ import pytest
 import lakestore as ls
 from lakestore.rows import keys
 from lakestore.union.verify import verify
+from tests.support.seeds import seeded
 from tests.unit.index.test_index_faults import engine_of, lose, ready
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -53,7 +54,7 @@ def step(chance: random.Random, table: ls.Table, model: dict[str, int], number: 
 @pytest.mark.parametrize("seed", range(2))
 def test_hash_collision_forced(tmp_path: Path, seed: int) -> None:
     """Inserts, updates, deletes, keys that come back, checkpoints, restarts and rebuilds."""
-    chance, model = random.Random(seed), dict[str, int]()
+    chance, model = seeded(seed), dict[str, int]()
     lake = ls.open(tmp_path)
     lake.create_table("a.b", SCHEMA, primary_key=["k"], buckets=3)
     for number in range(25):

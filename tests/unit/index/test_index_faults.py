@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import ByteKeys
 from lakestore_server.index.pipe import Op
 from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
+from tests.support.seeds import seeded
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -135,7 +135,7 @@ def test_a_start_in_the_middle_of_a_rebuild_begins_it_anew(tmp_path: Path, held:
 def test_flipped_bits_in_the_index_give_no_wrong_answer(tmp_path: Path) -> None:
     """Whatever a flip hits, an answer is right, or the index is rebuilt and then right; the damaged files are kept."""
     filled(tmp_path)
-    chance = random.Random(5)
+    chance = seeded(5)
     right = dict.fromkeys(range(KEYS), "x")
     rebuilt = 0
     for _ in range(int(os.environ.get("LAKESTORE_FLIPS", "6"))):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from lakestore_server.files.segment import Segment
 from tests.support.folding import Fold
 from tests.support.log_start import compact, move_log_start
 from tests.support.merge_cases import COUNTS, engine_of
+from tests.support.seeds import seeded
 from tests.unit.index.test_index_faults import lose, ready
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64(), False), ("n", pa.int64())])
@@ -143,7 +143,7 @@ def test_key_order_edge_cases(tmp_path: Path, how: str) -> None:
     ]
     with ls.open(tmp_path) as lake:
         table = lake.create_table("e.p", PAIRS, primary_key=["name", "id"], bucket_key=["name"], buckets=3)
-        table.upsert(random.Random(1).sample(rows, len(rows)))
+        table.upsert(seeded(1).sample(rows, len(rows)))
         gone = [row for row in rows if row["v"] % 5 == 2]
         table.delete([{"name": row["name"], "id": row["id"]} for row in gone])
         if how == "lmdb":
