@@ -385,3 +385,17 @@ def test_what_was_sent_before_another_consumer_read_is_refused(machine: SharingM
     machine.marks_stay()
     machine.overtake(slow="a", quick="b", seconds=10.0, cut_off=True, first=False, goes=True)
     machine.marks_stay()
+
+
+def test_what_was_refused_is_refused_when_the_first_reader_after_a_restart_is_gone(machine: SharingMachine) -> None:
+    """It was undone: that nobody reads the bucket now does not bring it back."""
+    machine.begin(snapshot=False, rows=6)
+    machine.poll("a", 8)
+    machine.crash(None)
+    machine.start("b")
+    machine.poll("b", 8)
+    machine.ack("a", 0)
+    machine.die("b")
+    machine.wait(1.0)
+    machine.ack("a", 0)
+    machine.marks_stay()

@@ -135,7 +135,9 @@ class Group:
         read before somebody else did: it may have been refused what lies before that.
         """
         own = [
-            bucket for bucket, run in runs.items() if self._is_own(bucket, name, session) and run >= self.run(bucket)
+            bucket
+            for bucket, run in runs.items()
+            if self._is_own(bucket, name, session) and self._is_newest(bucket, session, run)
         ]
         self._acking.update(own)
         return own
@@ -172,6 +174,12 @@ class Group:
     def _is_own(self, bucket: Bucket, name: str, session: int) -> bool:
         holding = self.holdings.get(bucket)
         return holding is None or (holding.member, holding.session) == (name, session)
+
+    def _is_newest(self, bucket: Bucket, session: int, run: int) -> bool:
+        """Whether nobody else has read a bucket since a session did in a run. The first reader after a restart may go
+        on in a run from before it, so the number alone does not tell."""
+        last, newest = self._runs.get(bucket, (session, 0))
+        return last == session and run >= newest
 
     def _seated(self, name: str, seat: int) -> Member:
         member = self.members.get(name)
