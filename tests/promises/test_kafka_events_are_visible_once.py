@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -23,6 +22,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.connectors.events import Encoder
+from tests.support import seeds
 from tests.support.kafka import KafkaProcess, read_committed
 from tests.support.process import ServerProcess, free_port
 from tests.support.waiting import until
@@ -116,8 +116,7 @@ def _killed(process: subprocess.Popen[bytes]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_topic_holds_the_changelog_whatever_is_killed(tmp_path: Path) -> None:
-    seed = int(os.environ.get("LAKESTORE_SEED", "0")) or random.randrange(1, 1 << 31)
-    print(f"LAKESTORE_SEED={seed}")
+    seed = seeds.seed()
     port, chance, errors = free_port(), random.Random(seed), tmp_path / "sink.log"
     with KafkaProcess(tmp_path / "kafka") as kafka:
         server = ServerProcess(tmp_path / "data", port=port)

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 import pytest
-from lakestore.server import index_worker
-from lakestore.server.index_process import IndexProcess
+
+from lakestore_server.index import worker
+from lakestore_server.index.worker_client import IndexProcess
 
 _FORKS = multiprocessing.get_context("forkserver")
 
@@ -69,4 +70,4 @@ def _serve(arguments: list[str], requests: Connection, replies: Connection) -> N
     for end, number in ((requests, 0), (replies, 1)):
         os.dup2(end.fileno(), number)
         end.close()
-    index_worker.main()
+    worker.main()
