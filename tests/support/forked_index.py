@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -57,7 +56,7 @@ def forked_index() -> Iterator[None]:
     _FORKS.set_forkserver_preload([__name__])
 
     def started(process: IndexProcess) -> Forked:
-        return Forked(process._command[2:])
+        return Forked(process._command[3:])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENBLAS_NUM_THREADS", "1")
@@ -66,8 +65,8 @@ def forked_index() -> Iterator[None]:
 
 
 def _serve(arguments: list[str], requests: Connection, replies: Connection) -> None:
-    sys.argv = arguments
     for end, number in ((requests, 0), (replies, 1)):
         os.dup2(end.fileno(), number)
         end.close()
-    worker.main()
+    folder, map_bytes, read_only = arguments
+    worker.main(folder, int(map_bytes), read_only=read_only == "1")
