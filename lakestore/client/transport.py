@@ -26,7 +26,7 @@ from lakestore.wire import errors, rpc
 from lakestore.wire.grpc import grpc
 
 if TYPE_CHECKING:
-    from lakestore_server.changes.batch_cache import Prepared
+    from lakestore_server.changes.batch_cache import EncodedBatch
     from lakestore_server.service import Service
 
 CALL_SECONDS = 120.0
@@ -314,23 +314,23 @@ class LocalTransport:
             if method.name != "Changes":
                 setattr(self, method.attribute, service.verb(method.name))
         self._follow = service.verb("Changes")
-        self._streams: set[Generator[Prepared]] = set()
-        self._abandoned: deque[Generator[Prepared]] = deque()
+        self._streams: set[Generator[EncodedBatch]] = set()
+        self._abandoned: deque[Generator[EncodedBatch]] = deque()
 
     def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
         """A change stream; it ends when this transport is closed."""
         self._end_abandoned()
         return _LocalStream(self, self._follow(request, self))
 
-    def begun(self, stream: Generator[Prepared]) -> None:
+    def begun(self, stream: Generator[EncodedBatch]) -> None:
         """Keep a stream from being ended by the garbage collector, which runs in any thread and under any lock."""
         self._streams.add(stream)
 
-    def abandoned(self, stream: Generator[Prepared]) -> None:
+    def abandoned(self, stream: Generator[EncodedBatch]) -> None:
         """Nobody listens to a stream any more: it is ended by the next call, for this one may come from anywhere."""
         self._abandoned.append(stream)
 
-    def ended(self, stream: Generator[Prepared]) -> None:
+    def ended(self, stream: Generator[EncodedBatch]) -> None:
         """End a stream now."""
         self._streams.discard(stream)
         stream.close()
@@ -361,7 +361,7 @@ class LocalTransport:
 class _LocalStream:
     """The messages of a change stream of this process."""
 
-    def __init__(self, transport: LocalTransport, stream: Generator[Prepared]) -> None:
+    def __init__(self, transport: LocalTransport, stream: Generator[EncodedBatch]) -> None:
         self._transport, self._stream = transport, stream
         transport.begun(stream)
 

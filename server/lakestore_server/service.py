@@ -11,7 +11,7 @@ from typing import Any, TypedDict, cast
 
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
-from lakestore_server.changes.batch_cache import Prepared
+from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.stream import Feed, Listener
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
@@ -44,7 +44,7 @@ class Verbs(TypedDict):
     Commit: Callable[[pb.CommitRequest], pb.CommitAnswer]
     Write: Callable[[Iterator[pb.CommitRequest]], Iterator[pb.CommitAnswer]]
     Lookup: Callable[[pb.LookupRequest], pb.RowBatch]
-    Changes: Callable[[pb.ChangesRequest, Listener], Iterator[Prepared]]
+    Changes: Callable[[pb.ChangesRequest, Listener], Iterator[EncodedBatch]]
     """The one verb that is told who listens; its answers are `pb.ChangeBatch`es, encoded once for all streams."""
     Ack: Callable[[pb.AckRequest], pb.AckAnswer]
     ListSubscriptions: Callable[[pb.ListSubscriptionsRequest], pb.ListSubscriptionsAnswer]

@@ -20,7 +20,7 @@ LEASE_SECONDS = 60
 RENEWALS_PER_LEASE = 3
 
 
-class Leases:
+class SessionLeases:
     """Leases that are held until `close` or until they are too old."""
 
     def __init__(

@@ -15,7 +15,7 @@ from lakestore.union import plan
 from lakestore.union.plan import ReadPlan
 from lakestore.v1.lakestore_pb2 import TableRequest
 from lakestore_spark.hot_rows import DRIVER_ROWS_MAX, Hot
-from lakestore_spark.leases import LEASE_SECONDS, Leases
+from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
 from lakestore_spark.table_names import Query
 from lakestore_spark.union import union_frame
 
@@ -37,7 +37,7 @@ class SparkLake:
         """The session that the DataFrames belong to."""
         self._transport = transport
         self._hot = Hot(spark, transport, server, driver_rows_max=driver_rows_max, spool=spool)
-        self._leases = Leases(transport, keep_seconds=keep_seconds, on_release=self._hot.forget)
+        self._leases = SessionLeases(transport, keep_seconds=keep_seconds, on_release=self._hot.forget)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> DataFrame:
         """The table at the head of this moment; system columns come when they are named."""
@@ -61,7 +61,7 @@ class SparkLake:
 class SparkLakeAt:
     """Union reads at the cut of a token; each at the head of its moment when there is none."""
 
-    def __init__(self, spark: SparkSession, hot: Hot, transport: Transport, leases: Leases, token: str) -> None:
+    def __init__(self, spark: SparkSession, hot: Hot, transport: Transport, leases: SessionLeases, token: str) -> None:
         self._spark = spark
         self._hot = hot
         self._transport = transport

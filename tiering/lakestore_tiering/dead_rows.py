@@ -55,7 +55,7 @@ class FileOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DeadRows:
     """Dead rows of one data file."""
 
     file: LakeFile
@@ -86,7 +86,7 @@ class OffsetIndexes:
             self.nbytes -= self._kept.popitem(last=False)[1].nbytes
         return made
 
-    def find(self, files: Iterable[LakeFile], dead: Mapping[int, OffsetSet]) -> list[Found]:
+    def find(self, files: Iterable[LakeFile], dead: Mapping[int, OffsetSet]) -> list[DeadRows]:
         """The files that hold dead rows, with their positions."""
         packed = {bucket: offsets.values for bucket, offsets in dead.items() if len(offsets)}
         found = []
@@ -97,7 +97,7 @@ class OffsetIndexes:
             index = self.of(file)
             places = index.places(candidates)
             if len(places):
-                found.append(Found(file, index.positions(places), index.keys[places]))
+                found.append(DeadRows(file, index.positions(places), index.keys[places]))
         return found
 
 

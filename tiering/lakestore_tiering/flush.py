@@ -21,7 +21,7 @@ from lakestore.rows.offsets import Offsets
 from lakestore.union.plan import ReadPlan, TableScan
 from lakestore.v1.lakestore_pb2 import LeaseRequest
 from lakestore_spark.union import version_name
-from lakestore_tiering.dead_rows import Found, OffsetIndexes, by_bucket
+from lakestore_tiering.dead_rows import DeadRows, OffsetIndexes, by_bucket
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.record import Record
@@ -125,7 +125,7 @@ def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: i
     return Staged(branch, int(snapshot.snapshotId()), files)
 
 
-def _check_found(scan: TableScan, found: Sequence[Found]) -> None:
+def _check_found(scan: TableScan, found: Sequence[DeadRows]) -> None:
     wanted = sum(len(offsets) for offsets in scan.cold_dead().values())
     got = sum(len(part.positions) for part in found)
     if wanted != got:
@@ -149,7 +149,7 @@ def sums_after(before: Sequence[int], born: Mapping[int, Offsets], died: Mapping
 
 
 def _commit(
-    lake: Iceberg, record: Record, base: int | None, staged: Staged, found: Sequence[Found], deletes: Deletes
+    lake: Iceberg, record: Record, base: int | None, staged: Staged, found: Sequence[DeadRows], deletes: Deletes
 ) -> int:
     transaction = lake.transaction()
     update = _delta(lake, transaction, base, found, deletes) if found else transaction.newAppend()
@@ -161,7 +161,7 @@ def _commit(
         return lake.landed(error, lambda snapshot: record_of(snapshot) == record)
 
 
-def _delta(lake: Iceberg, transaction: Any, base: int | None, found: Sequence[Found], deletes: Deletes) -> Any:
+def _delta(lake: Iceberg, transaction: Any, base: int | None, found: Sequence[DeadRows], deletes: Deletes) -> Any:
     delta = transaction.newRowDelta()
     if base is not None:
         delta = delta.validateFromSnapshot(base)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt
-from lakestore_tiering.dead_rows import Found, Positions, place
+from lakestore_tiering.dead_rows import DeadRows, Positions, place
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile, java_map
 
 FILES_PER_DATA_FILE_MAX = 4
@@ -42,14 +42,14 @@ class Deletes:
     removed: list[Any] = field(default_factory=list)
 
 
-def write_deletes(lake: Iceberg, found: Sequence[Found]) -> Deletes:
+def write_deletes(lake: Iceberg, found: Sequence[DeadRows]) -> Deletes:
     """Delete files for the rows found, in the table's format."""
     if not found:
         return Deletes()
     return _vectors(lake, found) if lake.format_version >= 3 else _parquet_files(lake, found)
 
 
-def _parquet_files(lake: Iceberg, found: Sequence[Found]) -> Deletes:
+def _parquet_files(lake: Iceberg, found: Sequence[DeadRows]) -> Deletes:
     deletes = Deletes()
     for part in found:
         positions, old = part.positions, part.file.deletes
@@ -94,7 +94,7 @@ def _parquet_file(lake: Iceberg, file: LakeFile, positions: Positions) -> Any:
     return builder.withMetrics(metrics).withReferencedDataFile(file.path).build()
 
 
-def _vectors(lake: Iceberg, found: Sequence[Found]) -> Deletes:
+def _vectors(lake: Iceberg, found: Sequence[DeadRows]) -> Deletes:
     jvm, api = lake.jvm, lake.api
     earlier = {}
     for part in found:
@@ -111,7 +111,7 @@ def _vectors(lake: Iceberg, found: Sequence[Found]) -> Deletes:
     return Deletes(list(result.deleteFiles()), list(result.rewrittenDeleteFiles()))
 
 
-def _index(lake: Iceberg, part: Found, spec: Any, partition: Any) -> Any:
+def _index(lake: Iceberg, part: DeadRows, spec: Any, partition: Any) -> Any:
     """The positions as Iceberg's own bitmap. It takes a stored vector with its file, so it is given one of each."""
     data = vector(part.positions)
     builder = lake.api.FileMetadata.deleteFileBuilder(spec).ofPositionDeletes().withFormat("PUFFIN")

@@ -28,7 +28,7 @@ def no_crash(point: str) -> None:
 
 
 @dataclass(slots=True)
-class Known:
+class TableMemory:
     """What is remembered of a table between rounds; all of it can be found again."""
 
     files: LiveFiles = field(default_factory=LiveFiles)
@@ -48,7 +48,7 @@ class Round:
     """Ask the server whether the epoch is still held; `Fenced` if not."""
     crash: Callable[[str], None] = no_crash
     """Called with the name of each step once it is done; tests raise or kill there."""
-    known: dict[str, Known] = field(default_factory=dict)
+    known: dict[str, TableMemory] = field(default_factory=dict)
     """By table uuid."""
 
     def plan(self, name: str) -> ReadPlan:
@@ -56,9 +56,9 @@ class Round:
         asked = plan.request([name], lease_seconds=limits.LEASE_SECONDS_DEFAULT)
         return plan.decode(self.transport.plan(asked))
 
-    def of(self, scan: TableScan) -> Known:
+    def of(self, scan: TableScan) -> TableMemory:
         """What is remembered of a table."""
-        return self.known.setdefault(scan.table.uuid, Known())
+        return self.known.setdefault(scan.table.uuid, TableMemory())
 
     def open(self, scan: TableScan) -> tuple[Iceberg, Record]:
         """The lake table and its tier record, which must be the plan's."""

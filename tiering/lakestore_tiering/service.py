@@ -40,7 +40,7 @@ ROUNDS_PER_EXPIRY = 20
 _log = logging.getLogger(__name__)
 
 
-class Lake(Protocol):
+class LakeConnection(Protocol):
     """What is needed of a `lakestore.connect(…)`."""
 
     address: str
@@ -64,7 +64,7 @@ class Tierer:
 
     def __init__(
         self,
-        lake: Lake,
+        lake: LakeConnection,
         spark: SparkSession,
         *,
         holder: str = "",
@@ -75,7 +75,7 @@ class Tierer:
         self._transport = lake.transport
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._clock = clock
-        self._held = _Held(lake.transport, self._holder, seconds, clock)
+        self._held = _HeldEpoch(lake.transport, self._holder, seconds, clock)
         hot = Hot(spark, lake.transport, lake.address)
         self.tools = Round(spark, lake.transport, hot, self._held.epoch, self._held.confirm, crash)
         self._swept: set[str] = set()
@@ -176,7 +176,7 @@ class Tierer:
         self._swept.add(table.uuid)
 
 
-class _Held:
+class _HeldEpoch:
     """The epoch, renewed by a daemon thread while it is held."""
 
     def __init__(self, transport: Transport, holder: str, seconds: int, clock: Callable[[], float]) -> None:

@@ -16,32 +16,32 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class EncodedBatch:
     """One message of a stream as it goes over the wire; nobody changes it."""
 
     data: bytes
 
     @staticmethod
-    def of(message: pb.ChangeBatch) -> Prepared:
+    def of(message: pb.ChangeBatch) -> EncodedBatch:
         """A message, serialized."""
-        return Prepared(message.SerializeToString())
+        return EncodedBatch(message.SerializeToString())
 
     @property
     def message(self) -> pb.ChangeBatch:
         """The message, for a client in this process."""
         return pb.ChangeBatch.FromString(self.data)
 
-    def of_consumer(self, epoch: int) -> Prepared:
+    def of_consumer(self, epoch: int) -> EncodedBatch:
         """The same for the consumer of a subscription: the fields of two messages one behind the other are one's."""
-        return Prepared(self.data + pb.ChangeBatch(subscription_epoch=epoch).SerializeToString())
+        return EncodedBatch(self.data + pb.ChangeBatch(subscription_epoch=epoch).SerializeToString())
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StreamRun:
     """The messages of a stream from one LSN to another."""
 
     upto: int
-    messages: tuple[Prepared, ...]
+    messages: tuple[EncodedBatch, ...]
 
     @property
     def nbytes(self) -> int:
@@ -52,12 +52,12 @@ class Run:
 @dataclass(slots=True)
 class _Entry:
     made: threading.Event = field(default_factory=threading.Event)
-    run: Run | None = None
+    run: StreamRun | None = None
     counted: int = 0
     """Its bytes in the sum; 0 while it is made."""
 
 
-class FeedCache:
+class BatchCache:
     """Runs of streams that have company. Thread-safe."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -82,7 +82,7 @@ class FeedCache:
                     for place in [place for place in self._entries if place[0] == key]:
                         self._bytes -= self._entries.pop(place).counted
 
-    def of(self, key: Hashable, lsn: int, limit: int, make: Callable[[], Run]) -> Run:
+    def of(self, key: Hashable, lsn: int, limit: int, make: Callable[[], StreamRun]) -> StreamRun:
         """The run that begins at `lsn` and ends at or before `limit`: a shared one, or the caller's own."""
         with self._lock:
             shared = self._streams[key] > 1
@@ -97,7 +97,7 @@ class FeedCache:
         entry.made.wait()
         return entry.run if entry.run is not None and entry.run.upto <= limit else make()
 
-    def _filled(self, key: Hashable, lsn: int, entry: _Entry, make: Callable[[], Run]) -> Run:
+    def _filled(self, key: Hashable, lsn: int, entry: _Entry, make: Callable[[], StreamRun]) -> StreamRun:
         try:
             run = entry.run = make()
         finally:

@@ -15,9 +15,9 @@ from lakestore.model.token import LogPosition, Place, Token
 from lakestore.rows.ipc import encode
 from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.changes.batch_cache import Prepared, Run
-from lakestore_server.changes.filter import Condition, Test, filtered
-from lakestore_server.read.rows import Rows, Wish, bounded, dead_of, live_at, project, read, with_before_images
+from lakestore_server.changes.batch_cache import EncodedBatch, StreamRun
+from lakestore_server.changes.filter import Condition, RowCondition, filtered
+from lakestore_server.read.rows import ReadOptions, Rows, bounded, dead_of, live_at, project, read, with_before_images
 from lakestore_server.state.bucket_log import PREV, BucketLog
 from lakestore_server.state.state import TableState, View
 from lakestore_server.state.table_versions import Versions
@@ -35,27 +35,31 @@ class Shape:
     where: tuple[Condition, ...] = ()
     """Per table what rows must meet; empty for nothing."""
 
-    def test(self, versions: Versions, table: Table) -> Test | None:
+    def test(self, versions: Versions, table: Table) -> RowCondition | None:
         """What rows of a version of a table must meet."""
-        return Test.of(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None
+        return RowCondition.of(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None
 
 
-def run(view: View, shape: Shape, at: LogPosition, limit: int, limits: Limits) -> Run:
+def run(view: View, shape: Shape, at: LogPosition, limit: int, limits: Limits) -> StreamRun:
     """The next messages behind a position: about a batch of rows from each bucket, no commit beyond `limit`."""
     upto = _upto(view, shape, at.lsn, limit, limits)
-    return Run(upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits.read_batch_bytes)))
+    return StreamRun(
+        upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits.read_batch_bytes))
+    )
 
 
-def message(table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool, goes_on: bool = False) -> Prepared:
+def message(
+    table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool, goes_on: bool = False
+) -> EncodedBatch:
     """Rows as a message; those of commits that go on in the next one have a token that lies before them."""
     made = pb.ChangeBatch(table=table.name, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
     made.rows, made.goes_on = encode(batch.schema, [batch]), goes_on
-    return Prepared.of(made)
+    return EncodedBatch.of(made)
 
 
-def progress(table: Table, token: Token) -> Prepared:
+def progress(table: Table, token: Token) -> EncodedBatch:
     """A message without rows: up to the token nothing else lies for a stream."""
-    return Prepared.of(pb.ChangeBatch(table=table.name, token=str(token), progress=True, schema_id=table.schema_id))
+    return EncodedBatch.of(pb.ChangeBatch(table=table.name, token=str(token), progress=True, schema_id=table.schema_id))
 
 
 def live_rows(
@@ -131,7 +135,7 @@ def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max:
     return reach if over == len(replaced) else max(start + int(replaced[over]), start + 1)
 
 
-def _between(view: View, shape: Shape, at: LogPosition, upto: int, nbytes: int) -> list[Prepared]:
+def _between(view: View, shape: Shape, at: LogPosition, upto: int, nbytes: int) -> list[EncodedBatch]:
     """Per table the commits in (at, upto], in batches that fit into a message; the last one carries the new token."""
     batches: list[tuple[Table, pa.RecordBatch]] = []
     for uuid in shape.tables:
@@ -170,10 +174,10 @@ def table_batch(
     return pa.concat_batches(parts).take(pa.array(order))
 
 
-def _piece(log: BucketLog, limits: Limits) -> Wish:
+def _piece(log: BucketLog, limits: Limits) -> ReadOptions:
     """Pieces of a snapshot that take about a message of memory each."""
     row_bytes = sum(chunk.size for chunk in log.chunks) // max(sum(chunk.rows for chunk in log.chunks), 1) + 1
-    return Wish(max(min(limits.fetch_batch_rows, limits.read_batch_bytes // row_bytes), 1))
+    return ReadOptions(max(min(limits.fetch_batch_rows, limits.read_batch_bytes // row_bytes), 1))
 
 
 def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table, shape: Shape) -> Iterator[Rows]:
@@ -182,5 +186,5 @@ def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table
     if test is not None:
         yield from filtered(log, start, end, test, needed, images=shape.before_images)
         return
-    for rows in read(log, start, end, Wish(needed=needed)):
+    for rows in read(log, start, end, ReadOptions(needed=needed)):
         yield with_before_images(log, rows, versions) if shape.before_images and log.keyed else rows

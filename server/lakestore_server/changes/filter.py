@@ -21,7 +21,7 @@ from lakestore.model.projection import Projection
 from lakestore.model.table import Table
 from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
-from lakestore_server.read.rows import Rows, Wish, imaged, read
+from lakestore_server.read.rows import ReadOptions, Rows, imaged, read
 from lakestore_server.state.bucket_log import DELETE, INSERT, PREV, UPDATE, BucketLog, Needed
 from lakestore_server.state.table_versions import Versions
 
@@ -59,7 +59,7 @@ def bound(text: str, versions: Versions) -> Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
+class RowCondition:
     """A condition as rows of one version are asked for it."""
 
     filter: RowFilter
@@ -68,11 +68,11 @@ class Test:
     versions: Versions
 
     @staticmethod
-    def of(condition: Condition, versions: Versions, version: Table) -> Test:
+    def of(condition: Condition, versions: Versions, version: Table) -> RowCondition:
         """The condition on rows that are shown in this version; `Invalid` if that has lost a column."""
         columns = tuple(_column(number, name, condition, versions, version) for number, name in condition.columns)
         shown = replace(version, columns=columns)
-        return Test(PARSED.of(condition.text, version.name, columns), shown, versions)
+        return RowCondition(PARSED.of(condition.text, version.name, columns), shown, versions)
 
     def needed(self, schema_id: int) -> list[str]:
         """The columns of a stored version that it reads."""
@@ -92,7 +92,9 @@ class Test:
         return self.filter.mask(self.columns(batch, schema_id))
 
 
-def filtered(log: BucketLog, start: int, end: int, test: Test, shown: Needed, *, images: bool) -> Iterator[Rows]:
+def filtered(
+    log: BucketLog, start: int, end: int, test: RowCondition, shown: Needed, *, images: bool
+) -> Iterator[Rows]:
     """The changes of [start, end) that the filtered table sees, as it sees them.
 
     With `images` the row before each update comes in front of it; a delete always carries the row it removed.
@@ -103,15 +105,15 @@ def filtered(log: BucketLog, start: int, end: int, test: Test, shown: Needed, *,
             if seen is not None:
                 yield seen
         return
-    for asked in read(log, start, end, Wish(timed=False, needed=test.needed)):
+    for asked in read(log, start, end, ReadOptions(timed=False, needed=test.needed)):
         mask = test.mask(asked.batch, asked.schema_id)
         if mask.any():
             first, last = int(asked.offsets[0]), int(asked.offsets[-1])
-            for rows in read(log, first, last + 1, Wish(needed=shown)):
+            for rows in read(log, first, last + 1, ReadOptions(needed=shown)):
                 yield rows.filter(mask[rows.offsets - first])
 
 
-def _changes(log: BucketLog, rows: Rows, test: Test, *, images: bool) -> Rows | None:
+def _changes(log: BucketLog, rows: Rows, test: RowCondition, *, images: bool) -> Rows | None:
     prev = rows.batch.column(PREV).to_numpy()
     now = test.mask(rows.batch, rows.schema_id) & (rows.change != DELETE)
     was = np.zeros(len(prev), dtype=np.bool_)

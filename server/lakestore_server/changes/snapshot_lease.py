@@ -32,7 +32,7 @@ class _Needs:
     changes: Starts
 
 
-class Hold:
+class SnapshotLease:
     """The leases of a stream's connection. A context manager; what is still held at its end is held on for a while."""
 
     def __init__(self, leases: Leases) -> None:
@@ -79,7 +79,7 @@ class Hold:
             self._leases.leave(names.pop(), seconds)
 
 
-def take(hold: Hold, engine: Engine, leases: Leases, position: SnapshotPosition, *, reads_lake: bool) -> None:
+def take(hold: SnapshotLease, engine: Engine, leases: Leases, position: SnapshotPosition, *, reads_lake: bool) -> None:
     """Hold what a stream needs that reads its snapshot on from this position; `PositionExpired` if it is gone.
 
     A log start that moves at this moment is gone around.

@@ -17,12 +17,12 @@ from lakestore.model import times
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.token import LogPosition, Place, SharedPosition, SnapshotPosition, StreamPosition, Token, place_of
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.changes.batch_cache import FeedCache, Prepared, Run
+from lakestore_server.changes.batch_cache import BatchCache, EncodedBatch, StreamRun
 from lakestore_server.changes.batches import Shape, live_piece, message, progress, run
 from lakestore_server.changes.filter import bound
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.stream import MemberStream
-from lakestore_server.changes.snapshot_lease import Hold, take
+from lakestore_server.changes.snapshot_lease import SnapshotLease, take
 from lakestore_server.changes.subscriptions import Subscriptions, check_current
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
@@ -64,7 +64,7 @@ class _Stream:
             check_current(view, self.subscription, self.epoch)
         return view
 
-    def sent(self, prepared: Prepared) -> Prepared:
+    def sent(self, prepared: EncodedBatch) -> EncodedBatch:
         """A message as this stream's consumer gets it."""
         return prepared.of_consumer(self.epoch) if self.subscription else prepared
 
@@ -100,9 +100,9 @@ class Feed:
     def __init__(self, engine: Engine, subscriptions: Subscriptions, leases: Leases, clock: Clock) -> None:
         self._engine, self._subscriptions, self._leases, self._clock = engine, subscriptions, leases, clock
         self._dead = DeadCache(engine.limits.dead_cache_ranges, engine.limits.dead_cache_bytes)
-        self._cache = FeedCache(engine.limits.feed_cache_bytes)
+        self._cache = BatchCache(engine.limits.feed_cache_bytes)
 
-    def changes(self, request: pb.ChangesRequest, listener: Listener) -> Iterator[Prepared]:
+    def changes(self, request: pb.ChangesRequest, listener: Listener) -> Iterator[EncodedBatch]:
         """The stream of a request; ends at `until`, or when nobody listens any more."""
         engine = self._engine
         view = engine.view if times.micros_of(request.start) is None else engine.settled()
@@ -129,7 +129,7 @@ class Feed:
             else:
                 position = _start(engine, view, request.start or "earliest", tables)
             stack.enter_context(self._cache.followed(shape))
-            hold = stack.enter_context(Hold(self._leases))
+            hold = stack.enter_context(SnapshotLease(self._leases))
             if isinstance(position, SnapshotPosition):
                 position = self._held(hold, request, stream, position)
                 yield from self._snapshot(stream, position)
@@ -137,7 +137,7 @@ class Feed:
             yield from self._follow(stream, position, listener, hold)
 
     def _held(
-        self, hold: Hold, request: pb.ChangesRequest, stream: _Stream, position: SnapshotPosition
+        self, hold: SnapshotLease, request: pb.ChangesRequest, stream: _Stream, position: SnapshotPosition
     ) -> SnapshotPosition:
         """Hold what a snapshot needs. A new one begins later if the log start has passed it in this very moment."""
         while True:
@@ -152,7 +152,7 @@ class Feed:
 
     def _of_member(
         self, request: pb.ChangesRequest, shape: Shape, until: int | None, listener: Listener
-    ) -> Iterator[Prepared]:
+    ) -> Iterator[EncodedBatch]:
         """What one of several consumers of a subscription is sent."""
         engine, subscriptions, name = self._engine, self._subscriptions, request.subscription
         if not name or not request.session:
@@ -163,7 +163,7 @@ class Feed:
             opened = subscriptions.open(name, shape.tables, start, shared=True)
             seat = stack.enter_context(subscriptions.shared.joined(opened, request.member, request.session))
             stream = MemberStream(engine, self._dead, seat, shape, until, reads_lake=request.lake_snapshot)
-            hold = stack.enter_context(Hold(self._leases))
+            hold = stack.enter_context(SnapshotLease(self._leases))
             lsn, place = positions.position(opened, engine.view)
             if place:
                 at = SnapshotPosition(engine.timeline, lsn, shape.tables, place)
@@ -180,7 +180,7 @@ class Feed:
                         return
                     stream.wait(bell, poll)
 
-    def _snapshot(self, stream: _Stream, position: SnapshotPosition) -> Iterator[Prepared]:
+    def _snapshot(self, stream: _Stream, position: SnapshotPosition) -> Iterator[EncodedBatch]:
         """The live rows at the cut, as inserts."""
         tables = stream.shape.tables
         for uuid in tables[tables.index(position.place.table) :]:
@@ -193,7 +193,7 @@ class Feed:
             for prepared in self._table_snapshot(stream, here):
                 yield stream.sent(prepared)
 
-    def _table_snapshot(self, stream: _Stream, position: SnapshotPosition) -> Iterator[Prepared]:
+    def _table_snapshot(self, stream: _Stream, position: SnapshotPosition) -> Iterator[EncodedBatch]:
         """One table's live rows, out of its log. While the consumer takes its time, no view is kept for it."""
         passed = 0
         while True:
@@ -212,20 +212,22 @@ class Feed:
                     return
                 position = replace(position, place=Place(place.table, place.bucket + 1, 0))
 
-    def _piece(self, stream: _Stream, position: SnapshotPosition) -> list[tuple[Prepared | None, Place]]:
+    def _piece(self, stream: _Stream, position: SnapshotPosition) -> list[tuple[EncodedBatch | None, Place]]:
         """The next messages of a bucket's snapshot and the places behind them; None for a message without rows."""
         place, limits = position.place, self._engine.limits
         state = self._engine.view.by_uuid(place.table)
         log, table = state.logs[place.bucket], state.versions.at(position.lsn)
         dead = self._dead.of(place.table, place.bucket, log, 0, log.at_lsn(position.lsn).end)
-        made: list[tuple[Prepared | None, Place]] = []
+        made: list[tuple[EncodedBatch | None, Place]] = []
         for batch, after in live_piece(state, stream.shape, place, position.lsn, dead, limits):
             reached = Place(place.table, place.bucket, after)
             token = replace(position, place=reached)
             made.append((message(table, batch, token, snapshot=True) if batch.num_rows else None, reached))
         return made
 
-    def _follow(self, stream: _Stream, position: StreamPosition, listener: Listener, hold: Hold) -> Iterator[Prepared]:
+    def _follow(
+        self, stream: _Stream, position: StreamPosition, listener: Listener, hold: SnapshotLease
+    ) -> Iterator[EncodedBatch]:
         """The changes behind a position; where a condition lets none through, or a snapshot ends, how far it came."""
         lsn, tables = position.lsn, stream.shape.tables
         told = _Told(position, self._clock)
@@ -259,12 +261,12 @@ class Feed:
     def _token(self, stream: _Stream, lsn: int) -> LogPosition:
         return LogPosition(self._engine.timeline, lsn, stream.shape.tables)
 
-    def _progress(self, stream: _Stream, position: StreamPosition) -> Prepared:
+    def _progress(self, stream: _Stream, position: StreamPosition) -> EncodedBatch:
         place = place_of(position)
         uuid = place.table if place else stream.shape.tables[0]
         return progress(self._engine.view.by_uuid(uuid).versions.at(position.lsn), position)
 
-    def _run(self, view: View, stream: _Stream, lsn: int, limit: int) -> Run:
+    def _run(self, view: View, stream: _Stream, lsn: int, limit: int) -> StreamRun:
         """The next messages: of streams of the same shape only one makes them."""
         made = partial(run, view, stream.shape, LogPosition(self._engine.timeline, lsn), limit, self._engine.limits)
         return self._cache.of(stream.shape, lsn, limit, made)
@@ -332,7 +334,7 @@ def _check_reach(state: TableState, lsn: int) -> None:
         )
 
 
-def _from_lake(stream: _Stream, state: TableState, position: SnapshotPosition) -> Prepared:
+def _from_lake(stream: _Stream, state: TableState, position: SnapshotPosition) -> EncodedBatch:
     """What tells a client to read a table's snapshot itself, for the old part of it is only in the lake."""
     table = state.versions.at(position.lsn)
     if not stream.reads_lake:
@@ -340,7 +342,7 @@ def _from_lake(stream: _Stream, state: TableState, position: SnapshotPosition) -
             f"the old rows of table {table.name} are only in the lake, which this client does not read in a stream: "
             "scan the table at a token, then start there"
         )
-    return Prepared.of(
+    return EncodedBatch.of(
         pb.ChangeBatch(
             table=table.name, token=str(position), snapshot=True, schema_id=table.schema_id, read_the_lake=True
         )

@@ -17,7 +17,7 @@ from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, NotFound
 from lakestore.model.token import StreamPosition, Token, place_of, stream_position
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.shared import positions
-from lakestore_server.changes.shared.group import Shared
+from lakestore_server.changes.shared.group import SharedSubscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.positions import parse_token
@@ -36,7 +36,7 @@ class Subscriptions:
 
     def __init__(self, engine: Engine, clock: Clock, idle_seconds: float, rebalance_seconds: float) -> None:
         self._engine = engine
-        self.shared = Shared(engine, clock, rebalance_seconds, ACK_AGAIN_US)
+        self.shared = SharedSubscriptions(engine, clock, rebalance_seconds, ACK_AGAIN_US)
         self._idle_us = int(idle_seconds * 1e6)
         self._lock = threading.Lock()
         self._consumers: Counter[str] = Counter()

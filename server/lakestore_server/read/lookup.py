@@ -25,7 +25,7 @@ from lakestore_server.index.keys import encoded
 from lakestore_server.read import lookup_at
 from lakestore_server.read import rows as reads
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading, Page
-from lakestore_server.read.lookup_rows import Located, Shape
+from lakestore_server.read.lookup_rows import AnswerShape, Located
 from lakestore_server.read.positions import lsn_at, parse_token, reached, token_text
 from lakestore_server.state.state import TableState
 
@@ -33,7 +33,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Keys:
+class LookupKeys:
     """The keys of a request, in the table's names and types."""
 
     columns: list[pa.Array]
@@ -42,13 +42,14 @@ class _Keys:
     is_whole: bool
 
     @staticmethod
-    def of(state: TableState, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> _Keys:
+    def of(state: TableState, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> LookupKeys:
+        """The keys of a request, conformed to the current version; `Invalid` if they are no leading part of the key."""
         table, source = state.table, _source(state, request)
         if not table.keyed:
             raise Invalid(f"table {table.name} has no primary key to look up")
         if source.schema_id == table.schema_id and _fits(batch, table):
             columns = dict(zip(table.primary_key, batch.columns, strict=True))
-            return _Keys(batch.columns, [columns[name] for name in table.bucket_key], True)
+            return LookupKeys(batch.columns, [columns[name] for name in table.bucket_key], True)
         named = [name for name in source.primary_key if name in batch.schema.names]
         given = renamed(batch.select(named), source, table)
         is_whole = len(named) == len(table.primary_key)
@@ -56,24 +57,24 @@ class _Keys:
         conformed = ipc.conform(given, table, keys_only=True, limits=limits, only=names)
         columns = dict(zip(names, conformed.columns, strict=True))
         in_bucket_key = [columns[name] for name in table.bucket_key]
-        return _Keys(conformed.columns, in_bucket_key, is_whole)
+        return LookupKeys(conformed.columns, in_bucket_key, is_whole)
 
     def buckets(self, table: Table) -> npt.NDArray[np.int32]:
         """The bucket of each key."""
         return keys.buckets(self.bucket_columns, table.buckets)
 
 
-class _Asking:
+class _RequestedKeys:
     """A request with its keys as the table takes them now."""
 
     def __init__(self, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> None:
         self.request, self.batch, self._limits = request, batch, limits
-        self._known: tuple[Table, _Keys] | None = None
+        self._known: tuple[Table, LookupKeys] | None = None
 
-    def keys(self, state: TableState) -> _Keys:
+    def keys(self, state: TableState) -> LookupKeys:
         """The keys in the current version."""
         if self._known is None or self._known[0] is not state.table:
-            self._known = state.table, _Keys.of(state, self.request, self.batch, self._limits)
+            self._known = state.table, LookupKeys.of(state, self.request, self.batch, self._limits)
         return self._known[1]
 
 
@@ -91,11 +92,11 @@ class Lookups:
         cut = lsn_at(engine, request.at, [request.table]) if request.at else None
         if cut is not None:
             reached(engine, cut)
-        asking = _Asking(request, ipc.decode(request.keys, limits=engine.limits), engine.limits)
+        asking = _RequestedKeys(request, ipc.decode(request.keys, limits=engine.limits), engine.limits)
         is_whole = asking.keys(engine.view.named(request.table)).is_whole
         return (self._whole if is_whole else self._leading)(asking, cut)
 
-    def _whole(self, asking: _Asking, cut: int | None) -> pb.RowBatch:
+    def _whole(self, asking: _RequestedKeys, cut: int | None) -> pb.RowBatch:
         limits = self._engine.limits
 
         def encode(state: TableState) -> KeyQuery:
@@ -115,7 +116,7 @@ class Lookups:
         answered = asking.batch.num_rows if count == len(found) else int(found[count])
         return self._answer(located.rows(count), shape, answered, b"", view.lsn if cut is None else cut)
 
-    def _leading(self, asking: _Asking, cut: int | None) -> pb.RowBatch:
+    def _leading(self, asking: _RequestedKeys, cut: int | None) -> pb.RowBatch:
         request, count = asking.request, asking.batch.num_rows
         prefixes = min(count, PREFIXES_MAX)
         answer = self._page(asking, cut, prefixes, max(PAGE_KEYS // max(prefixes, 1), PREFIX_KEYS_MIN))
@@ -126,7 +127,7 @@ class Lookups:
             raise Invalid("these prefixes have more rows than one answer holds: ask for fewer, or with a newer client")
         return answer
 
-    def _page(self, asking: _Asking, cut: int | None, prefixes: int, keys_most: int) -> pb.RowBatch | None:
+    def _page(self, asking: _RequestedKeys, cut: int | None, prefixes: int, keys_most: int) -> pb.RowBatch | None:
         """An answer for the first prefixes; None when that many keys of the first one are not enough."""
         request = asking.request
         asked: list[Leading] = []
@@ -153,10 +154,10 @@ class Lookups:
         found = located[-1].rows(len(page.offsets))
         return self._answer(found, shape, page.answered, page.next, view.lsn if cut is None else cut)
 
-    def _shape(self, state: TableState, request: pb.LookupRequest, cut: int | None) -> Shape:
+    def _shape(self, state: TableState, request: pb.LookupRequest, cut: int | None) -> AnswerShape:
         """Rows are shown in the current version, or in the one at the cut."""
         target = state.table if cut is None else state.versions.at(cut)
-        return Shape.of(state, target, _columns(list(request.columns), _source(state, request), target))
+        return AnswerShape.of(state, target, _columns(list(request.columns), _source(state, request), target))
 
     def _fitting(self, located: Located, request: pb.LookupRequest) -> int:
         """How many of the rows fit into the answer; `Invalid` when all of them must and do not."""
@@ -170,7 +171,9 @@ class Lookups:
             )
         return count
 
-    def _answer(self, found: pa.RecordBatch, shape: Shape, answered: int, following: bytes, lsn: int) -> pb.RowBatch:
+    def _answer(
+        self, found: pa.RecordBatch, shape: AnswerShape, answered: int, following: bytes, lsn: int
+    ) -> pb.RowBatch:
         answer = reads.message(found)
         answer.schema_id = shape.target.schema_id
         answer.token = token_text(self._engine, lsn)

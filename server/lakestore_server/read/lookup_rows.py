@@ -41,7 +41,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AnswerShape:
     """What rows are shown as."""
 
     state: TableState
@@ -53,11 +53,11 @@ class Shape:
     """Version to the stored columns that these need."""
 
     @staticmethod
-    def of(state: TableState, target: Table, columns: Sequence[str]) -> Shape:
+    def of(state: TableState, target: Table, columns: Sequence[str]) -> AnswerShape:
         """These columns of a version."""
         user = [name for name in columns if name not in SYSTEM_TYPES]
         stored = state.versions.stored_names(target, user) if user else lambda _: []
-        return Shape(state, target, columns, stored)
+        return AnswerShape(state, target, columns, stored)
 
     def located(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Located:
         """Where the rows at (bucket, offset) pairs lie."""
@@ -78,7 +78,7 @@ class Shape:
 class Located:
     """Rows that were found, piece by piece."""
 
-    shape: Shape
+    shape: AnswerShape
     offsets: Ints
     parts: Sequence[_Part]
 

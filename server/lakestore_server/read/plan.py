@@ -99,7 +99,9 @@ class Plans:
         wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
         columns = list(request.columns) if request.columns else wanted.selected(None)
         wanted.selected(names)
-        wish = rows.Wish(limits.fetch_batch_rows, LAKE_TIMESTAMP in columns, state.versions.stored_names(wanted, names))
+        wish = rows.ReadOptions(
+            limits.fetch_batch_rows, LAKE_TIMESTAMP in columns, state.versions.stored_names(wanted, names)
+        )
         if request.live_only:
             dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
             based = log.keyed and request.live_start == 0 and request.live_end >= max(log.base.end, request.end)

@@ -48,7 +48,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReadOptions:
     """What a reader needs of rows; the rest costs nothing."""
 
     rows_max: int = DEFAULT.fetch_batch_rows
@@ -59,19 +59,19 @@ class Wish:
     """Stored columns that are enough; all by default."""
 
 
-def read(log: BucketLog, start: int, end: int, wish: Wish = Wish()) -> Iterator[Rows]:
+def read(log: BucketLog, start: int, end: int, wish: ReadOptions = ReadOptions()) -> Iterator[Rows]:
     """The rows of [start, end) in pieces."""
     for at, batch, schema_id in log.rows(start, end, wish.rows_max, wish.needed):
         yield _rows(log, np.arange(at, at + batch.num_rows, dtype=np.int64), batch, schema_id, wish)
 
 
-def _rows(log: BucketLog, offsets: Ints, batch: pa.RecordBatch, schema_id: int, wish: Wish) -> Rows:
+def _rows(log: BucketLog, offsets: Ints, batch: pa.RecordBatch, schema_id: int, wish: ReadOptions) -> Rows:
     change = batch.column(CHANGE).to_numpy() if log.keyed else np.zeros(batch.num_rows, dtype=np.int8)
     times = log.times_at(offsets) if wish.timed else np.zeros(batch.num_rows, dtype=np.int64)
     return Rows(batch, offsets, times, change, schema_id)
 
 
-def live(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: Wish = Wish()) -> Iterator[Rows]:
+def live(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: ReadOptions = ReadOptions()) -> Iterator[Rows]:
     """The rows of [start, end) that are no deletes and not in `dead`."""
     for rows in read(log, start, end, wish):
         if not log.keyed:
@@ -82,7 +82,7 @@ def live(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: Wish = Wis
             yield kept
 
 
-def live_at(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: Wish = Wish()) -> Iterator[Rows]:
+def live_at(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: ReadOptions = ReadOptions()) -> Iterator[Rows]:
     """The rows of offsets [start, end) that live at a cut, those of the base as well; `dead` is `dead_of(log, 0, cut)`.
 
     Of a log table what lies below the log start is not here.

@@ -14,7 +14,7 @@ from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes import stream as feed
-from lakestore_server.changes.batch_cache import FeedCache, Prepared, Run
+from lakestore_server.changes.batch_cache import BatchCache, EncodedBatch, StreamRun
 from lakestore_server.commit.wakeups import Bells
 from tests.support.kept import SCHEMA, Kept
 
@@ -30,8 +30,8 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     running.close()
 
 
-def run_of(upto: int, size: int = 100) -> Run:
-    return Run(upto, (Prepared.of(pb.ChangeBatch(rows=bytes(size))),))
+def run_of(upto: int, size: int = 100) -> StreamRun:
+    return StreamRun(upto, (EncodedBatch.of(pb.ChangeBatch(rows=bytes(size))),))
 
 
 def count(monkeypatch: pytest.MonkeyPatch, name: str, calls: list[int]) -> None:
@@ -142,7 +142,7 @@ def test_streams_at_different_places_all_get_everything(kept: Kept) -> None:
 
 
 def test_the_cache_is_bounded_and_lonely_streams_leave_nothing() -> None:
-    cache = FeedCache(10_000)
+    cache = BatchCache(10_000)
     with cache.followed("k"):
         assert cache.of("k", 0, 9, lambda: run_of(1)).upto == 1
         assert not cache._entries
@@ -160,9 +160,9 @@ def test_the_cache_is_bounded_and_lonely_streams_leave_nothing() -> None:
 
 
 def test_a_run_that_cannot_be_made_fails_for_its_maker_alone() -> None:
-    cache = FeedCache(10_000)
+    cache = BatchCache(10_000)
 
-    def fail() -> Run:
+    def fail() -> StreamRun:
         raise LakestoreError("no")
 
     with cache.followed("k"), cache.followed("k"):

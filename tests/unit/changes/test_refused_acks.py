@@ -15,7 +15,7 @@ from lakestore.errors import Fenced, Unavailable, error_of
 from lakestore.model.token import LogPosition, Part, SharedPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
-from lakestore_server.changes.shared.group import Shared
+from lakestore_server.changes.shared.group import SharedSubscriptions
 from tests.support.kept import SCHEMA, Kept
 from tests.support.sharing import Consumer, buckets, values
 
@@ -134,7 +134,7 @@ def test_an_error_that_names_thousands_of_buckets_reaches_a_client(
     def refuses(*_: object) -> None:
         raise error_of("Fenced", "no", buckets=named)
 
-    monkeypatch.setattr(Shared, "ack", refuses)
+    monkeypatch.setattr(SharedSubscriptions, "ack", refuses)
     kept = Kept(tmp_path, ports=True)
     token = str(SharedPosition(kept.server.engine.timeline, 0, (), ()))
     with ls.connect(kept.server.about["grpc"]) as lake, pytest.raises(Fenced) as refused:

@@ -12,7 +12,7 @@ import pytest
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server import service
-from lakestore_server.changes.batch_cache import Prepared
+from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.stream import Listener
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
@@ -30,7 +30,7 @@ def test_a_row_has_the_messages_of_its_rpc(method: rpc.Method) -> None:
     asked, answered = typing.get_args(ROWS[method.name])
     if method.name == "Changes":
         assert asked == [pb.ChangesRequest, Listener]
-        assert answered == collections.abc.Iterator[Prepared]
+        assert answered == collections.abc.Iterator[EncodedBatch]
         return
     assert asked == [_message(method.request, stream=method.streams_in)]
     assert answered == _message(method.answer, stream=method.streams_out)

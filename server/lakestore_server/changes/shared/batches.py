@@ -22,7 +22,7 @@ from lakestore_server.state.state import View
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MemberBatch:
     """Rows of one table that go out as one message."""
 
     table: Table
@@ -35,7 +35,7 @@ class Piece:
 class MemberRun:
     """The next messages of a member."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MemberBatch, ...]
     ends: Mapping[Bucket, int]
     """Where every bucket stands behind them, also those without rows to show."""
     first: int
@@ -49,7 +49,7 @@ def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, l
         return None
     upto = _upto(view, shape, at, first, limit, limits)
     ends = {(uuid, bucket): _end(_log(view, uuid, bucket), start, upto) for (uuid, bucket), start in at.items()}
-    pieces: list[Piece] = []
+    pieces: list[MemberBatch] = []
     for uuid in shape.tables:
         state = view.by_uuid(uuid)
         here = {bucket: at[owner, bucket] for owner, bucket in at if owner == uuid}
@@ -90,7 +90,7 @@ def _end(log: BucketLog, start: int, upto: int) -> int:
 
 def _cut(
     view: View, table: Table, batch: pa.RecordBatch, at: Mapping[Bucket, int], ends: Mapping[Bucket, int], nbytes: int
-) -> Iterator[Piece]:
+) -> Iterator[MemberBatch]:
     """The batch in pieces that fit into a message, each with how far it brings its buckets."""
     buckets, offsets = batch.column("__bucket").to_numpy(), batch.column("__offset").to_numpy()
     stop = 0
@@ -102,7 +102,7 @@ def _cut(
             later = offsets[stop:][buckets[stop:] == number]
             commits = _log(view, *bucket).commits(at[bucket], ends[bucket]) if len(later) else None
             reached[bucket] = _whole(commits, at[bucket], int(later[0])) if commits else ends[bucket]
-        yield Piece(table, piece, reached)
+        yield MemberBatch(table, piece, reached)
 
 
 def _whole(commits: CommitIndex, start: int, offset: int) -> int:

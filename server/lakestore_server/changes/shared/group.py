@@ -30,7 +30,7 @@ BUCKETS_SAID = 8
 """How many a sentence names; the error has them all."""
 
 
-class Shared:
+class SharedSubscriptions:
     """The groups of all shared subscriptions."""
 
     def __init__(self, engine: Engine, clock: Clock, rebalance_seconds: float, ack_again_us: int) -> None:
@@ -40,7 +40,7 @@ class Shared:
         self._groups: dict[str, Group] = {}
 
     @contextmanager
-    def joined(self, held: Subscription, member: str, session: int) -> Iterator[Seat]:
+    def joined(self, held: Subscription, member: str, session: int) -> Iterator[Membership]:
         """A member's seat while it has a connection."""
         most = self._engine.limits.name_chars
         if len(member) > most:
@@ -50,7 +50,7 @@ class Shared:
             number = group.join(member, session, self._clock.monotonic())
         self.ring(held.name)
         try:
-            yield Seat(self, group, held.name, member, session, number)
+            yield Membership(self, group, held.name, member, session, number)
         finally:
             with self._lock:
                 group.leave(member, number, self._clock.monotonic())
@@ -133,7 +133,7 @@ class Shared:
         """Wake the members: what they read may have changed."""
         self._engine.bells.ring([bell_key(name)])
 
-    def take(self, seat: Seat) -> dict[Bucket, tuple[int, int, Mark]]:
+    def take(self, seat: Membership) -> dict[Bucket, tuple[int, int, Mark]]:
         """What a seat reads now: grant, run, and the mark behind which a new grant begins."""
         with self._lock:
             changed = seat.group.look(self._clock.monotonic())
@@ -145,22 +145,22 @@ class Shared:
             self.ring(seat.name)
         return {bucket: (grant, runs[bucket], now[bucket]) for bucket, grant in grants.items()}
 
-    def sends(self, seat: Seat, moves: Moves) -> bool:
+    def sends(self, seat: Membership, moves: Moves) -> bool:
         """Note what is about to be sent; False if a bucket has been taken away meanwhile."""
         with self._lock:
             return seat.group.sends(seat.member, seat.number, moves)
 
-    def waits(self, seat: Seat) -> bool:
+    def waits(self, seat: Membership) -> bool:
         """Whether there are buckets that the seat is to read and somebody else still does."""
         with self._lock:
             return bool(seat.group.missing(seat.member))
 
-    def acknowledged(self, seat: Seat) -> list[Bucket]:
+    def acknowledged(self, seat: Membership) -> list[Bucket]:
         """The seat's buckets of which everything that was sent is acknowledged."""
         with self._lock:
             return seat.group.acknowledged(seat.member)
 
-    def due(self, seat: Seat) -> float | None:
+    def due(self, seat: Membership) -> float | None:
         """Seconds until time alone changes what members read; None if it will not."""
         with self._lock:
             due = seat.group.due()
@@ -192,10 +192,10 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Membership:
     """One connection of a member."""
 
-    shared: Shared
+    shared: SharedSubscriptions
     group: Group
     name: str
     """Of the subscription."""

@@ -15,11 +15,11 @@ import pyarrow as pa
 from lakestore.errors import PositionExpired
 from lakestore.model.token import Part, Place, SharedPosition
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.changes.batch_cache import Prepared
+from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.batches import Shape, live_piece, message
 from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.changes.shared.batches import member_run
-from lakestore_server.changes.shared.group import Moves, Seat, bell_key, current
+from lakestore_server.changes.shared.group import Membership, Moves, bell_key, current
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.rows import DeadCache
 from lakestore_server.state.state import TableState, View
@@ -51,7 +51,7 @@ class MemberStream:
     """One connection of a member; used by one thread."""
 
     def __init__(
-        self, engine: Engine, dead: DeadCache, seat: Seat, shape: Shape, until: int | None, *, reads_lake: bool
+        self, engine: Engine, dead: DeadCache, seat: Membership, shape: Shape, until: int | None, *, reads_lake: bool
     ) -> None:
         self._engine, self._dead, self._seat, self._shape = engine, dead, seat, shape
         self._until, self._reads_lake = until, reads_lake
@@ -66,7 +66,7 @@ class MemberStream:
         """What wakes it: its tables, and whatever changes its buckets."""
         return [*self._shape.tables, bell_key(self._seat.name)]
 
-    def messages(self) -> Iterator[Prepared]:
+    def messages(self) -> Iterator[EncodedBatch]:
         """What there is to send now; `moved` says whether there may be more behind it."""
         self.moved = False
         self._sync()
@@ -105,7 +105,7 @@ class MemberStream:
             same = known is not None and known.grant == grant
             self._readings[bucket] = known if known and same else _Reading(grant, run, mark.offset, mark)
 
-    def _snapshots(self, view: View) -> Iterator[Prepared]:
+    def _snapshots(self, view: View) -> Iterator[EncodedBatch]:
         """The next message of a snapshot, if one is read."""
         for bucket, reading in self._readings.items():
             if reading.at.cut == NO_CUT:
@@ -117,7 +117,7 @@ class MemberStream:
                 yield from self._snapshot(view, state, bucket, reading)
             return
 
-    def _snapshot(self, view: View, state: TableState, bucket: Bucket, reading: _Reading) -> Iterator[Prepared]:
+    def _snapshot(self, view: View, state: TableState, bucket: Bucket, reading: _Reading) -> Iterator[EncodedBatch]:
         cut, self.moved = reading.at.cut, True
         if len(reading.ahead) < 2 and not reading.is_read:
             self._look_ahead(state, bucket, reading)
@@ -145,7 +145,7 @@ class MemberStream:
         reading.is_read = not found
         reading.ahead += [(batch, after) for batch, after in found if batch.num_rows]
 
-    def _from_lake(self, view: View, state: TableState, cut: int) -> Iterator[Prepared]:
+    def _from_lake(self, view: View, state: TableState, cut: int) -> Iterator[EncodedBatch]:
         """What tells the member to read the snapshot of its buckets itself, for old rows are only in the lake."""
         table = state.versions.at(cut)
         if not self._reads_lake:
@@ -160,11 +160,11 @@ class MemberStream:
             for bucket, mark in marks.items():
                 self._readings[bucket].at = mark
             token, number = str(self._token(marks, cut)), table.schema_id
-            yield Prepared.of(
+            yield EncodedBatch.of(
                 pb.ChangeBatch(table=table.name, token=token, snapshot=True, schema_id=number, read_the_lake=True)
             )
 
-    def _changes(self, view: View) -> Iterator[Prepared]:
+    def _changes(self, view: View) -> Iterator[EncodedBatch]:
         """The next changes of the buckets that have read their snapshots."""
         at = {bucket: reading.at.offset for bucket, reading in self._readings.items() if reading.at.cut == NO_CUT}
         limit = view.lsn if self._until is None else min(view.lsn, self._until)
