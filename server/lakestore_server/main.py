@@ -31,7 +31,7 @@ from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.iceberg import foreign_history
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.journal_ledger import JournalLedger
-from lakestore_server.iceberg.metadata_store import Store, storage_for
+from lakestore_server.iceberg.metadata_store import MetadataStore, storage_for
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.metrics import Sources
 from lakestore_server.read.leases import Leases
@@ -82,7 +82,7 @@ class Server:
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         try:
-            store = Store(storage_for(settings.warehouse_uri))
+            store = MetadataStore(storage_for(settings.warehouse_uri))
             key = exposure_check.token_key(settings.data) if settings.auth else b""
             file = Path(settings.auth) if settings.auth else None
             self.access = Access(file, clock, key, settings.limits.access_token_seconds)
@@ -109,7 +109,7 @@ class Server:
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
 
-    def _look_at_lake(self, store: Store) -> None:
+    def _look_at_lake(self, store: MetadataStore) -> None:
         """After a restore: stop tiering and retention of tables whose lake went on without this history."""
         if not self.engine.is_restored:
             return

@@ -20,9 +20,9 @@ from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.host.clock import Clock
 from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.iceberg.tables import Tables
-from lakestore_server.iceberg.tierer_epoch import Tierer
-from lakestore_server.operate.backup import Backups
+from lakestore_server.iceberg.tables import TableVerbs
+from lakestore_server.iceberg.tierer_epoch import TiererVerbs
+from lakestore_server.operate.backup import BackupVerbs
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
@@ -75,12 +75,17 @@ class Service:
         expiry: Expiry,
         calls: Calls,
     ) -> None:
-        tables, writes, lookups, plans = Tables(engine, catalog), Writes(engine), Lookups(engine), Plans(engine, leases)
-        feed, tierer = Feed(engine, subscriptions, leases, clock), Tierer(engine, clock)
+        tables, writes, lookups, plans = (
+            TableVerbs(engine, catalog),
+            Writes(engine),
+            Lookups(engine),
+            Plans(engine, leases),
+        )
+        feed, tierer = Feed(engine, subscriptions, leases, clock), TiererVerbs(engine, clock)
         status, audits, backups = (
             StatusVerbs(engine, about, retention, expiry, clock),
             AuditVerbs(engine),
-            Backups(engine),
+            BackupVerbs(engine),
         )
         self.calls = calls
         self.verbs: Verbs = {

@@ -14,7 +14,7 @@ from lakestore.model.table import Table, define
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.metadata_store import LocalStorage, Store, Stored
+from lakestore_server.iceberg.metadata_store import LocalStorage, MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import CatalogChange, SetNamespace
 from tests.support.memory_ledger import MemoryLedger
@@ -51,7 +51,7 @@ class World:
         self.ledger.commit(CatalogChange((self.catalog.create_own(table),)))
         return table
 
-    def create_free(self, name: str = "free", **fields: Any) -> Stored:
+    def create_free(self, name: str = "free", **fields: Any) -> StoredMetadata:
         """A table that is not ours."""
         return self.catalog.create_table("db", {"name": name, "schema": SCHEMA, **fields})
 
@@ -69,7 +69,7 @@ def world(folder: Path) -> World:
     warehouse = f"file://{folder}/warehouse"
     ledger = MemoryLedger()
     ledger.commit(CatalogChange((SetNamespace("db"),)))
-    return World(ledger, Catalog(ledger, Store(LocalStorage(warehouse)), warehouse), warehouse)
+    return World(ledger, Catalog(ledger, MetadataStore(LocalStorage(warehouse)), warehouse), warehouse)
 
 
 def snapshot(number: int, parent: int | None, sequence: int, operation: str = "append", **summary: Any) -> Json:

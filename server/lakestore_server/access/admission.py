@@ -21,7 +21,7 @@ log = logging.getLogger("lakestore.access")
 class Admission:
     """The rights of one server's callers. Thread-safe."""
 
-    def __init__(self, access: Access, known: policy.Known, *, metrics_open: bool = False) -> None:
+    def __init__(self, access: Access, known: policy.TableFacts, *, metrics_open: bool = False) -> None:
         self.access, self._known = access, known
         self._routes = dict(policy.ROUTES)
         if metrics_open:

@@ -32,7 +32,7 @@ Kind = Literal["own", "other", "absent"]
 _COMMIT: Mapping[Kind, str] = {"own": "tier", "other": "write", "absent": "admin"}
 
 
-class Known(Protocol):
+class TableFacts(Protocol):
     """The server's knowledge of things that a request names other than by a table's name."""
 
     def table_of(self, uuid: str) -> str | None:
@@ -50,7 +50,7 @@ class HttpRequestFacts:
     body: Mapping[str, Any]
 
 
-Finder = Callable[[Any, Known], Iterable[str]]
+Finder = Callable[[Any, TableFacts], Iterable[str]]
 
 
 class Own(Enum):
@@ -91,7 +91,7 @@ class Row:
     """The list of the answer that leaves out what the principal may not know of."""
 
 
-def check(row: Row | None, principal: Principal, asked: Any, known: Known, what: str) -> None:
+def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, what: str) -> None:
     """`Denied` unless the principal may; `what` names the call in the message."""
     if row is None:
         raise Denied(f"{what} has no rule, so nobody may call it: this is a defect of the server")
@@ -104,7 +104,7 @@ def check(row: Row | None, principal: Principal, asked: Any, known: Known, what:
         raise Denied(_sentence(principal, row.right, "any table", what))
 
 
-def _check_one(right: str, principal: Principal, target: str, known: Known, what: str) -> None:
+def _check_one(right: str, principal: Principal, target: str, known: TableFacts, what: str) -> None:
     if right == "see":
         if not principal.sees(target):
             raise Denied(_sentence(principal, "read", target, what))
@@ -127,27 +127,27 @@ def catalog_target(namespace: Any, table: Any) -> str:
 # Finders of the tables of an RPC.
 
 
-def _nothing(_: Any, __: Known) -> Sequence[str]:
+def _nothing(_: Any, __: TableFacts) -> Sequence[str]:
     return ()
 
 
-def _everything(_: Any, __: Known) -> Sequence[str]:
+def _everything(_: Any, __: TableFacts) -> Sequence[str]:
     return (EVERYTHING,)
 
 
-def _table_field(request: Any, _: Known) -> Sequence[str]:
+def _table_field(request: Any, _: TableFacts) -> Sequence[str]:
     return (request.table,)
 
 
-def _tables_field(request: Any, _: Known) -> Sequence[str]:
+def _tables_field(request: Any, _: TableFacts) -> Sequence[str]:
     return list(request.tables)
 
 
-def _changes_field(request: Any, _: Known) -> Iterable[str]:
+def _changes_field(request: Any, _: TableFacts) -> Iterable[str]:
     return dict.fromkeys(change.table for change in request.changes)
 
 
-def _definition_field(request: Any, _: Known) -> Sequence[str]:
+def _definition_field(request: Any, _: TableFacts) -> Sequence[str]:
     """A definition that cannot be read names no table; the verb refuses it after this."""
     try:
         return (str(json.loads(request.definition)["name"]),)
@@ -155,7 +155,7 @@ def _definition_field(request: Any, _: Known) -> Sequence[str]:
         return (EVERYTHING,)
 
 
-def _uuid_field(request: Any, known: Known) -> Sequence[str]:
+def _uuid_field(request: Any, known: TableFacts) -> Sequence[str]:
     """A table that was dropped has no name, so only a principal with every right is told so."""
     return (known.table_of(request.table_uuid) or EVERYTHING,)
 
@@ -200,28 +200,28 @@ RPCS: dict[str, Row] = {
 # Finders of the tables of an HTTP request. A malformed request asks for a right on everything.
 
 
-def _path_table(asked: HttpRequestFacts, known: Known) -> Sequence[str]:
+def _path_table(asked: HttpRequestFacts, known: TableFacts) -> Sequence[str]:
     return (_unversioned(catalog_target(asked.path["namespace"], asked.path["table"]), known),)
 
 
-def _unversioned(target: str, known: Known) -> str:
+def _unversioned(target: str, known: TableFacts) -> str:
     """`shop.orders$3` is a version of `shop.orders`, if that is ours."""
     parted = names.parted(target)
     return parted[0] if parted and known.kind_of(parted[0]) == "own" else target
 
 
-def _path_namespace(asked: HttpRequestFacts, _: Known) -> Sequence[str]:
+def _path_namespace(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
     return (catalog_target(asked.path["namespace"], EVERYTHING),)
 
 
-def _body_namespace(asked: HttpRequestFacts, _: Known) -> Sequence[str]:
+def _body_namespace(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
     levels = asked.body.get("namespace")
     if not isinstance(levels, list) or len(levels) != 1 or not isinstance(levels[0], str):
         return (EVERYTHING,)
     return (catalog_target(levels[0], EVERYTHING),)
 
 
-def _body_name(asked: HttpRequestFacts, _: Known) -> Sequence[str]:
+def _body_name(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
     name = asked.body.get("name")
     return (catalog_target(asked.path["namespace"], name if isinstance(name, str) else EVERYTHING),)
 
@@ -234,11 +234,11 @@ def _identifier(said: Any) -> str:
     return catalog_target(level, name) if isinstance(level, str) and isinstance(name, str) else EVERYTHING
 
 
-def _body_rename(asked: HttpRequestFacts, _: Known) -> Sequence[str]:
+def _body_rename(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
     return (_identifier(asked.body.get("source")), _identifier(asked.body.get("destination")))
 
 
-def _body_changes(asked: HttpRequestFacts, known: Known) -> Sequence[str]:
+def _body_changes(asked: HttpRequestFacts, known: TableFacts) -> Sequence[str]:
     changes = asked.body.get("table-changes")
     if not isinstance(changes, list) or not changes:
         return (EVERYTHING,)

@@ -92,7 +92,7 @@ class TokenHash:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuthEntry:
     """A principal with how it shows who it is."""
 
     principal: Principal
@@ -114,7 +114,7 @@ class Proof:
 class Book:
     """All principals, as one file says them."""
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, entries: Iterable[AuthEntry] = ()) -> None:
         self._entries = {entry.principal.name: entry for entry in entries}
 
     def __contains__(self, name: object) -> bool:
@@ -173,7 +173,7 @@ def book_of(data: Any) -> Book:
     return Book(entries)
 
 
-def _entry(name: Any, said: Any) -> Entry:
+def _entry(name: Any, said: Any) -> AuthEntry:
     if not isinstance(name, str) or not _PRINCIPAL.fullmatch(name):
         raise Invalid("a principal's name is 1 to 128 letters, digits and _ . @ -")
     if not isinstance(said, dict) or not set(said) <= _FIELDS:
@@ -186,7 +186,7 @@ def _entry(name: Any, said: Any) -> Entry:
     if not all(isinstance(each, str) and each for each in certificates):
         raise Invalid(f"certificates of principal {name} are names")
     tokens = tuple(_token(name, each) for each in _list(name, said, "tokens"))
-    return Entry(Principal(name, grants, shared), tokens, tuple(certificates))
+    return AuthEntry(Principal(name, grants, shared), tokens, tuple(certificates))
 
 
 def _list(name: str, said: Mapping[str, Any], field: str) -> list[Any]:

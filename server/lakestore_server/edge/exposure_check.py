@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lakestore.errors import Invalid
 from lakestore_server.access import signing
-from lakestore_server.edge.tls import Keys, is_loopback
+from lakestore_server.edge.tls import TlsKeys, is_loopback
 from lakestore_server.settings import Settings, Tls
 
 TOKEN_KEY = "access-token.key"  # noqa: S105 (the name of a file)
@@ -32,7 +32,7 @@ def check(settings: Settings) -> None:
         )
 
 
-def keys(tls: Tls) -> Keys | None:
+def keys(tls: Tls) -> TlsKeys | None:
     """The server's keys, checked; None without TLS."""
     if not tls.cert and not tls.key:
         if tls.client_ca:
@@ -40,7 +40,7 @@ def keys(tls: Tls) -> Keys | None:
         return None
     if not tls.cert or not tls.key:
         raise Invalid("tls.cert and tls.key go together: set both")
-    found = Keys(Path(tls.cert), Path(tls.key), Path(tls.client_ca) if tls.client_ca else None)
+    found = TlsKeys(Path(tls.cert), Path(tls.key), Path(tls.client_ca) if tls.client_ca else None)
     found.read()
     return found
 

@@ -15,7 +15,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.wire import errors, rpc
 from lakestore.wire.grpc import grpc
 from lakestore_server.access.admission import Admission, RpcCall
-from lakestore_server.edge.tls import Keys
+from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.permits import Permits
 from lakestore_server.service import Service
 
@@ -44,7 +44,7 @@ class GrpcServer:
         service: Service,
         address: str,
         admission: Admission,
-        keys: Keys | None = None,
+        keys: TlsKeys | None = None,
         limits: Limits = DEFAULT,
     ) -> None:
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="grpc")
@@ -93,7 +93,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
     ]
 
 
-def _credentials(keys: Keys) -> grpc.ServerCredentials:
+def _credentials(keys: TlsKeys) -> grpc.ServerCredentials:
     """With a client CA every client must show a certificate. Changed files are used from the next handshake on."""
     state = {"stamp": keys.stamp()}
 

@@ -23,7 +23,7 @@ from lakestore_server.access.admission import Admission
 from lakestore_server.edge import console, iceberg_rest, oauth
 from lakestore_server.edge.http_connection import GuardedProtocol
 from lakestore_server.edge.http_gate import Gate
-from lakestore_server.edge.tls import Keys
+from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.operate import metrics
 
 log = logging.getLogger("lakestore.http")
@@ -69,7 +69,7 @@ class HttpServer:
     """uvicorn in a thread."""
 
     def __init__(
-        self, application: Gate, host: str, port: int, keys: Keys | None = None, limits: Limits = DEFAULT
+        self, application: Gate, host: str, port: int, keys: TlsKeys | None = None, limits: Limits = DEFAULT
     ) -> None:
         own: Any = application
         protocol: Any = partial(GuardedProtocol, limits=limits)
@@ -110,7 +110,7 @@ class HttpServer:
         self._thread.join(10)
 
 
-def _renewing(keys: Keys) -> Callable[[Any, Any], ssl.SSLContext]:
+def _renewing(keys: TlsKeys) -> Callable[[Any, Any], ssl.SSLContext]:
     """TLS whose files are read again when they have changed, for the connections after that."""
 
     def made(_: Any, __: Any) -> ssl.SSLContext:

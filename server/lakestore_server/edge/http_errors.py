@@ -38,7 +38,7 @@ _KINDS = {
 UNKNOWN = (500, "CommitStateUnknownException")
 
 
-class Slow(LakestoreError):
+class ClientStalled(LakestoreError):
     """The client stopped within its request."""
 
     kind = "Invalid"
@@ -48,7 +48,7 @@ def status_of(error: LakestoreError) -> tuple[int, str]:
     """HTTP status and protocol name of an error; a change that may have been applied is always UNKNOWN."""
     if error.applied == "unknown":
         return UNKNOWN
-    if isinstance(error, Slow):
+    if isinstance(error, ClientStalled):
         return 408, "BadRequestException"
     return _NAMES.get(type(error)) or _KINDS.get(error.kind, (500, "InternalServerError"))
 

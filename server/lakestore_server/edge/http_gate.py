@@ -19,7 +19,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission, facts_of
 from lakestore_server.access.callers import Caller, basic
 from lakestore_server.edge import http_errors
-from lakestore_server.edge.http_errors import Slow
+from lakestore_server.edge.http_errors import ClientStalled
 from lakestore_server.edge.iceberg_rest import CALLER
 
 Scope = MutableMapping[str, Any]
@@ -34,12 +34,12 @@ OPEN_BODY_BYTES_MAX = 64 << 10
 _ICEBERG = "/iceberg/"
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client went away within its request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class MatchedRoute:
     """The route of a request."""
 
     template: str
@@ -65,7 +65,7 @@ class Gate:
             return
         try:
             body, caller = await self._admitted(scope, receive)
-        except Gone:
+        except ClientGone:
             return
         except LakestoreError as error:
             await _refuse(scope, send, error)
@@ -105,7 +105,7 @@ class Gate:
             while True:
                 message = await asyncio.wait_for(receive(), self._limits.http_stall_ms / 1000)
                 if message["type"] == "http.disconnect":
-                    raise Gone
+                    raise ClientGone
                 part = message.get("body", b"")
                 data += part
                 self._held_bytes += len(part)
@@ -117,13 +117,13 @@ class Gate:
                     return bytes(data)
         except TimeoutError:
             self._held_bytes -= len(data)
-            raise Slow("the request body did not come in time: send it again") from None
-        except (Gone, LakestoreError):
+            raise ClientStalled("the request body did not come in time: send it again") from None
+        except (ClientGone, LakestoreError):
             self._held_bytes -= len(data)
             raise
 
 
-def _matched(routes: Sequence[BaseRoute], scope: Scope) -> Matched | None:
+def _matched(routes: Sequence[BaseRoute], scope: Scope) -> MatchedRoute | None:
     """The route that the application will choose, as it chooses it."""
     for route in routes:
         match, child = route.matches(scope)
@@ -131,9 +131,9 @@ def _matched(routes: Sequence[BaseRoute], scope: Scope) -> Matched | None:
             continue
         if isinstance(route, Mount):
             inner = _matched(route.routes or (), {**scope, **child})
-            return Matched(route.path + inner.template, inner.path) if inner else None
+            return MatchedRoute(route.path + inner.template, inner.path) if inner else None
         if isinstance(route, Route):
-            return Matched(route.path, {name: str(value) for name, value in child["path_params"].items()})
+            return MatchedRoute(route.path, {name: str(value) for name, value in child["path_params"].items()})
     return None
 
 

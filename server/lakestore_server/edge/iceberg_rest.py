@@ -27,7 +27,7 @@ from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import NoSuchNamespace, NoSuchTable, NoSuchView
-from lakestore_server.iceberg.metadata_store import Stored
+from lakestore_server.iceberg.metadata_store import StoredMetadata
 from lakestore_server.iceberg.schemas import Json
 
 CALLER = "lakestore.caller"
@@ -39,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CatalogRequest:
     """One request, read."""
 
     catalog: Catalog
@@ -84,7 +84,7 @@ class Call:
         return value
 
 
-Verb = Callable[[Call], Response]
+Verb = Callable[[CatalogRequest], Response]
 
 
 def _json(content: Any, status: int = 200) -> Response:
@@ -95,7 +95,7 @@ def _done(status: int = 204) -> Response:
     return Response(status_code=status)
 
 
-def _table(stored: Stored, *, refs_only: bool = False) -> Response:
+def _table(stored: StoredMetadata, *, refs_only: bool = False) -> Response:
     """A LoadTableResult; the stored bytes are not parsed or written again."""
     content: Json = {"metadata": orjson.Fragment(stored.data) if stored.data else stored.doc, "config": {}}
     if refs_only:
@@ -126,14 +126,14 @@ def _strings(value: Mapping[str, Any]) -> Mapping[str, str]:
     return value
 
 
-def _config(call: Call) -> Response:
+def _config(call: CatalogRequest) -> Response:
     endpoints = [
         f"{method} {path.replace('/v1/', '/v1/{prefix}/', 1)}" for method, path, _ in VERBS if path != "/v1/config"
     ]
     return _json({"defaults": {}, "overrides": {}, "endpoints": endpoints, "idempotency-key-lifetime": "PT30M"})
 
 
-def _list_namespaces(call: Call) -> Response:
+def _list_namespaces(call: CatalogRequest) -> Response:
     parent = call.query.get("parent")
     if parent:
         if not call.sees_namespace(parent):
@@ -143,40 +143,40 @@ def _list_namespaces(call: Call) -> Response:
     return _json({"namespaces": [[name] for name in call.catalog.namespaces() if call.sees_namespace(name)]})
 
 
-def _create_namespace(call: Call) -> Response:
+def _create_namespace(call: CatalogRequest) -> Response:
     name, properties = _level(call.body.get("namespace")), _strings(call.field("properties", dict, {}))
     call.catalog.create_namespace(name, properties, call.key)
     return _json({"namespace": [name], "properties": properties})
 
 
-def _load_namespace(call: Call) -> Response:
+def _load_namespace(call: CatalogRequest) -> Response:
     return _json({"namespace": [call.namespace], "properties": dict(call.catalog.namespace(call.namespace))})
 
 
-def _has_namespace(call: Call) -> Response:
+def _has_namespace(call: CatalogRequest) -> Response:
     call.catalog.namespace(call.namespace)
     return _done()
 
 
-def _drop_namespace(call: Call) -> Response:
+def _drop_namespace(call: CatalogRequest) -> Response:
     call.catalog.drop_namespace(call.namespace, call.key)
     return _done()
 
 
-def _update_namespace(call: Call) -> Response:
+def _update_namespace(call: CatalogRequest) -> Response:
     removals, updates = call.field("removals", list, []), _strings(call.field("updates", dict, {}))
     if set(removals) & updates.keys():
         raise Invalid("a property is both removed and updated")
     return _json(call.catalog.update_namespace(call.namespace, removals, updates, call.key))
 
 
-def _list_tables(call: Call) -> Response:
+def _list_tables(call: CatalogRequest) -> Response:
     space = call.namespace
     names = [name for name in call.catalog.tables(space) if call.principal.sees(catalog_target(space, name))]
     return _json({"identifiers": [{"namespace": [space], "name": name} for name in names]})
 
 
-def _create_table(call: Call) -> Response:
+def _create_table(call: CatalogRequest) -> Response:
     call.field("schema", dict)
     for field in ("partition-spec", "write-order"):
         call.field(field, dict, {})
@@ -184,7 +184,7 @@ def _create_table(call: Call) -> Response:
     return _table(call.catalog.create_table(call.namespace, call.body, call.key))
 
 
-def _register_table(call: Call) -> Response:
+def _register_table(call: CatalogRequest) -> Response:
     return _table(
         call.catalog.register(
             call.namespace,
@@ -196,16 +196,16 @@ def _register_table(call: Call) -> Response:
     )
 
 
-def _load_table(call: Call) -> Response:
+def _load_table(call: CatalogRequest) -> Response:
     return _table(call.catalog.load(call.name), refs_only=call.query.get("snapshots") == "refs")
 
 
-def _has_table(call: Call) -> Response:
+def _has_table(call: CatalogRequest) -> Response:
     call.catalog.load(call.name)
     return _done()
 
 
-def _commit_table(call: Call) -> Response:
+def _commit_table(call: CatalogRequest) -> Response:
     return _table(call.catalog.commit([_change(call.body, call.name)], call.key)[0])
 
 
@@ -219,31 +219,31 @@ def _change(body: Any, name: Name | None = None) -> TableChange:
     return TableChange(name or _identifier(body.get("identifier")), asked, updates)
 
 
-def _drop_table(call: Call) -> Response:
+def _drop_table(call: CatalogRequest) -> Response:
     call.catalog.drop_table(call.name, call.key)
     return _done()
 
 
-def _rename_table(call: Call) -> Response:
+def _rename_table(call: CatalogRequest) -> Response:
     call.catalog.rename_table(_identifier(call.body.get("source")), _identifier(call.body.get("destination")), call.key)
     return _done()
 
 
-def _commit_transaction(call: Call) -> Response:
+def _commit_transaction(call: CatalogRequest) -> Response:
     call.catalog.commit([_change(each) for each in call.field("table-changes", list)], call.key)
     return _done()
 
 
-def _report_metrics(call: Call) -> Response:
+def _report_metrics(call: CatalogRequest) -> Response:
     return _done()
 
 
-def _list_views(call: Call) -> Response:
+def _list_views(call: CatalogRequest) -> Response:
     call.catalog.namespace(call.namespace)
     return _json({"identifiers": []})
 
 
-def _load_view(call: Call) -> Response:
+def _load_view(call: CatalogRequest) -> Response:
     raise NoSuchView(f"View does not exist: {call.namespace}.{call.path['view']}")
 
 
@@ -280,7 +280,7 @@ def _problem(error: LakestoreError) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def _run(verb: Verb, call: Call) -> Response:
+def _run(verb: Verb, call: CatalogRequest) -> Response:
     """The boundary: whatever goes wrong leaves as an answer of the protocol."""
     try:
         return verb(call)
@@ -321,7 +321,7 @@ def _endpoint(catalog: Catalog, verb: Verb, bytes_max: int) -> Callable[[Request
             body = await _body(request, bytes_max)
             caller = request.scope.get(CALLER)
             principal = caller.principal if caller else ANYONE
-            call = Call(catalog, request.path_params, request.query_params, body, _key(request), principal)
+            call = CatalogRequest(catalog, request.path_params, request.query_params, body, _key(request), principal)
         except LakestoreError as error:
             return _problem(error)
         return await run_in_threadpool(_run, verb, call)

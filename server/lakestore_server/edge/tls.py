@@ -11,7 +11,7 @@ from lakestore.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class TlsKeys:
     """Files. Only their names are ever shown."""
 
     cert: Path

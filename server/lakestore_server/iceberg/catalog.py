@@ -17,7 +17,7 @@ from lakestore_server.iceberg.commits import Commits, TableChange
 from lakestore_server.iceberg.contents import Contents, Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty
 from lakestore_server.iceberg.ledger import Ledger
-from lakestore_server.iceberg.metadata_store import Store, Stored
+from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import DropNamespace, DropPointer, Pointer, SetNamespace, SetPointer
 
@@ -28,7 +28,7 @@ class Catalog:
     def __init__(
         self,
         ledger: Ledger,
-        store: Store,
+        store: MetadataStore,
         warehouse_uri: str,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -102,7 +102,7 @@ class Catalog:
         self.namespace(namespace)
         return sorted(self.ledger.pointers(namespace))
 
-    def load(self, name: Name) -> Stored:
+    def load(self, name: Name) -> StoredMetadata:
         """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3."""
         return self._contents.load(name)
 
@@ -112,7 +112,7 @@ class Catalog:
         stored = self._commits.saved(doc, None)
         return SetPointer(table.namespace, table.short_name, None, Pointer(stored.location, table.uuid))
 
-    def pin(self, table: Table, tag: str, snapshot_id: int | None) -> Stored:
+    def pin(self, table: Table, tag: str, snapshot_id: int | None) -> StoredMetadata:
         """Set the tag `lakestore-pin-<tag>` of one of our tables, or remove it: foreign expiry skips what it names."""
         ref = gate.PIN_PREFIX + tag
         update: Json = {"action": "remove-snapshot-ref", "ref-name": ref}
@@ -121,7 +121,7 @@ class Catalog:
         change = TableChange(Name(table.namespace, table.short_name), (), (update,))
         return self._commits.attempts((change,), "", trusted=True)[0]
 
-    def create_table(self, namespace: str, request: Json, key: str = "") -> Stored:
+    def create_table(self, namespace: str, request: Json, key: str = "") -> StoredMetadata:
         """Create a table that is not ours; with `stage-create` nothing is stored, and the location is empty."""
         name = Name(namespace, locations.check_name(request.get("name")))
         if self._seen(key):
@@ -140,13 +140,15 @@ class Catalog:
         )
         self._contents.check_free(name, None, doc)
         if request.get("stage-create"):
-            return Stored("", doc, b"")
+            return StoredMetadata("", doc, b"")
         try:
             return self._commits.create(name, doc, key)
         except Conflict as error:
             raise AlreadyExists(f"Table already exists: {name}") from error
 
-    def register(self, namespace: str, table: str, location: str, *, overwrite: bool = False, key: str = "") -> Stored:
+    def register(
+        self, namespace: str, table: str, location: str, *, overwrite: bool = False, key: str = ""
+    ) -> StoredMetadata:
         """Make a table of a metadata file that is in the warehouse already."""
         name = Name(namespace, locations.check_name(table))
         if self._seen(key):
@@ -189,7 +191,7 @@ class Catalog:
         gone = DropPointer(source.namespace, source.table)
         self._commits.journal(held, gone, SetPointer(target.namespace, target.table, None, pointer), key=key)
 
-    def commit(self, changes: Sequence[TableChange], key: str = "") -> list[Stored]:
+    def commit(self, changes: Sequence[TableChange], key: str = "") -> list[StoredMetadata]:
         """Commit to one or more tables, all or nothing; the metadata they then have."""
         if not changes or len({self._contents.resolved(change.name)[0] for change in changes}) != len(changes):
             raise Invalid("a commit names one or more tables, each of them once")

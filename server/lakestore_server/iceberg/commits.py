@@ -16,7 +16,7 @@ from lakestore_server.iceberg import gate, locations, metadata, metadata_updates
 from lakestore_server.iceberg.contents import Contents, Name
 from lakestore_server.iceberg.errors import Forbidden, NoSuchTable
 from lakestore_server.iceberg.ledger import Ledger
-from lakestore_server.iceberg.metadata_store import Store, Stored
+from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import CatalogChange, CatalogStep, Pointer, SetPointer
 
@@ -36,7 +36,7 @@ class TableChange:
 class _Plan:
     """One table's share of a commit, written but not yet named by a pointer."""
 
-    stored: Stored
+    stored: StoredMetadata
     step: SetPointer | None = None
     moves_main: bool = False
     obsolete: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Commits:
     def __init__(
         self,
         ledger: Ledger,
-        store: Store,
+        store: MetadataStore,
         contents: Contents,
         *,
         now_ms: Callable[[], int],
@@ -60,7 +60,7 @@ class Commits:
         self.ahead: Mapping[str, str] = {}
         """Uuids of our tables that take no commit from outside, and why."""
 
-    def attempts(self, changes: Sequence[TableChange], key: str, *, trusted: bool) -> list[Stored]:
+    def attempts(self, changes: Sequence[TableChange], key: str, *, trusted: bool) -> list[StoredMetadata]:
         """Commit to one or more tables, all or nothing; the metadata they then have. The gate passes `trusted` ones."""
         for _ in range(COMMIT_ATTEMPTS_MAX):
             plans: list[_Plan] = []
@@ -75,11 +75,11 @@ class Commits:
                 continue
         raise Conflict(f"{changes[0].name} changes faster than this commit can follow: try again")
 
-    def create(self, name: Name, doc: Json, key: str) -> Stored:
+    def create(self, name: Name, doc: Json, key: str) -> StoredMetadata:
         """Make a new table of its first metadata; `Conflict` if another one came first."""
         return self._finish((self._written(name, None, doc),), key)[0]
 
-    def saved(self, doc: Json, base: Stored | None) -> Stored:
+    def saved(self, doc: Json, base: StoredMetadata | None) -> StoredMetadata:
         """Metadata, written durably as a new file that no pointer names yet."""
         return self._store.save(self._place(doc, base), doc)
 
@@ -127,7 +127,9 @@ class Commits:
         self._contents.check_free(change.name, None, doc)
         return self._written(change.name, None, doc)
 
-    def _written(self, name: Name, base: Stored | None, doc: Json, verdict: gate.Verdict | None = None) -> _Plan:
+    def _written(
+        self, name: Name, base: StoredMetadata | None, doc: Json, verdict: gate.Verdict | None = None
+    ) -> _Plan:
         if self._timeline and self._ledger.own_table(name.namespace, name.table) is not None:
             doc = {**doc, "properties": {**doc["properties"], our_tables.TIMELINE_PROPERTY: self._timeline}}
         stored = self.saved(doc, base)
@@ -142,7 +144,7 @@ class Commits:
         moves = metadata.main_of(doc) != (metadata.main_of(base.doc) if base else None)
         return _Plan(stored, step, moves, _obsolete(base, doc))
 
-    def _finish(self, plans: Sequence[_Plan], key: str) -> list[Stored]:
+    def _finish(self, plans: Sequence[_Plan], key: str) -> list[StoredMetadata]:
         """Journal the plans' steps; files of a refused change go, files that it made obsolete go after it."""
         steps = [plan.step for plan in plans if plan.step is not None]
         if steps:
@@ -174,7 +176,7 @@ class Commits:
             versions={version.schema_id: version for version in self._ledger.versions(table.uuid)},
         )
 
-    def _place(self, doc: Json, base: Stored | None) -> str:
+    def _place(self, doc: Json, base: StoredMetadata | None) -> str:
         """A new metadata file's name, numbered for people; the uuid is what makes it new."""
         version = 0
         if base is not None:
@@ -204,7 +206,7 @@ def _is_applied(base: Json, updates: Sequence[Json]) -> bool:
     return bool(wanted) and wanted <= metadata.snapshot_ids(base)
 
 
-def _obsolete(base: Stored | None, doc: Json) -> tuple[str, ...]:
+def _obsolete(base: StoredMetadata | None, doc: Json) -> tuple[str, ...]:
     """Metadata files that fell out of the log, if the table wants them removed."""
     if base is None or doc["properties"].get(metadata.DELETE_AFTER_COMMIT, "").lower() != "true":
         return ()

@@ -14,7 +14,7 @@ from lakestore.model.table import Table
 from lakestore_server.iceberg import locations, metadata_updates, our_tables
 from lakestore_server.iceberg.errors import AlreadyExists, NoSuchNamespace, NoSuchTable
 from lakestore_server.iceberg.ledger import Ledger
-from lakestore_server.iceberg.metadata_store import Store, Stored
+from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import Pointer
 
@@ -33,7 +33,7 @@ class Name:
 class Contents:
     """Namespaces, tables and their current metadata. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, store: Store, warehouse: str) -> None:
+    def __init__(self, ledger: Ledger, store: MetadataStore, warehouse: str) -> None:
         self._ledger, self._store, self._warehouse = ledger, store, warehouse
 
     def namespace(self, name: str) -> Mapping[str, str]:
@@ -50,12 +50,12 @@ class Contents:
             raise NoSuchTable(f"Table does not exist: {name}")
         return found
 
-    def load(self, name: Name) -> Stored:
+    def load(self, name: Name) -> StoredMetadata:
         """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3."""
         base, version = self.resolved(name)
         return self.seen_as(self.current(base, self.pointer(base)), version)
 
-    def current(self, name: Name, pointer: Pointer) -> Stored:
+    def current(self, name: Name, pointer: Pointer) -> StoredMetadata:
         """What the pointer names; should that be removed since, what the pointer names by now."""
         try:
             return self._store.load(pointer.location)
@@ -76,13 +76,13 @@ class Contents:
             raise NoSuchTable(f"Table does not exist: {name}")
         return Name(name.namespace, parted[0]), found[0]
 
-    def seen_as(self, stored: Stored, version: Table | None) -> Stored:
+    def seen_as(self, stored: StoredMetadata, version: Table | None) -> StoredMetadata:
         """Metadata as if main had that version of the schema already; nothing of it is stored."""
         if version is None:
             return stored
         updates, now = our_tables.version_updates(version), stored.doc["last-updated-ms"]
         doc = metadata_updates.updated(stored.doc, updates, now_ms=now, base_location=None)
-        return stored if doc is stored.doc else Stored(stored.location, doc, b"")
+        return stored if doc is stored.doc else StoredMetadata(stored.location, doc, b"")
 
     def check_absent(self, name: Name) -> None:
         """`AlreadyExists` if anything has the name, a version of one of our tables included."""

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 from lakestore.errors import NotFound
 from lakestore_server.iceberg import metadata
-from lakestore_server.iceberg.metadata_store import Store
+from lakestore_server.iceberg.metadata_store import MetadataStore
 from lakestore_server.iceberg.our_tables import TIMELINE_PROPERTY
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import Pointer
 from lakestore_server.state.state import TableState, View
 
 
-def find(view: View, store: Store, timeline: str) -> Mapping[str, str]:
+def find(view: View, store: MetadataStore, timeline: str) -> Mapping[str, str]:
     """Table uuid to a sentence, for each table whose lake went on without this server."""
     found = {}
     for state in view.tables.values():
@@ -29,7 +29,7 @@ def find(view: View, store: Store, timeline: str) -> Mapping[str, str]:
     return found
 
 
-def _newer(store: Store, pointer: Pointer, timeline: str) -> tuple[str, Json] | None:
+def _newer(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, Json] | None:
     """(location, metadata) of the newest file behind the pointer's that another history wrote and that moved main."""
     folder, name = pointer.location.rsplit("/", 1)
     known = _main(store, pointer.location)
@@ -43,7 +43,7 @@ def _newer(store: Store, pointer: Pointer, timeline: str) -> tuple[str, Json] | 
     return None
 
 
-def _main(store: Store, location: str) -> int | None:
+def _main(store: MetadataStore, location: str) -> int | None:
     """Main's snapshot; None also when the metadata itself was removed by what came later."""
     try:
         return metadata.main_of(store.load(location).doc)

@@ -141,7 +141,7 @@ def storage_for(warehouse: str) -> Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredMetadata:
     """Metadata and the bytes it is stored as. Never changed."""
 
     location: str
@@ -149,17 +149,17 @@ class Stored:
     data: bytes
 
 
-class Store:
+class MetadataStore:
     """Metadata by location."""
 
     def __init__(self, storage: Storage, *, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._storage = storage
-        self._cache: OrderedDict[str, Stored] = OrderedDict()
+        self._cache: OrderedDict[str, StoredMetadata] = OrderedDict()
         self._cached_bytes = 0
         self._cache_bytes_max = cache_bytes_max
         self._lock = threading.Lock()
 
-    def load(self, location: str) -> Stored:
+    def load(self, location: str) -> StoredMetadata:
         """The metadata at a location."""
         with self._lock:
             found = self._cache.get(location)
@@ -168,15 +168,15 @@ class Store:
                 return found
         data = self._read(location)
         try:
-            stored = Stored(location, metadata.normal(orjson.loads(data)), data)
+            stored = StoredMetadata(location, metadata.normal(orjson.loads(data)), data)
         except (orjson.JSONDecodeError, Invalid) as error:
             raise Corrupt(f"{location} is not readable table metadata: {error}") from error
         self._remember(stored)
         return stored
 
-    def save(self, location: str, doc: Json) -> Stored:
+    def save(self, location: str, doc: Json) -> StoredMetadata:
         """Write new metadata, durable on return."""
-        stored = Stored(location, doc, orjson.dumps(doc))
+        stored = StoredMetadata(location, doc, orjson.dumps(doc))
         try:
             self._storage.write_new(location, stored.data)
         except (OSError, obstore.exceptions.BaseError) as error:
@@ -217,7 +217,7 @@ class Store:
         except (OSError, obstore.exceptions.BaseError) as error:
             raise Unavailable(f"{location} could not be read: {error}") from error
 
-    def _remember(self, stored: Stored) -> None:
+    def _remember(self, stored: StoredMetadata) -> None:
         with self._lock:
             old = self._cache.pop(stored.location, None)
             self._cached_bytes += len(stored.data) - (len(old.data) if old else 0)

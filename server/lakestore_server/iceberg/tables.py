@@ -22,7 +22,7 @@ from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State, TableState
 
 
-class Tables:
+class TableVerbs:
     """Definitions. Thread-safe."""
 
     def __init__(self, engine: Engine, catalog: Catalog) -> None:

@@ -11,7 +11,7 @@ from lakestore_server.state.commit_record import CommitRecord, TiererClaim
 from lakestore_server.state.state import State
 
 
-class Tierer:
+class TiererVerbs:
     """Who may tier. Thread-safe."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:

@@ -32,7 +32,7 @@ log = logging.getLogger("lakestore.backup")
 PART_BYTES = 8 << 20
 
 
-class Backups:
+class BackupVerbs:
     """One backup at a time."""
 
     def __init__(self, engine: Engine) -> None:

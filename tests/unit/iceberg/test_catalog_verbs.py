@@ -13,7 +13,7 @@ from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty, NoSuchTable
-from lakestore_server.iceberg.metadata_store import LocalStorage, ObjectStorage, Storage, Store
+from lakestore_server.iceberg.metadata_store import LocalStorage, MetadataStore, ObjectStorage, Storage
 from lakestore_server.state.catalog_change import CatalogChange
 from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, world
 
@@ -211,7 +211,7 @@ class _Recorded:
 
 def test_the_warehouse_is_synced_before_main_moves_only(lake: World) -> None:
     recorded = _Recorded(LocalStorage(lake.warehouse))
-    lake.catalog = Catalog(lake.ledger, Store(recorded), lake.warehouse)
+    lake.catalog = Catalog(lake.ledger, MetadataStore(recorded), lake.warehouse)
     lake.create_free()
     lake.commit("free", set_property("a", "b"))
     assert recorded.calls == ["write", "write"]
