@@ -1,6 +1,7 @@
-"""Admission: every call's way in and out. Its caller, its right, its own things, and the answer it may see.
+"""Admission: the way in and out of every call, with its caller, right, own things, and the answer as it may be seen.
 
-The two ports hand in what a client showed; everything else about rights is decided here, by the rows of `policy`.
+The two ports hand in the token or certificate that a client showed; everything else about rights is decided here,
+by the rows of `policy`.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ class Admission:
         return self._routes.get((method, path))
 
     def http_caller(self, row: Row | None, token: str, certificate: Sequence[str], what: str) -> Caller | None:
-        """Who makes an HTTP request; None where nobody is asked."""
+        """The caller of an HTTP request; None where nobody is asked."""
         return self._caller(row, token, certificate, what)
 
     def check(self, row: Row | None, caller: Caller | None, asked: Any, what: str) -> None:
-        """`Denied` unless the caller may."""
+        """`Denied`, and logged, unless the caller has the row's right."""
         principal = caller.principal if caller else principals.Principal("nobody")
         try:
             policy.check(row, principal, asked, self._known, what)
@@ -73,7 +74,7 @@ class RpcCall:
         self._asked: Any = None
 
     def request(self, request: Any) -> Any:
-        """The request as the server is to see it, or `Denied`. Each one of a stream is asked for."""
+        """The request as the server is to see it, or `Denied`. A stream's requests are each judged by themselves."""
         self._renew()
         self._check(request)
         if self._caller is not None and self._row is not None:
@@ -93,14 +94,14 @@ class RpcCall:
         return answer
 
     def answers(self, answers: Iterator[Any]) -> Iterator[Any]:
-        """A stream of answers; it ends with `Denied` when the right to it is taken away."""
+        """A stream of answers; the stream ends with `Denied` when the right is taken away."""
         for answer in answers:
             if self._renew():
                 self._check(self._asked)
             yield self.answer(answer)
 
     def _renew(self) -> bool:
-        """Whether rights have changed since they were asked for; the caller's are then the new ones."""
+        """Whether rights have changed since the last call of this; the caller has the new ones then."""
         access = self._admission.access
         if self._caller is None or access.is_open:
             return False

@@ -1,4 +1,4 @@
-"""Who is calling: the auth file as it is now, access tokens, and callers.
+"""Callers, told apart by the auth file as it stands, by access tokens and by certificates.
 
 The file is read again when it changes, so that tokens come and go without a restart; a file that cannot be used
 leaves the last good one in force, and says so in the log. Nothing here logs, shows or raises a token.
@@ -23,13 +23,13 @@ from lakestore_server.host.clock import Clock
 
 log = logging.getLogger("lakestore.access")
 CHECK_SECONDS = 1.0
-"""How old the knowledge of the auth file may be."""
+"""Age that the knowledge of the auth file may have."""
 _Stamp = tuple[int, int, int]
 """Content, mode and file: a file that was refused for its mode is read again when that is set right."""
 
 
 class Access:
-    """Tells callers apart. Without a file everyone is `auth.ANYONE`. Thread-safe."""
+    """The auth file and the key of access tokens. Without a file everyone is `principals.ANYONE`. Thread-safe."""
 
     def __init__(self, file: Path | None, clock: Clock, key: bytes, token_seconds: int = 3_600) -> None:
         self._file, self._clock, self._key, self._token_seconds = file, clock, key, token_seconds
@@ -38,7 +38,7 @@ class Access:
         self._stamp: _Stamp | None = None
         self._checked = clock.monotonic()
         self.generation = 0
-        """Changes whenever rights may have."""
+        """Another number whenever rights may have changed."""
         if file is not None:
             self._stamp = _stamp_of(file)
             self._book = _load(file)
@@ -67,7 +67,7 @@ class Access:
         log.info("%s was read again", self._file)
 
     def caller(self, token: str = "", certificate: Sequence[str] = ()) -> Caller:
-        """Who shows this token or, without one, this client certificate; else `NotAuthenticated`."""
+        """The caller with this token or, without a token, with this client certificate; else `NotAuthenticated`."""
         self._refresh_when_due()
         if self._file is None:
             return Caller(self, Proof(ANYONE))
@@ -90,7 +90,7 @@ class Access:
         return signing.sign(self._key, claim, now_s), seconds
 
     def renewed(self, caller: Caller) -> Caller:
-        """The same caller as of now, or `NotAuthenticated` if what it showed is valid no more."""
+        """The same caller as of now, or `NotAuthenticated` if its token or certificate is valid no more."""
         self._refresh_when_due()
         if self._file is None:
             return caller
@@ -125,7 +125,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request."""
+    """The sender of a request."""
 
     access: Access
     proof: Proof
@@ -142,7 +142,7 @@ class Caller:
 
 
 def basic(said: str) -> tuple[str, str]:
-    """(name, secret) of a Basic authorization."""
+    """(name, secret) of a Basic authorization, or `NotAuthenticated`."""
     try:
         name, colon, secret = base64.b64decode(said.strip(), validate=True).decode().partition(":")
     except ValueError:  # of base64, and of text that is not UTF-8

@@ -1,4 +1,4 @@
-"""Things of one principal: producers and subscriptions by their names, leases by their seals, lists by rights.
+"""Ownership: producers and subscriptions by their names, leases by their seals, lists by rights.
 
 A name `orders` of the principal `etl` is kept as `etl/orders`, so that nobody else can open, fence or acknowledge
 it; the owner never sees the longer name. Administrators, and principals with `shared_names`, use names as they are
@@ -22,7 +22,7 @@ from lakestore_server.access.principals import EVERYTHING
 
 
 def kept(caller: Caller, row: Row, request: Any) -> None:
-    """Put the names of a request as they are kept, and its lease as it was granted; `Denied` for those of others."""
+    """Put the names of a request as they are kept, and its lease as it was granted; `Denied` for names of others."""
     if Own.PRODUCER in row.owns and request.producer:
         request.producer = _kept_name(caller, request.producer)
     if Own.SUBSCRIPTION in row.owns and request.subscription:
@@ -35,7 +35,7 @@ def kept(caller: Caller, row: Row, request: Any) -> None:
 
 
 def shown(caller: Caller, row: Row, answer: Any) -> None:
-    """Put an answer's lease as its owner must send it, and cut its list to what the caller may know of."""
+    """Seal an answer's lease for its owner, and cut its list to what the caller may know of."""
     if caller.access.is_open:
         return
     if Own.GRANTED_LEASE in row.owns and answer.lease:

@@ -39,7 +39,7 @@ class TableFacts(Protocol):
         """The name of the table with that uuid."""
 
     def kind_of(self, table: str) -> Kind:
-        """The kind of a table of the catalog."""
+        """Whether a table of the catalog is ours, another one, or absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Own(Enum):
     PRODUCER = "producer"
     SUBSCRIPTION = "subscription"
     LEASE = "lease"
-    """Of the request."""
+    """`lease` of the request."""
     GRANTED_LEASE = "granted lease"
     """`lease` of the answer."""
 
@@ -120,7 +120,7 @@ def _sentence(principal: Principal, right: str, target: str, what: str) -> str:
 
 
 def catalog_target(namespace: Any, table: Any) -> str:
-    """A table of the catalog as patterns see it: a dot inside a namespace is none that a pattern can name."""
+    """The name of a catalog's table for patterns; no pattern can name a dot inside a namespace."""
     return f"{str(namespace).replace('.', chr(31))}.{table}"
 
 
@@ -278,7 +278,7 @@ ROUTES: dict[tuple[str, str], Row] = {
 
 
 def reference() -> str:
-    """docs/rights.md."""
+    """The text of docs/rights.md."""
     lines = [
         "# Rights",
         "",

@@ -1,8 +1,8 @@
-"""Who there is and what they may: principals, the hashes of their tokens, and rights on tables. Pure values.
+"""Principals: the hashes of their tokens, and their rights on tables. Pure values.
 
-Rights are only ever granted; what no grant names is denied. A pattern is a table's name, or a beginning of names
-followed by `*`. A token is 256 random bits, so one SHA-256 of it is all that need be kept; it is compared in
-constant time. Names are compared as they are: case counts.
+Rights are only ever granted; a table that no grant names is denied. A pattern is a table's name, or a beginning of
+names followed by `*`. A token is 256 random bits, so one SHA-256 of it is all that need be kept; hashes are compared
+in constant time. Names are compared letter by letter: case counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RIGHTS = ("read", "write", "tier", "admin")
 EVERYTHING = "*"
 TOKEN_PREFIX = "lakestore_"  # noqa: S105 (what every token begins with, so that scanners for leaked secrets find it)
 _IMPLIED = {"admin": frozenset(RIGHTS), "tier": frozenset({"tier", "read"})}
-"""What a right brings with it: a tierer reads what it moves, an administrator may everything on its tables."""
+"""Rights that a right brings with it: a tierer reads the rows it moves, an administrator has all on its tables."""
 _PRINCIPAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
 _PATTERN = re.compile(r"[^*]*\*?")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -33,7 +33,7 @@ class Grant:
     """Rights on the tables of some patterns."""
 
     rights: frozenset[str]
-    """With what they imply."""
+    """The granted rights and those they imply."""
     tables: tuple[str, ...]
 
     def covers(self, target: str) -> bool:
@@ -43,27 +43,27 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who calls: a person, a job, an engine."""
+    """A caller by name: a person, a job, an engine."""
 
     name: str
     grants: tuple[Grant, ...] = ()
     shared_names: bool = False
-    """Its producers and subscriptions are kept under their plain names, not under `<principal>/`."""
+    """Whether its producers and subscriptions are kept under their plain names, not under `<principal>/`."""
 
     def may(self, right: str, target: str) -> bool:
-        """Whether it has a right on a table, on all of `namespace.*`, or on everything, `*`."""
+        """Whether the principal has a right on a table, on all of `namespace.*`, or on everything, `*`."""
         return any(right in grant.rights and grant.covers(target) for grant in self.grants)
 
     def may_somewhere(self, right: str) -> bool:
-        """Whether it has a right on any table at all."""
+        """Whether the principal has a right on any table at all."""
         return any(right in grant.rights and grant.tables for grant in self.grants)
 
     def sees(self, target: str) -> bool:
-        """Whether it has any right on a table, so may know that it exists."""
+        """Whether the principal has any right on a table, so may know that the table exists."""
         return any(grant.covers(target) for grant in self.grants)
 
     def sees_namespace(self, namespace: str) -> bool:
-        """Whether some table of the namespace may be one that it sees."""
+        """Whether some table of the namespace may be one that the principal sees."""
         inside = f"{namespace}."
         for grant in self.grants:
             for pattern in grant.tables:
@@ -74,7 +74,7 @@ class Principal:
 
     @property
     def administers(self) -> bool:
-        """Whether it may everything."""
+        """Whether the principal has every right on every table."""
         return self.may("admin", EVERYTHING)
 
 
@@ -84,16 +84,16 @@ ANYONE = Principal("anyone", (Grant(frozenset(RIGHTS), (EVERYTHING,)),), shared_
 
 @dataclass(frozen=True, slots=True)
 class TokenHash:
-    """What is kept of a token."""
+    """The part of a token that is kept."""
 
     sha256: str
     until_us: int | None = None
-    """Valid before this moment; None: until it is removed."""
+    """The moment from which the token is not valid; None: until the token is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthEntry:
-    """A principal with how it shows who it is."""
+    """A principal with its tokens and certificates, by which it is known."""
 
     principal: Principal
     tokens: tuple[TokenHash, ...]
@@ -103,7 +103,7 @@ class AuthEntry:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Who called, and by what: enough to ask later whether it still holds."""
+    """A principal and the token or certificate that proved it: enough to ask later whether the proof still holds."""
 
     principal: Principal
     token: str = ""
@@ -112,7 +112,7 @@ class Proof:
 
 
 class Book:
-    """All principals, as one file says them."""
+    """All principals of one auth file."""
 
     def __init__(self, entries: Iterable[AuthEntry] = ()) -> None:
         self._entries = {entry.principal.name: entry for entry in entries}
@@ -121,7 +121,7 @@ class Book:
         return name in self._entries
 
     def by_token(self, token: str, now_us: int) -> Proof | None:
-        """Who has this token; every hash is compared, so that the time taken says nothing."""
+        """The holder of this token; every hash is compared, so that the time taken says nothing."""
         digest = hash_of(token)
         found = None
         for entry in self._entries.values():
@@ -131,7 +131,7 @@ class Book:
         return found
 
     def by_certificate(self, names: Sequence[str]) -> Proof | None:
-        """Whose certificate carries one of these names; two principals that claim them are nobody."""
+        """The principal whose certificate carries one of these names; two that claim the names are nobody."""
         found = [
             Proof(entry.principal, certificate=name)
             for entry in self._entries.values()
@@ -141,7 +141,7 @@ class Book:
         return found[0] if len({proof.principal.name for proof in found}) == 1 else None
 
     def by_id(self, name: str, token_id: str, now_us: int) -> Proof | None:
-        """The principal of that name, if a token whose hash begins so is still one of its valid ones."""
+        """The principal of that name, if one of its valid tokens has a hash that begins with `token_id`."""
         entry = self._entries.get(name)
         for known in entry.tokens if entry else ():
             if token_id and known.sha256.startswith(token_id) and _is_valid(known, now_us):
@@ -149,19 +149,19 @@ class Book:
         return None
 
     def renewed(self, proof: Proof, now_us: int) -> Proof | None:
-        """The same caller by this book; None if what it showed is valid no more."""
+        """The same caller by this book; None if its token or certificate is valid no more."""
         if proof.certificate:
             return self.by_certificate([proof.certificate])
         return self.by_id(proof.principal.name, proof.token, now_us)
 
 
 def hash_of(token: str) -> str:
-    """What is kept of a token."""
+    """The SHA-256 of a token, in hex."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def book_of(data: Any) -> Book:
-    """The principals of a file's content, or `Invalid`: what is wrong, with no part of any secret."""
+    """The principals of a file's content, or `Invalid`, which names the mistake and no part of any secret."""
     if not isinstance(data, dict) or set(data) != {"principals"} or not isinstance(data["principals"], dict):
         raise Invalid("it must hold one field, principals:, with an entry for each name")
     entries = [_entry(name, said) for name, said in data["principals"].items()]
@@ -219,7 +219,7 @@ def _token(name: str, said: Any) -> TokenHash:
 
 
 def _moment(name: str, said: Any) -> int:
-    """YAML reads a date as one, or as text if it has a zone that it does not know."""
+    """YAML reads a date as a date, or as text if the date has a zone that YAML does not know."""
     try:
         found = datetime.fromisoformat(said.isoformat() if isinstance(said, date) else said)
     except (TypeError, ValueError) as error:

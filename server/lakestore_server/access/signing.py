@@ -56,7 +56,7 @@ def read(key: bytes, token: str, now_s: int) -> Claim | None:
 
 
 def seal(key: bytes, owner: str, text: str) -> str:
-    """The text with a mark that ties it to its owner: how a lease is handed to a client."""
+    """The text with a mark that ties it to its owner, as a lease is handed to a client."""
     return f"{text}.{_seal_mark(key, owner, text)}"
 
 
@@ -76,7 +76,7 @@ def _signature(key: bytes, signed: str) -> str:
 
 
 def _mac(key: bytes, said: str) -> bytes:
-    """The one primitive. A token's text is ASCII without a NUL and a seal's text has one, so neither is the other's."""
+    """The one primitive. A seal's text has a NUL and a token's has none, so a mark of the one is none of the other."""
     return hmac.new(key, said.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
 
 

@@ -1,4 +1,4 @@
-"""What a server may show to whom before it opens a port: TLS and rights beyond this machine, or a plain word."""
+"""The check of settings before a port opens: beyond this machine only with TLS and rights, or by a plain word."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def keys(tls: Tls) -> TlsKeys | None:
 
 
 def token_key(folder: Path) -> bytes:
-    """The key of access tokens, made at the first start; it outlives restarts, so that clients need not ask again."""
+    """The key of access tokens, made at the first start and kept: clients need not ask again after a restart."""
     file = folder / TOKEN_KEY
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

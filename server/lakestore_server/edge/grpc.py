@@ -37,7 +37,7 @@ _CODES = {
 
 
 class GrpcServer:
-    """Serves a `Service` on one address, by TLS if there are keys."""
+    """The gRPC port of a `Service` on one address, by TLS if there are keys."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class GrpcServer:
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def turn_away(self) -> None:
-        """Say to whoever asks for its health that this server goes; calls are still answered."""
+        """Tell health checks that this server goes; calls are still answered."""
         self._health.enter_graceful_shutdown()
 
     def stop(self, grace_seconds: float) -> None:
@@ -94,7 +94,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
 
 
 def _credentials(keys: TlsKeys) -> grpc.ServerCredentials:
-    """With a client CA every client must show a certificate. Changed files are used from the next handshake on."""
+    """TLS of the port: with a client CA every client must show a certificate; handshakes use the files as they are."""
     state = {"stamp": keys.stamp()}
 
     def configured() -> grpc.ServerCertificateConfiguration:
@@ -117,12 +117,12 @@ def _credentials(keys: TlsKeys) -> grpc.ServerCredentials:
 
 
 class _Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """Lets no call, of whatever service of this server, past `Admission`."""
+    """The gate of every service of this port: no call passes but by `Admission`."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._admitted: dict[str, tuple[Any, Any]] = {}
-        """Path to a handler and what was made of it."""
+        """Path to a handler and the admitted handler that was made of it."""
 
     def intercept_service(
         self, continuation: Callable[[Any], Any], handler_call_details: grpc.HandlerCallDetails

@@ -1,4 +1,4 @@
-"""The HTTP edge: the Iceberg REST catalog, metrics, and a page that says what runs here, all behind a `Gate`."""
+"""The HTTP edge: the Iceberg REST catalog, OAuth, metrics, health and the console, all behind a `Gate`."""
 
 from __future__ import annotations
 

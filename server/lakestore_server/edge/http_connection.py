@@ -1,6 +1,6 @@
-"""One HTTP connection that cannot be held for nothing: time for a request's head, time for a reader of its answer.
+"""An HTTP connection with limits of time: for the head of a request, and for the reader of its answer.
 
-uvicorn has a limit of neither. A slow client costs one connection for some seconds; when there are too many, the
+uvicorn has neither limit. A slow client costs one connection for some seconds; when there are too many, the
 one that has waited longest without a request goes, so that a client with one is served.
 """
 
@@ -85,7 +85,7 @@ class GuardedProtocol(H11Protocol):
 
 
 def _with_certificate(application: Any, names: list[str]) -> Callable[..., Any]:
-    """The application, told the names in the client's certificate."""
+    """The application with the names in the client's certificate put into its scope."""
 
     async def told(scope: Any, receive: Any, send: Any) -> Any:
         scope[CERTIFICATE] = names

@@ -1,7 +1,7 @@
-"""The way into the HTTP port: who calls, what for, and no more of a body than the server will hold.
+"""The gate of the HTTP port: a request's caller, its right, and no more of its body than the server will hold.
 
 Every request passes here before any route sees it. A body is taken whole, within a limit of bytes and of time,
-only after its sender is known, except for the one small body that says who the sender is.
+only after its sender is known, except for the one small body in which a sender asks for an access token.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 CERTIFICATE = "lakestore.certificate"
-"""Where the protocol puts the names of the client's certificate."""
+"""Key of the scope under which the protocol puts the names of the client's certificate."""
 OPEN_BODY_BYTES_MAX = 64 << 10
-"""The body of a request whose sender is not known yet."""
+"""Limit of the body of a request whose sender is not known yet."""
 _ICEBERG = "/iceberg/"
 
 
@@ -124,7 +124,7 @@ class Gate:
 
 
 def _matched(routes: Sequence[BaseRoute], scope: Scope) -> MatchedRoute | None:
-    """The route that the application will choose, as it chooses it."""
+    """The route that the application will choose, found in the same way."""
     for route in routes:
         match, child = route.matches(scope)
         if match is not Match.FULL:
@@ -144,7 +144,7 @@ def _header(scope: Scope, name: bytes) -> str:
 def _token(scope: Scope) -> str:
     """The token of a request; empty if there is none.
 
-    A browser sends Basic by itself, also for a page of somebody else's, so it is taken only where nothing changes.
+    A browser sends Basic by itself, also for a page of somebody else's, so Basic is taken only where nothing changes.
     """
     scheme, _, said = _header(scope, b"authorization").partition(" ")
     if not scheme:
@@ -181,7 +181,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """What the application receives: the body that was read already, then whatever else happens."""
+    """The messages for the application: the body that was read already, then those that still come."""
     pending = [body]
 
     async def replay() -> Message:

@@ -31,10 +31,10 @@ from lakestore_server.iceberg.metadata_store import StoredMetadata
 from lakestore_server.iceberg.schemas import Json
 
 CALLER = "lakestore.caller"
-"""Where the way into the port puts its `Caller` in the scope; without one, as in a test, everyone may everything."""
+"""Key of the scope under which the gate puts the `Caller`; without a caller, as in a test, everyone has every right."""
 IDEMPOTENCY_KEY_CHARS_MAX = 128
 _LEVELS = "\x1f"
-"""What parts the levels of a namespace in a path."""
+"""The separator of a namespace's levels in a path."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -49,7 +49,7 @@ class CatalogRequest:
     key: str
     """Idempotency-Key, empty if none was sent."""
     principal: Principal
-    """Who calls; the way in has checked the call itself, lists hold what the principal may know of."""
+    """The caller. The gate has checked the call itself; lists hold what the principal may know of."""
 
     @property
     def namespace(self) -> str:
@@ -75,7 +75,7 @@ class CatalogRequest:
         return Name(space, table)
 
     def field(self, key: str, kind: type[Any], default: Any = None) -> Any:
-        """A field of the body, of a kind; `Invalid` if it is another, or missing without a default."""
+        """A field of the body; `Invalid` if its kind is another, or if the field is missing without a default."""
         value = self.body.get(key)
         if value is None and default is not None:
             return default
@@ -281,7 +281,7 @@ def _problem(error: LakestoreError) -> Response:
 
 
 def _run(verb: Verb, call: CatalogRequest) -> Response:
-    """The boundary: whatever goes wrong leaves as an answer of the protocol."""
+    """The boundary: every error leaves as an answer of the protocol."""
     try:
         return verb(call)
     except LakestoreError as error:

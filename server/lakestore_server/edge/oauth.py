@@ -1,4 +1,4 @@
-"""OAuth2 as catalog clients speak it: credentials, or a token, for a short-lived access token.
+"""OAuth2 in the form that catalog clients speak: credentials, or a token, for a short-lived access token.
 
 `client_id` is a principal's name (or nothing) and `client_secret` its token. The grants are `client_credentials` and
 token exchange, by which clients refresh. `scope` narrows nothing: rights are the principal's.

@@ -1,4 +1,4 @@
-"""The server's certificate, its key, and whose client certificates it believes: files in PEM, read when they change."""
+"""TLS: the server's certificate, its key, and the authority of client certificates, as PEM files that may change."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lakestore.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class TlsKeys:
-    """Files. Only their names are ever shown."""
+    """The files of certificate and key. Only their names are ever shown."""
 
     cert: Path
     """The server's certificate, and those that lead to its authority."""
     key: Path
     client_ca: Path | None = None
-    """Authority of client certificates; None: none are asked for."""
+    """Authority of client certificates; None: the server asks for no certificates."""
 
     def read(self) -> tuple[bytes, bytes, bytes | None]:
         """(certificate, key, client CA), or `Invalid` that names the file."""
@@ -31,7 +31,7 @@ class TlsKeys:
         return tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
 
     def context(self) -> ssl.SSLContext:
-        """For HTTP: a client may show a certificate, and one that it shows must be good."""
+        """The context of HTTP: a client may show a certificate, and a certificate that is shown must be good."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.load(context)
@@ -66,7 +66,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(certificate: object) -> list[str]:
-    """Common name and alternative names of a peer's certificate, as `ssl` tells it."""
+    """Common name and alternative names of a peer's certificate, from the form that `ssl` gives."""
     if not isinstance(certificate, dict):
         return []
     common = [value for part in certificate.get("subject", ()) for field, value in part if field == "commonName"]
