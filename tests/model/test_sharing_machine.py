@@ -2,9 +2,9 @@
 
 Whatever happens, each bucket's acknowledged rows have no gap, a row is acknowledged by one consumer only, nobody is
 sent again what was acknowledged, who reads a bucket may acknowledge what it was sent of it since somebody else read it,
-nobody passes over what it was refused, and has undone, without being sent it again (after a restart the client sees to
-that), and an acknowledgement that counted counts when it is sent again, as long as nobody else has acknowledged more of
-the bucket.
+nobody passes over what it was refused, and has undone, without being sent it again (but for what was refused before a
+restart, for runs are in memory only), and an acknowledgement that counted counts when it is sent again, as long as
+nobody else has acknowledged more of the bucket.
 """
 
 from __future__ import annotations
