@@ -17,14 +17,14 @@ from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access
 from lakestore_server.access.policy import Kind
 from lakestore_server.changes.subscriptions import Subscriptions
-from lakestore_server.commit import recovery
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
+from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.edge import exposure_check
 from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
-from lakestore_server.files import checkpoint, journal, segment
+from lakestore_server.files import checkpoint, data_folder, journal, segment
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
@@ -77,7 +77,7 @@ class Server:
         self.settings = settings
         exposure_check.check(settings)
         self._keys = exposure_check.keys(settings.tls)
-        self._lock = recovery.lock_folder(settings.data)
+        self._lock = data_folder.lock_folder(settings.data)
         clock = clock or RealClock()
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
@@ -92,6 +92,8 @@ class Server:
         except BaseException:
             self._lock.close()
             raise
+        self.upkeep = Upkeep(self.engine, clock)
+        self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
         leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
         ledger = JournalLedger(self.engine, leases)
@@ -99,13 +101,17 @@ class Server:
         self._look_at_lake(store)
         idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
         subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
-        self.retention = Retention(self.engine, leases, subscriptions, clock, settings.retention_check_seconds)
+        check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
+        self.retention = Retention(self.engine, leases, subscriptions, clock, check_seconds, wake_checkpoint)
         self.expiry = Expiry(self.engine, clock, settings.expiry_check_seconds)
         calls = Calls(clock, settings.slow_seconds)
+        duties = self.retention, self.expiry
         self.service = Service(
-            self.engine, self.catalog, leases, clock, self.about, subscriptions, self.retention, self.expiry, calls
+            self.engine, self.upkeep, self.catalog, leases, clock, self.about, subscriptions, *duties, calls
         )
-        self.sources = Sources(self.engine, calls, leases, self.catalog, self.retention, self.expiry, clock)
+        self.sources = Sources(
+            self.engine, self.upkeep, calls, leases, self.catalog, self.retention, self.expiry, clock
+        )
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
 
@@ -116,8 +122,7 @@ class Server:
         try:
             ahead = foreign_history.find(self.engine.view, store, self.engine.timeline)
         except BaseException:
-            self.engine.close(checkpoint=False)
-            self._lock.close()
+            self._close_engine(checkpoint=False)
             raise
         self.engine.lake_ahead = self.catalog.ahead = ahead
         for sentence in ahead.values():
@@ -151,14 +156,21 @@ class Server:
         self.expiry.close()
         self.retention.close()
 
-    def close(self) -> None:
-        """Close ports, write a last checkpoint, release the folder."""
+    def close(self, *, checkpoint: bool = True) -> None:
+        """Close ports, write a last checkpoint unless told otherwise, release the folder."""
+        if self._closed:
+            return
+        self._closed = True
         if self._grpc:
             self._grpc.stop(STOP_SECONDS)
         if self._http:
             self._http.stop()
         self.stop_duties()
-        self.engine.close()
+        self._close_engine(checkpoint=checkpoint)
+
+    def _close_engine(self, *, checkpoint: bool) -> None:
+        self.upkeep.close(checkpoint=checkpoint)
+        self.engine.loop.close()
         self._lock.close()
 
 

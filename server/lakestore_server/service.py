@@ -18,6 +18,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.producers import Writes
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
+from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.clock import Clock
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.tables import TableVerbs
@@ -66,6 +67,7 @@ class Service:
     def __init__(
         self,
         engine: Engine,
+        upkeep: Upkeep,
         catalog: Catalog,
         leases: Leases,
         clock: Clock,
@@ -83,9 +85,9 @@ class Service:
         )
         feed, tierer = Feed(engine, subscriptions, leases, clock), TiererVerbs(engine, clock)
         status, audits, backups = (
-            StatusVerbs(engine, about, retention, expiry, clock),
-            AuditVerbs(engine),
-            BackupVerbs(engine),
+            StatusVerbs(engine, upkeep, about, retention, expiry, clock),
+            AuditVerbs(engine, upkeep.integrity),
+            BackupVerbs(engine, upkeep.checkpointer),
         )
         self.calls = calls
         self.verbs: Verbs = {

@@ -59,7 +59,7 @@ def forget(server: Server, tables: list[MergeTable]) -> None:
     """Nothing of the log stays but what lives and the deletes that are remembered."""
     for made in tables:
         move_log_start(server.engine, made.table.name)
-    compact(server.engine)
+    compact(server)
 
 
 def commit(lake: ls.Lake, tables: list[MergeTable], step: Any) -> None:

@@ -51,7 +51,7 @@ class EnginesHarness(Harness):
     def commit_together(self, requests: Sequence[pb.CommitRequest]) -> list[pb.CommitAnswer]:
         """Several requests that wait together, and so become one commit."""
         gate = threading.Event()
-        self.server.engine._queue.put(Task(lambda: _wait(gate)))
+        self.server.engine.loop.queue.put(Task(lambda: _wait(gate)))
         writes: Any = getattr(self.server.service.verb("Commit"), "__self__")  # noqa: B009 (a bound method's object)
         assert isinstance(writes, Writes)
         try:

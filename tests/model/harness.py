@@ -99,7 +99,7 @@ class Harness:
     def await_index(self) -> None:
         """A rebuild beside serving ends, unless power goes."""
         engine = self.server.engine
-        until(lambda: engine.index.ready or engine._failure or not self.disk.powered, "the index")
+        until(lambda: engine.index.ready or engine.loop.failure or not self.disk.powered, "the index")
 
     def stop(self) -> None:
         """Let go of everything without writing a checkpoint."""
@@ -108,9 +108,7 @@ class Harness:
 
     def _end_process(self) -> None:
         self.lake.close()
-        self.server.stop_duties()
-        self.server.engine.close(checkpoint=False)
-        self.server._lock.close()
+        self.server.close(checkpoint=False)
 
     def kill(self) -> None:
         """End the process and start another on the same running machine: what was written, synced or not, is there."""
@@ -129,7 +127,7 @@ class Harness:
         """A checkpoint one of whose steps fails; whether the server goes on."""
         self.disk.fail("", after=steps)
         try:
-            self.server.engine.checkpoint()
+            self.server.upkeep.checkpoint()
         except (OSError, LakestoreError):
             pass
         self.disk.heal()
@@ -145,7 +143,7 @@ class Harness:
 
     def compact(self) -> None:
         """Checkpoints until nothing below a log start is due to be rewritten."""
-        compact(self.server.engine)
+        compact(self.server)
 
     def crash_twice(self, steps: int, first: int | None, second: int | None) -> None:
         """Cut power, and once more after some steps of the recovery."""

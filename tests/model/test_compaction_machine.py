@@ -99,7 +99,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.harness.server.engine.checkpoint()
+        self.harness.server.upkeep.checkpoint()
 
     @rule()
     def restart(self) -> None:
@@ -113,7 +113,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def lose_power_in_a_checkpoint(self, steps: int, seed: int | None, lost: list[str]) -> None:
         self.harness.disk.lose_power_after(steps)
         with suppress(LakestoreError, OSError):
-            self.harness.server.engine.checkpoint()
+            self.harness.server.upkeep.checkpoint()
         self.harness.crash(seed, lost=lost)
 
     @rule(steps=st.integers(0, 12))

@@ -25,7 +25,7 @@ class Told:
             self.write("upsert", tuple((i, round_) for i in range(24)))
             self.write("upsert", tuple((i, 10 + round_) for i in range(0, 24, 3)))
             self.write("delete", tuple((i,) for i in range(round_, 24, 7)))
-            self.harness.server.engine.checkpoint()
+            self.harness.server.upkeep.checkpoint()
         self.harness.move_log_start("t.one")
         self.write("upsert", ((0, 99), (50, 99)))
 
@@ -42,7 +42,7 @@ class Told:
 def steps_of_a_compaction(folder: Path) -> int:
     told = Told(folder)
     before, rows = len(told.harness.disk.steps), told.stored()
-    told.harness.server.engine.checkpoint()
+    told.harness.server.upkeep.checkpoint()
     assert told.stored() < rows / 2
     told.harness.stop()
     return len(told.harness.disk.steps) - before
@@ -54,7 +54,7 @@ def test_the_index_is_lost_between_any_two_steps_of_a_compaction(tmp_path: Path)
         told = Told(tmp_path / str(step))
         told.harness.disk.lose_power_after(step)
         with suppress(OSError, LakestoreError):
-            told.harness.server.engine.checkpoint()
+            told.harness.server.upkeep.checkpoint()
         told.harness.crash(step, lost=["index"])
         told.harness.check(told.model.tables)
         told.harness.compact()

@@ -68,9 +68,9 @@ class Tour:
 
     def _checkpoint(self) -> None:
         self.harness.disk.fail("rename checkpoint")
-        self._fails(self.harness.server.engine.checkpoint)
+        self._fails(self.harness.server.upkeep.checkpoint)
         if self.harness.disk.powered:
-            self.harness.server.engine.checkpoint()
+            self.harness.server.upkeep.checkpoint()
             self._write(LAST)
 
     def _compaction(self) -> None:

@@ -28,7 +28,7 @@ def attempt(story: Story, changes: tuple[Change, ...]) -> bool:
 def checkpoint(story: Story) -> bool:
     """A checkpoint on a disk that may be full; whether it was made."""
     try:
-        story.harness.server.engine.checkpoint()
+        story.harness.server.upkeep.checkpoint()
     except (Exhausted, OSError):
         return False
     return True
@@ -45,7 +45,7 @@ def on_a_disk_full_after(writes: int, folder: Path) -> bool:
         for changes, there in ((LAST, done[0]), (MORE, done[2])):
             if not there:
                 story.write(changes)
-        story.harness.server.engine.checkpoint()
+        story.harness.server.upkeep.checkpoint()
         story.harness.check(story.model.tables)
         story.harness.crash(None)
         story.check()
@@ -73,7 +73,7 @@ def test_after_a_failed_sync_of_the_journal_nothing_is_acknowledged_and_nothing_
     refusals: list[Callable[[], object]] = [
         lambda: harness.commit(harness.request(LAST, story.sequence + 1, story.model.tables)),
         lambda: harness.commit(harness.request(MORE, story.sequence + 2, story.model.tables)),
-        harness.server.engine.checkpoint,
+        harness.server.upkeep.checkpoint,
     ]
     for refused in refusals:
         with pytest.raises(LakestoreError):
@@ -99,7 +99,7 @@ def test_below_the_high_water_mark_rows_wait_and_the_reserve_is_for_what_heals(t
     assert refused.value.retry_after
     harness.check(story.model.tables)
     harness.server.catalog.create_namespace("heals", {})
-    harness.server.engine.checkpoint()
+    harness.server.upkeep.checkpoint()
     harness.disk.set_free(None)
     harness.clock.wait(2)
     story.write(LAST)

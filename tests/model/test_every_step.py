@@ -35,7 +35,7 @@ class Story:
             self.model.tables[name] = self.harness.create(name)
         self.sequence = 0
         self.write(BEFORE)
-        self.harness.server.engine.checkpoint()
+        self.harness.server.upkeep.checkpoint()
         self.write(AFTER)
 
     def write(self, changes: tuple[Change, ...]) -> None:
@@ -62,7 +62,7 @@ def checkpoint_steps(folder: Path) -> int:
     """How many steps the checkpoint of a story takes."""
     told = Story(folder)
     before = len(told.harness.disk.steps)
-    told.harness.server.engine.checkpoint()
+    told.harness.server.upkeep.checkpoint()
     told.harness.stop()
     return len(told.harness.disk.steps) - before
 
@@ -73,7 +73,7 @@ def test_power_is_lost_at_every_step_of_a_checkpoint(tmp_path: Path) -> None:
         told = Story(tmp_path / str(step))
         told.harness.disk.lose_power_after(step)
         try:
-            told.harness.server.engine.checkpoint()
+            told.harness.server.upkeep.checkpoint()
         except (OSError, LakestoreError):
             pass
         told.harness.crash(step, lost=["index"] if step % 3 == 2 else [])
@@ -89,7 +89,7 @@ def test_every_step_of_a_checkpoint_fails_once(tmp_path: Path) -> None:
         if not told.harness.checkpoint_failing_after(step):
             told.harness.crash(step)
         told.write(LAST)
-        told.harness.server.engine.checkpoint()
+        told.harness.server.upkeep.checkpoint()
         told.harness.crash(None)
         told.check()
         told.harness.stop()
@@ -158,7 +158,7 @@ def test_what_a_restart_has_served_survives_a_power_cut(story: Story) -> None:
 
 
 def test_the_lost_index_is_rebuilt(story: Story) -> None:
-    story.harness.server.engine.checkpoint()
+    story.harness.server.upkeep.checkpoint()
     story.write(LAST)
     story.harness.crash(None, lost=["index"])
     story.check()

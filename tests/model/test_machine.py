@@ -221,7 +221,7 @@ class LakeMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.harness.server.engine.checkpoint()
+        self.harness.server.upkeep.checkpoint()
 
     @rule(steps=st.integers(0, 25))
     def a_step_of_a_checkpoint_fails(self, steps: int) -> None:
@@ -267,7 +267,7 @@ class LakeMachine(RuleBasedStateMachine):
     def lose_power_in_a_checkpoint(self, steps: int, seed: int | None) -> None:
         self.harness.disk.lose_power_after(steps)
         try:
-            self.harness.server.engine.checkpoint()
+            self.harness.server.upkeep.checkpoint()
         except (OSError, LakestoreError):
             pass
         self.harness.crash(seed)
@@ -345,7 +345,7 @@ class LakeMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_server_is_up(self) -> None:
-        assert self.harness.server.engine._failure is None
+        assert self.harness.server.engine.loop.failure is None
 
 
 LakeMachine.TestCase.settings = settings(

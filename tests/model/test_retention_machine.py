@@ -68,7 +68,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.kept.server.engine.checkpoint()
+        self.kept.server.upkeep.checkpoint()
 
     @rule()
     def tier(self) -> None:
@@ -136,7 +136,7 @@ class RetentionMachine(RuleBasedStateMachine):
     def lose_power_in_a_checkpoint(self, steps: int, seed: int | None) -> None:
         self.disk.lose_power_after(steps)
         with suppress(LakestoreError, OSError):
-            self.kept.server.engine.checkpoint()
+            self.kept.server.upkeep.checkpoint()
         self.crash(seed)
 
     @rule(seed=SEEDS)

@@ -283,7 +283,7 @@ class SharingMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.kept.server.engine.checkpoint()
+        self.kept.server.upkeep.checkpoint()
 
     @rule(seed=SEEDS)
     def crash(self, seed: int | None) -> None:

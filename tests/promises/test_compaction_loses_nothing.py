@@ -59,7 +59,7 @@ class World:
     def compact(self) -> None:
         """Everything up to now may go, and what may go goes."""
         move_log_start(self.kept.server.engine, NAME)
-        compact(self.kept.server.engine)
+        compact(self.kept.server)
 
     def changes(self, start: str = "earliest") -> list[tuple[str, int, int]]:
         stream = self.table.changes(start, until="now", before_images=True)
@@ -152,7 +152,7 @@ def test_before_images_after_compaction(kept: Kept) -> None:
     world.upsert({95: 1, 96: 1})
     world.delete(97, 10)
     move_log_start(kept.server.engine, NAME, kept.server.engine.view.lsn - 2)
-    compact(kept.server.engine)
+    compact(kept.server)
     assert world.changes(cut) == world.changes()
     assert sorted(world.changes()) == sorted(
         [("-U", 95, 0), ("+U", 95, 1), ("-U", 96, 0), ("+U", 96, 1), ("-D", 97, 0), ("-D", 10, 4)]
@@ -205,7 +205,7 @@ def test_the_disk_use_of_n_rows_is_bounded_over_50_n_updates(tmp_path: Path) -> 
         world.upsert(dict.fromkeys(rng.integers(0, rows, per_commit).tolist(), i))
         if i % 5 == 4:
             move_log_start(kept.server.engine, NAME)
-            compact(kept.server.engine)
+            compact(kept.server)
             most = max(most, sum(chunk.rows for chunk in world.log.chunks))
             files = max(files, len(list((tmp_path / "segments").glob("*/*"))))
     assert world.log.head > 40 * rows
@@ -238,7 +238,7 @@ def test_sparse_segments_hold_rows_of_one_schema_version(kept: Kept) -> None:
 def test_a_damaged_base_segment_stops_its_compaction_and_no_checkpoint(kept: Kept, tmp_path: Path) -> None:
     world = World(kept)
     world.upsert(dict.fromkeys(range(5_000), 0))
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.close()
     file = next((tmp_path / "segments").glob("*/*"))
     data = bytearray(file.read_bytes())
@@ -249,8 +249,8 @@ def test_a_damaged_base_segment_stops_its_compaction_and_no_checkpoint(kept: Kep
     for i in range(3):
         world.table.upsert([{"k": 6_000 + i, "v": i}])
         move_log_start(kept.server.engine, NAME)
-        kept.server.engine.checkpoint()
-    assert kept.server.engine.checkpoints.failed == 0
+        kept.server.upkeep.checkpoint()
+    assert kept.server.upkeep.checkpointer.figures.failed == 0
     assert file.exists()
 
 
@@ -265,10 +265,10 @@ def test_a_base_segment_that_cannot_be_written_fails_no_checkpoint(kept: Kept, m
     with monkeypatch.context() as patch:
         patch.setattr("lakestore_server.files.segment.write_left", full)
         move_log_start(kept.server.engine, NAME)
-        kept.server.engine.checkpoint()
-        assert kept.server.engine.checkpoints.failed == 0
+        kept.server.upkeep.checkpoint()
+        assert kept.server.upkeep.checkpointer.figures.failed == 0
         assert offsets(world.log) == [0, 1, 2, 3]
-    compact(kept.server.engine)
+    compact(kept.server)
     assert offsets(world.log) == [2, 3]
     world.check()
 
@@ -286,10 +286,10 @@ def test_a_full_disk_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr("lakestore_server.files.segment.write_left", full)
         move_log_start(kept.server.engine, NAME)
-        patch.setattr(kept.server.engine._checkpointer._duty, "wake", lambda: woken.append(1))
-        kept.server.engine.checkpoint()
+        patch.setattr(kept.server.upkeep.checkpointer._duty, "wake", lambda: woken.append(1))
+        kept.server.upkeep.checkpoint()
     assert woken == []
-    compact(kept.server.engine)
+    compact(kept.server)
     assert offsets(world.log) == [2, 3]
     kept.close()
 
@@ -315,9 +315,9 @@ def test_what_does_not_fit_fails_no_checkpoint_and_memory_may_be_there_later(
     move_log_start(kept.server.engine, NAME)
     with monkeypatch.context() as patch:
         patch.setattr("lakestore_server.duties.compaction.left_of", failing)
-        kept.server.engine.checkpoint()
-    assert kept.server.engine.checkpoints.failed == 0
-    compact(kept.server.engine)
+        kept.server.upkeep.checkpoint()
+    assert kept.server.upkeep.checkpointer.figures.failed == 0
+    compact(kept.server)
     assert offsets(world.log) == left
     world.check()
 

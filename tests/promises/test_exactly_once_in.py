@@ -52,7 +52,7 @@ def test_a_batch_that_is_sent_again_is_answered_as_at_first_and_applied_once(ste
                 sequence = len(answers) - back
                 assert commit(request(epoch, sequence)) == answers[sequence - 1], "another answer than the first"
             elif verb == "checkpoint":
-                kept.server.engine.checkpoint()
+                kept.server.upkeep.checkpoint()
             elif verb == "restart":
                 kept.restart()
             elif verb == "kill":

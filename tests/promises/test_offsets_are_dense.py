@@ -50,7 +50,7 @@ def test_offsets_are_dense_and_records_never_change(steps: list[tuple[str, list[
             elif verb == "delete":
                 kept.lake.table("a.b").delete([{"id": key} for key in keys])
             elif verb == "checkpoint":
-                kept.server.engine.checkpoint()
+                kept.server.upkeep.checkpoint()
             else:
                 if verb == "kill":
                     kept.kill()

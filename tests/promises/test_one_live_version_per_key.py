@@ -50,7 +50,7 @@ def test_every_key_has_one_live_version_and_the_index_names_it(steps: list[tuple
                 kept.kill()
                 kept.open(Path(folder) / "data", kept.server.engine.disk)
             else:
-                kept.server.engine.checkpoint()
+                kept.server.upkeep.checkpoint()
             table = kept.lake.table("a.b")
             wanted = sorted((*key, value) for key, value in live.items())
             scanned = [tuple(row.values()) for row in table.scan().to_arrow().to_pylist()]

@@ -75,7 +75,7 @@ def test_the_tierer_down_for_longer_than_retention(
     for n in range(4):
         table.upsert(items(range(60), f"n{n}-"))
         table.delete(keys(range(n * 10, n * 10 + 5)))
-        server.engine.checkpoint()
+        server.upkeep.checkpoint()
         server.retention.run_once()
         assert sum(server.engine.view.named(NAME).starts()) == 0
         assert status(lake)["held_by"] == ["lake"]
@@ -86,7 +86,7 @@ def test_the_tierer_down_for_longer_than_retention(
     with Tierer(lake, spark) as tierer:
         tierer.run_once(NAME, compaction=False)
     server.retention.run_once()
-    compact(server.engine)
+    compact(server)
     state = server.engine.view.named(NAME)
     assert state.starts() == tuple(log.head for log in state.logs)
     assert status(lake)["stored_rows"] == len(live), "only what lives is left"

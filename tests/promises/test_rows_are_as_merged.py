@@ -66,7 +66,7 @@ class EnginesMachine(RuleBasedStateMachine):
 
     @invariant()
     def everything_agrees(self) -> None:
-        assert self.harness.server.engine._failure is None
+        assert self.harness.server.engine.loop.failure is None
         self.harness.hold({name: self.tables[name] for name in self.touched})
         self.touched.clear()
 
@@ -122,7 +122,7 @@ class EnginesMachine(RuleBasedStateMachine):
             elif trouble == "index lost":
                 harness.crash(number, lost=["index"])
             else:
-                harness.server.engine.checkpoint()
+                harness.server.upkeep.checkpoint()
                 if trouble == "compact":
                     self.move_the_log_start(op.table)
                     harness.compact()
@@ -261,12 +261,12 @@ class EnginesMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.harness.server.engine.checkpoint()
+        self.harness.server.upkeep.checkpoint()
         self.touched.update(SPECS)
 
     @rule(steps=st.integers(0, 25), seed=SEEDS)
     def lose_power_in_a_checkpoint(self, steps: int, seed: int | None) -> None:
-        self.interrupted(self.harness.server.engine.checkpoint, steps, seed)
+        self.interrupted(self.harness.server.upkeep.checkpoint, steps, seed)
 
     @rule(steps=st.integers(0, 25))
     def a_step_of_a_checkpoint_fails(self, steps: int) -> None:

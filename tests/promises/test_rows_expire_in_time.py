@@ -20,10 +20,12 @@ from lakestore.evolution import RenameColumn, SetOptions
 from lakestore.limits import Limits
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
 from lakestore_server.duties import expiry, expiry_bounds
 from lakestore_server.duties.expiry_bounds import Due
 from lakestore_server.host import worker
 from lakestore_server.operate.metrics import text as metrics_text
+from lakestore_server.read import live_offsets
 from lakestore_server.state.state import TableState
 from tests.support.kept import DAY, START_US, Kept
 from tests.support.log_start import compact, move_log_start
@@ -138,18 +140,18 @@ def test_only_what_is_due_or_new_is_read_again(kept: Kept, monkeypatch: pytest.M
     made(kept, buckets=1)
     put(kept, *((i, moment(kept, i - HOUR)) for i in range(5)))
     looked: list[int] = []
-    lookup = kept.server.engine.lookup
+    lookup = live_offsets.of_keys
 
-    def watched(name: str, encode: Callable[[Any], Any]) -> Any:
-        found = lookup(name, encode)
+    def watched(engine: Engine, name: str, encode: Callable[[Any], Any]) -> Any:
+        found = lookup(engine, name, encode)
         looked.append(len(found[1]))
         return found
 
-    monkeypatch.setattr(kept.server.engine, "lookup", watched)
+    monkeypatch.setattr(live_offsets, "of_keys", watched)
     for _ in range(3):
         kept.server.expiry.run_once()
     assert looked == [1]
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.clock.advance(2)
     kept.server.expiry.run_once()
     assert looked == [1, 2], "a dead row is not asked for again, nor is one whose time has not come"
@@ -163,7 +165,7 @@ def test_many_rows_go_in_bounded_commits_and_blocks_are_told_apart(kept: Kept, m
     times = np.where(due_ids, kept.clock.us - 2 * HOUR * 1_000_000, kept.clock.us)
     at = pa.array(times).cast(pa.timestamp("us", tz="UTC"))
     kept.lake.table(NAME).upsert(pa.table([pa.array(np.arange(count)), at, pa.nulls(count, pa.string())], SCHEMA.names))
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     before = kept.server.engine.view.lsn
     kept.server.expiry.run_once()
     assert 4 <= kept.server.engine.view.lsn - before <= 6, "two or three of each bucket"
@@ -179,7 +181,7 @@ def test_large_rows_go_in_commits_that_readers_can_be_shown(tmp_path: Path) -> N
     made(kept, buckets=1)
     for i in range(25):
         put(kept, (i, moment(kept, -DAY)), v="x" * 100_000)
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     before = kept.server.engine.totals.frames
     kept.server.expiry.run_once()
     assert kept.server.engine.totals.frames - before == 3
@@ -221,7 +223,7 @@ def test_a_clock_that_jumps_pauses_it_for_as_long(kept: Kept, caplog: pytest.Log
 def test_a_ttl_comes_goes_and_follows_its_column(kept: Kept) -> None:
     made(kept, ttl=None)
     put(kept, *((i, moment(kept, -i * HOUR)) for i in range(5)))
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.server.expiry.run_once()
     assert ids(kept) == [0, 1, 2, 3, 4]
     table = kept.lake.table(NAME)
@@ -378,7 +380,7 @@ def test_what_lives_below_the_log_start_expires_too(kept: Kept) -> None:
     put(kept, (1, moment(kept)), (2, moment(kept)))
     kept.server.expiry.run_once()
     move_log_start(kept.server.engine, NAME)
-    compact(kept.server.engine)
+    compact(kept.server)
     kept.restart()
     kept.clock.advance(45)
     kept.server.expiry.run_once()
@@ -442,7 +444,7 @@ def test_blocks_whose_rows_are_gone_are_forgotten(kept: Kept, monkeypatch: pytes
     [part] = kept.server.expiry._due.values()
     assert len(part.blocks) == 20
     move_log_start(kept.server.engine, NAME)
-    compact(kept.server.engine)
+    compact(kept.server)
     put(kept, (9, moment(kept)))
     kept.server.expiry.run_once()
     [part] = kept.server.expiry._due.values()

@@ -214,7 +214,7 @@ def test_for_every_prefix_the_fold_of_the_changelog_is_the_table(
                     commit.upsert(table.name, [{"id": key, "n": n}])
                     state[key] = n
         if i == split:
-            difference_table.server.engine.checkpoint()
+            difference_table.server.upkeep.checkpoint()
         stream = table.changes(start, until="now", before_images=True)
         assert {key: row["n"] for key, row in fold.add(stream).rows.items()} == state
         start = stream.token or start

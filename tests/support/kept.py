@@ -82,9 +82,7 @@ class Kept:
     def kill(self) -> None:
         """The process ends: no checkpoint, nothing said."""
         self.lake.close()
-        self.server.stop_duties()
-        self.server.engine.close(checkpoint=False)
-        self.server._lock.close()
+        self.server.close(checkpoint=False)
 
     def open(self, folder: Path, disk: Disk) -> None:
         """Start on what is left."""

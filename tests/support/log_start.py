@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lakestore_server.commit.engine import Engine
 from lakestore_server.files.segment import Segment
+from lakestore_server.main import Server
 from lakestore_server.state.commit_record import CommitRecord, LogStart
 from lakestore_server.state.state import State
 
@@ -20,12 +21,12 @@ def move_log_start(engine: Engine, name: str, lsn: int | None = None) -> int:
     return engine.operate(plan).result
 
 
-def compact(engine: Engine) -> None:
+def compact(server: Server) -> None:
     """Checkpoints until they rewrite nothing more."""
     while True:
-        before = _chunks(engine)
-        engine.checkpoint()
-        if _chunks(engine) == before:
+        before = _chunks(server.engine)
+        server.upkeep.checkpoint()
+        if _chunks(server.engine) == before:
             return
 
 

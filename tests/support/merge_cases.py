@@ -18,9 +18,9 @@ from lakestore.client.writer import change
 from lakestore.model.merge_engines import aggregate, versioned
 from lakestore.rows.bitmaps import bitmap
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.queue import Task
 from tests.model.merging import Key, Merged, Row
+from tests.support.inside import engine_of
 
 KINDS = {"upsert": pb.UPSERT, "delete": pb.DELETE, "insert": pb.INSERT}
 COUNTS = ("inserted", "updated", "deleted", "not_found", "ignored", "unchanged", "folded")
@@ -249,13 +249,6 @@ def in_one_group(lake: ls.Lake, case: Case, length: int) -> None:
 MODES = (separately, in_batches, in_one_commit, in_one_group)
 
 
-def engine_of(lake: ls.Lake) -> Engine:
-    """The engine behind an in-process lake."""
-    plan: Any = lake.transport.plan
-    engine: Engine = plan.__self__._engine
-    return engine
-
-
 def grouped(lake: ls.Lake, requests: Sequence[pb.CommitRequest]) -> list[Any]:
     """Requests that wait together, and so become one commit: their answers, or what they were refused with."""
     gate = threading.Event()
@@ -263,7 +256,7 @@ def grouped(lake: ls.Lake, requests: Sequence[pb.CommitRequest]) -> list[Any]:
     def hold() -> None:
         gate.wait(30)
 
-    engine_of(lake)._queue.put(Task(hold))
+    engine_of(lake).loop.queue.put(Task(hold))
     commit: Any = lake.transport.commit
     prepared = [commit.__self__._submit(request) for request in requests]
     gate.set()

@@ -70,7 +70,7 @@ class Bank:
 
     def disturb(self) -> None:
         """Something that a consumer must not notice."""
-        steps: list[Callable[[], object]] = [self.transfer, self.kept.server.engine.checkpoint, self.forget]
+        steps: list[Callable[[], object]] = [self.transfer, self.kept.server.upkeep.checkpoint, self.forget]
         if self.random.random() < 0.75:
             self.random.choice(steps)()
 
@@ -79,7 +79,7 @@ class Bank:
         self.kept.tier(NAME)
         self.kept.clock.advance(2 * DAY)
         self.kept.run()
-        self.kept.server.engine.checkpoint()
+        self.kept.server.upkeep.checkpoint()
 
     def state(self, lsn: int, least: int | None) -> State:
         """What the table, or the filtered one, held at an LSN."""

@@ -6,22 +6,20 @@ synced before anything is served, for what was read may have been in the page ca
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from lakestore.errors import Conflict, Corrupt, Invalid, NewerFormat
+from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
-from lakestore_server.duties.checkpoint import SEGMENTS, remove_unnamed
 from lakestore_server.files import catalog_records, checkpoint, journal, journal_file, segment
 from lakestore_server.files import versions as formats
+from lakestore_server.files.data_folder import SEGMENTS, remove_unnamed
 from lakestore_server.files.journal import RawFrame
 from lakestore_server.files.journal_file import JournalWriter
 from lakestore_server.host.crash_points import CrashPoint
@@ -86,24 +84,6 @@ def _first_checkpoint(folder: Path, disk: Disk) -> dict[str, Any]:
     data = State(uuid.uuid4().hex[:12]).small() | {"tables": []}
     checkpoint.write(disk, folder, 0, data)
     return data
-
-
-def lock_folder(folder: Path) -> IO[str]:
-    """Keep a second server out; the lock ends with the process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise Invalid(f"the data folder {folder} is, or lies in, a file: name a folder") from error
-    file = (folder / "lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise Conflict(f"{folder} is in use by another server") from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
 
 
 def _remove_temporary(disk: Disk, folder: Path) -> None:

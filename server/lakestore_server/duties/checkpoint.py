@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -17,32 +17,23 @@ from typing import Any
 
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.retention import Retention
+from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.duties.compaction import Compactions, Compactor
 from lakestore_server.files import catalog_records, checkpoint, journal_file, segment
+from lakestore_server.files.data_folder import SEGMENTS, SUFFIX, remove_unnamed
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.host.worker import Worker
-from lakestore_server.index.key_index import Index
 from lakestore_server.state.bucket_log import BucketLog, Chunk
-from lakestore_server.state.state import State, TableState, View
+from lakestore_server.state.state import TableState, View
 
 log = logging.getLogger("lakestore.checkpoint")
-SEGMENTS = "segments"
-SUFFIX = ".seg"
 SEGMENTS_KEPT = 16
 """About how many segments of a bucket a retention keeps: by so much of it rows may stay longer."""
 NO_SPAN = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Frozen:
-    """What a checkpoint is to hold."""
-
-    view: View
-    small: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +68,20 @@ class Checkpointer:
         self,
         folder: Path,
         disk: Disk,
-        index: Index,
-        freeze: Callable[[], Frozen],
-        install: Callable[[Callable[[State], View]], None],
-        on_loop: Callable[[Callable[[], None]], None],
+        loop: CommitLoop,
         limits: Limits = DEFAULT,
         clock: Clock | None = None,
     ) -> None:
         self._limits, self._clock = limits, clock or RealClock()
         self.figures = Checkpoints(at=self._clock.monotonic())
-        self._folder, self._disk, self._index = folder, disk, index
-        self._freeze, self._install, self._on_loop = freeze, install, on_loop
+        self._folder, self._disk, self._loop, self._index = folder, disk, loop, loop.index
         self._running = threading.Lock()
         self._attempt = 0
         self._compactor = Compactor(limits)
         self._made: list[Path] = []
         self._duty = Worker("checkpoint", self.run_once, _failed)
         self._duty.start()
+        loop.on_checkpoint_due(self.wake)
 
     @property
     def compactions(self) -> Compactions:
@@ -130,7 +118,7 @@ class Checkpointer:
             yield made
 
     def _checkpoint(self) -> Made:
-        frozen = self._freeze()
+        frozen = self._loop.freeze()
         self._disk.reach(CrashPoint.CHECKPOINT_FROZEN)
         self._duty.taken()
         try:
@@ -143,11 +131,11 @@ class Checkpointer:
             raise
         written = len(self._made)
         self._made.clear()
-        self._install(lambda state: state.install(cut))
+        self._loop.install(lambda state: state.install(cut))
         if self._compactor.installed():
             self.wake()
         for keys, values in self._compactor.forgotten():
-            self._on_loop(partial(self._index.forget, keys, values))
+            self._loop.run(partial(self._index.forget, keys, values))
         self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
         self._trim(frozen.view.lsn, data)
         return Made(frozen.view.lsn, data, _segments(frozen.view, cut), written)
@@ -317,16 +305,3 @@ def table_entries(view: View, cut: Mapping[tuple[str, int], list[Chunk]]) -> lis
             }
         )
     return entries
-
-
-def remove_unnamed(disk: Disk, folder: Path, entries: list[dict[str, Any]]) -> None:
-    """Remove segment files that the checkpoint does not name."""
-    named = {entry["table"]["uuid"]: {name for bucket in entry["buckets"] for name, _ in bucket} for entry in entries}
-    for uuid in disk.list(folder / SEGMENTS):
-        if uuid not in named:
-            disk.remove_folder(folder / SEGMENTS / uuid)
-            continue
-        for name in disk.list(folder / SEGMENTS / uuid):
-            if name not in named[uuid]:
-                disk.remove(folder / SEGMENTS / uuid / name)
-                disk.reach(CrashPoint.TRIM_SEGMENT_REMOVED)

@@ -30,6 +30,7 @@ from lakestore_server.host.worker import Worker
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded
+from lakestore_server.read import live_offsets
 from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV
 from lakestore_server.state.commit_record import CommitRecord, RowsPart
 from lakestore_server.state.state import State, TableState
@@ -206,7 +207,7 @@ class _Round:
         if not len(rows.offsets):
             return
         asked = self._asked(rows)
-        _, live = self._engine.lookup(self._table.name, lambda _: asked)
+        _, live = live_offsets.of_keys(self._engine, self._table.name, lambda _: asked)
         rows = rows.take(live == rows.offsets)
         sizes = self._state.logs[bucket].sizes(rows.offsets)
         for first, last in _commits(sizes, self._engine.limits.read_batch_bytes):

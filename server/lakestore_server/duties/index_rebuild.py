@@ -7,7 +7,6 @@ over. What is read are immutable logs. A table whose rows are damaged stays with
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.rows import keys
 from lakestore.rows.offsets import OffsetSet
+from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.collisions import Entries, KeyQuery, hashed, resolved
 from lakestore_server.index.entry import table_prefix
@@ -35,12 +35,11 @@ PART_ROWS = 262_144
 class Rebuilder:
     """One rebuild at a time, in its own thread, whenever the index has a problem."""
 
-    def __init__(self, index: Index, on_loop: Callable[[Callable[[View], None]], None]) -> None:
-        """`on_loop` runs a function on the commit loop, with the view there."""
-        self._index, self._on_loop = index, on_loop
+    def __init__(self, loop: CommitLoop) -> None:
+        self._loop, self._index = loop, loop.index
         self._duty = Worker("index-rebuild", self._rebuild, self._failed)
-        index.call_on_problem(self._duty.wake)
-        if not index.ready:
+        self._index.call_on_problem(self._duty.wake)
+        if not self._index.ready:
             self._duty.wake()
         self._duty.start()
 
@@ -55,7 +54,7 @@ class Rebuilder:
 
     def _rebuild(self) -> None:
         views: list[View] = []
-        self._on_loop(views.append)
+        self._loop.run(lambda: views.append(self._loop.view))
         tables = [state for state in views[0].tables.values() if state.table.keyed]
         total = sum(chunk.rows for state in tables for held in state.logs for chunk in held.chunks)
         progress = _Progress(self._index, total)
@@ -71,7 +70,7 @@ class Rebuilder:
             if self._duty.is_closing:
                 return
         self._index.flush()
-        self._on_loop(lambda view: self._index.finish_rebuild(view.lsn, broken))
+        self._loop.run(lambda: self._index.finish_rebuild(self._loop.view.lsn, broken))
         log.warning("the key index is rebuilt from %d rows", progress.total)
 
     def _bucket(self, state: TableState, bucket: int, progress: _Progress) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, LakestoreError
@@ -98,9 +98,16 @@ class Retention:
     """One at a time, in its own thread or called by `run_once`."""
 
     def __init__(
-        self, engine: Engine, leases: Leases, subscriptions: Subscriptions, clock: Clock, check_seconds: float
+        self,
+        engine: Engine,
+        leases: Leases,
+        subscriptions: Subscriptions,
+        clock: Clock,
+        check_seconds: float,
+        wake_checkpoint: Callable[[], None],
     ) -> None:
         self._engine, self._leases, self._subscriptions = engine, leases, subscriptions
+        self._wake_checkpoint = wake_checkpoint
         self._running = threading.Lock()
         self._decisions: dict[str, Decision] = {}
         self._said: dict[str, tuple[str, ...]] = {}
@@ -187,7 +194,7 @@ class Retention:
             for uuid, starts in raised.items():
                 self._leases.reset_log_start(uuid, starts)
             raise
-        self._engine.wake_checkpoint()
+        self._wake_checkpoint()
 
     def _say(self, view: View) -> None:
         """A warning for every table whose retention is held back, once for each set of holders."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,38 @@ from lakestore.errors import Conflict, Exhausted, Invalid
 from lakestore.release import RELEASE
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.engine import Cut, Engine
-from lakestore_server.duties.checkpoint import SEGMENTS
-from lakestore_server.files import backup_manifest, checkpoint
+from lakestore_server.commit.engine import Engine
+from lakestore_server.duties.checkpoint import Checkpointer
+from lakestore_server.files import backup_manifest, checkpoint, journal_file
 from lakestore_server.files.backup_manifest import Entry, Manifest
+from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
 from lakestore_server.host.disk import Disk
 from lakestore_server.read.positions import token_text
+from lakestore_server.state.state import View
 
 log = logging.getLogger("lakestore.backup")
 PART_BYTES = 8 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The parts of a backup, fixed at one commit."""
+
+    view: View
+    """At the cut."""
+    checkpoint: dict[str, Any]
+    segments: Sequence[Segment]
+    journal: Sequence[tuple[str, bytes]]
+    """Name and bytes of the files behind the checkpoint."""
+
+
 class BackupVerbs:
     """One backup at a time."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, checkpointer: Checkpointer) -> None:
+        self._engine, self._checkpointer = engine, checkpointer
         self._running = threading.Lock()
 
     def backup(self, request: pb.BackupRequest) -> pb.BackupAnswer:
@@ -45,7 +60,7 @@ class BackupVerbs:
         if not self._running.acquire(blocking=False):
             raise Conflict("another backup is being made: wait for its end")
         try:
-            cut = self._engine.backup_cut()
+            cut = self.cut()
             manifest = write(self._engine.disk, folder, cut, self._engine.timeline)
         except OSError as error:
             raise Exhausted(f"the backup cannot be written to {folder} ({error.strerror}): it is not usable") from error
@@ -56,6 +71,23 @@ class BackupVerbs:
             log, logging.INFO, "backup", folder=str(folder), lsn=manifest.lsn, files=len(manifest.files), bytes=size
         )
         return pb.BackupAnswer(token=token_text(self._engine, manifest.lsn), files=len(manifest.files) + 1, bytes=size)
+
+    def cut(self) -> Cut:
+        """A checkpoint and the journal behind it, up to one commit; all of it stays, whatever happens next."""
+        engine = self._engine
+        ends: list[tuple[View, str, int]] = []
+
+        def run() -> None:
+            ends.append((engine.view, *engine.loop.journal.written))
+
+        with self._checkpointer.held() as made:
+            engine.loop.run(run)
+            view, last, size = ends[0]
+            first = journal_file.name_of(made.lsn + 1)
+            names = [name for name in engine.disk.list(engine.folder) if name.startswith(journal_file.PREFIX)]
+            files = [(name, engine.disk.read(engine.folder / name)) for name in names if first <= name <= last]
+        journal = [(name, data[:size] if name == last else data) for name, data in files]
+        return Cut(view, made.data, made.segments, journal)
 
 
 def _checked(text: str, engine: Engine) -> Path:

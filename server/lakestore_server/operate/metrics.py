@@ -14,12 +14,15 @@ from prometheus_client.registry import Collector
 from lakestore.release import RELEASE
 from lakestore_server.changes.subscriptions import behind
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.duties.expiry import Expiry, Figures
 from lakestore_server.duties.retention import Retention
+from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.figures import disk_free_bytes, index_bytes
 from lakestore_server.operate.status import TableStatus, table_status
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.bucket_log import BucketLog
@@ -34,6 +37,7 @@ class Sources:
     """The parts of a server that figures are read from."""
 
     engine: Engine
+    upkeep: Upkeep
     calls: Calls
     leases: Leases
     catalog: Catalog
@@ -55,6 +59,16 @@ class Moment:
     def engine(self) -> Engine:
         """The engine."""
         return self.sources.engine
+
+    @property
+    def loop(self) -> CommitLoop:
+        """The commit loop."""
+        return self.sources.engine.loop
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """The duties over the commit loop."""
+        return self.sources.upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +119,7 @@ def _refusals(moment: Moment) -> Iterator[Sample]:
 
 
 def _reclaimed(moment: Moment) -> Iterator[Sample]:
-    for uuid, size in dict(moment.engine.compactions.reclaimed_bytes).items():
+    for uuid, size in dict(moment.upkeep.checkpointer.compactions.reclaimed_bytes).items():
         if uuid in moment.view.tables:
             yield (moment.view.tables[uuid].table.name,), size
 
@@ -136,7 +150,7 @@ def _behind(moment: Moment) -> Iterator[Sample]:
 
 
 def _checkpoint_age(moment: Moment) -> float:
-    return moment.sources.clock.monotonic() - moment.engine.checkpoints.at
+    return moment.sources.clock.monotonic() - moment.upkeep.checkpointer.figures.at
 
 
 FAMILIES = (
@@ -171,17 +185,30 @@ FAMILIES = (
         "Writing and syncing one frame.",
         lambda m: m.engine.totals.sync_seconds,
     ),
-    Family("lakestore_queue_requests", "gauge", "Requests that wait for the commit loop.", lambda m: m.engine.queue[0]),
-    Family("lakestore_queue_bytes", "gauge", "Their rows.", lambda m: m.engine.queue[1]),
-    Family("lakestore_journal_bytes", "gauge", "Journal that a recovery would read.", lambda m: m.engine.journal_bytes),
     Family(
-        "lakestore_checkpoint_seconds", "histogram", "Duration of a checkpoint.", lambda m: m.engine.checkpoints.seconds
+        "lakestore_queue_requests",
+        "gauge",
+        "Requests that wait for the commit loop.",
+        lambda m: len(m.loop.queue),
+    ),
+    Family("lakestore_queue_bytes", "gauge", "Their rows.", lambda m: m.loop.queue.nbytes),
+    Family(
+        "lakestore_journal_bytes",
+        "gauge",
+        "Journal that a recovery would read.",
+        lambda m: m.loop.journal.untrimmed_bytes,
+    ),
+    Family(
+        "lakestore_checkpoint_seconds",
+        "histogram",
+        "Duration of a checkpoint.",
+        lambda m: m.upkeep.checkpointer.figures.seconds,
     ),
     Family(
         "lakestore_checkpoint_failures",
         "counter",
         "Checkpoints that failed; the one before stays valid.",
-        lambda m: m.engine.checkpoints.failed,
+        lambda m: m.upkeep.checkpointer.figures.failed,
     ),
     Family(
         "lakestore_checkpoint_age_seconds",
@@ -213,10 +240,10 @@ FAMILIES = (
         "1 if the key index answers, 0 while it is rebuilt.",
         lambda m: int(m.engine.index.ready),
     ),
-    Family("lakestore_damage", "gauge", "Damaged places that are known of.", lambda m: len(m.engine.scrubber.damage)),
-    Family("lakestore_scrub_bytes", "counter", "Bytes read again by the scrub.", lambda m: m.engine.scrubber.bytes),
-    Family("lakestore_scrub_rounds", "counter", "Scrubs of everything.", lambda m: m.engine.scrubber.rounds),
-    Family("lakestore_index_bytes", "gauge", "File of the index.", lambda m: m.engine.index_bytes()),
+    Family("lakestore_damage", "gauge", "Damaged places that are known of.", lambda m: len(m.upkeep.scrubber.damage)),
+    Family("lakestore_scrub_bytes", "counter", "Bytes read again by the scrub.", lambda m: m.upkeep.scrubber.bytes),
+    Family("lakestore_scrub_rounds", "counter", "Scrubs of everything.", lambda m: m.upkeep.scrubber.rounds),
+    Family("lakestore_index_bytes", "gauge", "File of the index.", lambda m: index_bytes(m.engine)),
     Family(
         "lakestore_index_entries",
         "gauge",
@@ -249,7 +276,10 @@ FAMILIES = (
         lambda m: sum(t.segment_bytes for t in m.status.values()),
     ),
     Family(
-        "lakestore_disk_free_bytes", "gauge", "Free space for the data folder.", lambda m: m.engine.disk_free_bytes()
+        "lakestore_disk_free_bytes",
+        "gauge",
+        "Free space for the data folder.",
+        lambda m: disk_free_bytes(m.engine),
     ),
     Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.sources.leases.count),
     Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
@@ -265,13 +295,13 @@ FAMILIES = (
         "lakestore_compaction_rows",
         "counter",
         "Superseded rows that local compaction dropped.",
-        lambda m: m.engine.compactions.rows,
+        lambda m: m.upkeep.checkpointer.compactions.rows,
     ),
     Family(
         "lakestore_compaction_segments",
         "counter",
         "Segments that it rewrote.",
-        lambda m: m.engine.compactions.segments,
+        lambda m: m.upkeep.checkpointer.compactions.segments,
     ),
     Family("lakestore_compaction_reclaimed_bytes", "counter", "What that made smaller.", _reclaimed, ("table",)),
     Family(

@@ -15,8 +15,10 @@ from lakestore.wire import rpc
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.expiry import Expiry, Figures
 from lakestore_server.duties.retention import Decision, Retention
+from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.clock import Clock
+from lakestore_server.operate.figures import disk_free_bytes, index_bytes
 from lakestore_server.read.positions import token_text
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.state import TableState
@@ -173,9 +175,16 @@ class StatusVerbs:
     """The verbs `hello` and `status`. Thread-safe."""
 
     def __init__(
-        self, engine: Engine, about: Mapping[str, str], retention: Retention, expiry: Expiry, clock: Clock
+        self,
+        engine: Engine,
+        upkeep: Upkeep,
+        about: Mapping[str, str],
+        retention: Retention,
+        expiry: Expiry,
+        clock: Clock,
     ) -> None:
-        self._engine, self._about, self._retention, self._expiry, self._clock = engine, about, retention, expiry, clock
+        self._engine, self._upkeep, self._about, self._clock = engine, upkeep, about, clock
+        self._retention, self._expiry = retention, expiry
         self._began = clock.monotonic()
 
     def hello(self, request: pb.HelloRequest) -> pb.HelloAnswer:
@@ -198,22 +207,22 @@ class StatusVerbs:
 
     def _status(self, tables: Sequence[str]) -> ServerStatus:
         engine, now = self._engine, self._clock.monotonic()
-        view = engine.view
+        view, checkpoints = engine.view, self._upkeep.checkpointer.figures
         return ServerStatus(
             about=dict(self._about),
             timeline=engine.timeline,
             lsn=view.lsn,
             index=engine.index.state,
             index_size=self._index_size(),
-            damage=engine.scrubber.damage,
+            damage=self._upkeep.scrubber.damage,
             token=token_text(engine, view.lsn),
             release=RELEASE,
             health="going down" if engine.is_draining else "serving",
             uptime_seconds=round(now - self._began, 1),
-            checkpoint_age_seconds=round(now - engine.checkpoints.at, 1),
-            checkpoints_failed=engine.checkpoints.failed,
-            journal_bytes=engine.journal_bytes,
-            disk_free_bytes=engine.disk_free_bytes(),
+            checkpoint_age_seconds=round(now - checkpoints.at, 1),
+            checkpoints_failed=checkpoints.failed,
+            journal_bytes=engine.loop.journal.untrimmed_bytes,
+            disk_free_bytes=disk_free_bytes(engine),
             tables=tuple(self._table(view.named(name)) for name in list(tables) or sorted(view.names)),
         )
 
@@ -225,7 +234,7 @@ class StatusVerbs:
             bytes_per_key=round(index.size.key_bytes, 1),
             grown_keys=index.size.keys - index.size_at_start.keys,
             grown_bytes=index.size.nbytes - index.size_at_start.nbytes,
-            file_bytes=self._engine.index_bytes(),
+            file_bytes=index_bytes(self._engine),
         )
 
     def _table(self, state: TableState) -> ServedTable:

@@ -11,9 +11,11 @@ import pyarrow as pa
 from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
+from lakestore_server.duties.integrity import Integrity
 from lakestore_server.index.collisions import KeyQuery
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
+from lakestore_server.read import live_offsets
 from lakestore_server.read import rows as reads
 from lakestore_server.read.positions import token_text
 from lakestore_server.state.state import TableState, View
@@ -25,15 +27,15 @@ _MASK = (1 << 64) - 1
 class AuditVerbs:
     """The verb `audit`. Thread-safe."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, integrity: Integrity) -> None:
+        self._engine, self._integrity = engine, integrity
 
     def audit(self, request: pb.AuditRequest) -> pb.AuditAnswer:
         """The fold of the log beside the index, at one cut; when asked, every stored byte is read before."""
         view = self._engine.view
         answer = pb.AuditAnswer(token=token_text(self._engine, view.lsn))
         if request.deep:
-            deep(self._engine, view.named(request.table), answer)
+            deep(self._engine, self._integrity, view.named(request.table), answer)
         if answer.damage:
             return answer
         answer.buckets.extend(bucket_audits(self._engine, view, request.table))
@@ -68,9 +70,9 @@ def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAu
         )
 
 
-def deep(engine: Engine, state: TableState, answer: pb.AuditAnswer) -> None:
+def deep(engine: Engine, integrity: Integrity, state: TableState, answer: pb.AuditAnswer) -> None:
     """Every stored byte of a table, and of the files that all tables share, against its checksum."""
-    parts = (engine.integrity.shared(_no_pause), engine.integrity.table(state, _no_pause))
+    parts = (integrity.shared(_no_pause), integrity.table(state, _no_pause))
     for part in parts:
         answer.damage.extend(part.damage)
         answer.bytes_checked += part.bytes_checked
@@ -88,7 +90,7 @@ def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows)
     named = state.versions.numbered(rows.schema_id).primary_key
     columns: list[pa.Array] = [rows.batch.column(name) for name in named]
     asked = KeyQuery(encoded(columns, table_prefix(table.number)), lambda: columns)
-    later, offsets = engine.lookup(table.name, lambda _: asked)
+    later, offsets = live_offsets.of_keys(engine, table.name, lambda _: asked)
     log = later.by_uuid(table.uuid).logs[bucket]
     audited = state.logs[bucket].head
     superseded = reads.dead_of(log, audited if audited >= log.base.end else 0, log.head)

@@ -22,7 +22,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
-from lakestore_server.read import lookup_at
+from lakestore_server.read import live_offsets, lookup_at
 from lakestore_server.read import rows as reads
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading, Page
 from lakestore_server.read.lookup_rows import AnswerShape, Located
@@ -103,7 +103,7 @@ class Lookups:
             columns = asking.keys(state).columns
             return KeyQuery(encoded(columns, table_prefix(state.table.number), limits.key_bytes), lambda: columns)
 
-        view, offsets = self._engine.lookup(asking.request.table, encode)
+        view, offsets = live_offsets.of_keys(self._engine, asking.request.table, encode)
         state = view.named(asking.request.table)
         wanted = asking.keys(state)
         if cut is not None:
@@ -138,7 +138,7 @@ class Lookups:
             asked.append(Leading.of(state, wanted.columns, wanted.buckets(state.table), request.after, prefixes))
             return asked[-1].bounds
 
-        view, ranges = self._engine.lookup_ranges(request.table, bounds, keys_most)
+        view, ranges = live_offsets.of_ranges(self._engine, request.table, bounds, keys_most)
         state = view.named(request.table)
         if cut is not None:
             check_created(state, cut)

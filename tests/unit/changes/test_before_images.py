@@ -54,13 +54,13 @@ class History:
                 self.changes.append((*image, ("+I" if before is None else "+U", key, step)))
                 self.live[key] = step
             if step % checkpoint_every == checkpoint_every - 1:
-                kept.server.engine.checkpoint()
+                kept.server.upkeep.checkpoint()
         assert kept.state(NAME).logs[0].head == steps, "a commit is an offset"
 
     def start_at(self, step: int) -> None:
         """The log begins with this commit, and what may go has gone."""
         move_log_start(self.kept.server.engine, NAME, self.first_lsn + step - 1)
-        compact(self.kept.server.engine)
+        compact(self.kept.server)
 
     def seen(self, start: str) -> list[Change]:
         """With before-images."""
@@ -122,11 +122,11 @@ def test_the_row_before_lies_at_just_below_or_just_above_the_log_start(kept: Kep
     for step in range(40):
         table.upsert([{"k": 7 if step == place else step % 3, "v": step}])
         if step in (start - 1, start):
-            kept.server.engine.checkpoint()
+            kept.server.upkeep.checkpoint()
     table.upsert([{"k": 7, "v": 99}])
     table.delete([{"k": 7}])
     move_log_start(kept.server.engine, NAME, first_lsn + start - 1)
-    compact(kept.server.engine)
+    compact(kept.server)
     kept.restart() if trouble == "restart" else rebuild(kept)
     log = kept.state(NAME).logs[0]
     assert (log.base.end, log.base.live_rows) == (start, 3 + (victim < 0))

@@ -85,7 +85,7 @@ def test_a_stream_sleeps_through_commits_to_other_tables(kept: Kept, monkeypatch
     kept.append(NAME, 2)
     assert arrived.wait(10)
     assert len(got) == 2
-    kept.server.engine.close()
+    kept.server.close()
     reader.join(10)
     assert not reader.is_alive(), "a server that ends ends its streams"
 

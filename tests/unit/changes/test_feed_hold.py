@@ -44,7 +44,7 @@ def write(kept: Kept, *values: int) -> None:
 def old(kept: Kept) -> int:
     """Everything becomes as old as retention asks for and is in the lake; how many offsets the log then lacks."""
     kept.tier(NAME)
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.clock.advance(2 * DAY)
     kept.run()
     return sum(kept.state(NAME).starts())
@@ -93,7 +93,7 @@ def test_a_broken_stream_goes_on_at_its_token_within_the_grace(kept: Kept) -> No
     stream.close()
     write(kept, 30)
     kept.tier(NAME)
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.clock.advance(snapshot_lease.GRACE_SECONDS - 2)
     kept.run()
     assert leases(kept).count > 0
@@ -153,7 +153,7 @@ def test_a_snapshot_beside_writes_checkpoints_and_retention_is_the_table_at_its_
     actions: list[Callable[[], object]] = [
         lambda: table.upsert([{"id": i, "n": 100, "s": "y"} for i in range(0, 60, 3)]),
         lambda: table.delete([{"id": i} for i in range(0, 60, 7)]),
-        kept.server.engine.checkpoint,
+        kept.server.upkeep.checkpoint,
         lambda: old(kept),
     ]
     for i in itertools.count():
@@ -182,7 +182,7 @@ def test_a_snapshot_that_is_read_slowly_takes_a_piece_of_memory(tmp_path: Path) 
     table = kept.lake.create_table(NAME, KEYED, primary_key=["id"], buckets=1)
     for at in range(0, 40_000, 10_000):
         table.upsert([{"id": i, "n": i, "s": f"{i:0300}"} for i in range(at, at + 10_000)])
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     rows, most, before = 0, 0, pa.total_allocated_bytes()
     for batch in table.changes("snapshot", until="now"):
         rows += len(batch)

@@ -104,7 +104,7 @@ def test_none_is_missing_and_none_comes_twice_while_the_table_goes_on(kept: Kept
             kept.append(NAME, last, last + 1, last + 2)
             last += 3
             tierer.flush(NAME)
-            kept.server.engine.checkpoint()
+            kept.server.upkeep.checkpoint()
             kept.run()
             starts.append(sum(kept.state(NAME).starts()))
         found += values([next(stream)])

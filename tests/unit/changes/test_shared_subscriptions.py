@@ -331,7 +331,7 @@ def test_the_log_stays_until_every_bucket_is_acknowledged(kept: Kept) -> None:
     for batch in a.poll():
         a.ack(batch)
     waiting = b.poll()
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.tier(NAME)
     kept.clock.advance(2 * DAY)
     kept.run()
@@ -352,7 +352,7 @@ def test_a_snapshot_holds_the_log_at_its_cut(kept: Kept) -> None:
     write(kept, range(8, 12))
     for batch in a.poll()[:3]:
         a.ack(batch)
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.tier(NAME)
     kept.clock.advance(2 * DAY)
     kept.run()

@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,12 +17,12 @@ from lakestore.limits import Limits
 from lakestore.model import table as schema
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.checkpoint import segment_runs
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.read import rows as reads
 from lakestore_server.state.bucket_log import MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
+from tests.support.inside import server_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -32,13 +31,6 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 def _lake() -> Iterator[ls.Lake]:
     with tempfile.TemporaryDirectory() as folder, ls.open(folder) as lake:
         yield lake
-
-
-def engine_of(lake: ls.Lake) -> Engine:
-    """The engine behind an in-process lake."""
-    plan: Any = lake.transport.plan
-    engine: Engine = plan.__self__._engine
-    return engine
 
 
 @pytest.mark.parametrize(
@@ -120,10 +112,10 @@ def test_a_failed_checkpoint_is_made_again_at_the_same_lsn_and_leaves_no_files(t
         lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
         disk.broken = True
         with pytest.raises(Exhausted, match="No space"):
-            engine_of(lake).checkpoint()
+            server_of(lake).upkeep.checkpoint()
         assert not list((tmp_path / "data" / "segments").rglob("*.seg"))
         disk.broken = False
-        engine_of(lake).checkpoint()
+        server_of(lake).upkeep.checkpoint()
         assert list((tmp_path / "data" / "segments").rglob("*.seg"))
 
 
@@ -142,7 +134,7 @@ def test_the_checkpoint_thread_tries_again_by_itself(tmp_path: Path, monkeypatch
     disk = NoRename()
     with ls.open(tmp_path / "data", disk=disk) as lake:
         lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
-        checkpointer = engine_of(lake)._checkpointer
+        checkpointer = server_of(lake).upkeep.checkpointer
         run_once = checkpointer.run_once
         runs: list[int] = []
 

@@ -53,7 +53,7 @@ def test_a_small_request_that_would_merge_with_too_much_is_refused(kept: Kept) -
 
 def test_requests_that_together_would_merge_with_too_much_go_into_several_commits(kept: Kept) -> None:
     engine, wait = kept.server.engine, threading.Event()
-    holding = threading.Thread(target=engine._on_loop, args=(wait.wait,))
+    holding = threading.Thread(target=engine.loop.run, args=(wait.wait,))
     holding.start()
     requests = [upsert(kept, at, 3) for at in range(0, ROWS, 3)] + [upsert(kept, 0, ROWS)]
     for request in requests:

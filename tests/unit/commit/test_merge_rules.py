@@ -16,7 +16,8 @@ from lakestore.errors import Invalid
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays.equal_rows import equal
 from lakestore_server.commit import request as prepare
-from tests.support.merge_cases import engine_of, grouped
+from tests.support.inside import engine_of, server_of
+from tests.support.merge_cases import grouped
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int8()), ("word", pa.string())])
@@ -107,10 +108,10 @@ def test_a_version_is_remembered_over_restarts_checkpoints_and_the_loss_of_the_i
         table.upsert([{"id": key, "v": 2}])
         table.delete([{"id": key, "v": 4}])
         assert late(lake, 3) == "ignored"
-        engine_of(lake).close(checkpoint=False)
+        server_of(lake).close(checkpoint=False)
     with ls.open(tmp_path) as lake:
         assert late(lake, 3) == "ignored", "after a replay of the journal"
-        engine_of(lake).checkpoint()
+        server_of(lake).upkeep.checkpoint()
         assert late(lake, 3) == "ignored", "after a checkpoint"
         table = lake.table("d.t")
         assert table.insert_if_absent([{"id": key, "v": 3}]).num_rows == 0

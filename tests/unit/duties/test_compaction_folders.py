@@ -36,7 +36,7 @@ def test_a_folder_of_an_earlier_release_is_compacted(tmp_path: Path) -> None:
     orders.upsert(orders.scan().to_arrow())
     before = orders.scan().to_arrow().sort_by("id")
     move_log_start(engine, "shop.orders")
-    compact(engine)
+    compact(kept.server)
     state = kept.state("shop.orders")
     assert sum(chunk.rows for log in state.logs for chunk in log.chunks) < 2 * said["rows"]
     assert orders.scan().to_arrow().sort_by("id") == before
@@ -54,7 +54,7 @@ def test_a_backup_of_sparse_segments_is_restored_and_shown(tmp_path: Path) -> No
     for i in range(4):
         table.upsert([{"k": k, "v": i} for k in range(50)])
     move_log_start(kept.server.engine, "t.keyed")
-    compact(kept.server.engine)
+    compact(kept.server)
     table.upsert([{"k": 3, "v": 9}])
     expected = table.scan().to_arrow().sort_by("k")
     kept.lake.transport.backup(pb.BackupRequest(folder=str(tmp_path / "backup")))

@@ -66,7 +66,7 @@ def old_and_new(kept: Kept) -> tuple[str, str]:
     first = upsert(kept, {1: 10, 2: 20, 3: 30, 4: 40})
     upsert(kept, {1: 11})
     last = delete(kept, 4)
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.clock.advance(2 * DAY)
     upsert(kept, {2: 21})
     delete(kept, 3)
@@ -118,7 +118,7 @@ def test_nothing_is_held_by_what_lies_below_the_log_start(kept: Kept) -> None:
     """`bytes` counts the log, not the base; a second round moves nothing."""
     create(kept, retention={"bytes": "1B"})
     old_and_new(kept)
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.tier(NAME)
     kept.run()
     state = kept.state(NAME)

@@ -40,7 +40,7 @@ def old_and_new(kept: Kept) -> tuple[str, str]:
     """Two commits that are two days old, in a segment, and two of now; the tokens of the first and the third."""
     first = kept.append(NAME, 0, 1)
     kept.append(NAME, 2)
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.clock.advance(2 * DAY)
     kept.run()
     third = kept.append(NAME, 3)
@@ -99,7 +99,7 @@ def test_old_rows_in_the_lake_leave_the_log_and_their_files_at_the_next_checkpoi
     assert kept.values(NAME, third) == [4]
     with pytest.raises(PositionExpired, match="LSN 3 "):
         kept.values(NAME, first)
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     assert not any(file.exists() for file in files)
 
 
@@ -154,7 +154,7 @@ def test_idle_bucket_neither_stalls_nor_overstates(kept: Kept) -> None:
     for _ in range(4):
         kept.clock.advance(DAY)
         table.append([{"k": busy, "v": 1}])
-        kept.server.engine.checkpoint()
+        kept.server.upkeep.checkpoint()
         kept.tier(NAME)
         kept.run()
     state = kept.state(NAME)
@@ -175,7 +175,7 @@ def test_a_slow_table_is_cut_into_segments_that_can_go(kept: Kept) -> None:
     for i in range(60):
         kept.append(NAME, i)
         kept.clock.advance(DAY / 24)
-        kept.server.engine.checkpoint()
+        kept.server.upkeep.checkpoint()
         kept.tier(NAME)
         kept.run()
     assert 23 <= len(kept.values(NAME)) <= 27
@@ -260,7 +260,7 @@ def test_a_refused_frame_moves_nothing(kept: Kept, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(kept.server.engine._journal._file, "write", full)
+        broken.setattr(kept.server.engine.loop.journal._file, "write", full)
         with pytest.raises(Exception, match="free space"):
             kept.run()
     assert kept.values(NAME, first) == [2, 3, 4]
@@ -282,7 +282,7 @@ def test_an_expiry_that_is_refused_leaves_its_snapshots_readable(kept: Kept, mon
         raise OSError(28, "no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(kept.server.engine._journal._file, "write", full)
+        broken.setattr(kept.server.engine.loop.journal._file, "write", full)
         with pytest.raises(Exhausted, match="free space"):
             kept.server.catalog.ledger.commit(CatalogChange((expiry,)))
     asked = pb.PlanRequest(tables=[NAME], at=first)

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.lake import Lake
 from lakestore.errors import Corrupt
-from lakestore_server.commit.engine import Engine
-from lakestore_server.duties.checkpoint import SEGMENTS, segment_runs
+from lakestore_server.duties.checkpoint import segment_runs
 from lakestore_server.files import checkpoint, journal
+from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.host.clock import RealClock
 from lakestore_server.host.disk import RealDisk, RealFile
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+from tests.support.inside import engine_of, server_of
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -36,13 +36,6 @@ class FailingDisk(RealDisk):
         return super().create(path)
 
 
-def engine_of(lake: Lake) -> Engine:
-    """The engine behind an in-process lake."""
-    plan: Any = lake.transport.plan
-    engine: Engine = plan.__self__._engine
-    return engine
-
-
 def names(table: ls.Table) -> dict[int, str]:
     """Key to name, by look-up."""
     found = table.lookup(pa.table({"id": range(100)}))
@@ -56,10 +49,10 @@ def test_what_a_failed_checkpoint_froze_is_merged_by_the_next(tmp_path: Path) ->
         table.upsert([{"id": i, "name": "first"} for i in range(50)])
         disk.broken = True
         with pytest.raises(OSError, match="No space"):
-            engine_of(lake).checkpoint()
+            server_of(lake).upkeep.checkpoint()
         disk.broken = False
         table.upsert([{"id": i, "name": "second"} for i in range(25, 75)])
-        engine_of(lake).checkpoint()
+        server_of(lake).upkeep.checkpoint()
         expected = {i: "first" for i in range(25)} | {i: "second" for i in range(25, 75)}
         assert names(table) == expected
     with ls.open(tmp_path / "data") as lake:
@@ -100,7 +93,7 @@ def test_many_quiet_tables_keep_no_journal_and_few_files(tmp_path: Path) -> None
         for _ in range(6):
             for table in tables:
                 table.append([{"id": 1, "name": "x"}])
-            engine_of(lake).checkpoint()
+            server_of(lake).upkeep.checkpoint()
         journals = list((tmp_path / "data").glob("journal-*"))
         assert sum(path.stat().st_size for path in journals) == journal.FILE_HEADER_BYTES, "one file without frames"
         files = list((tmp_path / "data" / SEGMENTS).glob("*/*.seg"))

@@ -115,7 +115,7 @@ def test_reads_do_without_a_lake_that_is_ahead(folder: Path) -> None:
 def test_retention_drops_nothing_whose_copy_in_the_lake_may_be_gone(folder: Path) -> None:
     with serving(folder, "restored") as world:
         world.lake.table("a.log").alter(retention={"bytes": 1})
-        world.server.engine.checkpoint()
+        world.server.upkeep.checkpoint()
         world.server.retention.run_once()
         assert world.server.engine.view.named("a.log").starts() == (0,)
         decision = world.server.retention.decision(world.uuid)

@@ -52,7 +52,7 @@ def a_day(kept: Kept, day: int) -> None:
     kept.append(LOG, *range(day * A_DAY, (day + 1) * A_DAY))
     kept.lake.table(KEYED).upsert([{"id": i, "n": day} for i in range(KEYS)])
     kept.lake.table(KEYED).delete([{"id": day}])
-    kept.server.engine.checkpoint()
+    kept.server.upkeep.checkpoint()
     kept.clock.advance(DAY)
     kept.run()
 
@@ -92,7 +92,7 @@ def test_the_tierer_down_for_longer_than_retention(kept: Kept, tmp_path: Path, t
     kept.tier(KEYED)
     LogTierer(kept.server, kept.lake.transport).flush(LOG)
     kept.run()
-    compact(kept.server.engine)
+    compact(kept.server)
     for name in (LOG, KEYED):
         assert kept.state(name).starts() == tuple(log.head for log in kept.state(name).logs)
         kept.run()

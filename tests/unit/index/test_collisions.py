@@ -11,8 +11,9 @@ import pytest
 import lakestore as ls
 from lakestore.rows import keys
 from lakestore.union.verify import verify
+from tests.support.inside import engine_of, server_of
 from tests.support.seeds import seeded
-from tests.unit.index.test_index_faults import engine_of, lose, ready
+from tests.unit.index.test_index_faults import lose, ready
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 LONG = "x" * 60_000
@@ -61,9 +62,9 @@ def test_hash_collision_forced(tmp_path: Path, seed: int) -> None:
         step(chance, lake.table("a.b"), model, number)
         event = chance.random()
         if event < 0.15:
-            engine_of(lake).checkpoint()
+            server_of(lake).upkeep.checkpoint()
         elif event < 0.4:
-            engine_of(lake).close(checkpoint=event < 0.2)
+            server_of(lake).close(checkpoint=event < 0.2)
             lake.close()
             if event > 0.3:
                 lose(tmp_path)
@@ -91,15 +92,15 @@ def test_a_rebuild_may_give_other_slots_than_the_journal_behind_the_checkpoint_s
     with ls.open(tmp_path) as lake:
         table = lake.create_table("a.b", SCHEMA, primary_key=["k"], buckets=1)
         table.upsert([{"k": first, "n": 1}, {"k": second, "n": 2}])
-        engine_of(lake).checkpoint()
+        server_of(lake).upkeep.checkpoint()
         table.delete([{"k": first}])
-        engine_of(lake).close(checkpoint=False)
+        server_of(lake).close(checkpoint=False)
     lose(tmp_path)
     for _ in range(2):
         with ls.open(tmp_path) as lake:
             ready(lake)
             assert pairs(lake.table("a.b"), [first, second]) == [2]
-            engine_of(lake).close(checkpoint=False)
+            server_of(lake).close(checkpoint=False)
 
 
 def test_a_delete_of_an_absent_key_leaves_no_gap_before_a_key_of_its_hash(tmp_path: Path) -> None:
@@ -114,6 +115,6 @@ def test_a_delete_of_an_absent_key_leaves_no_gap_before_a_key_of_its_hash(tmp_pa
         with lake.commit() as commit:
             commit.upsert("a.b", [{"k": first, "n": 1}, {"k": second, "n": 2}])
         assert pairs(table, [first, second, third]) == [1, 2, 3]
-        engine_of(lake).checkpoint()
-        assert engine_of(lake).scrubber.run_once() == [], "the scrub adds up the entries of hashed keys"
+        server_of(lake).upkeep.checkpoint()
+        assert server_of(lake).upkeep.scrubber.run_once() == [], "the scrub adds up the entries of hashed keys"
         assert engine_of(lake).index.ready

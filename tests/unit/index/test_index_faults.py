@@ -17,24 +17,17 @@ import lakestore as ls
 from lakestore.client.writer import change
 from lakestore.errors import Corrupt, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.engine import Engine
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import ByteKeys
 from lakestore_server.index.pipe import Op
 from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
+from tests.support.inside import engine_of, server_of
 from tests.support.seeds import seeded
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 KEYS = 3_000
-
-
-def engine_of(lake: ls.Lake) -> Engine:
-    """The engine behind an in-process lake."""
-    plan: Any = lake.transport.plan
-    engine: Engine = plan.__self__._engine
-    return engine
 
 
 def filled(folder: Path) -> None:
@@ -101,7 +94,7 @@ def test_log_tables_and_scans_are_served_while_a_lost_index_is_rebuilt(tmp_path:
                 refused()
             assert error.value.applied == "no"
         append(lake, 1)
-        engine.checkpoint()
+        server_of(lake).upkeep.checkpoint()
         append(lake, 2)
         assert lake.table("a.log").scan().count() == 2
         assert table.scan().count() == KEYS
@@ -123,7 +116,7 @@ def test_a_start_in_the_middle_of_a_rebuild_begins_it_anew(tmp_path: Path, held:
     until(lambda: engine_of(lake).index.progress, "the rebuild")
     closing = threading.Thread(target=lake.close)
     closing.start()
-    until(lambda: engine_of(lake)._rebuilder._duty.is_closing, "closing")
+    until(lambda: server_of(lake).upkeep._rebuilder._duty.is_closing, "closing")
     held.set()
     closing.join(30)
     with ls.open(tmp_path) as lake:
@@ -180,13 +173,13 @@ def test_an_index_process_that_is_killed_is_started_again(tmp_path: Path) -> Non
         os.kill(index._lmdb.finder.pid, signal.SIGKILL)
         assert len(found(table)) == KEYS
         table.upsert([{"id": 4, "name": "y"}])
-        engine_of(lake).checkpoint()
+        server_of(lake).upkeep.checkpoint()
         assert index._lmdb.merger.pid
         os.kill(index._lmdb.merger.pid, signal.SIGKILL)
         table.upsert([{"id": 5, "name": "y"}])
         with pytest.raises(Unavailable, match="started again"):
-            engine_of(lake).checkpoint()
-        engine_of(lake).checkpoint()
+            server_of(lake).upkeep.checkpoint()
+        server_of(lake).upkeep.checkpoint()
         assert found(table)[5] == "y"
     assert not list(tmp_path.glob("index-damaged-*")), "nothing was damaged"
 

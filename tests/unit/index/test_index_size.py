@@ -10,7 +10,8 @@ import pyarrow as pa
 
 import lakestore as ls
 from lakestore.v1 import lakestore_pb2 as pb
-from tests.unit.index.test_index_faults import engine_of, lose, ready
+from tests.support.inside import server_of
+from tests.unit.index.test_index_faults import lose, ready
 
 SCHEMA = pa.schema([("id", pa.int64())])
 KEYS = 20_000
@@ -28,7 +29,7 @@ def test_status_tells_the_size_of_the_index_and_its_growth_since_the_start(tmp_p
         table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
         table.upsert(pa.table({"id": range(KEYS)}))
         assert said(lake)["keys"] == 0, "as of the last checkpoint"
-        engine_of(lake).checkpoint()
+        server_of(lake).upkeep.checkpoint()
         size = said(lake)
         assert size["keys"] == size["grown_keys"] == KEYS
         assert size["file_bytes"] >= size["bytes"] == size["grown_bytes"] > KEYS * 24
@@ -37,7 +38,7 @@ def test_status_tells_the_size_of_the_index_and_its_growth_since_the_start(tmp_p
     with ls.open(tmp_path) as lake:
         assert said(lake)["keys"] == KEYS
         lake.table("a.b").delete(pa.table({"id": range(100)}))
-        engine_of(lake).checkpoint()
+        server_of(lake).upkeep.checkpoint()
         assert said(lake)["grown_keys"] == -100
     lose(tmp_path)
     with ls.open(tmp_path) as lake:

@@ -19,7 +19,7 @@ from lakestore.errors import Invalid
 from lakestore.model import types
 from lakestore.union.verify import verify
 from tests.support.all_types import SCALARS, SCHEMA, rows
-from tests.unit.index.test_index_faults import engine_of
+from tests.support.inside import server_of
 
 QUICK = settings(max_examples=5, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 IDS = list(range(6))
@@ -46,7 +46,7 @@ def test_rows_come_back_on_every_path(tmp_path: Path) -> None:
             log.append(made)
             written.extend(made.to_pylist())
             if checkpoint:
-                engine_of(lake).checkpoint()
+                server_of(lake).upkeep.checkpoint()
             assert by_id(keyed.scan().to_arrow()) == made.to_pylist()
             assert by_id(keyed.lookup([{"id": i} for i in IDS])) == made.to_pylist()
             changes = _changes(keyed, *tokens[-2:])

@@ -18,10 +18,10 @@ from lakestore.errors import Exhausted, Invalid
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model import settings
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.engine import Engine
 from lakestore_server.host.permits import Permits
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+from tests.support.inside import engine_of, server_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 KEYED = pa.schema([("id", pa.string()), ("v", pa.int64())])
@@ -43,12 +43,6 @@ def served(folder: Path, limits: Limits) -> Iterator[ls.Lake]:
             yield lake
     finally:
         server.close()
-
-
-def engine_of(lake: ls.Lake) -> Engine:
-    commit: Any = lake.transport.commit
-    engine: Engine = commit.__self__._engine
-    return engine
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:
@@ -132,7 +126,7 @@ def test_a_long_key_is_refused_and_one_kept_under_wider_limits_still_opens(tmp_p
         table.upsert([{"id": "k" * 2_000, "v": 1}])
         with pytest.raises(Invalid, match="2001 bytes is longer than 2000"):
             table.upsert([{"id": "k" * 2_001, "v": 1}])
-        engine_of(lake).close(checkpoint=False)
+        server_of(lake).close(checkpoint=False)
     with lake_with(tmp_path, Limits(key_bytes=8)) as lake:
         assert lake.table("a.b").scan().count() == 1
         with pytest.raises(Invalid, match="longer than 8"):
@@ -189,20 +183,20 @@ def test_a_full_queue_is_exhausted_at_once_with_a_hint(
         table = lake.create_table("a.b", SCHEMA)
         engine = engine_of(lake)
         begun, go_on = threading.Event(), threading.Event()
-        append = engine._append
+        append = engine.loop._append
 
         def slow(frame: Any) -> None:
             begun.set()
             assert go_on.wait(30)
             append(frame)
 
-        monkeypatch.setattr(engine, "_append", slow)
+        monkeypatch.setattr(engine.loop, "_append", slow)
         first = threading.Thread(target=table.append, args=(rows(1),))
         first.start()
         assert begun.wait(30)
         second = threading.Thread(target=table.append, args=(rows(2),))
         second.start()
-        while not len(engine._queue):
+        while not len(engine.loop.queue):
             begun.wait(0.001)
         with pytest.raises(Exhausted, match="queue is full") as refused:
             engine.await_room()
@@ -259,14 +253,14 @@ def test_commits_wait_for_a_checkpoint_when_the_journal_is_long(
     limits = Limits(journal_bytes=2048, journal_checkpoint_bytes=1024, queue_wait_ms=0)
     with lake_with(tmp_path, limits) as lake:
         engine = engine_of(lake)
-        monkeypatch.setattr(engine._checkpointer, "wake", lambda: None)
+        engine.loop.on_checkpoint_due(lambda: None)
         table = lake.create_table("a.b", SCHEMA)
-        while engine._journal.untrimmed_bytes < 2048:
+        while engine.loop.journal.untrimmed_bytes < 2048:
             table.append(rows(1))
         with pytest.raises(Exhausted, match="queue is full") as refused:
             engine.await_room()
         assert refused.value.retry_after == 1.0
-        engine.checkpoint()
+        server_of(lake).upkeep.checkpoint()
         table.append(rows(1))
 
 
@@ -276,7 +270,7 @@ def test_merged_keys_are_kept_in_memory_up_to_a_number(tmp_path: Path) -> None:
             table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
             table.upsert(rows(1, 2, 3))
             engine = engine_of(lake)
-            engine.checkpoint()
+            server_of(lake).upkeep.checkpoint()
             assert len(engine.index._older) == kept
             assert table.lookup([{"id": 2}]).num_rows == 1
 
@@ -307,10 +301,9 @@ def test_dead_sets_are_remembered_up_to_a_number(tmp_path: Path) -> None:
 def test_segments_are_merged_up_to_a_number_of_rows(tmp_path: Path) -> None:
     with lake_with(tmp_path, Limits(segment_rows=4)) as lake:
         table = lake.create_table("a.b", SCHEMA, buckets=1)
-        engine = engine_of(lake)
         for _ in range(4):
             table.append(rows(1, 2))
-            engine.checkpoint()
+            server_of(lake).upkeep.checkpoint()
         assert len(list((tmp_path / "data").glob("segments/*/*.seg"))) == 2
         assert table.scan().count() == 8
 
@@ -353,7 +346,7 @@ def test_one_read_too_many_is_told_to_come_again(tmp_path: Path) -> None:
 
 def test_an_idempotency_key_is_forgotten_for_a_newer_one(tmp_path: Path) -> None:
     with lake_with(tmp_path, Limits(idempotency_keys=2)) as lake:
-        state = engine_of(lake)._state
+        state = engine_of(lake).loop.state
         assert state._limits.idempotency_keys == 2
         lake.create_table("a.b", SCHEMA)
         state.idempotency.update(dict.fromkeys(["one", "two", "three"]))

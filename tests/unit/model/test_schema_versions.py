@@ -23,6 +23,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.request import Request, change_of
 from lakestore_server.files.segment import Segment
 from tests.support import golden
+from tests.support.inside import engine_of, server_of
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int16()), ("word", pa.string())])
@@ -38,12 +39,13 @@ class Home:
 
     @property
     def engine(self) -> Engine:
-        plan: Any = self.lake.transport.plan
-        engine: Engine = plan.__self__._engine
-        return engine
+        return engine_of(self.lake)
+
+    def checkpoint(self) -> None:
+        server_of(self.lake).upkeep.checkpoint()
 
     def restart(self, *, checkpoint: bool = True, lose_index: bool = False) -> None:
-        self.engine.close(checkpoint=checkpoint)
+        server_of(self.lake).close(checkpoint=checkpoint)
         self.lake.close()
         if lose_index:
             shutil.rmtree(self.folder / "index")
@@ -62,7 +64,7 @@ def _home() -> Iterator[Home]:
 Later = Callable[[Home], None]
 RESTARTS: list[Later] = [
     lambda home: None,
-    lambda home: home.engine.checkpoint(),
+    lambda home: home.checkpoint(),
     lambda home: home.restart(),
     lambda home: home.restart(checkpoint=False),
     lambda home: home.restart(lose_index=True),
@@ -112,9 +114,9 @@ def test_segments_hold_rows_of_one_version(home: Home) -> None:
         for _ in range(20):
             table.append([{"id": i, "n": i}])
         if i % 2:
-            home.engine.checkpoint()
+            home.checkpoint()
         table.alter(add={f"c{i}": pa.int8()})
-    home.engine.checkpoint()
+    home.checkpoint()
     [log] = home.engine.view.named("a.b").logs
     assert all(isinstance(chunk, Segment) for chunk in log.chunks)
     assert [(chunk.start, chunk.end, chunk.schema_id) for chunk in log.chunks] == [
@@ -236,7 +238,7 @@ def test_a_change_batch_has_rows_of_one_version_and_says_which(home: Home) -> No
     table.delete([{"id": 2}])
     table.alter(drop=["word"])
     table.upsert([{"id": 3}])
-    home.engine.checkpoint()
+    home.checkpoint()
     for start in ("earliest", middle):
         batches = list(table.changes(start, until="now", before_images=True))
         assert [batch.schema_id for batch in batches] == ([0, 1, 2] if start == "earliest" else [1, 2])
@@ -307,7 +309,7 @@ def test_each_read_sees_exactly_one_version(home: Home) -> None:
         writer.alter(drop=drop, add={f"c{i}": pa.int16()}, default={f"c{i}": i})
         writer.upsert([{"id": i, "n": i}])
         if i % 8 == 0:
-            home.engine.checkpoint()
+            home.checkpoint()
     done.set()
     for reader in readers:
         reader.join(30)
@@ -327,7 +329,7 @@ def test_a_column_order_of_its_own_does_not_mix_up_keys(home: Home) -> None:
 def test_verify_agrees_across_versions(home: Home) -> None:
     table = home.lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=2, **V3)
     table.upsert([{"id": i, "n": i, "word": "w"} for i in range(20)])
-    home.engine.checkpoint()
+    home.checkpoint()
     table.alter(rename={"id": "key"}, drop=["word"], add={"c": pa.string()}, default={"c": "x"})
     table.upsert([{"key": i, "n": -i} for i in range(10, 30)])
     table.alter(widen={"n": pa.int64()}, add={"word": pa.binary()})

@@ -20,6 +20,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files import backup_manifest
 from lakestore_server.operate.restore import restore
 from tests.support import waiting
+from tests.support.inside import engine_of, server_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 KEYS = 50
@@ -57,9 +58,7 @@ def take(lake: Lake, folder: Path) -> pb.BackupAnswer:
 
 
 def _is_ready(lake: Lake) -> bool:
-    plan: Any = lake.transport.plan
-    ready: bool = plan.__self__._engine.index.ready
-    return ready
+    return engine_of(lake).index.ready
 
 
 def contents(lake: Lake) -> tuple[dict[int, int], list[int]]:
@@ -111,14 +110,13 @@ def test_later_checkpoints_do_not_take_files_from_a_backup_that_is_being_written
     """The cut is fixed first; whatever is merged and removed after that, its segments keep their bytes."""
     from lakestore_server.operate import backup
 
-    plan: Any = lake.transport.plan
-    engine = plan.__self__._engine
+    engine, upkeep = engine_of(lake), server_of(lake).upkeep
     for n in range(10):
         commit(lake, n)
-    cut = engine.backup_cut()
+    cut = backup.BackupVerbs(engine, upkeep.checkpointer).cut()
     for n in range(10, 40):
         commit(lake, n)
-        engine.checkpoint()
+        upkeep.checkpoint()
     assert not all(segment.path.exists() for segment in cut.segments), "they are merged away"
     backup.write(engine.disk, tmp_path / "backup", cut, engine.timeline)
     restore(tmp_path / "backup", tmp_path / "restored")
@@ -195,8 +193,7 @@ def test_a_backup_of_a_newer_release_says_so(lake: Lake, tmp_path: Path) -> None
 
 def test_a_disk_that_fails_leaves_no_backup_that_restores(lake: Lake, tmp_path: Path) -> None:
     commit(lake, 0)
-    plan: Any = lake.transport.plan
-    disk = plan.__self__._engine.disk
+    disk = engine_of(lake).disk
     real = type(disk).create
 
     def broken(self: Any, path: Path) -> Any:

@@ -56,7 +56,7 @@ def test_every_figure_moves_with_what_it_counts(server: Server, tmp_path: Path) 
     with pytest.raises(NotFound):
         server.service.watched(METHODS["GetTable"])(pb.TableRequest(table="no.such"))
     server.service.watched(METHODS["Plan"])(pb.PlanRequest(tables=["a.b"], lease_seconds=60))
-    server.engine.checkpoint()
+    server.upkeep.checkpoint()
     found = samples(server)
     assert found["lakestore_commits_total",] == 3
     assert found["lakestore_rows_total",] == 20

@@ -17,6 +17,7 @@ import lakestore as ls
 from lakestore.errors import Invalid, PositionExpired
 from lakestore.model.token import LogPosition
 from lakestore_server.read import lookup_at
+from tests.support.inside import engine_of, server_of
 from tests.support.kept import Kept
 from tests.support.log_start import move_log_start
 
@@ -30,11 +31,6 @@ Live = dict[tuple[str, int], int]
 def _lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ls.Lake]:
     with ls.open(tmp_path_factory.mktemp("at") / "data") as lake:
         yield lake
-
-
-def engine_of(lake: ls.Lake) -> Any:
-    verb: Any = lake.transport.lookup
-    return verb.__self__._engine
 
 
 def fresh(lake: ls.Lake, version: int = 2) -> ls.Table:
@@ -67,7 +63,7 @@ def test_every_key_and_prefix_at_every_cut_is_as_the_versions_say(
                 token = table.delete([{"a": a, "b": b} for a, b in keys])
                 live = {key: v for key, v in live.items() if key not in keys}
             else:
-                engine_of(lake).checkpoint()
+                server_of(lake).upkeep.checkpoint()
                 continue
         if kind != "checkpoint":
             history.append((token, live))
@@ -153,7 +149,7 @@ def test_a_cut_below_the_log_start_is_refused_and_one_above_it_is_exact(tmp_path
         first = table.upsert([{"a": "x", "b": b, "v": b} for b in range(5)])
         start = table.upsert([{"a": "x", "b": 0, "v": 100}])
         move_log_start(kept.server.engine, "t.old")
-        kept.server.engine.checkpoint()
+        kept.server.upkeep.checkpoint()
         table.delete([{"a": "x", "b": 1}])
         table.upsert([{"a": "x", "b": 2, "v": 200}])
         keys = [{"a": "x", "b": b} for b in range(6)]

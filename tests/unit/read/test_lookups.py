@@ -18,6 +18,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.read import lookup as server_lookups
 from lakestore_server.read import rows as reads
+from tests.support.inside import engine_of, server_of
 
 ORDERS = pa.schema([("customer", pa.string()), ("id", pa.int32()), ("v", pa.string())])
 
@@ -37,15 +38,10 @@ def order(customer: str, number: int, value: str = "x") -> dict[str, Any]:
     return {"customer": customer, "id": number, "v": value}
 
 
-def engine_of(lake: ls.Lake) -> Any:
-    verb: Any = lake.transport.lookup
-    return verb.__self__._engine
-
-
 def settle(lake: ls.Lake, how: str) -> None:
     """Where keys lie: in the overlay, in LMDB and a cached overlay, or in LMDB alone."""
     if how != "overlay":
-        engine_of(lake).checkpoint()
+        server_of(lake).upkeep.checkpoint()
     if how == "lmdb":
         engine_of(lake).index._older = ()
 
@@ -186,7 +182,7 @@ def test_new_keys_are_seen_in_order_while_the_overlay_changes_hands(lake: ls.Lak
     for i in range(60):
         orders.upsert([order("a", i), order("b", -i)])
         if i % 10 == 3:
-            engine_of(lake).checkpoint()
+            server_of(lake).upkeep.checkpoint()
         assert orders.lookup([{"customer": "a"}]).column("id").to_pylist() == list(range(i + 1))
         assert orders.lookup([{"customer": "b"}]).column("id").to_pylist() == list(range(-i, 1))
 

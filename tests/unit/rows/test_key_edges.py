@@ -17,8 +17,9 @@ from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.files import segment
 from lakestore_server.files.segment import Segment
 from tests.support.folding import Fold
+from tests.support.inside import engine_of, server_of
 from tests.support.log_start import compact, move_log_start
-from tests.support.merge_cases import COUNTS, engine_of
+from tests.support.merge_cases import COUNTS
 from tests.support.seeds import seeded
 from tests.unit.index.test_index_faults import lose, ready
 
@@ -69,7 +70,7 @@ def test_delete_then_reinsert_same_key_same_commit(lake: ls.Lake, engine: str, s
     table = create(lake, engine)
     before = table.upsert([{"id": 1, "v": 5, "n": 10}, {"id": 2, "v": 5, "n": 10}])
     if stored == "segment":
-        engine_of(lake).checkpoint()
+        server_of(lake).upkeep.checkpoint()
     with lake.commit() as commit:
         commit.delete(table.name, [{"id": 1}, {"id": 3}])
         commit.upsert(table.name, [{"id": 1, "v": 5, "n": 1}, {"id": 3, "v": 1, "n": 3}])
@@ -111,7 +112,7 @@ def test_duplicates_inside_a_batch(lake: ls.Lake, engine: str) -> None:
     table.upsert(batch)
     assert counted(table.last_result) == first
     assert agree(lake, table) == rows
-    engine_of(lake).checkpoint()
+    server_of(lake).upkeep.checkpoint()
     table.upsert(batch)
     assert counted(table.last_result) == second
     again = {1: (4, 16), 2: (1, 22)} if engine == "aggregate" else rows
@@ -147,7 +148,7 @@ def test_key_order_edge_cases(tmp_path: Path, how: str) -> None:
         gone = [row for row in rows if row["v"] % 5 == 2]
         table.delete([{"name": row["name"], "id": row["id"]} for row in gone])
         if how == "lmdb":
-            engine_of(lake).checkpoint()
+            server_of(lake).upkeep.checkpoint()
     if how == "rebuilt":
         lose(tmp_path)
     with ls.open(tmp_path) as lake:
@@ -187,7 +188,7 @@ def test_very_long_keys(tmp_path: Path, end: str) -> None:
         tokens.append((token, dict(live)))
         if step % 2:
             move_log_start(engine_of(lake), "e.l")
-            compact(engine_of(lake))
+            compact(server_of(lake))
     state = engine_of(lake).view.named("e.l")
     assert any(isinstance(chunk, Segment) and chunk.is_sparse for log in state.logs for chunk in log.chunks)
     lake.close()
@@ -225,7 +226,7 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
         gone = range(step, 40, 7)
         table.delete([{"id": i} for i in gone])
         live = {i: v for i, v in live.items() if i not in gone}
-        engine.checkpoint()
+        server_of(lake).upkeep.checkpoint()
     rewrites, write = 0, segment.write_left
 
     def lost(*arguments: Any) -> int:
@@ -239,7 +240,7 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
     before, rounds = -1, 0
     while before < rewrites:
         before, rounds = rewrites, rounds + 1
-        engine.checkpoint()
+        server_of(lake).upkeep.checkpoint()
         ready(lake)
         found = table.lookup([{"id": i} for i in range(400)]).to_pylist()
         assert {row["id"]: row["v"] for row in found} == live

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lakestore.errors import Invalid, NotFound
-from lakestore_server.duties.checkpoint import SEGMENTS, SUFFIX
 from lakestore_server.files import checkpoint as checkpoint_format
 from lakestore_server.files import journal_file
 from lakestore_server.files.backup_manifest import NAME as MANIFEST
+from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
 from lakestore_server.operate.inspect import checkpoint, index, journal, manifest, segment
 from lakestore_server.operate.inspect.definitions import Definitions
 from lakestore_server.operate.inspect.report import Found

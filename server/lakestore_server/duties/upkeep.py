@@ -1,0 +1,42 @@
+"""The duties over the commit loop, together: checkpoints, the rebuild of the index, checks of every stored byte."""
+
+from __future__ import annotations
+
+import logging
+
+from lakestore.errors import LakestoreError
+from lakestore_server.commit.engine import Engine
+from lakestore_server.duties.checkpoint import Checkpointer
+from lakestore_server.duties.index_rebuild import Rebuilder
+from lakestore_server.duties.integrity import Integrity
+from lakestore_server.duties.scrub import Scrubber
+from lakestore_server.host.clock import Clock
+
+log = logging.getLogger("lakestore.checkpoint")
+
+
+class Upkeep:
+    """Built over a loop that runs, and closed before it."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        loop, disk, limits = engine.loop, engine.disk, engine.limits
+        self._loop = loop
+        self.checkpointer = Checkpointer(engine.folder, disk, loop, limits, clock)
+        self._rebuilder = Rebuilder(loop)
+        self.integrity = Integrity(engine.folder, disk, loop.index, lambda: loop.view, lambda: loop.journal.written)
+        self.scrubber = Scrubber(self.integrity, loop.index, lambda: loop.view, limits.scrub_bytes)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint now and wait for its end."""
+        self.checkpointer.run_once()
+
+    def close(self, *, checkpoint: bool = True) -> None:
+        """Stop all of them, with a last checkpoint if the loop still runs; idempotent."""
+        self.scrubber.close()
+        self._rebuilder.close()
+        self.checkpointer.close()
+        if checkpoint and self._loop.is_running:
+            try:
+                self.checkpoint()
+            except (LakestoreError, OSError) as error:
+                log.error("the last checkpoint failed, the next start reads the journal: %s", error)

@@ -1,0 +1,65 @@
+"""The live offsets of keys and of ranges of keys, at one moment: a view and the index's answer that belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lakestore.errors import Unavailable
+from lakestore_server.commit.engine import Engine
+from lakestore_server.index.collisions import KeyQuery, Probe
+from lakestore_server.index.entry import live, table_prefix
+from lakestore_server.index.overlay import Range
+from lakestore_server.state.state import TableState, View
+
+RETRIES = 20
+
+
+def of_keys(engine: Engine, name: str, encode: Callable[[TableState], KeyQuery]) -> tuple[View, npt.NDArray[np.int64]]:
+    """(view, live offset of each key) at one moment; `Unavailable` if the table changes under every attempt."""
+    index, moved_on = engine.index, _moved_on(name)
+    probe: Probe | None = None
+    for _ in range(RETRIES):
+        state = engine.view.named(name)
+        probe = probe or Probe(encode(state))
+        with index.lock:
+            view = engine.view
+            reading = index.begin(probe.keys)
+        if view.named(name).table.uuid != state.table.uuid:
+            probe = None
+            continue
+        try:
+            found = probe.resolved(view.named(name), index.finish(reading))
+        except Unavailable as error:
+            moved_on = error
+            continue
+        if found is not None:
+            return view, live(found.values)
+        probe = probe.deeper()
+    raise moved_on
+
+
+def of_ranges(
+    engine: Engine, name: str, bounds: Callable[[TableState], Sequence[tuple[bytes, bytes]]], most: int
+) -> tuple[View, list[Range]]:
+    """(view, the first live keys of each [low, high)) at one moment; `Unavailable` as `of_keys`."""
+    index, moved_on = engine.index, _moved_on(name)
+    for _ in range(RETRIES):
+        state = engine.view.named(name)
+        wanted = bounds(state)
+        index.arrange(table_prefix(state.table.number))
+        try:
+            with index.lock:
+                view = engine.view
+                reading = index.begin_ranges(wanted, most)
+            if view.named(name).table.uuid == state.table.uuid:
+                return view, index.finish_ranges(reading)
+        except Unavailable as error:
+            moved_on = error
+    raise moved_on
+
+
+def _moved_on(name: str) -> Unavailable:
+    return Unavailable(f"table {name} keeps changing under the look-up: look up again")
