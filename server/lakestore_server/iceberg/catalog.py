@@ -23,7 +23,7 @@ from lakestore_server.state.catalog_change import DropNamespace, DropPointer, Po
 
 
 class Catalog:
-    """Namespaces and tables."""
+    """Namespaces and tables, ours and others."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Catalog:
         self._contents = Contents(ledger, store, self.warehouse)
         self._commits = Commits(ledger, store, self._contents, now_ms=now_ms, new_uuid=new_uuid, timeline=timeline)
         self.commits = 0
-        """Since the start."""
+        """Commits since the start."""
         self.refusals: Counter[str] = Counter()
         """Commits that were refused, by the error's name."""
 
@@ -75,7 +75,7 @@ class Catalog:
         self._commits.journal(SetNamespace(name, dict(properties)), key=key)
 
     def update_namespace(self, name: str, removals: Sequence[str], updates: Mapping[str, str], key: str = "") -> Json:
-        """Change properties; which were updated, removed and missing."""
+        """Change properties; the names of those that were updated, removed and missing."""
         before = self.namespace(name)
         kept = {prop: value for prop, value in before.items() if prop not in set(removals)}
         if not self._seen(key):
@@ -113,7 +113,7 @@ class Catalog:
         return SetPointer(table.namespace, table.short_name, None, Pointer(stored.location, table.uuid))
 
     def pin(self, table: Table, tag: str, snapshot_id: int | None) -> StoredMetadata:
-        """Set the tag `lakestore-pin-<tag>` of one of our tables, or remove it: foreign expiry skips what it names."""
+        """Set the tag `lakestore-pin-<tag>` of one of our tables, or remove it: foreign expiry skips its snapshot."""
         ref = gate.PIN_PREFIX + tag
         update: Json = {"action": "remove-snapshot-ref", "ref-name": ref}
         if snapshot_id is not None:
@@ -149,7 +149,7 @@ class Catalog:
     def register(
         self, namespace: str, table: str, location: str, *, overwrite: bool = False, key: str = ""
     ) -> StoredMetadata:
-        """Make a table of a metadata file that is in the warehouse already."""
+        """Make a table of a metadata file that lies in the warehouse already."""
         name = Name(namespace, locations.check_name(table))
         if self._seen(key):
             return self.load(name)

@@ -25,7 +25,7 @@ COMMIT_ATTEMPTS_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What a client asks of one table."""
+    """A client's request to one table: requirements on its metadata, and updates."""
 
     name: Name
     requirements: Sequence[Json]
@@ -43,7 +43,7 @@ class _Plan:
 
 
 class Commits:
-    """The way of a change from a request to the ledger. Thread-safe."""
+    """The commits of one catalog, from a request to the ledger. Thread-safe."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Commits:
         return _Plan(stored, step, moves, _obsolete(base, doc))
 
     def _finish(self, plans: Sequence[_Plan], key: str) -> list[StoredMetadata]:
-        """Journal the plans' steps; files of a refused change go, files that it made obsolete go after it."""
+        """Journal the plans' steps; the files of a refused change go, and obsolete files go after the change."""
         steps = [plan.step for plan in plans if plan.step is not None]
         if steps:
             try:
@@ -177,7 +177,7 @@ class Commits:
         )
 
     def _place(self, doc: Json, base: StoredMetadata | None) -> str:
-        """A new metadata file's name, numbered for people; the uuid is what makes it new."""
+        """A new metadata file's name, numbered for people and made new by its uuid."""
         version = 0
         if base is not None:
             number = base.location.rsplit("/", 1)[-1].split("-", 1)[0]
@@ -186,7 +186,7 @@ class Commits:
 
 
 def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known: gate.Knowledge) -> Sequence[Json]:
-    """The updates with what the client leaves to the catalog: the schema that they were made with, and its landing.
+    """The client's updates, with those that it leaves to the catalog: the schema of its rows, and its landing.
 
     So the schema moves in the very commit of the first rows that need it, with the field ids of the definition.
     """
@@ -198,7 +198,7 @@ def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known
 
 
 def _is_applied(base: Json, updates: Sequence[Json]) -> bool:
-    """Whether this commit happened already and only its answer was lost: its snapshots are all here."""
+    """Whether this commit happened already and only its answer was lost: all its snapshots are in the table."""
     try:
         wanted = {update["snapshot"]["snapshot-id"] for update in updates if update["action"] == "add-snapshot"}
     except (KeyError, TypeError) as error:

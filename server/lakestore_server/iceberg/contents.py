@@ -1,4 +1,4 @@
-"""The contents of the catalog as they stand: what a name stands for, its pointer and its metadata.
+"""The contents of the catalog as they stand: names, pointers and current metadata.
 
 Reads only. Every answer is as of the ledger's last durable commit.
 """
@@ -56,7 +56,7 @@ class Contents:
         return self.seen_as(self.current(base, self.pointer(base)), version)
 
     def current(self, name: Name, pointer: Pointer) -> StoredMetadata:
-        """What the pointer names; should that be removed since, what the pointer names by now."""
+        """The pointer's metadata; if the file was removed since, that of the pointer as it is by now."""
         try:
             return self._store.load(pointer.location)
         except NotFound:
@@ -66,7 +66,7 @@ class Contents:
             return self._store.load(now.location)
 
     def resolved(self, name: Name) -> tuple[Name, Table | None]:
-        """The table that a name stands for, and the version if it is one of ours with a version in its name."""
+        """The table of a name, and the version if the table is ours and the name has a version."""
         parted = names.parted(name.table)
         table = self._ledger.own_table(name.namespace, parted[0]) if parted else None
         if parted is None or table is None:
@@ -77,7 +77,7 @@ class Contents:
         return Name(name.namespace, parted[0]), found[0]
 
     def seen_as(self, stored: StoredMetadata, version: Table | None) -> StoredMetadata:
-        """Metadata as if main had that version of the schema already; nothing of it is stored."""
+        """Metadata as if main had that version of the schema already; nothing is stored."""
         if version is None:
             return stored
         updates, now = our_tables.version_updates(version), stored.doc["last-updated-ms"]

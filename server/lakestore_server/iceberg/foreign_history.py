@@ -1,4 +1,4 @@
-"""A lake that is ahead of its log: after a restore the warehouse may hold commits that the backup knows nothing of.
+"""Lakes that are ahead of their log: after a restore the warehouse may hold commits that the backup lacks.
 
 Every metadata file of our tables names the timeline it was written in. A newer file of another timeline than the
 server's is the lake of a history that is gone: to tier on top of the older state would mix the two, and the files
@@ -30,7 +30,7 @@ def find(view: View, store: MetadataStore, timeline: str) -> Mapping[str, str]:
 
 
 def _newer(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, Json] | None:
-    """(location, metadata) of the newest file behind the pointer's that another history wrote and that moved main."""
+    """(location, metadata) of the newest file above the pointer's that another history wrote and that moved main."""
     folder, name = pointer.location.rsplit("/", 1)
     known = _main(store, pointer.location)
     newer = [each for each in store.names(folder) if _number(each) > _number(name)]
@@ -44,7 +44,7 @@ def _newer(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, 
 
 
 def _main(store: MetadataStore, location: str) -> int | None:
-    """Main's snapshot; None also when the metadata itself was removed by what came later."""
+    """Main's snapshot; None also when a later commit removed the metadata itself."""
     try:
         return metadata.main_of(store.load(location).doc)
     except NotFound:

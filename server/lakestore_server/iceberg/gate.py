@@ -1,6 +1,6 @@
-"""What a commit to one of our tables may do. Pure: old and new metadata and what the ledger knows, in; a verdict, out.
+"""The gate: a verdict on a commit to one of our tables, from old and new metadata and the ledger's knowledge. Pure.
 
-The rules look at what changed, not at how the request was put:
+The rules look at the difference of the metadata, not at how the request was put:
 main moves only over our tier commits and over `replace` snapshots that keep the live records, one upon the other;
 snapshots expire unless main, a pin or a lease holds them; other branches and tags, statistics and most properties
 are free; schema, layout and place are changed by `lakestore` commands. A refusal is 403: a retry would not help.
@@ -35,25 +35,25 @@ _FIXED = {
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the ledger knows of the table, read before the verdict."""
+    """The ledger's knowledge of a table, read before the verdict."""
 
     records: Mapping[int, TierRecord]
     """Snapshot id to tier record."""
     epoch: int
-    """Of the current tierer."""
+    """Epoch of the current tierer."""
     pinned: frozenset[int]
     """Snapshots held by leases."""
     live_sums_at: Callable[[tuple[int, ...]], tuple[int, ...] | None]
     """Live sums at a tier point, None unless it is a commit end."""
     live_rows_at: Callable[[tuple[int, ...]], int | None]
-    """As `live_sums_at`, how many rows live there."""
+    """Number of live rows at a tier point, None as for `live_sums_at`."""
     versions: Mapping[int, Table]
     """Schema id to version of the table's definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the ledger must do together with the move of the pointer."""
+    """The changes of tier records that the ledger makes together with the move of the pointer."""
 
     tiers: tuple[TierRecord, ...] = ()
     forget: tuple[int, ...] = ()
@@ -139,6 +139,7 @@ def _climb(table: Table, old: Json, new: Json, current: TierRecord | None, known
     """Tier records of every snapshot on the way from old main to new main, all of them new."""
     path = _landed(old, new)
     had = metadata.snapshot_ids(old)
+    # A snapshot that was there before, on a branch, was judged by the rules of branches, which let rows through.
     if not path or any(snapshot["snapshot-id"] in had for snapshot in path):
         raise Forbidden(
             f"main of {table.name} takes only snapshots made directly upon it; "
@@ -156,6 +157,11 @@ def _climb(table: Table, old: Json, new: Json, current: TierRecord | None, known
 def _record(
     table: Table, new: Json, below: Json | None, snapshot: Json, current: TierRecord | None, known: Knowledge
 ) -> TierRecord:
+    """The tier record of one new snapshot of main, which stands directly upon `below`.
+
+    A tier commit brings its own record, checked against the log. A `replace` keeps the live rows, so it inherits the
+    record of the snapshot below; were it to change rows, the next tier commit would start from a state that no log has.
+    """
     operation = (snapshot.get("summary") or {}).get("operation")
     if _is_tier(snapshot) and operation in _TIER_OPERATIONS:
         return _tier_record(table, snapshot, current, known)
@@ -190,12 +196,14 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
         raise Forbidden(f"the tier commit to {table.name} has no readable {wanted} in its summary") from error
     if epoch != known.epoch:
         raise Fenced(f"the tierer of epoch {epoch} was replaced by epoch {known.epoch}: stop it")
+    # Two tierers, or one that was stopped and goes on, start from the same point: the second finds main moved.
     start, point = _numbers(table, summary, TIER_FROM), _numbers(table, summary, TIER_POINT)
     stands = current.tier_point if current else (0,) * table.buckets
     if start != stands:
         raise Fenced(f"a tier commit to {table.name} starts at {list(start)}, but main is at {list(stands)}: plan anew")
     if any(a > b for a, b in zip(start, point, strict=True)):
         raise Forbidden(f"a tier commit to {table.name} ends below its start {list(start)}")
+    # The sums are the proof that lake and log hold the same live rows: a tierer that lost or doubled one stops here.
     sums = _numbers(table, summary, LIVE_SUM)
     if sums != known.live_sums_at(point):
         raise Forbidden(
@@ -208,7 +216,7 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
 
 
 def _check_stands(table: Table, record: TierRecord, current: TierRecord) -> None:
-    """A compaction of ours made for another state than main's does not know which rows died since: it is fenced."""
+    """Fence a compaction of ours that was made for another state than main's: rows have died that it does not know."""
     if record.tier_point != current.tier_point:
         raise Fenced(
             f"a compaction of {table.name} is for tier point {list(record.tier_point)}, "

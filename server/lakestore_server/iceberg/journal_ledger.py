@@ -17,7 +17,7 @@ from lakestore_server.state.state import State
 
 
 class JournalLedger:
-    """`Ledger` over the engine. Thread-safe: it reads views, and changes go through the commit loop."""
+    """The `Ledger` over the engine. Thread-safe: reads take views, and changes go through the commit loop."""
 
     def __init__(self, engine: Engine, leases: Leases) -> None:
         self._engine, self._leases = engine, leases
@@ -102,7 +102,7 @@ class JournalLedger:
         self._engine.reach(CrashPoint.CATALOG_COMMITTED)
 
     def _check_still_true(self, change: CatalogChange, state: State, retired: list[tuple[str, frozenset[int]]]) -> None:
-        """The gate judged by leases and epoch of a moment ago: a change they overtook is judged again."""
+        """`Conflict`, to be judged again, if epoch or leases changed since the gate judged this."""
         for uuid, added, forgotten in catalog_change.tier_changes(change):
             known = state.view.tables.get(uuid)
             points = {tier.tier_point for tier in known.tiers.values()} if known else set()

@@ -14,7 +14,7 @@ from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRe
 
 
 class Ledger(Protocol):
-    """What the catalog needs of the server. Thread-safe."""
+    """The server's side of the catalog. Thread-safe."""
 
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         """Name to properties. One-level namespaces only."""
@@ -32,7 +32,7 @@ class Ledger(Protocol):
         """The table's live sums at a tier point; None unless the point is a commit end of that table."""
 
     def live_rows_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> int | None:
-        """How many rows live at a tier point; None as of `live_sums_at`."""
+        """The number of live rows at a tier point; None as of `live_sums_at`."""
 
     def versions(self, table_uuid: str) -> tuple[Table, ...]:
         """Every version of the table's definition, the oldest first."""

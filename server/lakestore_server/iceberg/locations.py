@@ -1,7 +1,4 @@
-"""Where files may lie: inside the warehouse, no two tables in one folder. What properties may say: no code, no keys.
-
-Pure.
-"""
+"""Rules of places and properties: files inside the warehouse, one folder for one table; no code, no keys. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Iceberg table metadata as plain JSON: the document, and how its snapshots and its main are found. Pure.
+"""Iceberg table metadata as plain JSON: the document, its snapshots and its main. Pure.
 
-Documents are never changed: `metadata_updates.updated` makes new ones. Fields that nobody here knows are kept.
+Documents are never changed: `metadata_updates.updated` makes new ones. Unknown fields are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""metadata.json files in the warehouse: written once, durable before anything names them, kept parsed while in use.
+"""metadata.json files in the warehouse: written once, durable before a pointer names them, kept parsed while in use.
 
 A `Storage` is the seam to the disk or object store; `Store` adds the JSON form and the cache.
 """
@@ -86,7 +86,7 @@ class LocalStorage:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make the folder and what is missing above it; the folders that got a new entry by it."""
+    """Make the folder and the missing ones above it; the folders that got a new entry."""
     changed = []
     above = folder
     while not above.exists():
@@ -132,7 +132,7 @@ class ObjectStorage:
         return [entry["path"].rsplit("/", 1)[-1] for entry in found["objects"]]
 
     def sync(self) -> None:
-        """Nothing: what an engine was told is written is durable."""
+        """Nothing to do: an object is durable once its writer was told so."""
 
 
 def storage_for(warehouse: str) -> Storage:
@@ -192,14 +192,14 @@ class MetadataStore:
             raise Unavailable(f"{folder} could not be listed: {error}") from error
 
     def sync_warehouse(self) -> None:
-        """Make durable what engines wrote; called before a pointer that moves main is journaled."""
+        """Make durable the files that engines wrote; called before a pointer that moves main is journaled."""
         try:
             self._storage.sync()
         except OSError as error:
             raise Unavailable(f"the warehouse could not be synced: {error}") from error
 
     def discard(self, location: str) -> bool:
-        """Remove metadata that nothing names any more; whether that worked. What stays is only an orphan."""
+        """Remove metadata that nothing names any more; False if the file stays, as an orphan."""
         with self._lock:
             gone = self._cache.pop(location, None)
             self._cached_bytes -= len(gone.data) if gone else 0

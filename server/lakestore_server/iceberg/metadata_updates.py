@@ -56,7 +56,7 @@ def created(
 def updated(base: Json, updates: Sequence[Json], *, now_ms: int, base_location: str | None) -> Json:
     """The base after the updates, or the base itself when they change nothing.
 
-    `base_location` is where the base is stored; None when it never was.
+    `base_location` is the place of the base's file; None of a base that was never stored.
     """
     draft = Draft(base, now_ms)
     for update in updates:

@@ -19,7 +19,7 @@ _PREVIOUS_VERSIONS = 20
 
 
 def location_of(table: Table, warehouse: str) -> str:
-    """Where the table's files lie: a table dropped and made anew never meets the old one's."""
+    """The folder of the table's files: a table dropped and made anew never meets the old one's."""
     return f"{warehouse.rstrip('/')}/{table.namespace}/{table.short_name}-{table.uuid.replace('-', '')[:8]}"
 
 
@@ -48,7 +48,7 @@ def _field(column: Column, format_version: int) -> Json:
 
 
 def properties_of(table: Table) -> dict[str, str]:
-    """How every engine writes this table: bounds that find offsets, deletes that do not rewrite files."""
+    """Properties by which every engine writes this table: bounds that find offsets, deletes beside the files."""
     return {
         UUID_PROPERTY: table.uuid,
         _METRICS + LAKE_OFFSET: "full",
@@ -83,7 +83,7 @@ def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
 
 
 def version_updates(version: Table) -> list[Json]:
-    """What makes a version of the table's definition the lake table's own: its schema, and what it says of files."""
+    """Updates that make a version of the table's definition the lake table's own: its schema and its options."""
     return [
         {"action": "add-schema", "schema": schema_of(version)},
         {"action": "set-current-schema", "schema-id": metadata_updates.LAST_ADDED},
@@ -92,7 +92,7 @@ def version_updates(version: Table) -> list[Json]:
 
 
 def option_updates(version: Table) -> Json:
-    """What brings the lake table the options that can be changed."""
+    """The update that brings the lake table the options that can be changed."""
     return {"action": "set-properties", "updates": {_TARGET_BYTES: str(version.lake.target_file_bytes)}}
 
 
@@ -109,7 +109,7 @@ def _spec(table: Table) -> Json:
 
 
 def _part_name(part: PartitionField) -> str:
-    """As Iceberg Java names it: day(ts) is ts_day, truncate(4, s) is s_trunc."""
+    """The field's name as Iceberg Java gives it: day(ts) is ts_day, truncate(4, s) is s_trunc."""
     kind = part.transform.split("[")[0]
     suffix = {"identity": "", "truncate": "_trunc"}.get(kind, f"_{kind}")
     return part.column + suffix

@@ -1,4 +1,4 @@
-"""What a commit request requires of the metadata it meets: one small check for each requirement. Pure."""
+"""Requirements of a commit on the metadata that it meets: one small check for each. Pure."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _DEPTH_MAX = 64
 
 
 def _parts(kind: Any) -> list[tuple[int, str, Any]]:
-    """(id, name, type) of what a nested type directly holds."""
+    """(id, name, type) of the fields that a nested type directly holds."""
     if not isinstance(kind, dict):
         return []
     if kind["type"] == "struct":

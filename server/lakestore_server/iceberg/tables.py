@@ -1,4 +1,4 @@
-"""Verbs of tables: create, drop, name."""
+"""Verbs of tables: create, alter, drop, get, list. A table is a lake table too, so both are made in one commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lakestore_server.state.state import State, TableState
 
 
 class TableVerbs:
-    """Definitions. Thread-safe."""
+    """The verbs of table definitions. Thread-safe."""
 
     def __init__(self, engine: Engine, catalog: Catalog) -> None:
         self._engine, self._catalog = engine, catalog
@@ -113,7 +113,7 @@ class TableVerbs:
 
 
 def _read(definition: str) -> Table:
-    """A definition off the wire; what it says beyond what this release knows would be another table."""
+    """A definition off the wire; `Invalid` for a key that this release does not know: it would make another table."""
     try:
         said = json.loads(definition)
         table = Table.from_dict(said)

@@ -1,4 +1,4 @@
-"""The one tierer: an epoch for a time to live."""
+"""The one tierer: an epoch for a time to live, kept in the journal so that a later one fences it for good."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakestore_server.state.state import State
 
 
 class TiererVerbs:
-    """Who may tier. Thread-safe."""
+    """The verbs of the tierer's epoch. Thread-safe."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine, self._clock = engine, clock

@@ -1,4 +1,9 @@
-"""For those who run the server: status, verify, metrics, calls, backup, restore, inspect.
+"""Operation: status, verify, metrics, calls, backup, restore, inspect, for those who run the server.
 
-Reads everything and changes nothing but by a restore into an empty folder.
+Everything here reads, and nothing changes but by a restore into an empty folder. Status and metrics are figures of
+one view, computed on request. `verify` folds the log and holds it against the index and the sums of the commits.
+
+A backup is a checkpoint and the journal behind it up to one commit, taken while the server serves; the lake's files
+are not in it, only pointers to them. A restore checks every byte first and begins a new timeline, so that positions
+of the old history are refused. `calls` counts and times the running calls, and ends them in order at a drain.
 """

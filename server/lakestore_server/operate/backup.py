@@ -1,8 +1,8 @@
 """The backup verb: a consistent copy of the data folder, made while the server serves.
 
 A checkpoint is made and its parts are held: segments by their open maps, which keep their bytes whatever a later
-checkpoint removes, and the journal behind it up to one commit. That is the cut; commits go on while it is copied.
-The files of the lake are not copied: the backup holds the pointers to them.
+checkpoint removes, and the journal behind the checkpoint up to one commit. That is the cut; commits go on while the
+cut is copied. The files of the lake are not copied: the backup holds the pointers to them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cut:
 
 
 class BackupVerbs:
-    """One backup at a time."""
+    """The verb `backup`, one at a time."""
 
     def __init__(self, engine: Engine, checkpointer: Checkpointer) -> None:
         self._engine, self._checkpointer = engine, checkpointer

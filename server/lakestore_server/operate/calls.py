@@ -35,25 +35,25 @@ class _Refused:
 
 
 class _Follower:
-    """Who reads a change stream; one that waits for changes is woken by a drain as well."""
+    """The reader of a change stream, woken by a drain as well as by changes."""
 
     def __init__(self, listener: Listener, refuse_when_draining: Callable[[], None]) -> None:
         self._listener, self._refuse = listener, refuse_when_draining
         self._woken: list[Callable[[], None]] = []
 
     def is_active(self) -> bool:
-        """Whether somebody still listens; `Unavailable` once the server goes."""
+        """Whether the reader still listens; `Unavailable` once the server goes."""
         self._refuse()
         return self._listener.is_active()
 
     def add_callback(self, callback: Callable[[], None], /) -> bool:
-        """Call back when nobody listens any more, or the server goes."""
+        """Call back when the reader listens no more, or the server goes."""
         self._woken.append(callback)
         self._refuse()
         return self._listener.add_callback(callback)
 
     def wake(self) -> None:
-        """The server goes."""
+        """Wake the stream, for the server goes."""
         for callback in self._woken:
             callback()
 
@@ -112,7 +112,7 @@ class Calls:
             yield from verb(request)
 
     def _followed(self, verb: Callable[..., Iterator[Any]], request: Any, listener: Listener) -> Iterator[Any]:
-        """A change stream has no end to wait for: it is told that the server goes."""
+        """A change stream's batches; a drain cannot wait for their end, so its reader is told that the server goes."""
         follower = _Follower(listener, self._refuse_when_draining)
         with self._call("Changes", is_stream=True):
             with self._changed:

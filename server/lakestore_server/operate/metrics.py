@@ -1,4 +1,4 @@
-"""Prometheus metrics, read from the server's state when they are asked for. docs/metrics.md is made from `FAMILIES`."""
+"""Prometheus metrics, read from the server's state on request. docs/metrics.md is made from `FAMILIES`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: its name without `_total`, what it is, and how to read it."""
+    """One metric: its name without `_total`, its text, and the reader of its samples."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -98,7 +98,7 @@ def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int) -> fl
 
 
 def _first_time(log: BucketLog, point: int) -> int:
-    """When the first commit behind a commit end was made."""
+    """Microseconds since 1970 of the first commit behind a commit end."""
     point = max(point, log.base.end)
     index = next(chunk.index for chunk in log.chunks if chunk.end > point)
     return int(index.time_us[np.searchsorted(index.end, point, side="right")])

@@ -1,7 +1,7 @@
-"""Restoring a backup into a new data folder: every checksum first, then the copy, with a new history's name.
+"""The restore of a backup into a new data folder: every checksum first, then the copy, under a new timeline.
 
 The timeline changes because the history after the backup is gone: a position that was handed out then may name
-something else now, so every old one is refused. Producers and subscriptions stand where they stood at the cut.
+something else now, so every old position is refused. Producers and subscriptions stand where they stood at the cut.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PART_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was restored."""
+    """The outcome of a restore."""
 
     lsn: int
     time_us: int
@@ -89,7 +89,7 @@ def _copy(disk: Disk, source: Path, target: Path, manifest: Manifest, timeline: 
 
 
 def restored_from(manifest: Manifest) -> dict[str, Any]:
-    """What a restored folder remembers of where it came from."""
+    """The origin that a restored folder remembers."""
     return {"timeline": manifest.timeline, "lsn": manifest.lsn}
 
 

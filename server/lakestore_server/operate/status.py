@@ -96,7 +96,7 @@ def _time_at(log: BucketLog, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ServedTable:
-    """A table's figures with what the server's duties know of it."""
+    """A table's figures with those of the server's duties."""
 
     table: TableStatus
     decision: Decision | None
@@ -121,7 +121,7 @@ class IndexSize:
     bytes: int
     bytes_per_key: float
     grown_keys: int
-    """More than at the start of the server; so is `grown_bytes`."""
+    """Keys more than at the start of the server; `grown_bytes` likewise."""
     grown_bytes: int
     file_bytes: int
 
