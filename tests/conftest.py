@@ -12,6 +12,7 @@ from hypothesis import settings
 import lakestore as ls
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+from tests.support.forked_index import forked_index
 from tests.support.spark import SPARK_CONF
 
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 settings.register_profile("lakestore", deadline=None, print_blob=True)
 settings.load_profile("lakestore")
 """No example is timed: machines that do other work beside would fail them. A failure prints how to run it again."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def index_processes() -> Iterator[None]:
+    """Forked ones for servers in the test's process; `tests/unit/index` and servers of their own start real ones."""
+    with forked_index():
+        yield
 
 
 @pytest.fixture

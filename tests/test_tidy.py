@@ -12,13 +12,12 @@ import re
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from lakestore.limits import Limits
-from tests.support import house
+from tests.support import house, syntax
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("lakestore", "server", "tiering", "spark_reader")
@@ -59,6 +58,7 @@ BANNED_CALLS = re.compile(
     r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|sleep)|(datetime\.)*datetime\.(now|utcnow)|date\.today"
     r"|random\..*|secrets\..*|uuid4|uuid\.uuid[14]|os\.urandom|open|io\.open|os\.open"
 )
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
 
 ONLY_HERE: dict[str, tuple[str, ...]] = {
@@ -114,7 +114,12 @@ class Source:
     @property
     def tree(self) -> ast.Module:
         """The file's syntax tree."""
-        return _parsed(self.text)
+        return syntax.tree(self.text)
+
+    @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of that tree."""
+        return syntax.nodes(self.text)
 
     @property
     def product(self) -> bool:
@@ -124,7 +129,7 @@ class Source:
     @property
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """All functions, nested ones included."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node
 
@@ -133,11 +138,6 @@ class Source:
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
             if token.type == tokenize.COMMENT:
                 yield token.start[0], token.string
-
-
-@cache
-def _parsed(text: str) -> ast.Module:
-    return ast.parse(text)
 
 
 def _sources() -> list[Source]:
@@ -157,14 +157,14 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _calls(source: Source) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call):
             yield node.lineno, _dotted(node.func)
 
 
 def _imports(source: Source) -> Iterator[tuple[int, str]]:
     """(line, module) of every import; `from a import b` is both a and a.b."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -198,16 +198,15 @@ def prints(source: Source) -> Iterator[str]:
 
 def unfinished(source: Source) -> Iterator[str]:
     """What is to do is an issue, not a comment."""
-    for line, text in source.comments():
-        if re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text):
-            yield f"{line}: {text}"
+    if UNFINISHED.search(source.text):
+        yield from (f"{line}: {text}" for line, text in source.comments() if UNFINISHED.search(text))
 
 
 def broad_excepts(source: Source) -> Iterator[str]:
     """Each `except` names its type, outside the named boundaries."""
     if not source.product or source.path in BROAD_EXCEPT_ALLOWED:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         types = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -285,8 +284,8 @@ def decisions_by_message(source: Source) -> Iterator[str]:
     """A message is for people: the server decides by types and fields, never by the English of an error."""
     if not source.path.startswith("server/"):
         return
-    caught = {node.name for node in ast.walk(source.tree) if isinstance(node, ast.ExceptHandler) and node.name}
-    for node in ast.walk(source.tree):
+    caught = {node.name for node in source.nodes if isinstance(node, ast.ExceptHandler) and node.name}
+    for node in source.nodes:
         read: list[ast.expr] = []
         if isinstance(node, ast.Compare):
             read = [node.left, *node.comparators]
@@ -356,7 +355,7 @@ def test_an_upward_import_is_found() -> None:
 def test_every_room_says_what_lives_there() -> None:
     known = house.modules()
     packages = {module: path for module, path in known.items() if path.name == "__init__.py"}
-    empty = [module for module, path in packages.items() if not ast.get_docstring(_parsed(path.read_text()))]
+    empty = [module for module, path in packages.items() if not ast.get_docstring(syntax.tree(path.read_text()))]
     assert not [module for module in empty if module != "lakestore.v1"]
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import syntax
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = (ROOT, ROOT / "server", ROOT / "tiering", ROOT / "spark_reader")
 PACKAGES = ("lakestore", "lakestore_server", "lakestore_tiering", "lakestore_spark")
@@ -99,7 +101,7 @@ def room_of(module: str) -> str:
 def imports(known: Mapping[str, Path]) -> Iterator[Import]:
     """Imports of the product's modules among each other, those inside functions included."""
     for module, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in syntax.nodes(path.read_text()):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 yield from (Import(module, target, node.lineno) for target in set(_targets(node, known)))
 
