@@ -1,6 +1,6 @@
-"""What a server may be told. `lakestore.config` reads it from file, environment and flags.
+"""Settings of a server; `lakestore.cli.settings` reads them from file, environment and flags.
 
-A new setting is one field here with its docstring: unit, what it does, what its default means.
+A new setting is one field here with its docstring: unit, effect, and the meaning of its default.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ class Tls:
     cert: str = option("", flag=True)
     """Certificate of the server with those that lead to its authority; empty means no TLS."""
     key: str = option("", flag=True)
-    """Its private key, without a password."""
+    """Private key of the certificate, without a password."""
     client_ca: str = option("", flag=True)
     """Authority of client certificates: gRPC clients must then show one, HTTP clients may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting of a server. Paths are relative to where it is started."""
+    """Every setting of a server. Paths are relative to the folder it is started in."""
 
     data: Path = option(flag=True)
     """Folder of journal, index and segments; one server at a time."""
     host: str = option("127.0.0.1", flag=True)
     """Address to listen on."""
     port: int = option(7340, low=0, high=65_535, flag=True)
-    """gRPC; 0 picks a free one."""
+    """Port of gRPC; 0 picks a free one."""
     http_port: int = option(7341, low=0, high=65_535, flag=True)
-    """Catalog, metrics and console; 0 picks a free one."""
+    """Port of catalog, metrics and console; 0 picks a free one."""
     warehouse: str = option("", flag=True)
     """URI of the lake's files; empty means `warehouse` in the data folder."""
     lease_grace_seconds: float = option(3600.0, low=0, high=DAY_SECONDS)
-    """How long after a start nothing that a read may hold is expired."""
+    """Time after a start in which nothing that a read may hold is expired."""
     tls: Tls = section(Tls)
-    """How connections are encrypted."""
+    """Encryption of connections."""
     auth: str = option("", flag=True)
     """File of principals, tokens and rights, read again when it changes; empty means everyone may everything."""
     insecure: bool = option(default=False, flag=True)
@@ -51,24 +51,24 @@ class Settings:
     metrics_open: bool = option(default=False)
     """Show /metrics to everyone; else it takes the right to read every table."""
     limits: Limits = section(Limits)
-    """What is refused, and how much is kept."""
+    """Limits of what is taken and kept."""
 
     retention_check_seconds: float = option(60.0, low=0.1, high=DAY_SECONDS)
-    """How often logs are looked at for what their retention lets go."""
+    """Time between two looks at the logs for rows that their retention lets go."""
     expiry_check_seconds: float = option(10.0, low=0.1, high=DAY_SECONDS)
-    """How often tables with a `ttl` are looked at for rows whose time is over."""
+    """Time between two looks at tables with a `ttl` for rows whose time is over."""
     subscription_idle_seconds: float = option(7 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)
-    """How long a named subscription that nobody reads or acknowledges is kept, and holds the log of its tables."""
+    """Time for which a named subscription that nobody reads or acknowledges is kept, and holds its tables' log."""
     rebalance_seconds: float = option(10.0, low=0, high=3600)
-    """How long a consumer that shares a subscription may take to acknowledge what it was sent of a bucket that another
+    """Time that a consumer of a shared subscription has to acknowledge the rows it was sent of a bucket that another
     one is to read from then on; after that the other one begins behind its last acknowledgement."""
     drain_seconds: float = option(20.0, low=0, high=3600)
-    """How long an orderly end may take: half of it for running calls, the rest for a last checkpoint. A next start
+    """Time that an orderly end may take: half of it for running calls, the rest for a last checkpoint. A next start
     reads from the journal what no checkpoint holds. A second signal ends the server at once."""
     log_format: str = option("text", choices=("text", "json"), flag=True)
     """The log on stderr: lines to read, or one JSON object per line."""
     log_level: str = option("info", choices=("debug", "info", "warning", "error"), flag=True)
-    """What is logged: this and worse."""
+    """Lines of this level and worse are logged."""
     slow_seconds: float = option(5.0, low=0, high=3600)
     """Calls that take longer are logged, streams aside; 0 logs none."""
 
