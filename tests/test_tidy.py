@@ -331,9 +331,6 @@ UPWARD_STILL = {
     ("lakestore.client", "lakestore_server.host"),
     ("lakestore.client", "lakestore_server.main"),
     ("lakestore.client", "lakestore_server.service"),
-    ("lakestore_server.commit", "lakestore_server.read"),
-    ("lakestore_server.read", "lakestore_server.iceberg"),
-    ("lakestore_server.state", "lakestore_server.files"),
 }
 """Arrows between rooms that have still to go."""
 

@@ -263,7 +263,7 @@ def test_a_base_segment_that_cannot_be_written_fails_no_checkpoint(kept: Kept, m
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakestore_server.files.segment.write_left", full)
+        patch.setattr("lakestore_server.files.segment.write_sparse", full)
         move_log_start(kept.server.engine, NAME)
         kept.server.upkeep.checkpoint()
         assert kept.server.upkeep.checkpointer.figures.failed == 0
@@ -284,7 +284,7 @@ def test_a_full_disk_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakestore_server.files.segment.write_left", full)
+        patch.setattr("lakestore_server.files.segment.write_sparse", full)
         move_log_start(kept.server.engine, NAME)
         patch.setattr(kept.server.upkeep.checkpointer._duty, "wake", lambda: woken.append(1))
         kept.server.upkeep.checkpoint()

@@ -124,15 +124,15 @@ def test_no_flipped_bit_of_a_format_goes_unseen(whole: Path, tmp_path: Path) -> 
             assert checkpoint.decode(damaged, name) == right
         except (Corrupt, NewerFormat):
             continue
-    (uuid,) = (entry["table"]["uuid"] for entry in right["tables"] if entry["table"]["name"] == "a.log")
+    (uuid,) = (entry.table.uuid for entry in right.tables if entry.table.name == "a.log")
     (path,) = (whole / "segments" / uuid).glob("*.seg")
-    rows = [piece.load() for piece in Segment(RealDisk(), path, lambda _: SCHEMA, keyed=False).pieces()]
+    rows = [piece.load() for piece in Segment(RealDisk(), path, lambda _: SCHEMA, keyed=False).batches()]
     copy = tmp_path / path.name
     for damaged in flips(path.read_bytes(), chance, 300):
         copy.write_bytes(damaged)
         try:
             segment = Segment(RealDisk(), copy, lambda _: SCHEMA, keyed=False)
-            assert [piece.load() for piece in segment.pieces()] == rows
+            assert [piece.load() for piece in segment.batches()] == rows
         except (Corrupt, NewerFormat):
             continue
         assert not [damage for _, damage in segment.scrub() if damage], "the scrub cries wolf"

@@ -26,7 +26,7 @@ from lakestore_server.duties.expiry_bounds import Due
 from lakestore_server.host import worker
 from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_server.read import live_offsets
-from lakestore_server.state.state import TableState
+from lakestore_server.state.view import TableState
 from tests.support.kept import DAY, START_US, Kept
 from tests.support.log_start import compact, move_log_start
 from tests.support.waiting import until

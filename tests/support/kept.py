@@ -15,7 +15,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
-from lakestore_server.state.state import TableState
+from lakestore_server.state.view import TableState
 
 SCHEMA = pa.schema([("v", pa.int64())])
 START_US = 1_790_000_000_000_000

@@ -18,9 +18,10 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import EncodedBatch, StreamRun
 from lakestore_server.changes.filter import Condition, RowCondition, filtered
 from lakestore_server.read.rows import ReadOptions, Rows, bounded, dead_of, live_at, project, read, with_before_images
-from lakestore_server.state.bucket_log import PREV, BucketLog
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import PREV
 from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.view import TableState, View
 
 
 @dataclass(frozen=True, slots=True)

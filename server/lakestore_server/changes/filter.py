@@ -22,7 +22,8 @@ from lakestore.model.table import Table
 from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
 from lakestore_server.read.rows import ReadOptions, Rows, imaged, read
-from lakestore_server.state.bucket_log import DELETE, INSERT, PREV, UPDATE, BucketLog, Needed
+from lakestore_server.state.bucket_log import BucketLog, Needed
+from lakestore_server.state.chunk import DELETE, INSERT, PREV, UPDATE
 from lakestore_server.state.table_versions import Versions
 
 Mask = npt.NDArray[np.bool_]

@@ -16,7 +16,7 @@ from lakestore.model.token import SnapshotPosition
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import AGAIN_SECONDS, log_needed, usable_tier
-from lakestore_server.state.state import View
+from lakestore_server.state.view import View
 
 GRACE_SECONDS = LEASE_SECONDS_DEFAULT
 """How long a consumer that is gone may stay away."""

@@ -29,7 +29,7 @@ from lakestore_server.host.clock import Clock
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.positions import lsn_at, lsn_by_time, parse_token
 from lakestore_server.read.rows import DeadCache
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.view import TableState, View
 
 POLL_SECONDS = 1.0
 PROGRESS_SECONDS = 1.0

@@ -22,8 +22,9 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.positions import parse_token
 from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.state import State, View
+from lakestore_server.state.state import State
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
+from lakestore_server.state.view import View
 
 NOTED_PER_IDLE = 8
 """A consumer that only waits is noted in the journal this often in the time after which it would be forgotten."""

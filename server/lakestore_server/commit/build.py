@@ -26,10 +26,10 @@ from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, reso
 from lakestore_server.index.entry import FLAG, is_live, live
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import IndexKeys, joined
-from lakestore_server.state.bucket_log import DELETE, INSERT, UPDATE
+from lakestore_server.state.chunk import DELETE, INSERT, UPDATE
 from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, KeySlot, ProducerCommit, RowsPart
-from lakestore_server.state.state import TableState, View
 from lakestore_server.state.table_versions import stored_schema
+from lakestore_server.state.view import TableState, View
 
 Ints = npt.NDArray[np.int64]
 

@@ -16,7 +16,8 @@ from lakestore_server.host.clock import Clock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.state import ProducerState, State, View
+from lakestore_server.state.state import ProducerState, State
+from lakestore_server.state.view import View
 
 DRAINING = "the server is going down: try again in a moment"
 OPERATION_WAIT_SECONDS = 30.0

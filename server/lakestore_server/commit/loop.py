@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from lakestore.errors import Fenced, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
@@ -26,7 +25,8 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import COUNTS, Histogram
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.state.commit_record import Answer, CommitRecord
-from lakestore_server.state.state import ProducerState, State, View
+from lakestore_server.state.state import FrozenState, ProducerState, State
+from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.engine")
 
@@ -43,14 +43,6 @@ class Totals:
     """From the queue to the answer, per request."""
     group_requests: Histogram = field(default_factory=lambda: Histogram(COUNTS))
     sync_seconds: Histogram = field(default_factory=Histogram)
-
-
-@dataclass(frozen=True, slots=True)
-class Frozen:
-    """The state that a checkpoint is to hold."""
-
-    view: View
-    small: dict[str, Any]
 
 
 class CommitLoop:
@@ -114,15 +106,15 @@ class CommitLoop:
         self._checkpoint_due = listener
         self._maybe_checkpoint()
 
-    def freeze(self) -> Frozen:
+    def freeze(self) -> FrozenState:
         """Begin a checkpoint: the state as of now, all later commits in a new journal file and a new overlay."""
-        frozen: list[Frozen] = []
+        frozen: list[FrozenState] = []
 
         def freeze() -> None:
             self.journal.roll(self.state.view.lsn + 1)
-            view = self.state.freeze()
+            frozen.append(self.state.freeze())
+            view = frozen[0].view
             self.index.freeze(view.lsn)
-            frozen.append(Frozen(view, self.state.small()))
             with self.index.lock:
                 self._view = view
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore_server.index.keys import IndexKeys
-from lakestore_server.state.bucket_log import DELETE, INSERT, UPDATE
+from lakestore_server.state.chunk import DELETE, INSERT, UPDATE
 
 Ints = npt.NDArray[np.int64]
 ABSENT = -1

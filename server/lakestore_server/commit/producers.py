@@ -18,7 +18,6 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.request import Request, change_of
 from lakestore_server.host.permits import Permits
-from lakestore_server.read.positions import token_text
 from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, ProducerCommit
 from lakestore_server.state.state import State
 
@@ -150,7 +149,7 @@ class Writes:
         except TimeoutError as error:
             raise Unavailable("the commit was not answered in time: try again", applied="unknown") from error
         results = [pb.ChangeResult(**{name: getattr(result, name) for name in _COUNTS}) for result in answer.results]
-        return pb.CommitAnswer(sequence=sequence, token=token_text(self._engine, answer.lsn), results=results)
+        return pb.CommitAnswer(sequence=sequence, token=self._engine.view.token(answer.lsn), results=results)
 
 
 def check_name(producer: str, limits: Limits) -> None:

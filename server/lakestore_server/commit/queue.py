@@ -21,7 +21,8 @@ from lakestore.limits import Limits
 from lakestore_server.commit.request import Request
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.state import State, View
+from lakestore_server.state.state import State
+from lakestore_server.state.view import View
 
 SMALL_BYTES_MAX = 64 << 10
 """A request up to here goes before larger ones of others."""

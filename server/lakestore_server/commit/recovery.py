@@ -10,15 +10,15 @@ import logging
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
-from lakestore_server.files import catalog_records, checkpoint, journal, journal_file, segment
+from lakestore_server.files import checkpoint, journal, journal_file
 from lakestore_server.files import versions as formats
+from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.data_folder import SEGMENTS, remove_unnamed
 from lakestore_server.files.journal import RawFrame
 from lakestore_server.files.journal_file import JournalWriter
@@ -28,11 +28,9 @@ from lakestore_server.index.collisions import Entries, replayed
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
-from lakestore_server.state.bucket_log import CHANGE, DELETE
-from lakestore_server.state.commit_index import Position
+from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.commit_record import RowsPart
-from lakestore_server.state.state import State, TableState, log_of
-from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.state import State
 
 log = logging.getLogger("lakestore.recovery")
 
@@ -58,17 +56,16 @@ def _open(folder: Path, disk: Disk, limits: Limits) -> Opened:
     disk.make_folder(folder)
     disk.make_folder(folder / SEGMENTS)
     disk.make_folder(folder / "index")
-    data = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
-    state = _from_checkpoint(folder, disk, data, limits)
-    checkpoint_lsn = state.view.lsn
+    held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
+    state = held.state(disk, folder, limits)
     _remove_temporary(disk, folder)
-    remove_unnamed(disk, folder, data["tables"])
+    remove_unnamed(disk, folder, held.segment_names())
     stored, journal_bytes = _replay(folder, disk, state)
     formats.sign(disk, folder)
     disk.reach(CrashPoint.RECOVERY_REPLAYED)
     index = Index(folder / "index", disk, limits.index_cache_keys)
     try:
-        _load_index(index, state, stored, checkpoint_lsn)
+        _load_index(index, state, stored, held.lsn)
         writer = JournalWriter(disk, folder, state.view.lsn + 1)
     except BaseException:
         index.close()
@@ -77,41 +74,19 @@ def _open(folder: Path, disk: Disk, limits: Limits) -> Opened:
     return Opened(state, writer, index)
 
 
-def _first_checkpoint(folder: Path, disk: Disk) -> dict[str, Any]:
+def _first_checkpoint(folder: Path, disk: Disk) -> Checkpoint:
     """A new folder begins with a checkpoint of nothing: it fixes the timeline."""
     if any(name.startswith(journal_file.PREFIX) for name in disk.list(folder)):
         raise Corrupt(f"{folder} has a journal but no checkpoint: restore it from a copy; nothing was changed")
-    data = State(uuid.uuid4().hex[:12]).small() | {"tables": []}
-    checkpoint.write(disk, folder, 0, data)
-    return data
+    first = Checkpoint.of(State(uuid.uuid4().hex[:12]).frozen(), {})
+    checkpoint.write(disk, folder, first)
+    return first
 
 
 def _remove_temporary(disk: Disk, folder: Path) -> None:
     for name in disk.list(folder):
         if name.endswith(".tmp"):
             disk.remove(folder / name)
-
-
-def _from_checkpoint(folder: Path, disk: Disk, data: dict[str, Any], limits: Limits) -> State:
-    tables: dict[str, TableState] = {}
-    for entry in data["tables"]:
-        table = Table.from_dict(entry["table"])
-        versions = Versions.from_list(entry.get("versions") or [[entry["created_lsn"], entry["table"]]])
-        logs = []
-        bases = [Position(*data) for data in entry.get("bases") or [[]] * table.buckets]
-        for names, base in zip(entry["buckets"], bases, strict=True):
-            paths = [folder / SEGMENTS / table.uuid / name for name, _ in names]
-            for path, (_, size) in zip(paths, names, strict=True):
-                if disk.size(path) != size:
-                    raise Corrupt(
-                        f"segment file {path.name} is missing or cut short: restore it from a copy or a backup"
-                    )
-            segments = [segment.Segment(disk, path, versions.stored, keyed=table.keyed) for path in paths]
-            logs.append(log_of(table, segments, base))
-        tiers = {record.snapshot_id: record for record in map(catalog_records.tier_of, entry["tiers"])}
-        created = entry["created_lsn"], entry.get("created_us", 0)
-        tables[table.uuid] = TableState(versions, tuple(logs), tiers, *created)
-    return State.from_small(data, tables, limits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from lakestore_server.host.permits import Claim
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
 from lakestore_server.state.commit_record import Answer
-from lakestore_server.state.state import View
 from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.view import View
 
 
 @dataclass(frozen=True, slots=True)

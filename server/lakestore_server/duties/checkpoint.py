@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.retention import Retention
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.duties.compaction import Compactions, Compactor
-from lakestore_server.files import catalog_records, checkpoint, journal_file, segment
+from lakestore_server.files import checkpoint, journal_file, segment
+from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.data_folder import SEGMENTS, SUFFIX, remove_unnamed
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock, RealClock
@@ -27,8 +27,9 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.host.worker import Worker
-from lakestore_server.state.bucket_log import BucketLog, Chunk
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.checkpoint")
 SEGMENTS_KEPT = 16
@@ -37,16 +38,20 @@ NO_SPAN = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class DurableCheckpoint:
     """A checkpoint that is durable."""
 
-    lsn: int
-    data: dict[str, Any]
-    """What its file holds."""
+    content: Checkpoint
+    """Of its file."""
     segments: list[segment.Segment]
     """Those it names; they are mapped, and so stay whatever is removed later."""
     cut: int
     """How many of them it wrote."""
+
+    @property
+    def lsn(self) -> int:
+        """The newest commit in it."""
+        return self.content.lsn
 
 
 @dataclass(slots=True)
@@ -102,7 +107,7 @@ class Checkpointer:
             pass
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Made]:
+    def held(self) -> Iterator[DurableCheckpoint]:
         """One checkpoint, and no other before the block ends: nothing of it or behind it is removed."""
         with self._running:
             began = self._clock.monotonic()
@@ -117,15 +122,15 @@ class Checkpointer:
             event_log.event(log, logging.INFO, "checkpoint", lsn=made.lsn, seconds=round(seconds, 3), segments=made.cut)
             yield made
 
-    def _checkpoint(self) -> Made:
+    def _checkpoint(self) -> DurableCheckpoint:
         frozen = self._loop.freeze()
         self._disk.reach(CrashPoint.CHECKPOINT_FROZEN)
         self._duty.taken()
         try:
             cut = self._cut(frozen.view)
             self._index.merge(frozen.view.lsn)
-            data = frozen.small | {"tables": table_entries(frozen.view, cut)}
-            checkpoint.write(self._disk, self._folder, frozen.view.lsn, data)
+            content = Checkpoint.of(frozen, cut)
+            checkpoint.write(self._disk, self._folder, content)
         except Exception:
             self._undo(frozen.view.lsn)
             raise
@@ -137,8 +142,8 @@ class Checkpointer:
         for keys, values in self._compactor.forgotten():
             self._loop.run(partial(self._index.forget, keys, values))
         self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
-        self._trim(frozen.view.lsn, data)
-        return Made(frozen.view.lsn, data, _segments(frozen.view, cut), written)
+        self._trim(content)
+        return DurableCheckpoint(content, _segments(frozen.view, cut), written)
 
     def _undo(self, lsn: int) -> None:
         """Remove the segments of a failed attempt, unless a checkpoint that names them may be there."""
@@ -189,9 +194,9 @@ class Checkpointer:
     ) -> list[Chunk] | None:
         """A bucket's chunks with some of those below its log start rewritten; None where nothing is to do."""
 
-        def write(left: segment.Left) -> Chunk:
+        def write(left: segment.SparseRows) -> Chunk:
             path = self._new_path(folder, bucket, left.start, left.end, view.lsn)
-            segment.write_left(self._disk, path, left)
+            segment.write_sparse(self._disk, path, left)
             self._disk.reach(CrashPoint.BASE_REWRITTEN)
             return segment.Segment(self._disk, path, state.versions.stored, keyed=True)
 
@@ -206,15 +211,15 @@ class Checkpointer:
         self._made.append(path)
         return path
 
-    def _trim(self, lsn: int, data: dict[str, Any]) -> None:
+    def _trim(self, content: Checkpoint) -> None:
         """Remove what the durable checkpoint no longer needs; open maps keep their bytes."""
         for name in self._disk.list(self._folder):
-            old_journal = name.startswith(journal_file.PREFIX) and name < journal_file.name_of(lsn + 1)
-            old_checkpoint = name.startswith(checkpoint.PREFIX) and name < checkpoint.name_of(lsn)
+            old_journal = name.startswith(journal_file.PREFIX) and name < journal_file.name_of(content.lsn + 1)
+            old_checkpoint = name.startswith(checkpoint.PREFIX) and name < checkpoint.name_of(content.lsn)
             if old_journal or old_checkpoint:
                 self._disk.remove(self._folder / name)
                 self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
-        remove_unnamed(self._disk, self._folder, data["tables"])
+        remove_unnamed(self._disk, self._folder, content.segment_names())
         self._disk.reach(CrashPoint.TRIM_SEGMENTS_REMOVED)
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.TRIM_DURABLE)
@@ -283,25 +288,3 @@ def _part_of(retention: Retention | None, limits: Limits) -> tuple[int, int]:
 def _within(first: Chunk, last: Chunk, span_us: int) -> bool:
     """Whether the commits from one chunk to another lie in so short a time."""
     return span_us == NO_SPAN or int(last.index.time_us[-1]) - int(first.index.time_us[0]) <= span_us
-
-
-def table_entries(view: View, cut: Mapping[tuple[str, int], list[Chunk]]) -> list[dict[str, Any]]:
-    """The checkpoint's list of tables with their segment files."""
-    entries = []
-    for uuid, state in view.tables.items():
-        buckets = []
-        for bucket, held in enumerate(state.logs):
-            chunks = cut.get((uuid, bucket), held.chunks)
-            buckets.append([[c.path.name, c.size] for c in chunks if isinstance(c, segment.Segment)])
-        entries.append(
-            {
-                "table": state.table.as_dict(),
-                "versions": state.versions.to_list(),
-                "created_lsn": state.created_lsn,
-                "created_us": state.created_us,
-                "tiers": [catalog_records.tier_list(record) for record in state.tiers.values()],
-                "buckets": buckets,
-                "bases": [held.base.as_list() for held in state.logs],
-            }
-        )
-    return entries

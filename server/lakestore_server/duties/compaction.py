@@ -20,13 +20,14 @@ from pyroaring import BitMap64
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
 from lakestore.model.table import Table
-from lakestore_server.files.segment import Left, Segment
+from lakestore_server.files.segment import Segment, SparseRows
 from lakestore_server.index.collisions import hashed
 from lakestore_server.index.entry import FLAG, table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded, joined
-from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV, BucketLog, Chunk, Ints
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import CHANGE, DELETE, PREV, Chunk, Ints
 from lakestore_server.state.commit_index import CommitIndex
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.compaction")
 FORGET_KEYS = 4_096
@@ -147,13 +148,13 @@ def _belong(before: Run, after: Run, limits: Limits) -> bool:
     )
 
 
-def left_of(run: Run, base: Base, gone: BitMap64) -> Left | None:
+def left_of(run: Run, base: Base, gone: BitMap64) -> SparseRows | None:
     """What stays of a run when all of `gone` go, those of other runs too; None when nothing does."""
     dead = _array(base.within(run.start, run.end))
     batches: list[pa.RecordBatch] = []
     offsets: list[Ints] = []
     kills = [chunk.kills() for chunk in run.chunks]
-    for piece in (piece for chunk in run.chunks for piece in chunk.pieces()):
+    for piece in (piece for chunk in run.chunks for piece in chunk.batches()):
         held, batch = piece.offsets(), piece.load()
         goes = _members(held, dead)
         prev = batch.column(PREV).to_numpy()[goes]
@@ -166,7 +167,7 @@ def left_of(run: Run, base: Base, gone: BitMap64) -> Left | None:
         return None
     index = CommitIndex.joined([chunk.index for chunk in run.chunks]).of(kept)
     rows = pa.concat_batches(batches)
-    return Left(run.start, run.end, run.chunks[0].schema_id, rows, kept, superseded, index)
+    return SparseRows(run.start, run.end, run.chunks[0].schema_id, rows, kept, superseded, index)
 
 
 def _forgotten(run: Run, base: Base, state: TableState) -> tuple[IndexKeys, Ints]:
@@ -174,7 +175,7 @@ def _forgotten(run: Run, base: Base, state: TableState) -> tuple[IndexKeys, Ints
     prefix, dead = table_prefix(state.table.number), _array(base.within(run.start, run.end))
     found: list[IndexKeys] = []
     offsets = [_EMPTY]
-    for piece in (piece for chunk in run.chunks for piece in chunk.pieces()):
+    for piece in (piece for chunk in run.chunks for piece in chunk.batches()):
         held, batch = piece.offsets(), piece.load()
         goes = _members(held, dead) & (batch.column(CHANGE).to_numpy() == DELETE)
         rows = batch.filter(pa.array(goes))
@@ -241,7 +242,7 @@ class Compactor:
         self._swaps, self._room, self._is_full = [], self._limits.compaction_bytes, False
 
     def compacted(
-        self, state: TableState, bucket: int, cut: list[Chunk] | None, now_us: int, write: Callable[[Left], Chunk]
+        self, state: TableState, bucket: int, cut: list[Chunk] | None, now_us: int, write: Callable[[SparseRows], Chunk]
     ) -> list[Chunk] | None:
         """A bucket's chunks with some of them rewritten; None where nothing is to do, or cannot be done now.
 
@@ -271,7 +272,7 @@ class Compactor:
         key: tuple[str, int],
         base: Base,
         chunks: list[Chunk],
-        write: Callable[[Left], Chunk],
+        write: Callable[[SparseRows], Chunk],
     ) -> list[Chunk] | None:
         runs = self._affordable(runs_due(chunks, base, self._limits))
         if not runs:

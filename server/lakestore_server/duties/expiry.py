@@ -31,10 +31,11 @@ from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, reso
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded
 from lakestore_server.read import live_offsets
-from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV
+from lakestore_server.state.chunk import CHANGE, DELETE, PREV
 from lakestore_server.state.commit_record import CommitRecord, RowsPart
-from lakestore_server.state.state import State, TableState
+from lakestore_server.state.state import State
 from lakestore_server.state.table_versions import stored_schema
+from lakestore_server.state.view import TableState
 
 log = logging.getLogger("lakestore.expiry")
 Ints = npt.NDArray[np.int64]

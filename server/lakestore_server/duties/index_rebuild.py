@@ -23,8 +23,8 @@ from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.worker_client import DamagedIndex
-from lakestore_server.state.bucket_log import CHANGE, DELETE
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.chunk import CHANGE, DELETE
+from lakestore_server.state.view import TableState, View
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -16,7 +16,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.worker_client import DamagedIndex
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.view import TableState, View
 
 ENTRIES_AT_ONCE = 20_000
 ENTRY_BYTES = 32

@@ -21,7 +21,8 @@ from lakestore_server.host.clock import Clock, JumpWatch
 from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.commit_record import CommitRecord, LogStart
-from lakestore_server.state.state import State, TableState, View
+from lakestore_server.state.state import State
+from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.model.retention")
 _NEWEST = 1 << 62

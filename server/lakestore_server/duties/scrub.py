@@ -12,7 +12,7 @@ from collections.abc import Callable
 from lakestore.errors import LakestoreError
 from lakestore_server.duties.integrity import Findings, Integrity
 from lakestore_server.index.key_index import Index
-from lakestore_server.state.state import View
+from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.scrub")
 FIRST_SECONDS = 60.0

@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable
 
 from lakestore_server.operate.status import table_status
-from lakestore_server.state.state import View
+from lakestore_server.state.view import View
 
 
 def page(view: View, sees: Callable[[str], bool]) -> str:

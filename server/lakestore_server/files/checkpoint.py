@@ -1,22 +1,37 @@
 """The checkpoint file `checkpoint-<lsn>`: everything that is not rows, and the list of segment files.
 
 Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32, then JSON. Written aside, synced, renamed, the
-folder synced: it is there whole or not at all.
+folder synced: it is there whole or not at all. A `Checkpoint` is the file's content as a value: made of a frozen state
+and the segments that were cut of it, and turned into the state of a server that starts.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from lakestore.errors import Corrupt, NewerFormat
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import versions
+from lakestore_server.files import catalog_records, json_forms, versions
+from lakestore_server.files.data_folder import SEGMENTS
+from lakestore_server.files.segment import Segment
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.state.catalog_change import Pointer, TierRecord
+from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.commit_index import Position
+from lakestore_server.state.commit_record import Answer, TiererClaim
+from lakestore_server.state.state import FrozenState, Origin, ProducerState, State
+from lakestore_server.state.subscription import Subscription
+from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.view import TableState, View, log_of
 
 MAGIC = 0x4C534350
 VERSION = 1
@@ -24,19 +39,190 @@ PREFIX = "checkpoint-"
 _HEADER = struct.Struct("<IHHQI")
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A segment that a checkpoint names."""
+
+    name: str
+    """Of the file, in its table's folder."""
+    size: int
+    """In bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A table in a checkpoint."""
+
+    versions: Versions
+    created_lsn: int
+    created_us: int
+    """0: in data of a release that did not keep it."""
+    tiers: tuple[TierRecord, ...]
+    buckets: tuple[tuple[SegmentFile, ...], ...]
+    """Each bucket's segments, in offset order."""
+    bases: tuple[Position, ...]
+    """Each bucket at its log start."""
+
+    @property
+    def table(self) -> Table:
+        """The newest definition."""
+        return self.versions.current
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The content of a checkpoint file."""
+
+    timeline: str
+    restored: Origin | None
+    """The backup that this history began with."""
+    lsn: int
+    time_us: int
+    next_number: int
+    producers: Mapping[str, ProducerState]
+    tierer: TiererClaim
+    idempotency: tuple[str, ...]
+    namespaces: Mapping[str, Mapping[str, str]]
+    pointers: Mapping[tuple[str, str], Pointer]
+    subscriptions: tuple[Subscription, ...]
+    tables: tuple[TableEntry, ...]
+
+    @staticmethod
+    def of(frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> Checkpoint:
+        """The checkpoint of a frozen state; `cut` has the chunks of those buckets that got new segments."""
+        view = frozen.view
+        return Checkpoint(
+            view.timeline,
+            frozen.restored,
+            view.lsn,
+            view.time_us,
+            frozen.next_number,
+            frozen.producers,
+            TiererClaim(view.tierer_epoch, frozen.tierer_holder),
+            frozen.idempotency,
+            view.namespaces,
+            view.pointers,
+            tuple(view.subscriptions.values()),
+            tuple(_entry(state, cut) for state in view.tables.values()),
+        )
+
+    def segment_names(self) -> dict[str, set[str]]:
+        """The names of the segment files, by the table's uuid."""
+        return {entry.table.uuid: {file.name for files in entry.buckets for file in files} for entry in self.tables}
+
+    def state(self, disk: Disk, folder: Path, limits: Limits = DEFAULT) -> State:
+        """The state that a server begins with; the segments of its tables are mapped. `Corrupt` if one is missing."""
+        tables = {entry.table.uuid: _table_state(entry, disk, folder) for entry in self.tables}
+        view = View(
+            self.lsn,
+            self.time_us,
+            tables,
+            {state.table.name: uuid for uuid, state in tables.items()},
+            self.namespaces,
+            self.pointers,
+            self.tierer.epoch,
+            {held.name: held for held in self.subscriptions},
+            self.timeline,
+        )
+        holder, keys = self.tierer.holder, self.idempotency
+        return State.of(FrozenState(view, self.restored, self.next_number, self.producers, holder, keys), limits)
+
+
+def _entry(state: TableState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> TableEntry:
+    uuid = state.table.uuid
+    buckets = []
+    for bucket, held in enumerate(state.logs):
+        chunks = cut.get((uuid, bucket), held.chunks)
+        buckets.append(tuple(SegmentFile(c.path.name, c.size) for c in chunks if isinstance(c, Segment)))
+    tiers, bases = tuple(state.tiers.values()), tuple(held.base for held in state.logs)
+    return TableEntry(state.versions, state.created_lsn, state.created_us, tiers, tuple(buckets), bases)
+
+
+def _table_state(entry: TableEntry, disk: Disk, folder: Path) -> TableState:
+    table, place = entry.table, folder / SEGMENTS / entry.table.uuid
+    logs = []
+    for files, base in zip(entry.buckets, entry.bases, strict=True):
+        for file in files:
+            if disk.size(place / file.name) != file.size:
+                raise Corrupt(f"segment file {file.name} is missing or cut short: restore it from a copy or a backup")
+        segments = [Segment(disk, place / file.name, entry.versions.stored, keyed=table.keyed) for file in files]
+        logs.append(log_of(table, segments, base))
+    tiers = {record.snapshot_id: record for record in entry.tiers}
+    return TableState(entry.versions, tuple(logs), tiers, entry.created_lsn, entry.created_us)
+
+
 def name_of(lsn: int) -> str:
     """File name; sorts by LSN."""
     return f"{PREFIX}{lsn:020d}"
 
 
-def encode(data: dict[str, Any]) -> bytes:
+def encode(checkpoint: Checkpoint) -> bytes:
     """The file's bytes."""
-    body = orjson.dumps(data)
+    body = orjson.dumps(_data(checkpoint))
     return _HEADER.pack(MAGIC, VERSION, 0, len(body), crc32c(body)) + body
 
 
-def decode(raw: bytes, name: str) -> dict[str, Any]:
-    """The data of a checkpoint file, or `Corrupt`."""
+def _data(checkpoint: Checkpoint) -> dict[str, Any]:
+    restored = checkpoint.restored
+    return {
+        "timeline": checkpoint.timeline,
+        "restored": {"timeline": restored.timeline, "lsn": restored.lsn} if restored else None,
+        "lsn": checkpoint.lsn,
+        "time_us": checkpoint.time_us,
+        "next_number": checkpoint.next_number,
+        "producers": [_producer_list(name, producer) for name, producer in checkpoint.producers.items()],
+        "tierer": [checkpoint.tierer.epoch, checkpoint.tierer.holder],
+        "idempotency": list(checkpoint.idempotency),
+        "namespaces": {name: dict(properties) for name, properties in checkpoint.namespaces.items()},
+        "pointers": [[ns, name, p.location, p.uuid] for (ns, name), p in checkpoint.pointers.items()],
+        "subscriptions": [json_forms.subscription_list(held) for held in checkpoint.subscriptions],
+        "tables": [_table_data(entry) for entry in checkpoint.tables],
+    }
+
+
+def _producer_list(name: str, producer: ProducerState) -> list[Any]:
+    answers = [
+        [sequence, [answer.lsn, [json_forms.result_list(result) for result in answer.results]]]
+        for sequence, answer in producer.answers.items()
+    ]
+    return [name, producer.epoch, producer.last_sequence, producer.progress, answers]
+
+
+def _producer_of(epoch: int, last: int, progress: str, answers: Sequence[Any]) -> ProducerState:
+    known = {sequence: Answer(lsn, tuple(map(json_forms.result_of, made))) for sequence, (lsn, made) in answers}
+    return ProducerState(epoch, last, progress, known)
+
+
+def _table_data(entry: TableEntry) -> dict[str, Any]:
+    definitions = zip(entry.versions.lsns, entry.versions.tables, strict=True)
+    return {
+        "table": entry.table.as_dict(),
+        "versions": [[lsn, table.as_dict()] for lsn, table in definitions],
+        "created_lsn": entry.created_lsn,
+        "created_us": entry.created_us,
+        "tiers": [catalog_records.tier_list(record) for record in entry.tiers],
+        "buckets": [[[file.name, file.size] for file in files] for files in entry.buckets],
+        "bases": [[at.end, at.live_sum, at.live_rows, at.time_us, at.lsn] for at in entry.bases],
+    }
+
+
+def _entry_of(data: dict[str, Any]) -> TableEntry:
+    """The table that `_table_data` wrote; earlier releases kept neither versions nor log starts."""
+    definitions = data.get("versions") or [[data["created_lsn"], data["table"]]]
+    buckets = tuple(tuple(SegmentFile(*file) for file in files) for files in data["buckets"])
+    bases = data.get("bases") or [[] for _ in buckets]
+    return TableEntry(
+        Versions(tuple(lsn for lsn, _ in definitions), tuple(Table.from_dict(table) for _, table in definitions)),
+        data["created_lsn"],
+        data.get("created_us", 0),
+        tuple(map(catalog_records.tier_of, data["tiers"])),
+        buckets,
+        tuple(Position(*base) for base in bases),
+    )
+
+
+def decode(raw: bytes, name: str) -> Checkpoint:
+    """The checkpoint in a file's bytes, or `Corrupt`."""
     damaged = Corrupt(f"checkpoint file {name} is damaged")
     if len(raw) < _HEADER.size:
         raise damaged
@@ -47,30 +233,48 @@ def decode(raw: bytes, name: str) -> dict[str, Any]:
     versions.check(version, VERSION, f"checkpoint file {name}")
     if len(body) != size or crc32c(body) != crc:
         raise damaged
-    data: dict[str, Any] = orjson.loads(body)
-    return data
+    return _checkpoint_of(orjson.loads(body))
 
 
-def write(disk: Disk, folder: Path, lsn: int, data: dict[str, Any]) -> None:
+def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
+    restored = data.get("restored")
+    return Checkpoint(
+        data["timeline"],
+        Origin(restored["timeline"], restored["lsn"]) if restored else None,
+        data["lsn"],
+        data["time_us"],
+        data["next_number"],
+        {name: _producer_of(*known) for name, *known in data["producers"]},
+        TiererClaim(*data["tierer"]),
+        tuple(data["idempotency"]),
+        data["namespaces"],
+        {(ns, name): Pointer(location, uuid) for ns, name, location, uuid in data["pointers"]},
+        tuple(map(json_forms.subscription_of, data.get("subscriptions", []))),
+        tuple(map(_entry_of, data["tables"])),
+    )
+
+
+def write(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
     """Make a checkpoint durable."""
-    temporary = folder / f"{name_of(lsn)}.tmp"
+    path = folder / name_of(checkpoint.lsn)
+    temporary = folder / f"{path.name}.tmp"
     if temporary.name in disk.list(folder):
         disk.remove(temporary)
     file = disk.create(temporary)
     try:
-        file.write([encode(data)])
+        file.write([encode(checkpoint)])
         disk.reach(CrashPoint.CHECKPOINT_WRITTEN)
         file.sync()
         disk.reach(CrashPoint.CHECKPOINT_SYNCED)
     finally:
         file.close()
-    disk.rename(temporary, folder / name_of(lsn))
+    disk.rename(temporary, path)
     disk.reach(CrashPoint.CHECKPOINT_RENAMED)
     disk.sync_folder(folder)
     disk.reach(CrashPoint.CHECKPOINT_DURABLE)
 
 
-def newest(disk: Disk, folder: Path) -> dict[str, Any] | None:
+def newest(disk: Disk, folder: Path) -> Checkpoint | None:
     """The newest valid checkpoint; None for an empty folder, `Corrupt` when there are only damaged ones."""
     names = [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
     damage: Corrupt | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from lakestore.errors import Conflict, Invalid
 from lakestore_server.host.crash_points import CrashPoint
@@ -15,9 +16,8 @@ SEGMENTS = "segments"
 SUFFIX = ".seg"
 
 
-def remove_unnamed(disk: Disk, folder: Path, entries: list[dict[str, Any]]) -> None:
-    """Remove segment files that the checkpoint does not name."""
-    named = {entry["table"]["uuid"]: {name for bucket in entry["buckets"] for name, _ in bucket} for entry in entries}
+def remove_unnamed(disk: Disk, folder: Path, named: Mapping[str, Container[str]]) -> None:
+    """Remove segment files that the checkpoint does not name; `named` has the names by the table's uuid."""
     for uuid in disk.list(folder / SEGMENTS):
         if uuid not in named:
             disk.remove_folder(folder / SEGMENTS / uuid)

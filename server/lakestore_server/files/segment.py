@@ -28,7 +28,7 @@ from lakestore.rows.ipc import crc32c
 from lakestore_server.files import versions
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.state.bucket_log import Chunk, Ints, Piece
+from lakestore_server.state.chunk import Chunk, Ints, StoredBatch
 from lakestore_server.state.commit_index import CommitIndex
 
 MAGIC = 0x4C535347
@@ -46,7 +46,7 @@ _BLOCK = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SparseRows:
     """What is left of a run of offsets of which some rows are gone."""
 
     start: int
@@ -70,14 +70,14 @@ def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> in
 
     The folder is the caller's to sync.
     """
-    batches = (piece.load() for chunk in chunks for piece in chunk.pieces())
+    batches = (piece.load() for chunk in chunks for piece in chunk.batches())
     body, entries = (_plain if keyed else _packed)(batches)
     index = CommitIndex.joined([chunk.index for chunk in chunks])
     about = {"start": chunks[0].start, "end": chunks[-1].end, "batches": entries, "schema": chunks[0].schema_id}
     return _written(disk, path, VERSION, about, body, index)
 
 
-def write_left(disk: Disk, path: Path, left: Left) -> int:
+def write_sparse(disk: Disk, path: Path, left: SparseRows) -> int:
     """Write what is left of neighbouring chunks as one synced segment file; its size. The folder is the caller's."""
     rows, entries = _plain([left.batch])
     numbers = [pa.py_buffer(np.ascontiguousarray(array)) for array in (left.offsets, left.kills)]
@@ -179,7 +179,7 @@ class Segment:
         self._schema = stored(self._layout.schema_id)
         self._checked = np.zeros(len(self._layout.crcs), dtype=np.bool_)
         self._batch: pa.RecordBatch | None = None
-        self._pieces = self._all_pieces()
+        self._batches = self._all_batches()
 
     @property
     def start(self) -> int:
@@ -232,19 +232,19 @@ class Segment:
         if self._layout.body.size:
             self._check(0, self._layout.body.size)
 
-    def pieces(self) -> Sequence[Piece]:
+    def batches(self) -> Sequence[StoredBatch]:
         """Its record batches."""
-        return self._pieces
+        return self._batches
 
-    def _all_pieces(self) -> list[Piece]:
+    def _all_batches(self) -> list[StoredBatch]:
         pieces, at = [], self.start
         for offset, size, rows in self._layout.batches:
             load = partial(self._load, offset, size)
             if self._layout.sparse is None:
-                pieces.append(Piece(at, at + rows, load, self.schema_id))
+                pieces.append(StoredBatch(at, at + rows, load, self.schema_id))
             else:
                 left = partial(self._numbers, self._layout.sparse["offsets"], rows)
-                pieces.append(Piece(self.start, self.end, load, self.schema_id, left))
+                pieces.append(StoredBatch(self.start, self.end, load, self.schema_id, left))
             at += rows
         return pieces
 

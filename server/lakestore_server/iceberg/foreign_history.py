@@ -15,7 +15,7 @@ from lakestore_server.iceberg.metadata_store import MetadataStore
 from lakestore_server.iceberg.our_tables import TIMELINE_PROPERTY
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import Pointer
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.view import TableState, View
 
 
 def find(view: View, store: MetadataStore, timeline: str) -> Mapping[str, str]:
@@ -66,8 +66,3 @@ def _sentence(state: TableState, pointer: Pointer, location: str, doc: Json) -> 
         "until a newer backup is restored, or every metadata file numbered above "
         f"{pointer.location.rsplit('/', 1)[-1].split('-', 1)[0]} is moved out of that folder and the server restarted"
     )
-
-
-def is_whole(state: TableState) -> bool:
-    """Whether the server's log alone holds all rows of the table, so that reads can do without the lake."""
-    return state.has_all_rows

@@ -15,11 +15,11 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.iceberg import our_tables
 from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.read.positions import token_text
 from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import CatalogChange, CatalogStep, DropPointer, SetNamespace
 from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.state import State, TableState
+from lakestore_server.state.state import State
+from lakestore_server.state.view import TableState
 
 
 class TableVerbs:
@@ -99,7 +99,7 @@ class TableVerbs:
                 _catalog_step(state, record, DropPointer(table.namespace, table.short_name))
 
         view = self._engine.operate(plan).view
-        return pb.DropTableAnswer(token=token_text(self._engine, view.lsn))
+        return pb.DropTableAnswer(token=view.token())
 
     def get_table(self, request: pb.TableRequest) -> pb.TableInfo:
         """A table's definition."""

@@ -18,7 +18,7 @@ from lakestore.rows import keys
 from lakestore_server.index.entry import ABSENT, FLAG, OFFSET_BITS, OFFSET_MASK
 from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.state.commit_record import KeySlot
-from lakestore_server.state.state import TableState
+from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 Buckets = npt.NDArray[np.int32]

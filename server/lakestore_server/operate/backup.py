@@ -24,12 +24,12 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.files import backup_manifest, checkpoint, journal_file
 from lakestore_server.files.backup_manifest import Entry, Manifest
+from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
 from lakestore_server.host.disk import Disk
-from lakestore_server.read.positions import token_text
-from lakestore_server.state.state import View
+from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.backup")
 PART_BYTES = 8 << 20
@@ -41,7 +41,7 @@ class Cut:
 
     view: View
     """At the cut."""
-    checkpoint: dict[str, Any]
+    checkpoint: Checkpoint
     segments: Sequence[Segment]
     journal: Sequence[tuple[str, bytes]]
     """Name and bytes of the files behind the checkpoint."""
@@ -70,7 +70,7 @@ class BackupVerbs:
         event_log.event(
             log, logging.INFO, "backup", folder=str(folder), lsn=manifest.lsn, files=len(manifest.files), bytes=size
         )
-        return pb.BackupAnswer(token=token_text(self._engine, manifest.lsn), files=len(manifest.files) + 1, bytes=size)
+        return pb.BackupAnswer(token=self._engine.view.token(manifest.lsn), files=len(manifest.files) + 1, bytes=size)
 
     def cut(self) -> Cut:
         """A checkpoint and the journal behind it, up to one commit; all of it stays, whatever happens next."""
@@ -87,7 +87,7 @@ class BackupVerbs:
             names = [name for name in engine.disk.list(engine.folder) if name.startswith(journal_file.PREFIX)]
             files = [(name, engine.disk.read(engine.folder / name)) for name in names if first <= name <= last]
         journal = [(name, data[:size] if name == last else data) for name, data in files]
-        return Cut(view, made.data, made.segments, journal)
+        return Cut(view, made.content, made.segments, journal)
 
 
 def _checked(text: str, engine: Engine) -> Path:
@@ -108,13 +108,13 @@ def write(disk: Disk, folder: Path, cut: Cut, timeline: str) -> Manifest:
     entries = list(_segments(disk, folder, cut.segments))
     for name, data in cut.journal:
         entries.append(_written(disk, folder, name, data))
-    lsn = cut.checkpoint["lsn"]
-    checkpoint.write(disk, folder, lsn, cut.checkpoint)
-    encoded = disk.read(folder / checkpoint.name_of(lsn))
-    entries.append(Entry(checkpoint.name_of(lsn), len(encoded), crc32c(encoded)))
+    name = checkpoint.name_of(cut.checkpoint.lsn)
+    checkpoint.write(disk, folder, cut.checkpoint)
+    encoded = disk.read(folder / name)
+    entries.append(Entry(name, len(encoded), crc32c(encoded)))
     view = cut.view
     pointers = {f"{namespace}.{name}": pointer.location for (namespace, name), pointer in view.pointers.items()}
-    manifest = Manifest(RELEASE, view.time_us, timeline, view.lsn, checkpoint.name_of(lsn), tuple(entries), pointers)
+    manifest = Manifest(RELEASE, view.time_us, timeline, view.lsn, name, tuple(entries), pointers)
     disk.sync_folder(folder)
     aside = f"{backup_manifest.NAME}.tmp"
     _written(disk, folder, aside, manifest.encode())

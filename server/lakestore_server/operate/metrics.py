@@ -26,7 +26,7 @@ from lakestore_server.operate.figures import disk_free_bytes, index_bytes
 from lakestore_server.operate.status import TableStatus, table_status
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.view import TableState, View
 
 Sample = tuple[tuple[str, ...], float | Histogram]
 """(label values, value)."""

@@ -7,9 +7,8 @@ something else now, so every old position is refused. Producers and subscription
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -18,6 +17,7 @@ from lakestore.rows.ipc import crc32c
 from lakestore_server.files import backup_manifest, checkpoint, journal_file
 from lakestore_server.files.backup_manifest import Entry, Manifest
 from lakestore_server.host.disk import Disk, RealDisk
+from lakestore_server.state.state import Origin
 
 PART_BYTES = 8 << 20
 
@@ -83,14 +83,9 @@ def _copy(disk: Disk, source: Path, target: Path, manifest: Manifest, timeline: 
         _copy_file(disk, source / entry.path, target / entry.path, entry)
     for folder in sorted(folders):
         disk.sync_folder(folder)
-    data = checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint)
-    data |= {"timeline": timeline, "restored": restored_from(manifest)}
-    checkpoint.write(disk, target, data["lsn"], data)
-
-
-def restored_from(manifest: Manifest) -> dict[str, Any]:
-    """The origin that a restored folder remembers."""
-    return {"timeline": manifest.timeline, "lsn": manifest.lsn}
+    held = checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint)
+    origin = Origin(manifest.timeline, manifest.lsn)
+    checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin))
 
 
 def _copy_file(disk: Disk, source: Path, target: Path, entry: Entry) -> None:

@@ -19,9 +19,8 @@ from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.clock import Clock
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
-from lakestore_server.read.positions import token_text
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.state import TableState
+from lakestore_server.state.view import TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +214,7 @@ class StatusVerbs:
             index=engine.index.state,
             index_size=self._index_size(),
             damage=self._upkeep.scrubber.damage,
-            token=token_text(engine, view.lsn),
+            token=view.token(),
             release=RELEASE,
             health="going down" if engine.is_draining else "serving",
             uptime_seconds=round(now - self._began, 1),

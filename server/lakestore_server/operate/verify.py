@@ -17,8 +17,7 @@ from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.read import live_offsets
 from lakestore_server.read import rows as reads
-from lakestore_server.read.positions import token_text
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.view import TableState, View
 
 Ints = npt.NDArray[np.int64]
 _MASK = (1 << 64) - 1
@@ -33,7 +32,7 @@ class AuditVerbs:
     def audit(self, request: pb.AuditRequest) -> pb.AuditAnswer:
         """The fold of the log beside the index, at one cut; when asked, every stored byte is read before."""
         view = self._engine.view
-        answer = pb.AuditAnswer(token=token_text(self._engine, view.lsn))
+        answer = pb.AuditAnswer(token=view.token())
         if request.deep:
             deep(self._engine, self._integrity, view.named(request.table), answer)
         if answer.damage:

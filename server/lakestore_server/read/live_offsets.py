@@ -12,7 +12,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery, Probe
 from lakestore_server.index.entry import live, table_prefix
 from lakestore_server.index.overlay import Range
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.view import TableState, View
 
 RETRIES = 20
 

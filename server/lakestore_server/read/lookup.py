@@ -26,8 +26,8 @@ from lakestore_server.read import live_offsets, lookup_at
 from lakestore_server.read import rows as reads
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading, Page
 from lakestore_server.read.lookup_rows import AnswerShape, Located
-from lakestore_server.read.positions import lsn_at, parse_token, reached, token_text
-from lakestore_server.state.state import TableState
+from lakestore_server.read.positions import lsn_at, parse_token, reached
+from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 
@@ -176,7 +176,7 @@ class Lookups:
     ) -> pb.RowBatch:
         answer = reads.message(found)
         answer.schema_id = shape.target.schema_id
-        answer.token = token_text(self._engine, lsn)
+        answer.token = self._engine.view.token(lsn)
         answer.answered, answer.next = answered, following
         return answer
 

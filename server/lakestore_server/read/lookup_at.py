@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from lakestore.limits import DEFAULT
 from lakestore.rows import keys
 from lakestore_server.index.entry import ABSENT
-from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV, BucketLog
-from lakestore_server.state.state import TableState
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import CHANGE, DELETE, PREV
+from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 WALK_STEPS_MAX = 8

@@ -22,7 +22,7 @@ from lakestore.rows import keys
 from lakestore_server.index.entry import OFFSET_BITS, OFFSET_MASK, table_prefix
 from lakestore_server.index.overlay import Range
 from lakestore_server.read import lookup_at
-from lakestore_server.state.state import TableState
+from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 PAGE_KEYS = 65_536

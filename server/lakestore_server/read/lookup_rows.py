@@ -13,8 +13,9 @@ from lakestore.model.columns import LAKE_BUCKET, LAKE_TIMESTAMP, SYSTEM_TYPES
 from lakestore.model.table import Table
 from lakestore_server.arrays import row_sizes
 from lakestore_server.read import rows as reads
-from lakestore_server.state.bucket_log import CHANGE, in_order
-from lakestore_server.state.state import TableState
+from lakestore_server.state.bucket_log import in_order
+from lakestore_server.state.chunk import CHANGE
+from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 

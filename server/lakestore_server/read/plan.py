@@ -8,13 +8,12 @@ from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.model.columns import LAKE_TIMESTAMP
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.iceberg import foreign_history
 from lakestore_server.read import rows
 from lakestore_server.read.leases import Leases
-from lakestore_server.read.positions import lsn_at, reached, token_text
-from lakestore_server.state.bucket_log import PREV
+from lakestore_server.read.positions import lsn_at, reached
 from lakestore_server.state.catalog_change import TierRecord
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.chunk import PREV
+from lakestore_server.state.view import TableState, View
 
 AGAIN_SECONDS = 0.1
 NOT_READ = 1 << 62
@@ -31,7 +30,7 @@ class Plans:
         """A cut over tables, with a lease."""
         lsn = lsn_at(self._engine, request.at, request.tables) if request.at else self._engine.view.lsn
         view, states, tiers, lease = self._held(list(request.tables), lsn, request.lease_seconds)
-        answer = pb.PlanAnswer(token=token_text(self._engine, lsn), lsn=lsn, lease=lease)
+        answer = pb.PlanAnswer(token=self._engine.view.token(lsn), lsn=lsn, lease=lease)
         for state, tier in zip(states, tiers, strict=True):
             answer.tables.append(self._table_plan(view, state, tier, lsn, dead=not request.no_dead))
         return answer
@@ -60,7 +59,7 @@ class Plans:
 
     def _without_lake(self, state: TableState) -> bool:
         """Files of a lake that went on without this history may have been expired: the log is read where it has all."""
-        return state.table.uuid in self._engine.lake_ahead and foreign_history.is_whole(state)
+        return state.table.uuid in self._engine.lake_ahead and state.has_all_rows
 
     def _table_plan(
         self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool

@@ -7,23 +7,13 @@ from functools import lru_cache
 
 from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.model import times
-from lakestore.model.token import LogPosition, Token, position_of
+from lakestore.model.token import Token, position_of
 from lakestore_server.commit.engine import Engine
-from lakestore_server.state.state import TableState, View
+from lakestore_server.state.view import TableState, View
 
 AT_WAIT_SECONDS = 30.0
 TOKEN_CHARS_KEPT = 256
 """Of a token that is remembered: clients name the same one in every read until they write again."""
-
-
-def token_text(engine: Engine, lsn: int) -> str:
-    """The token of an LSN of this server's history."""
-    return _text(engine.timeline, lsn)
-
-
-@lru_cache(maxsize=256)
-def _text(timeline: str, lsn: int) -> str:
-    return str(LogPosition(timeline, lsn))
 
 
 _parsed = lru_cache(maxsize=256)(position_of)

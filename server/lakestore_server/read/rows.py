@@ -17,7 +17,8 @@ from lakestore.model.projection import Projection
 from lakestore.rows.ipc import crc32c, encode
 from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.state.bucket_log import CHANGE, DELETE, PREV, BucketLog, Needed
+from lakestore_server.state.bucket_log import BucketLog, Needed
+from lakestore_server.state.chunk import CHANGE, DELETE, PREV
 from lakestore_server.state.table_versions import Versions
 
 Ints = npt.NDArray[np.int64]

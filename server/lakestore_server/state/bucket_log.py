@@ -12,132 +12,21 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Internal, PositionExpired
-from lakestore.model import columns
 from lakestore_server.arrays import row_sizes as row_bytes
+from lakestore_server.state.chunk import CHANGE, PREV, Chunk, Ints, MemoryChunk, StoredBatch
 from lakestore_server.state.commit_index import CommitIndex, Position
 
-Ints = npt.NDArray[np.int64]
-CHANGE, PREV = "__change", columns.PREV
-INSERT, UPDATE, DELETE = 0, 1, 2
 JOIN_COUNT = 16
 JOIN_ROWS_MAX = 65_536
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
-
-
-class Chunk(Protocol):
-    """Rows [start, end) of a bucket."""
-
-    @property
-    def start(self) -> int:
-        """First offset."""
-
-    @property
-    def end(self) -> int:
-        """Offset after the last."""
-
-    @property
-    def index(self) -> CommitIndex:
-        """Commits that end in this chunk."""
-
-    @property
-    def size(self) -> int:
-        """About how many bytes."""
-
-    @property
-    def rows(self) -> int:
-        """How many rows it holds; fewer than offsets if some are gone."""
-
-    @property
-    def schema_id(self) -> int:
-        """The table's version that the rows were stored in."""
-
-    def kills(self) -> Ints:
-        """Offsets that records superseded which are gone from here; sorted."""
-
-    def pieces(self) -> Sequence[Piece]:
-        """The chunk's record batches, in offset order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One record batch of a chunk, loaded when asked."""
-
-    start: int
-    end: int
-    load: BatchLoader
-    schema_id: int = 0
-    left: Callable[[], Ints] | None = None
-    """Where rows of the range are gone: gives the offsets of those that are left."""
-
-    def offsets(self) -> Ints:
-        """The offset of each row, ascending."""
-        return self.between(self.start, self.end)[2]
-
-    def between(self, start: int, end: int) -> tuple[int, int, Ints]:
-        """(place of the first row, place after the last, offsets) of its rows in [start, end)."""
-        if self.left is None:
-            low, high = max(start, self.start), min(end, self.end)
-            return low - self.start, high - self.start, np.arange(low, high, dtype=np.int64)
-        held = self.left()
-        first, last = (int(at) for at in np.searchsorted(held, [start, end]))
-        return first, last, held[first:last]
-
-    def places(self, offsets: Ints) -> Ints:
-        """Where in the batch these offsets are; -1 for rows that are gone."""
-        if self.left is None:
-            return np.where(offsets < self.end, offsets - self.start, -1)
-        held = self.left()
-        if not len(held):
-            return np.full(len(offsets), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(held, offsets), len(held) - 1)
-        return np.where(held[at] == offsets, at, -1)
-
-
-class BatchLoader(Protocol):
-    """Gives a record batch; checks its bytes the first time. Named columns are enough for who asks for them."""
-
-    def __call__(self, names: Sequence[str] | None = None) -> pa.RecordBatch: ...
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryChunk:
-    """Rows that are in the journal and not yet in a segment."""
-
-    start: int
-    batch: pa.RecordBatch
-    index: CommitIndex
-    schema_id: int = 0
-
-    @property
-    def end(self) -> int:
-        """Offset after the last."""
-        return self.start + int(self.batch.num_rows)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the batch."""
-        return int(self.batch.nbytes)
-
-    @property
-    def rows(self) -> int:
-        """All of its range."""
-        return int(self.batch.num_rows)
-
-    def kills(self) -> Ints:
-        """None: every record is here."""
-        return _EMPTY
-
-    def pieces(self) -> Sequence[Piece]:
-        """The one batch."""
-        return (Piece(self.start, self.end, lambda names=None: self.batch, self.schema_id),)
 
 
 Shown = Callable[[pa.RecordBatch, int], pa.RecordBatch]
@@ -211,12 +100,12 @@ class BucketLog:
         return replace(self, chunks=kept, sealed=sealed, base=base)
 
     @cached_property
-    def _pieces(self) -> list[Piece]:
-        return [piece for chunk in self.chunks for piece in chunk.pieces()]
+    def _batches(self) -> list[StoredBatch]:
+        return [piece for chunk in self.chunks for piece in chunk.batches()]
 
     @cached_property
     def _starts(self) -> Ints:
-        return np.array([piece.start for piece in self._pieces], dtype=np.int64)
+        return np.array([piece.start for piece in self._batches], dtype=np.int64)
 
     @cached_property
     def _first_lsns(self) -> Ints:
@@ -327,7 +216,7 @@ class BucketLog:
     ) -> Iterator[tuple[Ints, pa.RecordBatch, int]]:
         """(offsets, batch, schema version) of what is left of [start, end), below the log start as well; see `rows`."""
         first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
-        for piece in self._pieces[first:]:
+        for piece in self._batches[first:]:
             if piece.start >= end:
                 return
             low, high, offsets = piece.between(start, end)
@@ -360,10 +249,10 @@ class BucketLog:
         piece_of = np.searchsorted(self._starts, offsets, side="right") - 1
         for number in np.unique(piece_of[piece_of >= 0]).tolist():
             here = np.flatnonzero(piece_of == number)
-            there[here] = self._pieces[number].places(offsets[here]) >= 0
+            there[here] = self._batches[number].places(offsets[here]) >= 0
         return there
 
-    def located(self, offsets: Ints) -> Iterator[tuple[Ints, Piece, Ints]]:
+    def located(self, offsets: Ints) -> Iterator[tuple[Ints, StoredBatch, Ints]]:
         """(places in `offsets`, piece, rows in it) of these offsets, piece by piece in offset order."""
         if len(offsets) == 1:
             yield _FIRST, *self._place(offsets)
@@ -373,15 +262,15 @@ class BucketLog:
         piece_of = np.searchsorted(self._starts, wanted, side="right") - 1
         cuts = [0, *(np.flatnonzero(np.diff(piece_of)) + 1).tolist(), len(wanted)]
         for first, last in itertools.pairwise(cuts if len(wanted) else []):
-            piece = self._pieces[int(piece_of[first])]
+            piece = self._batches[int(piece_of[first])]
             rows = piece.places(wanted[first:last])
             if rows.min() < 0:
                 raise Internal(f"no row is left at offset {int(wanted[first:last][rows.argmin()])}")
             yield order[first:last], piece, rows
 
-    def _place(self, offset: Ints) -> tuple[Piece, Ints]:
+    def _place(self, offset: Ints) -> tuple[StoredBatch, Ints]:
         """(piece, row in it) of a single offset."""
-        piece = self._pieces[int(np.searchsorted(self._starts, offset[0], side="right")) - 1]
+        piece = self._batches[int(np.searchsorted(self._starts, offset[0], side="right")) - 1]
         row = piece.places(offset)
         if row[0] < 0:
             raise Internal(f"no row is left at offset {int(offset[0])}")
@@ -442,7 +331,7 @@ def _joined(chunks: tuple[Chunk, ...], sealed: int) -> tuple[Chunk, ...]:
         level = _level(tail[-1])
         if level == 3 or any((_level(c), c.schema_id) != (level, tail[-1].schema_id) for c in tail):
             return chunks
-        batch = pa.concat_batches([piece.load() for chunk in tail for piece in chunk.pieces()])
+        batch = pa.concat_batches([piece.load() for chunk in tail for piece in chunk.batches()])
         joined = MemoryChunk(tail[0].start, batch, CommitIndex.joined([c.index for c in tail]), tail[0].schema_id)
         chunks = (*chunks[:-JOIN_COUNT], joined)
     return chunks

@@ -21,10 +21,6 @@ class Position:
     time_us: int = 0
     lsn: int = 0
 
-    def as_list(self) -> list[int]:
-        """The stored form."""
-        return [self.end, self.live_sum, self.live_rows, self.time_us, self.lsn]
-
 
 @dataclass(frozen=True, slots=True)
 class CommitIndex:

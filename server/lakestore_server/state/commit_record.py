@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from lakestore.model.table import Table
 from lakestore_server.state.catalog_change import CatalogChange
+from lakestore_server.state.chunk import MemoryChunk
+from lakestore_server.state.commit_index import CommitIndex
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 
 
@@ -50,6 +52,11 @@ class RowsPart:
     def end(self) -> int:
         """Offset after the last row."""
         return self.start + int(self.batch.num_rows)
+
+    def chunk(self, lsn: int, time_us: int) -> MemoryChunk:
+        """The rows as a chunk of the bucket's log."""
+        index = CommitIndex.one(lsn, time_us, self.end, self.live_sum, self.live_rows)
+        return MemoryChunk(self.start, self.batch, index, self.schema_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,108 +1,21 @@
-"""Everything a checkpoint holds, and how a journal record changes it.
+"""The commit loop's state, and the change that a commit record makes to it.
 
-`State` is owned by the commit loop. `View` is what readers get: an immutable value as of one LSN.
+The published part is a `View`; producers, idempotency keys and numbers beside it are the loop's alone. A `FrozenState`
+is all of it as of one LSN, for a checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from lakestore.errors import NotFound
 from lakestore.limits import DEFAULT, Limits
-from lakestore.model.table import Table
-from lakestore_server.files.json_forms import result_list, result_of, subscription_list, subscription_of
 from lakestore_server.state import catalog_change
-from lakestore_server.state.bucket_log import BucketLog, Chunk, MemoryChunk
-from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRecord
-from lakestore_server.state.commit_index import CommitIndex, Position
+from lakestore_server.state.catalog_change import CatalogChange, Pointer
+from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.commit_record import Answer, CommitRecord, ProducerCommit, RowsPart, SubscriptionChange
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
-from lakestore_server.state.table_versions import Versions, stored_schema
-
-
-@dataclass(frozen=True, slots=True)
-class TableState:
-    """A table as of one LSN."""
-
-    versions: Versions
-    logs: tuple[BucketLog, ...]
-    tiers: Mapping[int, TierRecord] = field(default_factory=dict)
-    created_lsn: int = 0
-    created_us: int = 0
-    """0: in data of a release that did not keep it."""
-
-    @staticmethod
-    def new(table: Table, lsn: int, time_us: int) -> TableState:
-        """A table without rows."""
-        log = BucketLog(stored_schema(table))
-        return TableState(Versions.first(table, lsn), (log,) * table.buckets, created_lsn=lsn, created_us=time_us)
-
-    @property
-    def table(self) -> Table:
-        """The newest definition."""
-        return self.versions.current
-
-    def altered(self, table: Table, lsn: int) -> TableState:
-        """The table with another definition; rows stay as they were stored."""
-        return replace(self, versions=self.versions.altered(table, lsn))
-
-    def with_log(self, bucket: int, log: BucketLog) -> TableState:
-        """The table with one bucket's log replaced."""
-        return replace(self, logs=(*self.logs[:bucket], log, *self.logs[bucket + 1 :]))
-
-    def heads(self) -> list[int]:
-        """Each bucket's head."""
-        return [log.head for log in self.logs]
-
-    @property
-    def log_start_lsn(self) -> int:
-        """The log start `L` as a commit: what came after it is complete, in every bucket. 0: nothing was dropped."""
-        return self.logs[0].base.lsn
-
-    def starts(self) -> tuple[int, ...]:
-        """Each bucket's log start."""
-        return tuple(log.base.end for log in self.logs)
-
-    @property
-    def has_all_rows(self) -> bool:
-        """Whether the log and what lives below its start are the whole table, so that reads can do without the lake."""
-        return self.table.keyed or not any(self.starts())
-
-    def from_lsn(self, lsn: int) -> TableState:
-        """The table without the commits up to `lsn`."""
-        return replace(self, logs=tuple(log.from_lsn(lsn) for log in self.logs))
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A cut: everything a reader may ask, as of one LSN."""
-
-    lsn: int = 0
-    time_us: int = 0
-    tables: Mapping[str, TableState] = field(default_factory=dict)
-    """By uuid."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Table name to uuid."""
-    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    pointers: Mapping[tuple[str, str], Pointer] = field(default_factory=dict)
-    tierer_epoch: int = 0
-    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
-
-    def named(self, name: str) -> TableState:
-        """The table of that name, or `NotFound`."""
-        uuid = self.names.get(name)
-        if uuid is None:
-            raise NotFound(f"there is no table {name!r}")
-        return self.tables[uuid]
-
-    def by_uuid(self, uuid: str) -> TableState:
-        """The table with that uuid, or `NotFound`."""
-        state = self.tables.get(uuid)
-        if state is None:
-            raise NotFound("the table was dropped")
-        return state
+from lakestore_server.state.view import TableState, View
 
 
 @dataclass(slots=True)
@@ -116,19 +29,48 @@ class ProducerState:
     """By sequence."""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The backup that a restored history began with."""
+
+    timeline: str
+    """Of the history that was backed up."""
+    lsn: int
+    """The newest commit in the backup."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenState:
+    """The whole state as of one LSN, which later commits do not change."""
+
+    view: View
+    restored: Origin | None
+    next_number: int
+    producers: Mapping[str, ProducerState]
+    """By name, least recently used first."""
+    tierer_holder: str
+    idempotency: tuple[str, ...]
+    """Keys of catalog changes, the oldest first."""
+
+
 class State:
     """The commit loop's own state."""
 
     def __init__(self, timeline: str, limits: Limits = DEFAULT) -> None:
-        self.timeline, self._limits = timeline, limits
-        self.restored: dict[str, Any] | None = None
-        """Timeline and LSN of the backup that this history began with."""
-        self.view = View()
+        self._limits = limits
+        self.restored: Origin | None = None
+        """None for a history that began with an empty folder."""
+        self.view = View(timeline=timeline)
         self.next_number = 1
         self.producers: dict[str, ProducerState] = {}
         """Least recently used first."""
         self.tierer_holder = ""
         self.idempotency: dict[str, None] = {}
+
+    @property
+    def timeline(self) -> str:
+        """The history that this state is of."""
+        return self.view.timeline
 
     def apply(self, record: CommitRecord) -> View:
         """The view after a record. The same code runs at commit and at recovery."""
@@ -161,6 +103,7 @@ class State:
             pointers,
             epoch,
             view.subscriptions if subscriptions is None else subscriptions,
+            view.timeline,
         )
         return self.view
 
@@ -221,71 +164,38 @@ class State:
         self.view = replace(self.view, tables=tables)
         return self.view
 
-    def freeze(self) -> View:
-        """Seal every log; the view that a checkpoint is to hold."""
+    def freeze(self) -> FrozenState:
+        """Seal every log; the state as of now, which a checkpoint is to hold."""
         tables = {
             uuid: replace(state, logs=tuple(log.freeze() if log.chunks else log for log in state.logs))
             for uuid, state in self.view.tables.items()
         }
         self.view = replace(self.view, tables=tables)
-        return self.view
+        return self.frozen()
 
-    def small(self) -> dict[str, Any]:
-        """All but rows, as a checkpoint writes it."""
-        view = self.view
-        return {
-            "timeline": self.timeline,
-            "restored": self.restored,
-            "lsn": view.lsn,
-            "time_us": view.time_us,
-            "next_number": self.next_number,
-            "producers": [
-                [
-                    name,
-                    p.epoch,
-                    p.last_sequence,
-                    p.progress,
-                    [[s, [a.lsn, [result_list(result) for result in a.results]]] for s, a in p.answers.items()],
-                ]
-                for name, p in self.producers.items()
-            ],
-            "tierer": [view.tierer_epoch, self.tierer_holder],
-            "idempotency": list(self.idempotency),
-            "namespaces": {name: dict(properties) for name, properties in view.namespaces.items()},
-            "pointers": [[ns, name, p.location, p.uuid] for (ns, name), p in view.pointers.items()],
-            "subscriptions": [subscription_list(held) for held in view.subscriptions.values()],
-        }
+    def frozen(self) -> FrozenState:
+        """The state as of now, as a value."""
+        producers, keys = _copied(self.producers), tuple(self.idempotency)
+        return FrozenState(self.view, self.restored, self.next_number, producers, self.tierer_holder, keys)
 
     @staticmethod
-    def from_small(data: dict[str, Any], tables: dict[str, TableState], limits: Limits = DEFAULT) -> State:
-        """The state that `small` wrote, with tables read back."""
-        state = State(data["timeline"], limits)
-        state.restored = data.get("restored")
-        state.next_number = data["next_number"]
-        for name, epoch, last, progress, answers in data["producers"]:
-            known = {s: Answer(lsn, tuple(map(result_of, results))) for s, (lsn, results) in answers}
-            state.producers[name] = ProducerState(epoch, last, progress, known)
-        state.idempotency = dict.fromkeys(data["idempotency"])
-        epoch, state.tierer_holder = data["tierer"]
-        state.view = View(
-            data["lsn"],
-            data["time_us"],
-            tables,
-            {table.table.name: uuid for uuid, table in tables.items()},
-            data["namespaces"],
-            {(ns, name): Pointer(location, uuid) for ns, name, location, uuid in data["pointers"]},
-            epoch,
-            {s.name: s for s in map(subscription_of, data.get("subscriptions", []))},
-        )
+    def of(frozen: FrozenState, limits: Limits = DEFAULT) -> State:
+        """The state that goes on from a frozen one."""
+        state = State(frozen.view.timeline, limits)
+        state.view, state.restored, state.next_number = frozen.view, frozen.restored, frozen.next_number
+        state.producers = _copied(frozen.producers)
+        state.tierer_holder, state.idempotency = frozen.tierer_holder, dict.fromkeys(frozen.idempotency)
         return state
+
+
+def _copied(producers: Mapping[str, ProducerState]) -> dict[str, ProducerState]:
+    return {name: replace(known, answers=dict(known.answers)) for name, known in producers.items()}
 
 
 def _add_rows(tables: dict[str, TableState], part: RowsPart, record: CommitRecord) -> None:
     state = tables[part.table]
-    log = state.logs[part.bucket]
-    index = CommitIndex.one(record.lsn, record.time_us, part.end, part.live_sum, part.live_rows)
-    chunk = MemoryChunk(part.start, part.batch, index, part.schema_id)
-    tables[part.table] = state.with_log(part.bucket, log.append(chunk))
+    log = state.logs[part.bucket].append(part.chunk(record.lsn, record.time_us))
+    tables[part.table] = state.with_log(part.bucket, log)
 
 
 def _subscribed(before: Mapping[str, Subscription], changes: Sequence[SubscriptionChange]) -> dict[str, Subscription]:
@@ -299,9 +209,3 @@ def _subscribed(before: Mapping[str, Subscription], changes: Sequence[Subscripti
         else:
             after[change.name] = change
     return after
-
-
-def log_of(table: Table, chunks: Sequence[Chunk], base: Position) -> BucketLog:
-    """A log made of segments above a log start."""
-    head = chunks[-1].index.position(-1) if chunks and chunks[-1].end > base.end else base
-    return BucketLog(stored_schema(table), tuple(chunks), len(chunks), head, base)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -12,7 +11,7 @@ from lakestore.errors import Invalid
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.projection import Projection
 from lakestore.model.table import Table
-from lakestore_server.state.bucket_log import CHANGE, PREV
+from lakestore_server.state.chunk import CHANGE, PREV
 
 
 def stored_schema(table: Table) -> pa.Schema:
@@ -89,12 +88,3 @@ class Versions:
             return [column.name for column in self.numbered(schema_id).columns if column.id in ids]
 
         return of
-
-    def to_list(self) -> list[list[Any]]:
-        """As a checkpoint keeps it."""
-        return [[lsn, table.as_dict()] for lsn, table in zip(self.lsns, self.tables, strict=True)]
-
-    @staticmethod
-    def from_list(data: Sequence[Sequence[Any]]) -> Versions:
-        """What `to_list` gave."""
-        return Versions(tuple(lsn for lsn, _ in data), tuple(Table.from_dict(table) for _, table in data))

@@ -20,7 +20,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.duties.checkpoint import segment_runs
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.read import rows as reads
-from lakestore_server.state.bucket_log import MemoryChunk
+from lakestore_server.state.chunk import MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
 from tests.support.inside import server_of
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lakestore_server.commit.numbering import ABSENT, assign
 from lakestore_server.index.keys import encoded
-from lakestore_server.state.bucket_log import DELETE, INSERT, UPDATE
+from lakestore_server.state.chunk import DELETE, INSERT, UPDATE
 
 BUCKETS = 3
 

@@ -77,7 +77,7 @@ def test_a_flipped_bit_in_a_sparse_segment_is_never_served(tmp_path: Path) -> No
     index = CommitIndex.one(7, 70, 500, 0, len(kept))
     kills = np.arange(5, 60, dtype=np.int64)
     path = tmp_path / "a.seg"
-    segment.write_left(RealDisk(), path, segment.Left(0, 500, 0, batch, kept, kills, index))
+    segment.write_sparse(RealDisk(), path, segment.SparseRows(0, 500, 0, batch, kept, kills, index))
     for other in flipped(path, 200, seed=3):
         try:
             chunk = segment.Segment(RealDisk(), other, lambda _: schema, keyed=True)

@@ -12,7 +12,7 @@ import pytest
 import lakestore as ls
 from lakestore.errors import Corrupt
 from lakestore_server.duties.checkpoint import segment_runs
-from lakestore_server.files import checkpoint, journal
+from lakestore_server.files import journal
 from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.host.clock import RealClock
 from lakestore_server.host.disk import RealDisk, RealFile
@@ -103,7 +103,7 @@ def test_many_quiet_tables_keep_no_journal_and_few_files(tmp_path: Path) -> None
 
 def test_a_row_is_rewritten_a_logarithmic_number_of_times() -> None:
     class Run:
-        index = pieces = None
+        index = batches = None
         size = 1
         schema_id = 0
 
@@ -122,8 +122,3 @@ def test_a_second_server_on_a_folder_is_refused(tmp_path: Path) -> None:
         Server(Settings(tmp_path / "data"))
     server.close()
     Server(Settings(tmp_path / "data")).close()
-
-
-def test_checkpoint_bytes_come_back() -> None:
-    data = {"lsn": 7, "tables": [], "text": "ä"}
-    assert checkpoint.decode(checkpoint.encode(data), "c") == data

@@ -227,7 +227,7 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
         table.delete([{"id": i} for i in gone])
         live = {i: v for i, v in live.items() if i not in gone}
         server_of(lake).upkeep.checkpoint()
-    rewrites, write = 0, segment.write_left
+    rewrites, write = 0, segment.write_sparse
 
     def lost(*arguments: Any) -> int:
         nonlocal rewrites
@@ -235,7 +235,7 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
         engine.index.found_problem("a test says so", damaged=False)
         return write(*arguments)
 
-    monkeypatch.setattr(segment, "write_left", lost)
+    monkeypatch.setattr(segment, "write_sparse", lost)
     move_log_start(engine, "e.w")
     before, rounds = -1, 0
     while before < rewrites:

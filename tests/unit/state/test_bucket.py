@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from lakestore.errors import Corrupt
 from lakestore_server.files import segment
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.state.bucket_log import BucketLog, Chunk, MemoryChunk
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import Chunk, MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
 from tests.support.flips import flipped
 

@@ -18,7 +18,7 @@ from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.read.rows import bounded
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.commit_index import CommitIndex
-from lakestore_server.state.state import View
+from lakestore_server.state.view import View
 
 
 @dataclass(frozen=True, slots=True)

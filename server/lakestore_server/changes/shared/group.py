@@ -21,8 +21,9 @@ from lakestore_server.changes.shared.members import Group, Order
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.state import State, View
+from lakestore_server.state.state import State
 from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
+from lakestore_server.state.view import View
 
 Moves = Mapping[Bucket, tuple[int, Order]]
 """Bucket to grant and place."""

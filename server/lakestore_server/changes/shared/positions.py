@@ -13,8 +13,8 @@ from lakestore.errors import Conflict
 from lakestore.model.token import Place
 from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.state import TableState, View
 from lakestore_server.state.subscription import NO_CUT, Mark, Subscription
+from lakestore_server.state.view import TableState, View
 
 _NEWEST = 1 << 62
 

@@ -22,8 +22,8 @@ from lakestore_server.changes.shared.batches import member_run
 from lakestore_server.changes.shared.group import Membership, Moves, bell_key, current
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.rows import DeadCache
-from lakestore_server.state.state import TableState, View
 from lakestore_server.state.subscription import NO_CUT, Mark
+from lakestore_server.state.view import TableState, View
 
 SETTLE_SECONDS = 1.0
 """How often marks are moved over what held no rows for the member."""

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore_server.arrays.grouping import Ints
-from lakestore_server.state.bucket_log import CHANGE, BucketLog, MemoryChunk, Needed, Shown
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.bucket_log import BucketLog, Needed, Shown
+from lakestore_server.state.chunk import CHANGE
 from lakestore_server.state.commit_record import RowsPart
-from lakestore_server.state.state import TableState
+from lakestore_server.state.view import TableState
 
 Buckets = npt.NDArray[np.int32]
 Columns = dict[str, pa.Array]
@@ -58,8 +58,7 @@ class OldRows:
         log = self._logs[bucket]
         if offset >= log.head:
             for part in self._parts[bucket]:
-                index = CommitIndex.one(self._lsn, self._time_us, part.end, part.live_sum, part.live_rows)
-                log = log.append(MemoryChunk(part.start, part.batch, index, part.schema_id))
+                log = log.append(part.chunk(self._lsn, self._time_us))
             self._logs[bucket], self._parts[bucket] = log, []
         return log
 

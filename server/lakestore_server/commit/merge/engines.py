@@ -24,7 +24,7 @@ from lakestore_server.arrays.grouping import Groups, Ints, Stack
 from lakestore_server.arrays.integers import integers
 from lakestore_server.commit.merge.aggregates import Overflow, aggregated, members
 from lakestore_server.commit.request import Change
-from lakestore_server.state.bucket_log import DELETE, INSERT, UPDATE
+from lakestore_server.state.chunk import DELETE, INSERT, UPDATE
 
 Flags = npt.NDArray[np.bool_]
 Columns = dict[str, pa.Array]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lakestore.errors import Corrupt
 from lakestore_server.files import checkpoint
+from lakestore_server.files.checkpoint import SegmentFile
+from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.operate.inspect.report import Found
 
 
@@ -14,42 +17,41 @@ def describe(path: Path) -> Found:
     raw = path.read_bytes()
     found = Found(str(path), "checkpoint", {"bytes": len(raw)})
     try:
-        data = checkpoint.decode(raw, path.name)
+        held = checkpoint.decode(raw, path.name)
     except Corrupt as error:
         found.damage.append(error.message)
         return found
     found.about |= {
-        "timeline": data["timeline"],
-        "lsn": data["lsn"],
-        "time_us": data["time_us"],
-        "tables": len(data["tables"]),
-        "producers": len(data["producers"]),
-        "namespaces": len(data["namespaces"]),
-        "pointers": len(data["pointers"]),
+        "timeline": held.timeline,
+        "lsn": held.lsn,
+        "time_us": held.time_us,
+        "tables": len(held.tables),
+        "producers": len(held.producers),
+        "namespaces": len(held.namespaces),
+        "pointers": len(held.pointers),
     }
-    for entry in data["tables"]:
-        table = entry["table"]
-        segments = [segment for bucket in entry["buckets"] for segment in bucket]
+    for entry in held.tables:
+        segments = [file for files in entry.buckets for file in files]
         found.parts.append(
             {
-                "table": table["name"],
-                "uuid": table["uuid"],
-                "created_lsn": entry["created_lsn"],
+                "table": entry.table.name,
+                "uuid": entry.table.uuid,
+                "created_lsn": entry.created_lsn,
                 "segments": len(segments),
-                "bytes": sum(size for _, size in segments),
-                "tier_records": len(entry["tiers"]),
+                "bytes": sum(file.size for file in segments),
+                "tier_records": len(entry.tiers),
             }
         )
-        found.damage += _missing(path.parent, table["uuid"], segments)
+        found.damage += _missing(path.parent, entry.table.uuid, segments)
     return found
 
 
-def _missing(folder: Path, uuid: str, segments: list[list[object]]) -> list[str]:
-    beside = folder / "segments"
+def _missing(folder: Path, uuid: str, segments: Sequence[SegmentFile]) -> list[str]:
+    beside = folder / SEGMENTS
     if not beside.is_dir():
         return []
     return [
-        f"segment file {name} of table {uuid} is missing: restore it from a copy or a backup"
-        for name, _ in segments
-        if not (beside / uuid / str(name)).is_file()
+        f"segment file {file.name} of table {uuid} is missing: restore it from a copy or a backup"
+        for file in segments
+        if not (beside / uuid / file.name).is_file()
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -26,24 +25,22 @@ class Definitions:
         """What the newest whole checkpoint names; nothing when there is none."""
         known = Definitions()
         try:
-            data = checkpoint.newest(RealDisk(), folder)
+            held = checkpoint.newest(RealDisk(), folder)
         except Corrupt:
             return known
-        for entry in data["tables"] if data else ():
-            known._add(entry["table"])
-            for _, definition in entry.get("versions") or ():
-                known._add(definition)
+        for entry in held.tables if held else ():
+            for table in entry.versions.tables:
+                known._add(table)
         return known
 
-    def _add(self, definition: dict[str, Any]) -> None:
-        table = Table.from_dict(definition)
+    def _add(self, table: Table) -> None:
         self._tables[table.uuid, table.schema_id] = table
 
     def follow(self, frame: RawFrame) -> None:
         """Take over the definitions that a frame makes."""
         for definition in frame.definitions():
             try:
-                self._add(definition)
+                self._add(Table.from_dict(definition))
             except (LakestoreError, KeyError, TypeError):
                 continue  # a frame of another release: its rows are not shown, its figures are
 

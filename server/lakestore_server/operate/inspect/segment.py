@@ -45,7 +45,7 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
     checked = list(segment.scrub())
     found.about["blocks"] = len(checked)
     found.damage += [damage for _, damage in checked if damage]
-    found.parts = [{"batch": i, "offsets": f"{p.start}..{p.end}"} for i, p in enumerate(segment.pieces())]
+    found.parts = [{"batch": i, "offsets": f"{p.start}..{p.end}"} for i, p in enumerate(segment.batches())]
     if rows and schema is None:
         found.unread.append("the table's definition is not in a checkpoint of this data folder")
     elif rows:
@@ -54,7 +54,7 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
 
 
 def _rows(segment: Segment, found: Found) -> None:
-    for i, piece in enumerate(segment.pieces()):
+    for i, piece in enumerate(segment.batches()):
         try:
             found.rows.append((f"batch {i}, offsets from {piece.start}", piece.load()))
         except (Corrupt, pa.ArrowException) as error:

@@ -1,0 +1,129 @@
+"""Chunks: runs of rows of one bucket, with the commits that end in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.model import columns
+from lakestore_server.state.commit_index import CommitIndex
+
+Ints = npt.NDArray[np.int64]
+CHANGE, PREV = "__change", columns.PREV
+"""System columns in front of the rows of primary-key tables: the record's kind, and the offset that it supersedes."""
+INSERT, UPDATE, DELETE = 0, 1, 2
+"""Kinds of records."""
+_NONE: Ints = np.empty(0, dtype=np.int64)
+
+
+class Chunk(Protocol):
+    """Rows [start, end) of a bucket."""
+
+    @property
+    def start(self) -> int:
+        """First offset."""
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+
+    @property
+    def index(self) -> CommitIndex:
+        """Commits that end in this chunk."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds; fewer than offsets if some are gone."""
+
+    @property
+    def schema_id(self) -> int:
+        """The table's version that the rows were stored in."""
+
+    def kills(self) -> Ints:
+        """Offsets that records superseded which are gone from here; sorted."""
+
+    def batches(self) -> Sequence[StoredBatch]:
+        """The chunk's record batches, in offset order."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """One record batch of a chunk, loaded when asked."""
+
+    start: int
+    end: int
+    load: BatchLoader
+    schema_id: int = 0
+    left: Callable[[], Ints] | None = None
+    """Where rows of the range are gone: gives the offsets of those that are left."""
+
+    def offsets(self) -> Ints:
+        """The offset of each row, ascending."""
+        return self.between(self.start, self.end)[2]
+
+    def between(self, start: int, end: int) -> tuple[int, int, Ints]:
+        """(place of the first row, place after the last, offsets) of its rows in [start, end)."""
+        if self.left is None:
+            low, high = max(start, self.start), min(end, self.end)
+            return low - self.start, high - self.start, np.arange(low, high, dtype=np.int64)
+        held = self.left()
+        first, last = (int(at) for at in np.searchsorted(held, [start, end]))
+        return first, last, held[first:last]
+
+    def places(self, offsets: Ints) -> Ints:
+        """Where in the batch these offsets are; -1 for rows that are gone."""
+        if self.left is None:
+            return np.where(offsets < self.end, offsets - self.start, -1)
+        held = self.left()
+        if not len(held):
+            return np.full(len(offsets), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(held, offsets), len(held) - 1)
+        return np.where(held[at] == offsets, at, -1)
+
+
+class BatchLoader(Protocol):
+    """Gives a record batch; checks its bytes the first time. Named columns are enough for who asks for them."""
+
+    def __call__(self, names: Sequence[str] | None = None) -> pa.RecordBatch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChunk:
+    """Rows that are in the journal and not yet in a segment."""
+
+    start: int
+    batch: pa.RecordBatch
+    index: CommitIndex
+    schema_id: int = 0
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+        return self.start + int(self.batch.num_rows)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch."""
+        return int(self.batch.nbytes)
+
+    @property
+    def rows(self) -> int:
+        """All of its range."""
+        return int(self.batch.num_rows)
+
+    def kills(self) -> Ints:
+        """None: every record is here."""
+        return _NONE
+
+    def batches(self) -> Sequence[StoredBatch]:
+        """The one batch."""
+        return (StoredBatch(self.start, self.end, lambda names=None: self.batch, self.schema_id),)

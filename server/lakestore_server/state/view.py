@@ -1,0 +1,118 @@
+"""The values that readers get: a table, and everything together, as of one LSN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from lakestore.errors import NotFound
+from lakestore.model.table import Table
+from lakestore.model.token import LogPosition
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.catalog_change import Pointer, TierRecord
+from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.commit_index import Position
+from lakestore_server.state.subscription import Subscription
+from lakestore_server.state.table_versions import Versions, stored_schema
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as of one LSN."""
+
+    versions: Versions
+    logs: tuple[BucketLog, ...]
+    tiers: Mapping[int, TierRecord] = field(default_factory=dict)
+    created_lsn: int = 0
+    created_us: int = 0
+    """0: in data of a release that did not keep it."""
+
+    @staticmethod
+    def new(table: Table, lsn: int, time_us: int) -> TableState:
+        """A table without rows."""
+        log = BucketLog(stored_schema(table))
+        return TableState(Versions.first(table, lsn), (log,) * table.buckets, created_lsn=lsn, created_us=time_us)
+
+    @property
+    def table(self) -> Table:
+        """The newest definition."""
+        return self.versions.current
+
+    def altered(self, table: Table, lsn: int) -> TableState:
+        """The table with another definition; rows stay as they were stored."""
+        return replace(self, versions=self.versions.altered(table, lsn))
+
+    def with_log(self, bucket: int, log: BucketLog) -> TableState:
+        """The table with one bucket's log replaced."""
+        return replace(self, logs=(*self.logs[:bucket], log, *self.logs[bucket + 1 :]))
+
+    def heads(self) -> list[int]:
+        """Each bucket's head."""
+        return [log.head for log in self.logs]
+
+    @property
+    def log_start_lsn(self) -> int:
+        """The log start `L` as a commit: what came after it is complete, in every bucket. 0: nothing was dropped."""
+        return self.logs[0].base.lsn
+
+    def starts(self) -> tuple[int, ...]:
+        """Each bucket's log start."""
+        return tuple(log.base.end for log in self.logs)
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether the log and what lives below its start are the whole table, so that reads can do without the lake."""
+        return self.table.keyed or not any(self.starts())
+
+    def from_lsn(self, lsn: int) -> TableState:
+        """The table without the commits up to `lsn`."""
+        return replace(self, logs=tuple(log.from_lsn(lsn) for log in self.logs))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A cut: everything a reader may ask, as of one LSN."""
+
+    lsn: int = 0
+    time_us: int = 0
+    tables: Mapping[str, TableState] = field(default_factory=dict)
+    """By uuid."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Table name to uuid."""
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    pointers: Mapping[tuple[str, str], Pointer] = field(default_factory=dict)
+    tierer_epoch: int = 0
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+    timeline: str = ""
+    """The history that the LSNs belong to; a restored server begins another one."""
+
+    def token(self, lsn: int | None = None) -> str:
+        """The text of the position behind a commit of this history, by default behind the newest one."""
+        return _token_text(self.timeline, self.lsn if lsn is None else lsn)
+
+    def named(self, name: str) -> TableState:
+        """The table of that name, or `NotFound`."""
+        uuid = self.names.get(name)
+        if uuid is None:
+            raise NotFound(f"there is no table {name!r}")
+        return self.tables[uuid]
+
+    def by_uuid(self, uuid: str) -> TableState:
+        """The table with that uuid, or `NotFound`."""
+        state = self.tables.get(uuid)
+        if state is None:
+            raise NotFound("the table was dropped")
+        return state
+
+
+@lru_cache(maxsize=256)
+def _token_text(timeline: str, lsn: int) -> str:
+    """The same few positions are asked for again and again."""
+    return str(LogPosition(timeline, lsn))
+
+
+def log_of(table: Table, chunks: Sequence[Chunk], base: Position) -> BucketLog:
+    """A log made of segments above a log start."""
+    head = chunks[-1].index.position(-1) if chunks and chunks[-1].end > base.end else base
+    return BucketLog(stored_schema(table), tuple(chunks), len(chunks), head, base)
