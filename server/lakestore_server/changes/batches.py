@@ -17,27 +17,27 @@ from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import EncodedBatch, StreamRun
 from lakestore_server.changes.filter import Condition, RowCondition, filtered
-from lakestore_server.read.rows import ReadOptions, Rows, bounded, dead_of, live_at, project, read, with_before_images
+from lakestore_server.read.rows import ReadOptions, Rows, bounded, live_at, project, read, with_before_images
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import PREV
-from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import TableState, View
+from lakestore_server.state.table_versions import Versions
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What streams must have in common to be sent the same messages."""
+    """The properties that streams must have in common to be sent the same messages."""
 
     tables: tuple[str, ...]
-    """Uuids."""
+    """Uuids of the tables, in the order of the request."""
     before_images: bool
     columns: tuple[tuple[int, ...], ...]
     """Per table the ids of the columns to show; empty for all columns of a version."""
     where: tuple[Condition, ...] = ()
-    """Per table what rows must meet; empty for nothing."""
+    """The condition on the rows of each table; empty for none."""
 
-    def test(self, versions: Versions, table: Table) -> RowCondition | None:
-        """What rows of a version of a table must meet."""
+    def condition(self, versions: Versions, table: Table) -> RowCondition | None:
+        """The condition on rows of a version of a table; None where all rows are sent."""
         return RowCondition.of(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None
 
 
@@ -52,55 +52,54 @@ def run(view: View, shape: Shape, at: LogPosition, limit: int, limits: Limits) -
 def message(
     table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool, goes_on: bool = False
 ) -> EncodedBatch:
-    """Rows as a message; those of commits that go on in the next one have a token that lies before them."""
+    """Rows as a message; if its commits go on in the next message, the token lies before them."""
     made = pb.ChangeBatch(table=table.name, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
     made.rows, made.goes_on = encode(batch.schema, [batch]), goes_on
     return EncodedBatch.of(made)
 
 
 def progress(table: Table, token: Token) -> EncodedBatch:
-    """A message without rows: up to the token nothing else lies for a stream."""
+    """A message without rows: up to its token the stream has nothing else to send."""
     return EncodedBatch.of(pb.ChangeBatch(table=table.name, token=str(token), progress=True, schema_id=table.schema_id))
 
 
-def live_rows(
-    state: TableState, shape: Shape, bucket: int, start: int, lsn: int, limits: Limits
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """A bucket's live rows at a cut, from an offset on, as inserts; with each batch the offset after it.
+@dataclass(frozen=True, slots=True)
+class LiveBatch:
+    """Live rows of one bucket as inserts."""
 
-    Where the condition lets nothing through, batches are empty.
-    """
-    log = state.logs[bucket]
-    head = log.at_lsn(lsn).end
-    for found in live_at(log, start, head, dead_of(log, 0, head), _piece(log, limits)):
-        yield from _inserts(state, shape, bucket, found, lsn, limits)
+    batch: pa.RecordBatch
+    """The rows; empty where the condition lets none through."""
+    end: int
+    """The offset behind them, from which the snapshot goes on."""
 
 
 def live_piece(
     state: TableState, shape: Shape, place: Place, lsn: int, dead: OffsetSet, limits: Limits
-) -> list[tuple[pa.RecordBatch, int]]:
-    """The first few batches of `live_rows` from a place on, `dead` being what the log supersedes below the cut; none
-    when there are no more.
+) -> list[LiveBatch]:
+    """A few batches of a bucket's rows that live at a cut, from a place on; none when there are no more.
+
+    `dead` is the set of offsets that the log supersedes below the cut.
     """
     log = state.logs[place.bucket]
-    for found in live_at(log, place.offset, log.at_lsn(lsn).end, dead, _piece(log, limits)):
+    for found in live_at(log, place.offset, log.at_lsn(lsn).end, dead, _piece_options(log, limits)):
         return list(_inserts(state, shape, place.bucket, found, lsn, limits))
     return []
 
 
 def _inserts(
     state: TableState, shape: Shape, bucket: int, found: Rows, lsn: int, limits: Limits
-) -> Iterator[tuple[pa.RecordBatch, int]]:
+) -> Iterator[LiveBatch]:
     table = state.versions.at(lsn)
-    test = shape.test(state.versions, table)
-    rows = found if test is None else found.filter(test.mask(found.batch, found.schema_id))
+    condition = shape.condition(state.versions, table)
+    rows = found if condition is None else found.filter(condition.mask(found.batch, found.schema_id))
     inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
     at = 0
     shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)
     for batch in bounded(shown, limits.read_batch_bytes):
         at += batch.num_rows
+        # The last batch ends behind all rows that were looked at, also those that the condition left out.
         last = found.offsets[-1] if at == len(rows.offsets) else rows.offsets[at - 1]
-        yield batch, int(last) + 1
+        yield LiveBatch(batch, int(last) + 1)
 
 
 def shown_columns(table: Table, shape: Shape) -> list[str]:
@@ -111,8 +110,11 @@ def shown_columns(table: Table, shape: Shape) -> list[str]:
 
 
 def _upto(view: View, shape: Shape, lsn: int, limit: int, limits: Limits) -> int:
-    """How far one run reaches: whole commits of one schema version, about a batch of rows from each bucket, and all
-    together about half a full message."""
+    """The LSN up to which one run reaches.
+
+    A run has whole commits of one schema version, about a batch of rows from each bucket, and all together about half
+    a full message.
+    """
     upto = limit
     nbytes = limits.read_batch_bytes // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in shape.tables)
     for uuid in shape.tables:
@@ -126,7 +128,11 @@ def _upto(view: View, shape: Shape, lsn: int, limit: int, limits: Limits) -> int
 
 
 def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max: int) -> int:
-    """The offset up to which about so much lies behind `start`, with the rows before changes if they are read too."""
+    """The offset up to which about so many rows and bytes lie behind `start`.
+
+    The bytes include the rows before the changes where the stream reads them: one small update of a large row would
+    otherwise let a run grow far beyond a message.
+    """
     reach = log.reach(start, rows_max, bytes_max)
     if start >= log.head or not log.keyed or not (shape.before_images or shape.where):
         return reach
@@ -175,17 +181,17 @@ def table_batch(
     return pa.concat_batches(parts).take(pa.array(order))
 
 
-def _piece(log: BucketLog, limits: Limits) -> ReadOptions:
-    """Pieces of a snapshot that take about a message of memory each."""
+def _piece_options(log: BucketLog, limits: Limits) -> ReadOptions:
+    """Options of a read whose pieces take about a message of memory each."""
     row_bytes = sum(chunk.size for chunk in log.chunks) // max(sum(chunk.rows for chunk in log.chunks), 1) + 1
     return ReadOptions(max(min(limits.fetch_batch_rows, limits.read_batch_bytes // row_bytes), 1))
 
 
 def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table, shape: Shape) -> Iterator[Rows]:
     """The changes of a range as streams of the shape are to see them."""
-    test, needed = shape.test(versions, table), versions.stored_names(table, shown_columns(table, shape))
-    if test is not None:
-        yield from filtered(log, start, end, test, needed, images=shape.before_images)
+    condition, needed = shape.condition(versions, table), versions.stored_names(table, shown_columns(table, shape))
+    if condition is not None:
+        yield from filtered(log, start, end, condition, needed, images=shape.before_images)
         return
     for rows in read(log, start, end, ReadOptions(needed=needed)):
         yield with_before_images(log, rows, versions) if shape.before_images and log.keyed else rows

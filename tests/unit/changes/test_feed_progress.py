@@ -14,6 +14,7 @@ from lakestore.limits import Limits
 from lakestore.model import times
 from lakestore.model.token import place_of, position_of
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.changes import snapshot
 from lakestore_server.changes import stream as feed
 from tests.support.kept import SCHEMA, Kept
 
@@ -85,7 +86,7 @@ def test_the_end_of_a_snapshot_is_told(kept: Kept) -> None:
 
 
 def test_a_snapshot_in_which_nothing_matches_gets_on(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "PROGRESS_ROWS", 4)
+    monkeypatch.setattr(snapshot, "PROGRESS_ROWS", 4)
     kept.append(NAME, *range(20))
     stream = kept.lake.table(NAME).changes("snapshot", where="v < 0", progress=True, until="now")
     places = [place_of(position_of(batch.token)) for batch in stream]

@@ -10,13 +10,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from lakestore.errors import PositionExpired
 from lakestore.model.token import Part, Place, SharedPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import EncodedBatch
-from lakestore_server.changes.batches import Shape, live_piece, message
+from lakestore_server.changes.batches import LiveBatch, Shape, live_piece, message
 from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.changes.shared.batches import member_run
 from lakestore_server.changes.shared.group import Membership, Moves, bell_key, current
@@ -41,8 +39,8 @@ class _Reading:
     """Behind what was sent, and what had nothing to send."""
     reached: int | None = None
     """How far its snapshot was read out of the log; None before it is."""
-    ahead: list[tuple[pa.RecordBatch, int]] = field(default_factory=list)
-    """The next batches with rows, each with the offset behind it: the last one of all ends the snapshot."""
+    ahead: list[LiveBatch] = field(default_factory=list)
+    """The next batches with rows; the last one of all ends the snapshot."""
     is_read: bool = False
     """Whether there are no more."""
 
@@ -127,13 +125,13 @@ class MemberStream:
         if not reading.ahead:
             reading.at = whole
             return
-        batch, after = reading.ahead[0]
-        mark = whole if len(reading.ahead) == 1 else Mark(after, cut)
+        first = reading.ahead[0]
+        mark = whole if len(reading.ahead) == 1 else Mark(first.end, cut)
         if self._sends({bucket: mark}):
             reading.ahead.pop(0)
             reading.at = mark
             token = self._token({bucket: mark}, cut)
-            yield message(state.versions.at(cut), batch, token, snapshot=True)
+            yield message(state.versions.at(cut), first.batch, token, snapshot=True)
 
     def _look_ahead(self, state: TableState, bucket: Bucket, reading: _Reading) -> None:
         """The next piece of a snapshot; while the consumer takes its time, no view is kept for it."""
@@ -141,9 +139,9 @@ class MemberStream:
         at = reading.at.offset if reading.reached is None else reading.reached
         dead = self._dead.of(*bucket, log, 0, log.at_lsn(cut).end)
         found = live_piece(state, self._shape, Place(*bucket, at), cut, dead, self._engine.limits)
-        reading.reached = found[-1][1] if found else at
+        reading.reached = found[-1].end if found else at
         reading.is_read = not found
-        reading.ahead += [(batch, after) for batch, after in found if batch.num_rows]
+        reading.ahead += [piece for piece in found if piece.batch.num_rows]
 
     def _from_lake(self, view: View, state: TableState, cut: int) -> Iterator[EncodedBatch]:
         """What tells the member to read the snapshot of its buckets itself, for old rows are only in the lake."""

@@ -1,0 +1,146 @@
+"""The start of a change stream: a request, checked against the tables as they are, and the position it begins at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lakestore.errors import Invalid, NotFound, PositionExpired
+from lakestore.model import times
+from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.token import LogPosition, Place, SharedPosition, SnapshotPosition, StreamPosition, Token, place_of
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.changes.batch_cache import EncodedBatch
+from lakestore_server.changes.batches import Shape
+from lakestore_server.changes.filter import bound
+from lakestore_server.changes.subscriptions import check_current
+from lakestore_server.commit.engine import Engine
+from lakestore_server.read.positions import lsn_at, lsn_by_time, parse_token
+from lakestore_server.state.view import TableState, View
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """One stream as its consumer asked for it."""
+
+    shape: Shape
+    start: str
+    """A token, a time, or `earliest`, `latest`, `snapshot`."""
+    until: int | None
+    """LSN behind which the stream ends; None for a stream without an end."""
+    reads_lake: bool
+    """Whether the consumer reads itself what is only in the lake."""
+    progress: bool
+    """Whether the consumer understands messages that only tell how far the stream has come."""
+    subscription: str = ""
+    """Name of the subscription that the stream reads; empty for none."""
+    epoch: int = 0
+    """Epoch of that subscription under which this consumer opened it."""
+
+    @staticmethod
+    def of(request: pb.ChangesRequest, engine: Engine, view: View) -> StreamOptions:
+        """The options of a request; `NotFound` or `Invalid` if the tables of the view do not fit it."""
+        return StreamOptions(
+            _shape(view, request),
+            request.start or "earliest",
+            _end(engine, view, request),
+            request.lake_snapshot,
+            request.progress,
+            request.subscription,
+        )
+
+    def position(self, engine: Engine, view: View) -> StreamPosition:
+        """The position at which the stream begins in a view."""
+        return start_position(engine, view, self.start, self.shape.tables)
+
+    def checked(self, view: View) -> View:
+        """The view, if the stream may go on in it; `Fenced` once another consumer has opened the subscription."""
+        if self.subscription:
+            check_current(view, self.subscription, self.epoch)
+        return view
+
+    def sent(self, batch: EncodedBatch) -> EncodedBatch:
+        """A message as this stream's consumer gets it."""
+        return batch.of_consumer(self.epoch) if self.subscription else batch
+
+
+def first_view(request: pb.ChangesRequest, engine: Engine) -> View:
+    """The view that a request is answered from.
+
+    A stream from a time on must not miss a commit of that very time which is still on its way, so it waits for those.
+    """
+    return engine.view if times.micros_of(request.start) is None else engine.settled()
+
+
+def start_position(engine: Engine, view: View, start: str, tables: tuple[str, ...]) -> StreamPosition:
+    """The position that a start names for a stream of these tables.
+
+    `PositionExpired` if the log no longer reaches back to it, `NotFound` if it belongs to other tables.
+    """
+    states = [view.by_uuid(uuid) for uuid in tables]
+    token = _token(engine, view, start, states)
+    if isinstance(token, SharedPosition):
+        raise Invalid("the position is one of a shared subscription, for its batches to be acknowledged only")
+    if token.lsn > view.lsn:
+        raise Invalid("the position lies ahead of the server's history")
+    if token.tables and token.tables != tables:
+        raise NotFound("the position belongs to other tables: one was dropped, or the list has changed")
+    place = place_of(token)
+    if place and place.table not in tables:
+        raise Invalid("the position names a table that is not its own")
+    for state in states:
+        check_reach(state, token.lsn)
+    return replace(token, tables=tables)
+
+
+def snapshot_start(engine: Engine, view: View, tables: tuple[str, ...]) -> SnapshotPosition:
+    """The position before the first row of a snapshot at the head."""
+    return SnapshotPosition(engine.timeline, view.lsn, tables, Place(tables[0], 0, 0))
+
+
+def check_reach(state: TableState, lsn: int) -> None:
+    """`PositionExpired` if the table's log no longer holds all changes behind an LSN."""
+    if lsn < state.log_start_lsn:
+        raise PositionExpired(
+            f"the changes of table {state.table.name} are kept from LSN {state.log_start_lsn} (offsets "
+            f"{list(state.starts())}) on, and the position is LSN {lsn}: start at 'snapshot', or at 'earliest'"
+        )
+
+
+def _shape(view: View, request: pb.ChangesRequest) -> Shape:
+    if not request.tables:
+        raise Invalid("a change stream needs a table")
+    tables = tuple(view.named(name).table.uuid for name in request.tables)
+    chosen = _chosen(view, tables, list(request.columns))
+    where = tuple(bound(request.where, view.tables[uuid].versions) for uuid in tables) if request.where else ()
+    return Shape(tables, request.before_images, chosen, where)
+
+
+def _chosen(view: View, tables: Sequence[str], columns: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The ids of the columns to show, per table; nothing where none are named."""
+    named = [name for name in columns if name not in SYSTEM_TYPES]
+    chosen = (tuple(view.tables[uuid].versions.column_id(name) for name in named) for uuid in tables)
+    return tuple(chosen) if columns else ()
+
+
+def _end(engine: Engine, view: View, request: pb.ChangesRequest) -> int | None:
+    """The LSN at which a stream ends; None for a stream that goes on."""
+    if not request.until:
+        return None
+    return view.lsn if request.until == "now" else lsn_at(engine, request.until, request.tables)
+
+
+def _token(engine: Engine, view: View, start: str, states: list[TableState]) -> Token:
+    tables = tuple(state.table.uuid for state in states)
+    if start == "earliest":
+        return LogPosition(engine.timeline, max(state.log_start_lsn for state in states), tables)
+    if start == "latest":
+        return LogPosition(engine.timeline, view.lsn, tables)
+    if start == "snapshot":
+        return snapshot_start(engine, view, tables)
+    time_us = times.micros_of(start)
+    if time_us is None:
+        return parse_token(start, engine)
+    if time_us > view.time_us:
+        return LogPosition(engine.timeline, view.lsn, tables)
+    return LogPosition(engine.timeline, lsn_by_time(states, time_us, before=True), tables)
