@@ -20,8 +20,8 @@ from lakestore_server.changes.filter import Condition, RowCondition, filtered
 from lakestore_server.read.rows import ReadOptions, Rows, bounded, live_at, project, read, with_before_images
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import PREV
-from lakestore_server.state.view import TableState, View
 from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.view import TableState, View
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class ProgressClock:
         self._at = clock.monotonic()
 
     def upto(self, lsn: int, *, sent: bool) -> bool:
-        """Note that the stream has come to `lsn`, with its consumer `sent` that or nothing; True when it must be told."""
+        """Note that the stream has come to `lsn`; True when the consumer, which was not `sent` that, must be told."""
         now = self._clock.monotonic()
         if sent:
             self.lsn, self.behind, self.nothing, self._at = lsn, False, False, now
