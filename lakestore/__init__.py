@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lakestore.client.changes import ChangeBatch, ChangeStream
+    from lakestore.client.commit import Commit
     from lakestore.client.credentials import TLS
-    from lakestore.client.lake import Commit, Lake, Snapshot, connect, open
+    from lakestore.client.lake import Lake, Snapshot, connect
     from lakestore.client.table import Table
     from lakestore.client.writer import Writer
+    from lakestore.embedded import open
     from lakestore.errors import (
         Conflict,
         Corrupt,
@@ -67,9 +69,11 @@ __all__ = [
 _HOMES = {
     "lakestore.client.changes": ("ChangeBatch", "ChangeStream"),
     "lakestore.client.credentials": ("TLS",),
-    "lakestore.client.lake": ("Commit", "Lake", "Snapshot", "connect", "open"),
+    "lakestore.client.commit": ("Commit",),
+    "lakestore.client.lake": ("Lake", "Snapshot", "connect"),
     "lakestore.client.table": ("Table",),
     "lakestore.client.writer": ("Writer",),
+    "lakestore.embedded": ("open",),
     "lakestore.errors": (
         "Conflict",
         "Corrupt",

@@ -9,6 +9,7 @@
     ├── Denied            you may not: ask who runs the server for the right
     │   └── NotAuthenticated   who are you? Send a valid token or certificate
     ├── Unavailable       try again later
+    │   └── Stopped       this very server has ended: another one may answer, this one never
     ├── Exhausted         a limit is reached: slow down, then try again
     ├── Corrupt           stored bytes are damaged: the message names the file
     │   └── NewerFormat   a newer release wrote them: the message names it
@@ -89,6 +90,13 @@ class Unavailable(LakestoreError):
     """Not now; the same request may succeed later."""
 
     kind = "Unavailable"
+
+
+class Stopped(Unavailable):
+    """The server in this process has ended: no later call of it succeeds.
+
+    Over a network it is an `Unavailable`, for there another process may answer under the same address.
+    """
 
 
 class Exhausted(LakestoreError):

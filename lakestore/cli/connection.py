@@ -66,7 +66,7 @@ def json_option(command: _Command) -> _Command:
 
 def connected(server: str) -> Lake:
     """A lake to be closed by `with`."""
+    from lakestore.client.grpc import connect
     from lakestore.client.lake import Lake
-    from lakestore.client.transport import connect
 
     return Lake(connect(server, shown(server)), server)

@@ -10,7 +10,7 @@ import click
 
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import duration, emit, emit_json, size
-from lakestore.client.lake import Member, Subscription
+from lakestore.client.subscription import Member, Subscription
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
 from lakestore.model.ttl import span

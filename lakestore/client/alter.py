@@ -1,9 +1,9 @@
-"""`table.alter(…)`: what a user writes, as steps; and which version a user's rows are meant for."""
+"""`table.alter(…)`: the arguments as steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,12 +20,7 @@ from lakestore.evolution import (
     WidenColumn,
     renames,
 )
-from lakestore.model.table import Table
 from lakestore.model.types import type_name
-from lakestore.rows import user
-
-if TYPE_CHECKING:
-    from lakestore.client.lake import Lake
 
 
 def steps_of(
@@ -73,20 +68,3 @@ def _added(name: str, kind: pa.DataType | pa.Field, default: Any, new_rows_only:
     if not isinstance(kind, pa.DataType):
         raise Invalid(f"column {name!r} is to be added as {kind!r}, which is no pyarrow type")
     return AddColumn(name, type_name(kind, name), default=default, new_rows_only=new_rows_only)
-
-
-def fitting(lake: Lake, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
-    """A user's rows, and the version whose names they use: a name that is not known has the table looked at anew."""
-    data = user.readable_again(data)
-    batch = user.from_user(data, definition.schema)
-    if {column.name for column in definition.columns}.issuperset(batch.schema.names):
-        return definition, batch
-    newest = lake.table(definition.name).definition
-    if newest == definition:
-        return definition, batch
-    return newest, user.from_user(data, newest.schema)
-
-
-def fitting_parts(lake: Lake, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
-    """As `fitting`, in parts that name the same columns where the merge engine asks for it."""
-    return [fitting(lake, definition, part) for part in user.by_columns(data, definition)]

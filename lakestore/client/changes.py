@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakestore.client.reconnecting import Resumed
 from lakestore.client.retry import Backoff
 from lakestore.client.shared_position import Share
-from lakestore.client.transport import LocalTransport, Transport
+from lakestore.client.transport import Transport
 from lakestore.errors import Fenced, Internal, Invalid, LakestoreError, error_of
 from lakestore.model import times
 from lakestore.model.columns import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
@@ -143,7 +143,7 @@ class ChangeStream:
                 unknown = unknown or error.applied == "unknown"
                 if isinstance(error, Fenced) and error.buckets:
                     self._share.acked(token, {bucket for _, bucket in error.buckets})
-                if isinstance(self._transport, LocalTransport) or not backoff.wait(error):
+                if not backoff.wait(error):
                     if unknown and error.applied == "no":  # one refusal says nothing of the tries before it
                         raise _perhaps_applied(error) from error
                     raise

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lakestore.client.process import PROCESS
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import has_deadline, is_passing
-from lakestore.client.transport import PROCESS
 from lakestore.client.writer import change
 from lakestore.errors import Internal, LakestoreError, Unavailable, error_of
 from lakestore.v1 import lakestore_pb2 as pb

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from lakestore.errors import PositionExpired
+from lakestore.client.connection import Connection
+from lakestore.errors import Internal, PositionExpired
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import ipc, user
 from lakestore.v1 import lakestore_pb2 as pb
-
-if TYPE_CHECKING:
-    from lakestore.client.lake import Lake
 
 KEYS_MAX = 65_536
 """Keys of one request."""
@@ -24,20 +22,26 @@ TRIES = 3
 
 
 def lookup(
-    lake: Lake, definition: Definition, keys: Any, columns: Sequence[str] | None = None, at: At | None = None
+    connection: Connection,
+    definition: Definition,
+    keys: Any,
+    columns: Sequence[str] | None = None,
+    at: At | None = None,
 ) -> pa.Table:
     """The rows of keys, or of leading parts of keys, in their order."""
     wanted = _keys_of(user.from_user(keys, definition.schema), definition)
     if not wanted.num_rows:
         return definition.read_schema(list(columns or ())).empty_table()
     position = "" if at is None else position_text(at)
-    for _ in range(TRIES - 1):
+    for tries_left in reversed(range(TRIES)):
         try:
-            return _joined(list(_answers(lake, definition, wanted, list(columns or ()), position)), definition, columns)
+            answers = list(_answers(connection, definition, wanted, list(columns or ()), position))
         except PositionExpired:
-            if position:
+            if position or not tries_left:
                 raise
-    return _joined(list(_answers(lake, definition, wanted, list(columns or ()), position)), definition, columns)
+        else:
+            return _joined(answers, definition, columns)
+    raise Internal("a look-up ended without an answer")
 
 
 def _keys_of(batch: pa.RecordBatch, definition: Definition) -> pa.RecordBatch:
@@ -49,7 +53,7 @@ def _keys_of(batch: pa.RecordBatch, definition: Definition) -> pa.RecordBatch:
 
 
 def _answers(
-    lake: Lake, definition: Definition, keys: pa.RecordBatch, columns: list[str], position: str
+    connection: Connection, definition: Definition, keys: pa.RecordBatch, columns: list[str], position: str
 ) -> Iterator[pb.RowBatch]:
     """All answers, at the cut of the first."""
     following, after = 0, b""
@@ -60,13 +64,13 @@ def _answers(
             table=definition.name,
             keys=ipc.encode(part.schema, [part]),
             columns=columns,
-            at_least=lake.last_token,
+            at_least=connection.last_token,
             schema_id=definition.schema_id,
             at=position,
             in_parts=True,
             after=after,
         )
-        answer = lake.transport.lookup(request)
+        answer = connection.transport.lookup(request)
         yield answer
         # A server that does not answer in parts answers all, and says no cut to go on at.
         following += answer.answered if answer.token else part.num_rows

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lakestore.client.process import PROCESS
 from lakestore.client.retry import Backoff
-from lakestore.client.transport import PROCESS, LocalTransport, Transport
+from lakestore.client.transport import Transport
 from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -69,7 +70,6 @@ def retried(transport: Transport, request: pb.CommitRequest) -> pb.CommitAnswer:
             return transport.commit(request)
         except LakestoreError as error:
             unknown = unknown or error.applied == "unknown"
-            down = isinstance(transport, LocalTransport) and "shutting down" in error.message
-            if down or not backoff.wait(error):
+            if not backoff.wait(error):
                 error.applied = "unknown" if unknown else "no"  # one refusal says nothing of the tries before it
                 raise

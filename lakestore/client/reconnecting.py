@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakestore.client.retry import Backoff
 from lakestore.client.shared_position import Share
-from lakestore.client.transport import LocalTransport, Transport
+from lakestore.client.transport import Transport
 from lakestore.errors import LakestoreError
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
@@ -98,7 +98,7 @@ class Resumed:
                 break
             except LakestoreError as error:
                 self._messages = None
-                if isinstance(self._transport, LocalTransport) or not self._backoff.wait(error):
+                if not self._backoff.wait(error):
                     self._ended = True
                     raise
                 self._handed.broken()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from lakestore.errors import Exhausted, LakestoreError, Unavailable
+from lakestore.errors import Exhausted, LakestoreError, Stopped, Unavailable
 
 RETRY_SECONDS = 60.0
 PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS = 0.02, 1.0
@@ -43,7 +43,7 @@ def has_deadline() -> bool:
 
 def is_passing(error: LakestoreError) -> bool:
     """Whether the same request may succeed later."""
-    return isinstance(error, (Unavailable, Exhausted))
+    return isinstance(error, (Unavailable, Exhausted)) and not isinstance(error, Stopped)
 
 
 class Backoff:

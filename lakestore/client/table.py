@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
 from lakestore.client import lookup as lookups
-from lakestore.client.alter import fitting, fitting_parts, steps_of
+from lakestore.client.alter import steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
+from lakestore.client.connection import Connection
 from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
+from lakestore.client.versioned_rows import fitting, fitting_parts
 from lakestore.client.writer import Writer, change
 from lakestore.evolution import Step
 from lakestore.model.table import Table as Definition
@@ -20,15 +22,12 @@ from lakestore.rows import user
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
 
-if TYPE_CHECKING:
-    from lakestore.client.lake import Lake
-
 
 class Table:
     """Append, upsert, delete; look up, scan, follow."""
 
-    def __init__(self, lake: Lake, definition: Definition) -> None:
-        self._lake = lake
+    def __init__(self, connection: Connection, definition: Definition) -> None:
+        self._connection = connection
         self.definition = definition
         """Columns, key, buckets and lake options."""
         self.last_result: pb.ChangeResult | None = None
@@ -58,7 +57,7 @@ class Table:
         `tombstone_ttl="7d"`; or steps of `lakestore.evolution`.
         This handle then has the new definition. `Conflict` if the table was altered since it was loaded.
         """
-        self.definition = self._lake.alter(self.definition, [*steps, *steps_of(**changes)])
+        self.definition = self._connection.altered(self.definition, [*steps, *steps_of(**changes)])
         return self
 
     def append(self, data: Any) -> str:
@@ -88,29 +87,29 @@ class Table:
         inserted and ignored ones.
         """
         data = user.readable_again(data)
-        version, batch = fitting(self._lake, self.definition, data)
+        version, batch = fitting(self._connection, self.definition, data)
         token = self._write(pb.INSERT, data)
-        return lookups.lookup(self._lake, version, batch, at=token)
+        return lookups.lookup(self._connection, version, batch, at=token)
 
     def _write(self, kind: pb.ChangeKind.ValueType, data: Any) -> str:
-        parts = fitting_parts(self._lake, self.definition, data)
+        parts = fitting_parts(self._connection, self.definition, data)
         if len(parts) > 1:
             changes = [change(self.name, kind, [batch], version.schema_id) for version, batch in parts]
-            answer = self._lake.producers.commit(changes)
+            answer = self._connection.producers.commit(changes)
             self.last_result = _total(answer.results)
-            return self._lake.seen(answer.token)
+            return self._connection.seen(answer.token)
         version, batch = parts[0]
-        written = self._lake.single_writes.commit(Write(self.name, kind, batch, version.schema_id))
+        written = self._connection.single_writes.commit(Write(self.name, kind, batch, version.schema_id))
         self.last_result = written.result
-        return self._lake.seen(written.token)
+        return self._connection.seen(written.token)
 
     def writer(self, *, producer: str | None = None) -> Writer:
         """Pipelined writing. A named producer fences its predecessor and is handed its progress back."""
         if producer is None:
-            return Writer(self._lake.transport, self.definition, Producer())
-        opened = self._lake.transport.open_producer(pb.OpenProducerRequest(producer=producer))
+            return Writer(self._connection.transport, self.definition, Producer())
+        opened = self._connection.transport.open_producer(pb.OpenProducerRequest(producer=producer))
         taken = Producer(producer, opened.epoch, opened.last_sequence, opened.progress)
-        return Writer(self._lake.transport, self.definition, taken)
+        return Writer(self._connection.transport, self.definition, taken)
 
     def lookup(self, keys: Any, *, columns: Sequence[str] | None = None, at: At | None = None) -> pa.Table:
         """The rows of these keys, in their order, all at one moment; absent keys give no row.
@@ -118,11 +117,12 @@ class Table:
         Where the keys name only the first columns of the primary key, with the bucket key among them, each gives all
         its rows, in key order. With `at`, a token or a time, the rows as they were there, in that schema version.
         """
-        return lookups.lookup(self._lake, self.definition, keys, columns, at)
+        return lookups.lookup(self._connection, self.definition, keys, columns, at)
 
     def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: At | None = None) -> Scan:
         """A union read of the newest state, or exactly at a token or a time (UTC where it names no zone)."""
-        return Scan(self._lake, self.name, columns=columns, where=where, at=None if at is None else position_text(at))
+        position = None if at is None else position_text(at)
+        return Scan(self._connection.transport, self.name, columns=columns, where=where, at=position)
 
     def changes(
         self,
@@ -152,7 +152,7 @@ class Table:
         asked = request(
             [self.name], start, until, columns, subscription, before_images=before_images, where=where, member=name
         )
-        return ChangeStream(self._lake.transport, asked, progress=progress)
+        return ChangeStream(self._connection.transport, asked, progress=progress)
 
 
 def _total(results: Sequence[pb.ChangeResult]) -> pb.ChangeResult:

@@ -16,9 +16,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from lakestore.client.process import PROCESS
 from lakestore.client.producer import Producer
 from lakestore.client.retry import Backoff, seconds_left
-from lakestore.client.transport import PROCESS, Transport
+from lakestore.client.transport import Transport
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, error_of
 from lakestore.model.table import Table
 from lakestore.rows import ipc, user

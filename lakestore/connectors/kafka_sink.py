@@ -131,8 +131,8 @@ class KafkaSink:
                 self._noted(f"made topic {topic} with {count} partitions")
 
     def _check_server(self) -> None:
-        server = getattr(self._lake.transport, "server", None)
-        if server is not None and server.protocol < WHOLE_SINCE:
+        server = self._lake.transport.server
+        if server.protocol < WHOLE_SINCE:
             raise Invalid(
                 f"the server ({server.release or 'an older release'}) does not say where its commits end, which a sink"
                 " needs: run the server with a newer release"

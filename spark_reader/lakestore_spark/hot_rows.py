@@ -18,7 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lakestore.client.credentials import Credentials
-from lakestore.client.transport import Transport, connect
+from lakestore.client.grpc import connect
+from lakestore.client.transport import Transport
 from lakestore.rows.ipc import decode_trusted
 from lakestore.union import plan
 from lakestore.union.plan import Split, TableScan

@@ -16,7 +16,8 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
 from lakestore.client.credentials import NOTHING, TLS, Credentials, Token, credentials_for
-from lakestore.client.transport import Transport, connect
+from lakestore.client.grpc import connect
+from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1.lakestore_pb2 import StatusRequest
 from lakestore_spark.spark_lake import SparkLake

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.client.transport import LocalTransport
+from lakestore.client.local import LocalTransport
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import LakestoreError
 from lakestore.limits import DEFAULT, Limits

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.transport import PROCESS
+from lakestore.client.process import PROCESS
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
@@ -151,13 +151,13 @@ def test_a_server_that_says_nothing_is_noticed_by_streams(
     proxy: Proxy, table: ls.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakestore.client.retry.RETRY_SECONDS", 1.0)
-    monkeypatch.setattr("lakestore.client.transport.HELLO_SECONDS", 1.0)
+    monkeypatch.setattr("lakestore.client.grpc.HELLO_SECONDS", 1.0)
     quick = [
         ("grpc.keepalive_time_ms", 1_000),
         ("grpc.keepalive_timeout_ms", 1_000),
         ("grpc.http2.ping_timeout_ms", 1_000),
     ]
-    monkeypatch.setattr("lakestore.client.transport._CHANNEL", quick)
+    monkeypatch.setattr("lakestore.client.grpc._CHANNEL", quick)
     with ls.connect(proxy.address) as lake:
         _silence_is_noticed(lake.table(table.name), proxy)
 
@@ -278,7 +278,7 @@ def served(folder: Path) -> Iterator[str]:
 def test_both_ends_know_each_other(process: ServerProcess) -> None:
     with ls.connect(process.address) as lake:
         lake.tables()
-        hello: pb.HelloAnswer = lake.transport.server  # type: ignore[attr-defined]
+        hello: pb.HelloAnswer = lake.transport.server
         assert (hello.protocol, hello.protocol_min) == (rpc.PROTOCOL, rpc.PROTOCOL_MIN)
         assert hello.timeline
         with pytest.raises(Invalid, match="newer lakestore at the client"):
@@ -322,7 +322,7 @@ def test_an_older_server_serves_what_it_knows_and_the_rest_is_a_sentence(
 def test_an_older_server_is_not_asked_for_what_it_would_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served_by_the_previous_protocol(tmp_path, monkeypatch) as old, ls.connect(old.about["grpc"]) as lake:
         table = lake.create_table("a.b", SCHEMA)
-        later = ls.Table(lake, replace(table.definition, schema_id=1))
+        later = ls.Table(lake._connection, replace(table.definition, schema_id=1))
         batch = pa.RecordBatch.from_pylist([{"id": 1, "v": "x"}], schema=SCHEMA)
         commit = pb.CommitRequest(changes=[wire_change("a.b", pb.APPEND, [batch], 1)])
         calls: list[tuple[str, Callable[[], object]]] = [

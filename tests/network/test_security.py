@@ -19,7 +19,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, OAuthError, UnauthorizedError
 
 import lakestore as ls
-from lakestore.client.transport import connect as transport_to
+from lakestore.client.grpc import connect as transport_to
 from lakestore.errors import Denied, Invalid, LakestoreError, NotAuthenticated, NotFound, PlanExpired, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
@@ -110,7 +110,7 @@ def test_each_principal_does_what_it_may_and_nothing_else(world: World) -> None:
 
 def test_writes_to_several_tables_need_all_rights_and_leave_nothing_behind(world: World) -> None:
     with world.lake("etl") as lake, world.lake("root") as root:
-        commit = ls.Commit(root)
+        commit = ls.Commit(root._connection)
         commit.upsert("shop.orders", [{"id": 7, "v": "x"}])
         commit.upsert("web.clicks", [{"id": 7, "v": "x"}])
         for producer in ("", "loader"):

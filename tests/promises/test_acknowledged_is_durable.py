@@ -57,7 +57,9 @@ class Load:
             ("t.state", pb.DELETE, pa.table({"id": deleted})),
             ("t.log", pb.APPEND, pa.table({"producer": [self.number], "n": [n]}, schema=LOG)),
         )
-        self.lake.producers.commit([wire_change(name, kind, rows.to_batches()) for name, kind, rows in changes])
+        self.lake._connection.producers.commit(
+            [wire_change(name, kind, rows.to_batches()) for name, kind, rows in changes]
+        )
         self.expected.update(dict.fromkeys(written, n))
         for key in deleted:
             self.expected.pop(key, None)

@@ -51,7 +51,7 @@ ORDER: dict[str, int] = {
 }
 """Room to its floor: a room imports only rooms of lower floors. `lakestore.face` is the package's public front."""
 
-FACE = ("lakestore", "lakestore.aio", "lakestore.spark")
+FACE = ("lakestore", "lakestore.aio", "lakestore.embedded", "lakestore.spark")
 PARTS = {
     "lakestore.limits": "lakestore.model",
     "lakestore.evolution": "lakestore.model",

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.client.transport import LocalTransport
+from lakestore.client.local import LocalTransport
 from lakestore.limits import Limits
 from lakestore_server.host.disk import Disk
 from lakestore_server.main import Server

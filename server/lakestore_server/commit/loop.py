@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lakestore.errors import Fenced, Invalid, LakestoreError, Unavailable
+from lakestore.errors import Fenced, Invalid, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
 from lakestore_server.commit.build import Commit, Crowded, Refused, build
 from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
@@ -86,9 +86,9 @@ class CommitLoop:
     def refuse_when_down(self) -> None:
         """`Unavailable` once the loop has failed or is closing."""
         if self.failure is not None:
-            raise Unavailable("the server has failed and is going down", applied="unknown")
+            raise Stopped("the server has failed and is going down", applied="unknown")
         if self._closing:
-            raise Unavailable("the server is shutting down")
+            raise Stopped("the server is shutting down")
 
     @property
     def is_running(self) -> bool:

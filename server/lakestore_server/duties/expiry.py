@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.errors import Conflict, Exhausted, LakestoreError, NotFound, Unavailable
+from lakestore.errors import Conflict, Exhausted, LakestoreError, NotFound, Stopped, Unavailable
 from lakestore.model.columns import Column
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
@@ -213,7 +213,7 @@ class _Round:
         sizes = self._state.logs[bucket].sizes(rows.offsets)
         for first, last in _commits(sizes, self._engine.limits.read_batch_bytes):
             if self._is_over():
-                raise Unavailable("the server is shutting down")
+                raise Stopped("the server is shutting down")
             self._commit(bucket, rows.take(np.arange(first, last)))
 
     def _asked(self, rows: Found) -> KeyQuery:

@@ -12,7 +12,7 @@ import zlib
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.client.transport import LocalTransport
+from lakestore.client.local import LocalTransport
 from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.repro.server.common import BASE

@@ -10,7 +10,7 @@ import shutil
 import pyarrow as pa
 
 from lakestore.client.lake import Lake
-from lakestore.client.transport import LocalTransport
+from lakestore.client.local import LocalTransport
 from lakestore.limits import Limits
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings

@@ -12,8 +12,8 @@ import threading
 import pyarrow as pa
 
 from lakestore.client.lake import Lake
+from lakestore.client.local import LocalTransport
 from lakestore.client.retry import within
-from lakestore.client.transport import LocalTransport
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files import segment

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import lakestore as ls
 from lakestore.client.lake import Lake
-from lakestore.client.transport import LocalTransport
+from lakestore.client.local import LocalTransport
 from lakestore_server.duties.retention import decide
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.client import retry, writer
-from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
 from lakestore.model import table as schema
 from lakestore.rows import ipc
@@ -52,7 +52,7 @@ def test_a_refusal_after_an_unknown_outcome_does_not_give_the_sequence_away(lake
     commit = lake.transport.commit
     answers: list[LakestoreError] = [
         Unavailable("lost", applied="unknown"),
-        Unavailable("the server is shutting down"),
+        Stopped("the server is shutting down"),
     ]
 
     def flaky(request: pb.CommitRequest) -> pb.CommitAnswer:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.client.lake import Lake
-from lakestore.client.transport import LocalTransport
+from lakestore.client.local import LocalTransport
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name

@@ -159,7 +159,7 @@ def test_an_answer_that_is_no_longer_kept_is_an_error(tmp_path: Path) -> None:
         table = lake.create_table("a.b", SCHEMA)
         for _ in range(17):
             table.append(rows(1))
-        producer = lake.producers._idle[0]
+        producer = lake._connection.producers._idle[0]
 
         def again(sequence: int) -> pb.CommitAnswer:
             request = pb.CommitRequest(producer=producer.name, sequence=sequence)

@@ -11,7 +11,7 @@ import pytest
 import lakestore as ls
 from lakestore.cli import table_file
 from lakestore.cli.main import COMMANDS, run_command
-from lakestore.client.transport import connect
+from lakestore.client.grpc import connect
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.model import types
 from lakestore.model.retention import parsed

@@ -1,0 +1,47 @@
+"""Changes to several tables that are one commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakestore.client.connection import Connection
+from lakestore.client.versioned_rows import fitting_parts
+from lakestore.client.writer import change
+from lakestore.v1 import lakestore_pb2 as pb
+
+
+class Commit:
+    """Changes to several tables that happen together."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._changes: list[pb.Change] = []
+        self.token = ""
+        """Known once the commit is done."""
+        self.results: list[pb.ChangeResult] = []
+
+    def upsert(self, table: str, data: Any) -> None:
+        """Insert or update by key."""
+        self._add(table, pb.UPSERT, data)
+
+    def insert_if_absent(self, table: str, data: Any) -> None:
+        """Insert the rows whose keys are not there; `results` tells how many were ignored."""
+        self._add(table, pb.INSERT, data)
+
+    def delete(self, table: str, data: Any) -> None:
+        """Delete by key."""
+        self._add(table, pb.DELETE, data)
+
+    def append(self, table: str, data: Any) -> None:
+        """Append to a log table."""
+        self._add(table, pb.APPEND, data)
+
+    def _add(self, table: str, kind: pb.ChangeKind.ValueType, data: Any) -> None:
+        for version, batch in fitting_parts(self._connection, self._connection.definition_of(table), data):
+            self._changes.append(change(table, kind, [batch], version.schema_id))
+
+    def send(self) -> None:
+        """Commit what was added."""
+        if self._changes:
+            answer = self._connection.producers.commit(self._changes)
+            self.token, self.results = self._connection.seen(answer.token), list(answer.results)

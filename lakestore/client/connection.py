@@ -1,0 +1,74 @@
+"""What the tables of one lake share: the way to its server, producers, definitions as last seen, the newest token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from lakestore import evolution
+from lakestore.client.group_commit import Combiner
+from lakestore.client.producer import ProducerPool
+from lakestore.client.transport import Transport
+from lakestore.evolution import Step
+from lakestore.model.table import Table
+from lakestore.model.token import Token, position_of
+from lakestore.v1 import lakestore_pb2 as pb
+
+
+class Connection:
+    """A lake's side of the wire. Thread-safe."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.producers = ProducerPool(transport)
+        self.single_writes = Combiner(self.producers)
+        self._lock = threading.Lock()
+        self._last: Token | None = None
+        self._definitions: dict[str, Table] = {}
+
+    @property
+    def last_token(self) -> str:
+        """The newest position that was written here: plain reads never fall behind it. Empty before the first write."""
+        return str(self._last) if self._last else ""
+
+    def seen(self, token: str) -> str:
+        """Remember a commit of ours; its token again."""
+        position = position_of(token)
+        with self._lock:
+            if self._last is None or position.timeline != self._last.timeline or position.lsn > self._last.lsn:
+                self._last = position
+        return token
+
+    def created(self, definition: Table, *, check_only: bool) -> Table:
+        """The definition of a new table as the server has it; with `check_only` none is made."""
+        request = pb.CreateTableRequest(definition=definition.to_json(), check_only=check_only)
+        info = self.transport.create_table(request)
+        return Table.from_json(info.definition) if check_only else self._known(info)
+
+    def newest(self, name: str) -> Table:
+        """A table's current definition."""
+        return self._known(self.transport.get_table(pb.TableRequest(table=name)))
+
+    def all(self) -> list[Table]:
+        """The current definitions of all tables, by name."""
+        return [self._known(info) for info in self.transport.list_tables(pb.ListTablesRequest()).tables]
+
+    def definition_of(self, name: str) -> Table:
+        """A table's definition, as it was when the table was last seen here."""
+        return self._definitions[name] if name in self._definitions else self.newest(name)
+
+    def altered(self, definition: Table, steps: Sequence[Step], *, check_only: bool = False) -> Table:
+        """The definition after the steps, which are one commit; `Conflict` if it is no longer the current one."""
+        request = pb.AlterTableRequest(
+            table=definition.name,
+            alteration=evolution.to_json(steps),
+            schema_id=definition.schema_id,
+            check_only=check_only,
+        )
+        info = self.transport.alter_table(request)
+        return Table.from_json(info.definition) if check_only else self._known(info)
+
+    def _known(self, info: pb.TableInfo) -> Table:
+        definition = Table.from_json(info.definition)
+        self._definitions[definition.name] = definition
+        return definition

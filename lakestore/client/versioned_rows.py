@@ -1,0 +1,28 @@
+"""Rows of a user, and the version of their table whose names they use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore.client.connection import Connection
+from lakestore.model.table import Table
+from lakestore.rows import user
+
+
+def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
+    """The rows as a batch, and the version whose names they use: an unknown name has the table looked at anew."""
+    data = user.readable_again(data)
+    batch = user.from_user(data, definition.schema)
+    if {column.name for column in definition.columns}.issuperset(batch.schema.names):
+        return definition, batch
+    newest = connection.newest(definition.name)
+    if newest == definition:
+        return definition, batch
+    return newest, user.from_user(data, newest.schema)
+
+
+def fitting_parts(connection: Connection, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
+    """As `fitting`, in parts that name the same columns where the merge engine asks for it."""
+    return [fitting(connection, definition, part) for part in user.by_columns(data, definition)]
