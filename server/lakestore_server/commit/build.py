@@ -18,7 +18,7 @@ from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore_server.arrays.grouping import Groups
 from lakestore_server.commit.merge.current_rows import OldRows, runs
-from lakestore_server.commit.merge.engines import Found, Merged, merged
+from lakestore_server.commit.merge.engines import CurrentRows, Merged, merged
 from lakestore_server.commit.numbering import ABSENT, Assigned, assign
 from lakestore_server.commit.queue import IndexEntries
 from lakestore_server.commit.request import Change, Request
@@ -34,7 +34,7 @@ from lakestore_server.state.view import TableState, View
 Ints = npt.NDArray[np.int64]
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request whose rows cannot be merged; nothing of its group is written yet."""
 
     def __init__(self, change: Change, error: LakestoreError) -> None:
@@ -46,7 +46,7 @@ class Refused(Exception):
         return next(request for request in group if any(change is self.change for change in request.changes))
 
 
-class Crowded(Exception):
+class GroupTooLarge(Exception):
     """A group that takes too much memory of the rows that are there: fewer of its requests go into one commit."""
 
     def __init__(self, error: Invalid) -> None:
@@ -92,9 +92,9 @@ class _Builder:
 
 
 def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us: int, old_bytes_max: int) -> Commit:
-    """The commit that these requests are; or `Refused`, and the others may be built again without that one.
+    """The commit that these requests are; or `RequestRefused`, and the others may be built again without that one.
 
-    `Crowded` if they need more than `old_bytes_max` of the rows that are there.
+    `GroupTooLarge` if they need more than `old_bytes_max` of the rows that are there.
     """
     builder = _Builder(CommitRecord(lsn, time_us), old_bytes_max)
     by_table: dict[str, list[Change]] = {}
@@ -236,7 +236,7 @@ class _Merging:
     def _claim(self, nbytes: int) -> None:
         self._builder.old_bytes += nbytes
         if self._builder.old_bytes > self._builder.old_bytes_max:
-            raise Crowded(
+            raise GroupTooLarge(
                 Invalid(
                     f"table {self._table.name}: with the rows that are there, those of this commit take more than"
                     f" {self._builder.old_bytes_max} bytes: send fewer rows at once"
@@ -258,14 +258,14 @@ class _Merging:
             try:
                 made = merged(change, self._table, found)
             except LakestoreError as error:
-                raise Refused(change, error) from error
+                raise RequestRefused(change, error) from error
             except pa.ArrowException as error:
                 problem = Invalid(f"table {self._table.name}: the rows cannot be merged: {error}")
-                raise Refused(change, problem) from error
+                raise RequestRefused(change, problem) from error
             after = self._numbered(change, groups, made, values[places], whole.part(part))
             values[places[made.keys]] = after
 
-    def _found(self, groups: Groups, buckets: npt.NDArray[np.int32], values: Ints) -> Found:
+    def _found(self, groups: Groups, buckets: npt.NDArray[np.int32], values: Ints) -> CurrentRows:
         """What the index names, as values."""
         alive, offsets = is_live(values), values & ~FLAG
         remembered = np.zeros(len(values), dtype=np.bool_)
@@ -275,7 +275,7 @@ class _Merging:
         def rows(keys: Ints, names: Sequence[str]) -> dict[str, pa.Array]:
             return self._old.take(buckets[keys], offsets[keys], names)
 
-        return Found(groups, alive, remembered, rows)
+        return CurrentRows(groups, alive, remembered, rows)
 
     def _numbered(self, change: Change, groups: Groups, made: Merged, values: Ints, known: FoundKeys) -> Ints:
         """Store the records; each one's value for the index."""

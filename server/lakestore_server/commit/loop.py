@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from lakestore.errors import Fenced, Invalid, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
-from lakestore_server.commit.build import Commit, Crowded, Refused, build
+from lakestore_server.commit.build import Commit, GroupTooLarge, RequestRefused, build
 from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
 from lakestore_server.commit.recovery import Opened
 from lakestore_server.commit.request import Request, renewed
@@ -188,15 +188,15 @@ class CommitLoop:
                 room = self.limits.batch_memory_bytes
                 commit = build(group, view, self.index, view.lsn + 1, self._time_us(), room)
                 self._append(commit.record)
-            except Crowded as crowded:
+            except GroupTooLarge as too_large:
                 if len(group) == 1:
-                    group[0].answer.set_exception(crowded.error)
+                    group[0].answer.set_exception(too_large.error)
                     return
                 half = len(group) // 2
                 self._commit(group[:half])
                 group = self._admitted(group[half:])
                 continue
-            except Refused as refused:
+            except RequestRefused as refused:
                 request = refused.among(group)
                 request.answer.set_exception(refused.error)
                 group = self._admitted([other for other in group if other is not request])

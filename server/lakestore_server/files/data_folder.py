@@ -1,4 +1,4 @@
-"""The data folder: its lock, its folder of segments, and the removal of segments that no checkpoint names."""
+"""The data folder: its parts, its lock, and the removal of files that nothing names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,22 @@ from lakestore_server.host.disk import Disk
 
 SEGMENTS = "segments"
 SUFFIX = ".seg"
+INDEX = "index"
+"""The key index's folder."""
+
+
+def make(disk: Disk, folder: Path) -> None:
+    """Make the folder with its parts, where they are missing."""
+    disk.make_folder(folder)
+    disk.make_folder(folder / SEGMENTS)
+    disk.make_folder(folder / INDEX)
+
+
+def remove_temporary(disk: Disk, folder: Path) -> None:
+    """Remove files that were written aside and never renamed."""
+    for name in disk.list(folder):
+        if name.endswith(".tmp"):
+            disk.remove(folder / name)
 
 
 def remove_unnamed(disk: Disk, folder: Path, named: Mapping[str, Container[str]]) -> None:

@@ -1,4 +1,4 @@
-"""The open journal file: frames are appended and synced.
+"""The journal's files: read behind a checkpoint, then one that is open, to which frames are appended and synced.
 
 A failed write is cut off again; a failed sync ends the server.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakestore.errors import Exhausted
+from lakestore.errors import Corrupt, Exhausted
 from lakestore_server.files import journal
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
@@ -22,6 +22,60 @@ PREFIX = "journal-"
 def name_of(first_lsn: int) -> str:
     """File name; sorts by LSN."""
     return f"{PREFIX}{first_lsn:020d}"
+
+
+def names(disk: Disk, folder: Path) -> list[str]:
+    """The journal's files, the oldest first."""
+    return [name for name in disk.list(folder) if name.startswith(PREFIX)]
+
+
+class JournalReader:
+    """The journal of a folder, read once before anything is written to it."""
+
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        self._disk, self._folder = disk, folder
+        self.nbytes = 0
+        """Bytes of whole frames in the files read so far."""
+
+    def frames(self, after: int) -> Iterator[journal.RawFrame]:
+        """The frames behind an LSN; `Corrupt` if one is missing.
+
+        At the end the last file is a copy of its whole frames: those may have been in the page cache only, and nothing
+        is served before they are durable.
+        """
+        found = names(self._disk, self._folder)
+        for name in found:
+            last = name == found[-1]
+            data = self._disk.read(self._folder / name)
+            end = 0
+            for raw in journal.frames(data, name, last=last):
+                if raw.lsn > after:
+                    if raw.lsn != after + 1:
+                        raise Corrupt(f"journal file {name} goes on at LSN {raw.lsn}, not {after + 1}: one is missing")
+                    yield raw
+                    after = raw.lsn
+                end = raw.end
+            self.nbytes += end
+            if last:
+                self._copy_synced(name, data[:end])
+
+    def _copy_synced(self, name: str, data: bytes) -> None:
+        temporary = self._folder / f"{name}.tmp"
+        file = self._disk.create(temporary)
+        try:
+            file.write([data])
+            file.sync()
+        finally:
+            file.close()
+        self._disk.reach(CrashPoint.RECOVERY_COPIED)
+        if data:
+            self._disk.rename(temporary, self._folder / name)
+            self._disk.reach(CrashPoint.RECOVERY_RENAMED)
+        else:
+            self._disk.remove(temporary)
+            self._disk.remove(self._folder / name)
+        self._disk.sync_folder(self._folder)
+        self._disk.reach(CrashPoint.RECOVERY_DURABLE)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CurrentRows:
     """What there is of the keys of a change before it."""
 
     groups: Groups
@@ -64,7 +64,7 @@ class Merged:
     folded: int = 0
 
 
-def merged(change: Change, table: Table, found: Found) -> Merged:
+def merged(change: Change, table: Table, found: CurrentRows) -> Merged:
     """The records that a change of a primary-key table comes to."""
     rows = change.batch.num_rows
     if change.delete and table.deletes == "ignore":
@@ -108,7 +108,9 @@ def _taken(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
     return batch.take(pa.array(rows))
 
 
-def _put(table: Table, found: Found, batch: pa.RecordBatch, keys: Ints, *, ignored: int = 0, folded: int = 0) -> Merged:
+def _put(
+    table: Table, found: CurrentRows, batch: pa.RecordBatch, keys: Ints, *, ignored: int = 0, folded: int = 0
+) -> Merged:
     """New rows of some keys, less those that equal the old ones where the table skips them."""
     alive = found.alive[keys]
     unchanged = 0
@@ -126,7 +128,7 @@ def _put(table: Table, found: Found, batch: pa.RecordBatch, keys: Ints, *, ignor
     return Merged(batch, keys, change, ignored=ignored, unchanged=unchanged, folded=folded)
 
 
-def _upserted(change: Change, table: Table, found: Found) -> Merged:
+def _upserted(change: Change, table: Table, found: CurrentRows) -> Merged:
     """Each row replaces the one before it, of the change or of the table."""
     groups = found.groups
     before = groups.before
@@ -149,7 +151,7 @@ def _same(batch: pa.RecordBatch, rows: Ints, old: Columns) -> Flags:
     return equal_rows(((new.column(name), column) for name, column in old.items()), len(rows))
 
 
-def _inserted(change: Change, table: Table, found: Found) -> Merged:
+def _inserted(change: Change, table: Table, found: CurrentRows) -> Merged:
     """The first row of each key that has none."""
     groups = found.groups
     going = ~found.alive
@@ -173,7 +175,7 @@ def _versions(column: pa.Array) -> Ints:
     return integers(column)
 
 
-def _is_lower(change: Change, table: Table, found: Found, rows: Ints) -> Flags:
+def _is_lower(change: Change, table: Table, found: CurrentRows, rows: Ints) -> Flags:
     """Of each key, whether the row's version is lower than that of its live row or of its remembered delete."""
     column = table.merge.column
     lower = np.zeros(found.count, dtype=np.bool_)
@@ -184,7 +186,7 @@ def _is_lower(change: Change, table: Table, found: Found, rows: Ints) -> Flags:
     return lower
 
 
-def _updated(change: Change, table: Table, found: Found, old: Ints) -> pa.RecordBatch:
+def _updated(change: Change, table: Table, found: CurrentRows, old: Ints) -> pa.RecordBatch:
     """`partial`: the last row of each key, with what it does not name as it is."""
     batch = _taken(change.batch, found.groups.last)
     named = set(_named(change, table))
@@ -258,7 +260,7 @@ def _counted(table: Table, name: str, groups: Groups, old: Ints, rows: pa.Array,
     return pa.array(counts.astype(kind.to_pandas_dtype()))
 
 
-def _deleted(change: Change, table: Table, found: Found) -> Merged:
+def _deleted(change: Change, table: Table, found: CurrentRows) -> Merged:
     groups = found.groups
     again = change.batch.num_rows - found.count
     folds = table.merge.folds
@@ -285,7 +287,7 @@ def _counting(part: Merged, *, not_found: int, folded: int) -> Merged:
 
 
 def _versioned_deletes(
-    change: Change, table: Table, found: Found, keys: Ints, named: list[str]
+    change: Change, table: Table, found: CurrentRows, keys: Ints, named: list[str]
 ) -> tuple[pa.RecordBatch, Ints]:
     """(records, which carry their version, and their keys) of the deletes that are not too old."""
     column = table.merge.column
@@ -297,7 +299,7 @@ def _versioned_deletes(
     return _replaced(batch, {column: found.rows(keys, [column])[column]}), keys
 
 
-def _emptied(change: Change, table: Table, found: Found, keys: Ints, named: list[str]) -> Merged:
+def _emptied(change: Change, table: Table, found: CurrentRows, keys: Ints, named: list[str]) -> Merged:
     """`partial`: the named columns become null, and rows go in which no other one holds a value."""
     kept = [name for name in _not_key(table) if name not in named]
     old = found.rows(keys, kept)

@@ -9,13 +9,13 @@ from lakestore.errors import Corrupt
 from lakestore_server.files import checkpoint
 from lakestore_server.files.checkpoint import SegmentFile
 from lakestore_server.files.data_folder import SEGMENTS
-from lakestore_server.operate.inspect.report import Found
+from lakestore_server.operate.inspect.report import Report
 
 
-def describe(path: Path) -> Found:
+def describe(path: Path) -> Report:
     """What a checkpoint says; its segment files are looked for beside it."""
     raw = path.read_bytes()
-    found = Found(str(path), "checkpoint", {"bytes": len(raw)})
+    found = Report(str(path), "checkpoint", {"bytes": len(raw)})
     try:
         held = checkpoint.decode(raw, path.name)
     except Corrupt as error:

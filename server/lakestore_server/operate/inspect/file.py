@@ -12,10 +12,10 @@ from lakestore_server.files.backup_manifest import NAME as MANIFEST
 from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
 from lakestore_server.operate.inspect import checkpoint, index, journal, manifest, segment
 from lakestore_server.operate.inspect.definitions import Definitions
-from lakestore_server.operate.inspect.report import Found
+from lakestore_server.operate.inspect.report import Report
 
 
-def look(path: Path, *, rows: bool = False) -> Iterator[Found]:
+def look(path: Path, *, rows: bool = False) -> Iterator[Report]:
     """A file described; of a data folder, every file."""
     if not path.exists():
         raise NotFound(f"there is no {path}")
@@ -37,7 +37,7 @@ def look(path: Path, *, rows: bool = False) -> Iterator[Found]:
         )
 
 
-def _folder(path: Path, *, rows: bool) -> Iterator[Found]:
+def _folder(path: Path, *, rows: bool) -> Iterator[Report]:
     if (path / "data.mdb").is_file():
         yield index.describe(path)
         return

@@ -7,14 +7,14 @@ from pathlib import Path
 from lakestore.errors import Unavailable
 from lakestore_server.index.pipe import Op, Walked
 from lakestore_server.index.worker_client import IndexProcess
-from lakestore_server.operate.inspect.report import Found
+from lakestore_server.operate.inspect.report import Report
 
 SLICE = 100_000
 
 
-def describe(path: Path) -> Found:
+def describe(path: Path) -> Report:
     """Every entry is read; the folder is opened for reading only."""
-    found = Found(str(path), "index", {"bytes": (path / "data.mdb").stat().st_size})
+    found = Report(str(path), "index", {"bytes": (path / "data.mdb").stat().st_size})
     process = IndexProcess(path, read_only=True)
     try:
         found.about["lsn"] = process.ask(Op.LSN)[0]
@@ -29,7 +29,7 @@ def describe(path: Path) -> Found:
     return found
 
 
-def _table_from(process: IndexProcess, number: int, found: Found) -> int | None:
+def _table_from(process: IndexProcess, number: int, found: Report) -> int | None:
     """Describe the first table from this number on; the number to go on from."""
     _, at = process.ask(Op.NEXT, [number.to_bytes(4, "big")])
     if not at:

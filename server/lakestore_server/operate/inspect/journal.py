@@ -11,13 +11,13 @@ from lakestore.errors import Corrupt
 from lakestore_server.files import journal
 from lakestore_server.files.journal import RawFrame
 from lakestore_server.operate.inspect.definitions import Definitions
-from lakestore_server.operate.inspect.report import Found
+from lakestore_server.operate.inspect.report import Report
 
 
-def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
+def describe(path: Path, known: Definitions, *, rows: bool) -> Report:
     """The frames of a journal file."""
     data = path.read_bytes()
-    found = Found(str(path), "journal", {"bytes": len(data)})
+    found = Report(str(path), "journal", {"bytes": len(data)})
     head = journal.head_of(data, path.name)
     if head:
         found.about |= {"version": head.version, "salt": f"{head.salt:016x}"}
@@ -54,7 +54,7 @@ def _frame(frame: RawFrame, at: int) -> dict[str, Any]:
     }
 
 
-def _rows(frame: RawFrame, known: Definitions, found: Found) -> None:
+def _rows(frame: RawFrame, known: Definitions, found: Report) -> None:
     for part in frame.rows():
         where = f"lsn {frame.lsn}, table {part.table}, bucket {part.bucket}, offsets from {part.start}"
         schema = known.stored(part.table, part.schema_id)

@@ -8,15 +8,15 @@ from lakestore.errors import Corrupt
 from lakestore.model.times import text_of
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files.backup_manifest import Entry, Manifest
-from lakestore_server.operate.inspect.report import Found
+from lakestore_server.operate.inspect.report import Report
 
 _READ_BYTES = 16 << 20
 
 
-def describe(path: Path) -> Found:
+def describe(path: Path) -> Report:
     """What a manifest says; the files that it names are read against their checksums."""
     raw = path.read_bytes()
-    found = Found(str(path), "manifest", {"bytes": len(raw)})
+    found = Report(str(path), "manifest", {"bytes": len(raw)})
     try:
         manifest = Manifest.decode(raw, path.name)
     except Corrupt as error:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 @dataclass(slots=True)
-class Found:
+class Report:
     """A described file."""
 
     path: str

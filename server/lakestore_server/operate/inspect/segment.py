@@ -10,12 +10,12 @@ from lakestore.errors import Corrupt
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.operate.inspect.definitions import Definitions
-from lakestore_server.operate.inspect.report import Found
+from lakestore_server.operate.inspect.report import Report
 
 
-def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
+def describe(path: Path, known: Definitions, *, rows: bool) -> Report:
     """What a segment holds; damaged blocks are named, the others are read."""
-    found = Found(
+    found = Report(
         str(path), "segment", {"bytes": path.stat().st_size, "table": known.name(path.parent.name) or "unknown"}
     )
     schema = None
@@ -53,7 +53,7 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Found:
     return found
 
 
-def _rows(segment: Segment, found: Found) -> None:
+def _rows(segment: Segment, found: Report) -> None:
     for i, piece in enumerate(segment.batches()):
         try:
             found.rows.append((f"batch {i}, offsets from {piece.start}", piece.load()))
