@@ -306,6 +306,17 @@ def _is_message(node: ast.expr, caught: set[str]) -> bool:
     return False
 
 
+def foreign_loggers(source: Source) -> Iterator[str]:
+    """Every logger lies below `lakestore`, by name and not by module: the level that is set holds for that tree."""
+    if not source.product or source.path == "server/lakestore_server/host/event_log.py":
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and _dotted(node.func).endswith("getLogger"):
+            name = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
+            if not str(name).startswith("lakestore."):
+                yield f"{node.lineno}: a logger that is not named lakestore.…"
+
+
 RULES: tuple[Rule, ...] = (
     long_functions,
     long_files,
@@ -317,6 +328,7 @@ RULES: tuple[Rule, ...] = (
     missing_module_docstring,
     missing_public_docstrings,
     decisions_by_message,
+    foreign_loggers,
 )
 
 
@@ -390,6 +402,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     impure_cores: ("server/lakestore_server/commit/numbering.py", "import time\n\nx = time.time()\n"),
     misplaced_imports: ("server/x.py", "import grpc\n"),
     missing_module_docstring: ("server/x.py", "x = 1\n"),
+    foreign_loggers: ("server/x.py", "import logging\n\nlog = logging.getLogger(__name__)\n"),
     decisions_by_message: ("server/x.py", "try:\n    f()\nexcept E as e:\n    if 'full' in str(e):\n        g()\n"),
     missing_public_docstrings: ("server/x.py", '"""X."""\n\n\ndef f() -> None:\n    pass\n'),
 }

@@ -57,7 +57,7 @@ _ABSENT = {
     KafkaError._TIMED_OUT,  # noqa: SLF001
 }
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
-_LOG = logging.getLogger("lakestore.connectors.kafka")
+_LOG = logging.getLogger("lakestore.kafka")
 _LOG.addHandler(logging.NullHandler())
 
 

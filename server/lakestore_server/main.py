@@ -38,7 +38,7 @@ from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
 from lakestore_server.settings import Settings
 
-log = logging.getLogger("lakestore_server")
+log = logging.getLogger("lakestore.server")
 SIGNAL_SECONDS = 0.25
 STOP_SECONDS = 2.0
 

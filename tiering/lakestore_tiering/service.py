@@ -37,7 +37,7 @@ from lakestore_tiering.round import COMPACT, STAGE, Round, no_crash
 POLL_SECONDS = 0.5
 RETRY_SECONDS = 2.0
 ROUNDS_PER_EXPIRY = 20
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("lakestore.tiering")
 
 
 class LakeConnection(Protocol):

@@ -24,7 +24,7 @@ from lakestore_server.state.commit_record import CommitRecord, LogStart
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
 
-log = logging.getLogger("lakestore.model.retention")
+log = logging.getLogger("lakestore.retention")
 _NEWEST = 1 << 62
 _SAID = {"lake": "what is not in the lake yet", "restore": "a lake that is ahead of this restored server"}
 

@@ -35,7 +35,7 @@ CALLER = "lakestore.caller"
 IDEMPOTENCY_KEY_CHARS_MAX = 128
 _LEVELS = "\x1f"
 """The separator of a namespace's levels in a path."""
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("lakestore.catalog")
 
 
 @dataclass(frozen=True, slots=True)

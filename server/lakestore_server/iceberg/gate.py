@@ -240,7 +240,7 @@ def _check_kept(table: Table, new: Json, step: tuple[Json, Json], live: int | No
 
     Iceberg's v2 compaction drops the dead rows but leaves their delete file behind, to be cleaned later: then rows go
     without deletes (never more rows than were dead), and later deletes without rows (never so many that dead rows
-    live again). How many of the rows are dead is known from how many live, and else from the history that is kept.
+    live again). The number of dead rows follows from that of live rows, and else from the history that is kept.
     """
     below, snapshot = step
     had, before = _count(table, below, "total-records"), _deletes(table, below)

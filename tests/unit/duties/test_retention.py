@@ -75,7 +75,7 @@ def test_tiering_disabled_longer_than_retention(kept: Kept, caplog: pytest.LogCa
     """Nothing that is not in the lake ever goes, and the log and the status say who holds it."""
     create(kept)
     old_and_new(kept)
-    with caplog.at_level(logging.WARNING, "lakestore.model.retention"):
+    with caplog.at_level(logging.WARNING, "lakestore.retention"):
         for _ in range(3):
             kept.clock.advance(DAY / 3)
             kept.run()
