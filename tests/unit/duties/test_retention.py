@@ -125,7 +125,7 @@ def test_the_log_start_survives_a_kill(kept: Kept, tmp_path: Path, monkeypatch: 
     create(kept)
     old_and_new(kept)
     kept.tier(NAME)
-    monkeypatch.setattr(kept.server.engine, "wake_checkpoint", lambda: None)
+    monkeypatch.setattr(kept.server.retention, "_wake_checkpoint", lambda: None)
     kept.run()
     kept.kill()
     kept.open(tmp_path, RealDisk())
