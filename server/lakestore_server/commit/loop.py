@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from lakestore.errors import Fenced, Invalid, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
-from lakestore_server.commit.build import Commit, GroupTooLarge, RequestRefused, build
+from lakestore_server.commit.build import Commit, build
+from lakestore_server.commit.draft import GroupTooLarge, RequestRefused
 from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
 from lakestore_server.commit.recovery import Opened
 from lakestore_server.commit.request import Request, renewed

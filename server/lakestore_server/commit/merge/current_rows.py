@@ -18,7 +18,7 @@ Buckets = npt.NDArray[np.int32]
 Columns = dict[str, pa.Array]
 
 
-class OldRows:
+class RowSource:
     """Rows by bucket and offset, in the table's current version."""
 
     def __init__(self, state: TableState, lsn: int, time_us: int, claim: Callable[[int], None]) -> None:

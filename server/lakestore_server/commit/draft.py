@@ -1,0 +1,106 @@
+"""A commit while it is built: its record so far, and where the buckets of a table stand inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.errors import Invalid, LakestoreError
+from lakestore.rows.live_sum import moved
+from lakestore_server.commit.request import Change, Request
+from lakestore_server.index.collisions import FoundKeys, KeyQuery, resolved
+from lakestore_server.index.key_index import Index
+from lakestore_server.index.keys import IndexKeys, joined
+from lakestore_server.state.chunk import DELETE, INSERT, UPDATE, Ints
+from lakestore_server.state.commit_record import ChangeResult, CommitRecord, KeySlot, RowsPart
+from lakestore_server.state.view import TableState
+
+
+class RequestRefused(Exception):
+    """A request whose rows cannot be merged; nothing of its group is written yet."""
+
+    def __init__(self, change: Change, error: LakestoreError) -> None:
+        super().__init__(error.message)
+        self.change, self.error = change, error
+
+    def among(self, group: Sequence[Request]) -> Request:
+        """The request that the refused change is of."""
+        return next(request for request in group if any(change is self.change for change in request.changes))
+
+
+class GroupTooLarge(Exception):
+    """A group that takes too much memory of the rows that are there: fewer of its requests go into one commit."""
+
+    def __init__(self, error: Invalid) -> None:
+        super().__init__(error.message)
+        self.error = error
+        """For a request that is alone."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A commit's record, results and index entries so far."""
+
+    record: CommitRecord
+    current_bytes_max: int
+    """How much memory the rows that are there may take."""
+    current_bytes: int = 0
+    results: dict[int, ChangeResult] = field(default_factory=dict)
+    """By the id of the change object."""
+    entries: list[tuple[IndexKeys, Ints]] = field(default_factory=list)
+
+    def claim(self, nbytes: int, table: str) -> None:
+        """Count rows of a table that are there, before they are copied; `GroupTooLarge` beyond the limit."""
+        self.current_bytes += nbytes
+        if self.current_bytes > self.current_bytes_max:
+            raise GroupTooLarge(
+                Invalid(
+                    f"table {table}: with the rows that are there, those of this commit take more than"
+                    f" {self.current_bytes_max} bytes: send fewer rows at once"
+                )
+            )
+
+
+class TableDraft:
+    """One table in a draft: each bucket's next offset, live sum and live rows inside the commit."""
+
+    def __init__(self, draft: Draft, state: TableState) -> None:
+        self.draft, self.state, self.table = draft, state, state.table
+        self.next = state.heads()
+        """Each bucket's next offset."""
+        self._sums = [log.at_head.live_sum for log in state.logs]
+        self._rows = [log.at_head.live_rows for log in state.logs]
+
+    def add(
+        self, bucket: int, batch: pa.RecordBatch, born: Ints, died: Ints, slots: Sequence[KeySlot] = ()
+    ) -> RowsPart:
+        """Add rows to a bucket: `born` are the offsets of rows that live behind them, `died` of those that no longer
+        do."""
+        self._sums[bucket] = moved(self._sums[bucket], born, died)
+        self._rows[bucket] += len(born) - len(died)
+        start = self.next[bucket]
+        self.next[bucket] += batch.num_rows
+        sums, rows = self._sums[bucket], self._rows[bucket]
+        part = RowsPart(self.table.uuid, bucket, start, batch, sums, rows, self.table.schema_id, slots)
+        self.draft.record.rows.append(part)
+        return part
+
+    def counted(self, kinds: npt.NDArray[np.int8], *, not_found: int) -> ChangeResult:
+        """The counts of stored records by their kind."""
+        counts = np.bincount(kinds, minlength=3)
+        inserted, updated, deleted = int(counts[INSERT]), int(counts[UPDATE]), int(counts[DELETE])
+        return ChangeResult(self.table.name, inserted, updated, deleted, not_found, self.table.schema_id)
+
+    def found(self, changes: Sequence[Change], index: Index) -> FoundKeys:
+        """The index's values of all keys of the table's changes, each under its own slot."""
+        keys = joined([c.keys for c in changes])
+        deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
+
+        def columns() -> list[pa.Array]:
+            return [pa.concat_arrays([c.batch.column(name) for c in changes]) for name in self.table.primary_key]
+
+        return resolved(self.state, KeyQuery(keys, columns), index.find, deletes)
