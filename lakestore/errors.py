@@ -2,6 +2,7 @@
 
     LakestoreError
     ├── Invalid           fix the request; nothing was stored
+    │   └── UnknownCall   the server's release is too old to know this call
     ├── NotFound          the named table, snapshot or lease does not exist
     │   └── PlanExpired   the read took longer than its lease: plan again
     ├── Conflict          exists already, or another writer came first
@@ -45,6 +46,10 @@ class Invalid(LakestoreError):
     """The request is wrong; the message names column, row and rule."""
 
     kind = "Invalid"
+
+
+class UnknownCall(Invalid):
+    """The server has no such call, which came with a later release."""
 
 
 class NotFound(LakestoreError):

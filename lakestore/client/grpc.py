@@ -11,7 +11,7 @@ from lakestore.client.credentials import NOTHING, Credentials
 from lakestore.client.process import PROCESS
 from lakestore.client.retry import seconds_left, within
 from lakestore.client.transport import SCOPE, Scope, Transport
-from lakestore.errors import Invalid, LakestoreError, Unavailable
+from lakestore.errors import Invalid, LakestoreError, Unavailable, UnknownCall
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
@@ -41,7 +41,7 @@ def _error_of(error: grpc.RpcError, method: rpc.Method, release: str, address: s
     call: Any = error  # every error of a channel is a call too; the stubs do not say so
     code = call.code().name
     if code == "UNIMPLEMENTED":
-        return Invalid(
+        return UnknownCall(
             f"the server ({release or 'an older release'}) has no {method.name}, which came with protocol"
             f" {rpc.SINCE.get(method.name, 1)}: run the server with release {RELEASE} or newer"
         )
@@ -160,7 +160,7 @@ class GrpcTransport:
         try:
             with within(HELLO_SECONDS):
                 self.server = hello(pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL))
-        except Invalid:
+        except UnknownCall:
             self.server = pb.HelloAnswer()
         if self.server.protocol_min > rpc.PROTOCOL:
             raise Invalid(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -14,6 +13,7 @@ from lakestore.client import credentials, grpc
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
+from lakestore.client.head import head
 from lakestore.client.retry import within
 from lakestore.client.subscription import Subscription
 from lakestore.client.table import Table
@@ -144,7 +144,7 @@ class Lake:
 
     def snapshot(self) -> Snapshot:
         """One cut over all tables."""
-        return Snapshot(self, json.loads(self.transport.status(pb.StatusRequest()).status)["token"])
+        return Snapshot(self, head(self.transport))
 
     def at(self, position: At) -> Snapshot:
         """All tables exactly at a token, or as of a time (UTC where it names no zone)."""

@@ -6,13 +6,13 @@ after a reconnect rows come again; they are known by bucket and offset, which on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakestore.client.head import head
 from lakestore.client.retry import Backoff
 from lakestore.client.shared_position import Share
 from lakestore.client.transport import Transport
@@ -76,9 +76,9 @@ class Resumed:
         fixed = pb.ChangesRequest()
         fixed.CopyFrom(request)
         if request.start == "latest" and not request.subscription:
-            fixed.start = _head(transport, request)
+            fixed.start = head(transport, request.tables[0] if request.tables else "")
         if request.until == "now":
-            fixed.until = _head(transport, request)
+            fixed.until = head(transport, request.tables[0] if request.tables else "")
         self._transport, self._request, self._opened = transport, fixed, opened
         self._handed, self._backoff = _Handed(fixed, share or Share()), Backoff()
         self._messages: Iterator[pb.ChangeBatch] | None = None
@@ -117,12 +117,6 @@ class Resumed:
         close = getattr(messages, "close", None)
         if close:
             close()
-
-
-def _head(transport: Transport, request: pb.ChangesRequest) -> str:
-    """The token of this moment: what `latest` and `now` mean on every connection of the stream."""
-    status = transport.status(pb.StatusRequest(tables=request.tables[:1])).status
-    return str(json.loads(status)["token"])
 
 
 class _Handed:

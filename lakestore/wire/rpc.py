@@ -15,9 +15,12 @@ from lakestore.v1 import lakestore_pb2
 
 SERVICE = "lakestore.v1.Lakestore"
 
-PROTOCOL, PROTOCOL_MIN = 3, 1
+PROTOCOL, PROTOCOL_MIN = 4, 1
 """What this release speaks, and the oldest client that its server still understands. Both ends must know it."""
-SINCE = {name: 2 for name in ("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup")}
+SINCE = {
+    **dict.fromkeys(("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup"), 2),
+    "Head": 4,
+}
 """RPC to the protocol that it came with, where that is not the first one."""
 FIELDS_SINCE = {
     "AuditRequest": {"deep": 2},
@@ -38,6 +41,7 @@ Another merge engine than `upsert` is refused by every server that does not know
 """
 READS = {
     "Hello",
+    "Head",
     "GetTable",
     "ListTables",
     "Lookup",

@@ -36,6 +36,7 @@ class Verbs(TypedDict):
     """The verb of each RPC, by its name and in the order of the proto file."""
 
     Hello: Callable[[pb.HelloRequest], pb.HelloAnswer]
+    Head: Callable[[pb.HeadRequest], pb.HeadAnswer]
     CreateTable: Callable[[pb.CreateTableRequest], pb.TableInfo]
     DropTable: Callable[[pb.TableRequest], pb.DropTableAnswer]
     AlterTable: Callable[[pb.AlterTableRequest], pb.TableInfo]
@@ -92,6 +93,7 @@ class Service:
         self.calls = calls
         self.verbs: Verbs = {
             "Hello": status.hello,
+            "Head": status.head,
             "CreateTable": tables.create_table,
             "DropTable": tables.drop_table,
             "AlterTable": tables.alter_table,

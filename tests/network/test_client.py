@@ -315,6 +315,7 @@ def test_an_older_server_serves_what_it_knows_and_the_rest_is_a_sentence(
         table.upsert([{"id": 1}])
         assert table.lookup([{"id": 1}]).num_rows == 1
         assert sum(len(batch) for batch in table.changes(until="now")) == 1
+        assert lake.snapshot().scan("a.b").count() == 1
         with pytest.raises(Invalid, match=r"has no AlterTable.*run the server with release"):
             lake.transport.alter_table(pb.AlterTableRequest(table="a.b"))
 

@@ -135,6 +135,7 @@ ON_ORDERS: dict[str, tuple[Any, set[str]]] = {
 }
 NOT_OF_A_TABLE = {
     "Hello": set(RIGHTS),
+    "Head": set(RIGHTS),
     "ListTables": set(RIGHTS),
     "OpenProducer": {"write", "admin"},
     "Ack": {"read", "tier", "admin"},

@@ -163,6 +163,7 @@ def _uuid_field(request: Any, known: TableFacts) -> Sequence[str]:
 _NAMED = "`table`"
 RPCS: dict[str, Row] = {
     f"{SERVICE}Hello": Row("known", _nothing),
+    f"{SERVICE}Head": Row("known", _nothing),
     f"{SERVICE}CreateTable": Row("admin", _definition_field, "the name in `definition`"),
     f"{SERVICE}DropTable": Row("admin", _table_field, _NAMED),
     f"{SERVICE}AlterTable": Row("admin", _table_field, _NAMED),

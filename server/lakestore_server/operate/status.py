@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from lakestore.errors import Invalid
+from lakestore.model.token import SHARD
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
@@ -171,7 +172,7 @@ class ServerStatus:
 
 
 class StatusVerbs:
-    """The verbs `hello` and `status`. Thread-safe."""
+    """The verbs `hello`, `head` and `status`. Thread-safe."""
 
     def __init__(
         self,
@@ -199,6 +200,13 @@ class StatusVerbs:
             protocol=rpc.PROTOCOL,
             timeline=self._engine.timeline,
         )
+
+    def head(self, request: pb.HeadRequest) -> pb.HeadAnswer:
+        """The newest commit, whatever the number of tables; `Invalid` for a shard that this server does not have."""
+        if request.shard != SHARD:
+            raise Invalid(f"this server has no shard {request.shard}: ask for shard {SHARD}")
+        view = self._engine.view
+        return pb.HeadAnswer(token=view.token(), timeline=self._engine.timeline, lsn=view.lsn, time_us=view.time_us)
 
     def status(self, request: pb.StatusRequest) -> pb.StatusAnswer:
         """The server and the named tables, or all of them, as JSON."""

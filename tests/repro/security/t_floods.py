@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pyarrow as pa
 
-from lakestore.model.token import Token
+from lakestore.model.token import LogPosition
 from lakestore.rows.ipc import crc32c, encode
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.repro.security.lib import Srv, md
@@ -156,7 +156,7 @@ time.sleep(2)
 tok = pb.StatusAnswer.FromString(call("admin", "Status", pb.StatusRequest())[1]).status
 tl = json.loads(tok)["timeline"]
 
-future = str(Token(tl, 10**12))
+future = str(LogPosition(tl, 10**12))
 key = encode(pa.schema([("id", pa.int64())]), [pa.record_batch([pa.array([1])], names=["id"])])
 f = [
     ch.unary_unary(L + "Lookup").future(

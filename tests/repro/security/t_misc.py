@@ -10,7 +10,7 @@ import time
 import grpc
 import pyarrow as pa
 
-from lakestore.model.token import Place, Token
+from lakestore.model.token import LogPosition, Place, SnapshotPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.repro.security.lib import TOK, Srv, md
 
@@ -257,12 +257,12 @@ def changes(**k):
 
 
 for lbl, tk in (
-    ("place bucket 99", Token(tl, 3, (u["shop.pub"],), Place(u["shop.pub"], 99, 0))),
-    ("place bucket -1", Token(tl, 3, (u["shop.pub"],), Place(u["shop.pub"], -1, 0))),
-    ("place offset 2^62", Token(tl, 3, (u["shop.pub"],), Place(u["shop.pub"], 0, 2**62))),
-    ("place other table", Token(tl, 3, (u["shop.pub"],), Place(u["hr.salaries"], 0, 0))),
-    ("lsn -1", Token(tl, -1)),
-    ("tables other", Token(tl, 3, (u["hr.salaries"],))),
+    ("place bucket 99", SnapshotPosition(tl, 3, (u["shop.pub"],), Place(u["shop.pub"], 99, 0))),
+    ("place bucket -1", SnapshotPosition(tl, 3, (u["shop.pub"],), Place(u["shop.pub"], -1, 0))),
+    ("place offset 2^62", SnapshotPosition(tl, 3, (u["shop.pub"],), Place(u["shop.pub"], 0, 2**62))),
+    ("place other table", SnapshotPosition(tl, 3, (u["shop.pub"],), Place(u["hr.salaries"], 0, 0))),
+    ("lsn -1", LogPosition(tl, -1)),
+    ("tables other", LogPosition(tl, 3, (u["hr.salaries"],))),
 ):
     print("  token", lbl, changes(start=str(tk)), "subscription:", changes(start=str(tk), subscription="s" + lbl[-3:]))
 list(
@@ -273,8 +273,8 @@ list(
     )
 )
 for lbl, tk in (
-    ("bucket 99", Token(tl, 5, (u["shop.pub"],), Place(u["shop.pub"], 99, 0))),
-    ("lsn ahead", Token(tl, 10**9, (u["shop.pub"],))),
+    ("bucket 99", SnapshotPosition(tl, 5, (u["shop.pub"],), Place(u["shop.pub"], 99, 0))),
+    ("lsn ahead", LogPosition(tl, 10**9, (u["shop.pub"],))),
 ):
     for ep in (1, 2, 3):
         try:

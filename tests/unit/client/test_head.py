@@ -1,0 +1,75 @@
+"""A snapshot asks for the head alone: its cost does not grow with the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.client.head import head
+from lakestore.errors import Invalid, UnknownCall
+from lakestore.model.token import position_of
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+class Counted:
+    """A transport that notes its calls and the bytes of their answers."""
+
+    def __init__(self, transport: Any, *missing: str) -> None:
+        self._transport, self._missing = transport, missing
+        self.calls: list[str] = []
+        self.answer_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def call(request: Any) -> Any:
+            self.calls.append(name)
+            if name in self._missing:
+                raise UnknownCall(f"the server has no {name}")
+            answer = getattr(self._transport, name)(request)
+            self.answer_bytes += answer.ByteSize()
+            return answer
+
+        return call
+
+
+def test_a_snapshot_costs_one_small_answer_however_many_tables_there_are(tmp_path: Path) -> None:
+    sizes = []
+    with ls.open(tmp_path) as lake:
+        for count in (1, 20):
+            while len(lake.tables()) < count:
+                lake.create_table(f"a.t{len(lake.tables())}", SCHEMA, buckets=1)
+            counted: Any = Counted(lake.transport)
+            token = ls.Lake(counted, "here").snapshot().token
+            assert counted.calls == ["head"]
+            assert position_of(token).lsn == count
+            sizes.append(counted.answer_bytes)
+    assert max(sizes) < 80, "an LSN of more digits takes a byte or two more"
+
+
+def test_the_head_is_the_newest_commit_and_tells_its_time(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        token = lake.create_table("a.b", SCHEMA).append([{"id": 1}])
+        told = lake.transport.head(pb.HeadRequest())
+        assert (told.token, told.lsn) == (token, position_of(token).lsn)
+        assert told.timeline == position_of(token).timeline
+        assert told.time_us > 1_700_000_000_000_000
+
+
+def test_a_shard_that_the_server_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake, pytest.raises(Invalid, match="this server has no shard 3"):
+        lake.transport.head(pb.HeadRequest(shard=3))
+
+
+def test_an_older_server_is_asked_for_its_status(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        token = lake.create_table("a.b", SCHEMA).append([{"id": 1}])
+        older: Any = Counted(lake.transport, "head")
+        assert head(older) == head(older, "a.b") == token
+        assert older.calls == ["head", "status"] * 2
+    assert rpc.SINCE["Head"] == rpc.PROTOCOL
