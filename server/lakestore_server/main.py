@@ -33,7 +33,7 @@ from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.journal_ledger import JournalLedger
 from lakestore_server.iceberg.metadata_store import MetadataStore, storage_for
 from lakestore_server.operate.calls import Calls
-from lakestore_server.operate.metrics import Sources
+from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
 from lakestore_server.settings import Settings

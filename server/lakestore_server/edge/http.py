@@ -25,19 +25,20 @@ from lakestore_server.edge.http_connection import GuardedProtocol
 from lakestore_server.edge.http_gate import Gate
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.operate import metrics
+from lakestore_server.operate.metric_sources import Sources
 
 log = logging.getLogger("lakestore.http")
 START_SECONDS = 20.0
 _TOKENS_PATH = "/v1/oauth/tokens"
 
 
-def app(sources: metrics.Sources, admission: Admission) -> Gate:
+def app(sources: Sources, admission: Admission) -> Gate:
     """All routes of the HTTP port, behind their gate."""
     found = routes(sources, admission)
     return Gate(Starlette(routes=found), found, admission, sources.engine.limits)
 
 
-def routes(sources: metrics.Sources, admission: Admission) -> list[BaseRoute]:
+def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:
     """Every route of the HTTP port; `policy.ROUTES` has a row for each."""
     engine = sources.engine
 

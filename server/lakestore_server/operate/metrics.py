@@ -2,73 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lakestore.release import RELEASE
-from lakestore_server.changes.subscriptions import behind
-from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.loop import CommitLoop
-from lakestore_server.duties.expiry import Expiry, Figures
-from lakestore_server.duties.retention import Retention
-from lakestore_server.duties.upkeep import Upkeep
-from lakestore_server.host.clock import Clock
 from lakestore_server.host.histogram import Histogram
-from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
-from lakestore_server.operate.status import TableStatus, table_status
-from lakestore_server.read.leases import Leases
-from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.view import TableState, View
-
-Sample = tuple[tuple[str, ...], float | Histogram]
-"""(label values, value)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The parts of a server that figures are read from."""
-
-    engine: Engine
-    upkeep: Upkeep
-    calls: Calls
-    leases: Leases
-    catalog: Catalog
-    retention: Retention
-    expiry: Expiry
-    clock: Clock
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """The sources at one view, with figures that are expensive to compute."""
-
-    sources: Sources
-    view: View
-    status: Mapping[str, TableStatus]
-    """Table name to its status."""
-
-    @property
-    def engine(self) -> Engine:
-        """The engine."""
-        return self.sources.engine
-
-    @property
-    def loop(self) -> CommitLoop:
-        """The commit loop."""
-        return self.sources.engine.loop
-
-    @property
-    def upkeep(self) -> Upkeep:
-        """The duties over the commit loop."""
-        return self.sources.upkeep
+from lakestore_server.operate.metric_sources import (
+    Moment,
+    Sample,
+    Sources,
+    calls,
+    checkpoint_age,
+    expiring,
+    held,
+    lag,
+    of_tables,
+    overdue,
+    reclaimed,
+    refusals,
+    running,
+    subscriptions_behind,
+)
+from lakestore_server.operate.status import table_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,77 +41,6 @@ class Family:
     text: str
     read: Callable[[Moment], Iterable[Sample] | float | Histogram]
     labels: tuple[str, ...] = ()
-
-
-def _of_tables(figure: Callable[[TableStatus], float]) -> Callable[[Moment], Iterator[Sample]]:
-    return lambda moment: (((name,), figure(status)) for name, status in moment.status.items())
-
-
-def _lag(moment: Moment) -> Iterator[Sample]:
-    now = moment.sources.clock.now_us()
-    for state in moment.view.tables.values():
-        yield (state.table.name,), _oldest_hot_age(state, moment.status[state.table.name].tier_point, now)
-
-
-def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int) -> float:
-    times = [_first_time(log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point]
-    return max(now_us - min(times), 0) / 1e6 if times else 0.0
-
-
-def _first_time(log: BucketLog, point: int) -> int:
-    """Microseconds since 1970 of the first commit behind a commit end."""
-    point = max(point, log.base.end)
-    index = next(chunk.index for chunk in log.chunks if chunk.end > point)
-    return int(index.time_us[np.searchsorted(index.end, point, side="right")])
-
-
-def _calls(moment: Moment) -> Iterator[Sample]:
-    yield from sorted(moment.sources.calls.seconds().items(), key=lambda found: found[0])
-
-
-def _running(moment: Moment) -> Iterator[Sample]:
-    for method, count in sorted(moment.sources.calls.running().items()):
-        yield (method,), count
-
-
-def _refusals(moment: Moment) -> Iterator[Sample]:
-    for kind, count in sorted(moment.sources.catalog.refusals.items()):
-        yield (kind,), count
-
-
-def _reclaimed(moment: Moment) -> Iterator[Sample]:
-    for uuid, size in dict(moment.upkeep.checkpointer.compactions.reclaimed_bytes).items():
-        if uuid in moment.view.tables:
-            yield (moment.view.tables[uuid].table.name,), size
-
-
-def _held(moment: Moment) -> Iterator[Sample]:
-    for uuid, state in moment.view.tables.items():
-        decision = moment.sources.retention.decision(uuid)
-        for by in decision.holders() if decision else []:
-            yield (state.table.name, by), decision.held_bytes if decision else 0
-
-
-def _expiring(moment: Moment) -> Iterator[tuple[tuple[str], Figures]]:
-    for state in moment.view.tables.values():
-        figures = moment.sources.expiry.figures(state)
-        if figures:
-            yield (state.table.name,), figures
-
-
-def _overdue(moment: Moment) -> Iterator[Sample]:
-    now = moment.sources.clock.now_us()
-    for labels, figures in _expiring(moment):
-        yield labels, max(now - figures.next_us, 0) / 1e6 if figures.next_us is not None else 0.0
-
-
-def _behind(moment: Moment) -> Iterator[Sample]:
-    for name, subscription in moment.view.subscriptions.items():
-        yield (name,), behind(moment.view, subscription)
-
-
-def _checkpoint_age(moment: Moment) -> float:
-    return moment.sources.clock.monotonic() - moment.upkeep.checkpointer.figures.at
 
 
 FAMILIES = (
@@ -214,7 +104,7 @@ FAMILIES = (
         "lakestore_checkpoint_age_seconds",
         "gauge",
         "Since the newest checkpoint, or the start if there was none.",
-        _checkpoint_age,
+        checkpoint_age,
     ),
     Family(
         "lakestore_recovery_seconds",
@@ -283,12 +173,12 @@ FAMILIES = (
     ),
     Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.sources.leases.count),
     Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
-    Family("lakestore_table_rows", "gauge", "Live rows.", _of_tables(lambda table: table.rows), ("table",)),
+    Family("lakestore_table_rows", "gauge", "Live rows.", of_tables(lambda table: table.rows), ("table",)),
     Family(
         "lakestore_table_stored_rows",
         "gauge",
         "Rows in the server's files and memory: live ones, those that the log still tells of, and dead ones.",
-        _of_tables(lambda table: table.stored_rows),
+        of_tables(lambda table: table.stored_rows),
         ("table",),
     ),
     Family(
@@ -303,47 +193,47 @@ FAMILIES = (
         "Segments that it rewrote.",
         lambda m: m.upkeep.checkpointer.compactions.segments,
     ),
-    Family("lakestore_compaction_reclaimed_bytes", "counter", "What that made smaller.", _reclaimed, ("table",)),
+    Family("lakestore_compaction_reclaimed_bytes", "counter", "What that made smaller.", reclaimed, ("table",)),
     Family(
         "lakestore_table_hot_offsets",
         "gauge",
         "Offsets that the lake does not have yet.",
-        _of_tables(lambda table: table.hot),
+        of_tables(lambda table: table.hot),
         ("table",),
     ),
     Family(
         "lakestore_table_tier_lag_seconds",
         "gauge",
         "Age of the oldest change that the lake does not have; 0 if it has all.",
-        _lag,
+        lag,
         ("table",),
     ),
     Family(
         "lakestore_retention_held_bytes",
         "gauge",
         "Log beyond its retention that somebody holds.",
-        _held,
+        held,
         ("table", "by"),
     ),
     Family(
         "lakestore_rows_expired",
         "counter",
         "Rows that a table's TTL has deleted.",
-        lambda m: ((labels, figures.expired) for labels, figures in _expiring(m)),
+        lambda m: ((labels, figures.expired) for labels, figures in expiring(m)),
         ("table",),
     ),
     Family(
         "lakestore_expiry_overdue_seconds",
         "gauge",
         "For how long rows may have been due to expire; high where nothing can be written, or the clock jumped.",
-        _overdue,
+        overdue,
         ("table",),
     ),
     Family(
         "lakestore_subscription_behind",
         "gauge",
         "Changes that a subscription has before it.",
-        _behind,
+        subscriptions_behind,
         ("subscription",),
     ),
     Family(
@@ -353,7 +243,7 @@ FAMILIES = (
         "lakestore_catalog_refusals",
         "counter",
         "Catalog commits that were refused, by kind of error.",
-        _refusals,
+        refusals,
         ("code",),
     ),
     Family(
@@ -361,10 +251,10 @@ FAMILIES = (
         "histogram",
         "Duration of gRPC calls, by method and outcome: `ok` or the kind of the error; a stream is one call. "
         "`_count` is how many there were.",
-        _calls,
+        calls,
         ("method", "code"),
     ),
-    Family("lakestore_rpc_running", "gauge", "Calls that run now, open streams among them.", _running, ("method",)),
+    Family("lakestore_rpc_running", "gauge", "Calls that run now, open streams among them.", running, ("method",)),
 )
 """Every metric, in the order of the page."""
 

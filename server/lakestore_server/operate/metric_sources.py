@@ -1,0 +1,147 @@
+"""Sources of metrics: the parts of a server at one view, and the samples that are read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lakestore_server.changes.subscriptions import behind
+from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.duties.expiry import Expiry, Figures
+from lakestore_server.duties.retention import Retention
+from lakestore_server.duties.upkeep import Upkeep
+from lakestore_server.host.clock import Clock
+from lakestore_server.host.histogram import Histogram
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.status import TableStatus
+from lakestore_server.read.leases import Leases
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.view import TableState, View
+
+Sample = tuple[tuple[str, ...], float | Histogram]
+"""(label values, value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The parts of a server that figures are read from."""
+
+    engine: Engine
+    upkeep: Upkeep
+    calls: Calls
+    leases: Leases
+    catalog: Catalog
+    retention: Retention
+    expiry: Expiry
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The sources at one view, with figures that are expensive to compute."""
+
+    sources: Sources
+    view: View
+    status: Mapping[str, TableStatus]
+    """Table name to its status."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+        return self.sources.engine
+
+    @property
+    def loop(self) -> CommitLoop:
+        """The commit loop."""
+        return self.sources.engine.loop
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """The duties over the commit loop."""
+        return self.sources.upkeep
+
+
+def of_tables(figure: Callable[[TableStatus], float]) -> Callable[[Moment], Iterator[Sample]]:
+    """A figure of each table, labelled by its name."""
+    return lambda moment: (((name,), figure(status)) for name, status in moment.status.items())
+
+
+def lag(moment: Moment) -> Iterator[Sample]:
+    """Seconds since the oldest change of each table that the lake does not have."""
+    now = moment.sources.clock.now_us()
+    for state in moment.view.tables.values():
+        yield (state.table.name,), _oldest_hot_age(state, moment.status[state.table.name].tier_point, now)
+
+
+def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int) -> float:
+    times = [_first_time(log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point]
+    return max(now_us - min(times), 0) / 1e6 if times else 0.0
+
+
+def _first_time(log: BucketLog, point: int) -> int:
+    """Microseconds since 1970 of the first commit behind a commit end."""
+    point = max(point, log.base.end)
+    index = next(chunk.index for chunk in log.chunks if chunk.end > point)
+    return int(index.time_us[np.searchsorted(index.end, point, side="right")])
+
+
+def calls(moment: Moment) -> Iterator[Sample]:
+    """Durations of calls, by method and outcome."""
+    yield from sorted(moment.sources.calls.seconds().items(), key=lambda found: found[0])
+
+
+def running(moment: Moment) -> Iterator[Sample]:
+    """Calls that run now, by method."""
+    for method, count in sorted(moment.sources.calls.running().items()):
+        yield (method,), count
+
+
+def refusals(moment: Moment) -> Iterator[Sample]:
+    """Refused commits to the catalog, by kind of error."""
+    for kind, count in sorted(moment.sources.catalog.refusals.items()):
+        yield (kind,), count
+
+
+def reclaimed(moment: Moment) -> Iterator[Sample]:
+    """Bytes that compaction made each table smaller by."""
+    for uuid, size in dict(moment.upkeep.checkpointer.compactions.reclaimed_bytes).items():
+        if uuid in moment.view.tables:
+            yield (moment.view.tables[uuid].table.name,), size
+
+
+def held(moment: Moment) -> Iterator[Sample]:
+    """Bytes of each log beyond its retention, by the name of each holder."""
+    for uuid, state in moment.view.tables.items():
+        decision = moment.sources.retention.decision(uuid)
+        for by in decision.holders() if decision else []:
+            yield (state.table.name, by), decision.held_bytes if decision else 0
+
+
+def expiring(moment: Moment) -> Iterator[tuple[tuple[str], Figures]]:
+    """Tables with a TTL, and the figures of their expiry."""
+    for state in moment.view.tables.values():
+        figures = moment.sources.expiry.figures(state)
+        if figures:
+            yield (state.table.name,), figures
+
+
+def overdue(moment: Moment) -> Iterator[Sample]:
+    """Seconds for which rows of each table may have been due to expire."""
+    now = moment.sources.clock.now_us()
+    for labels, figures in expiring(moment):
+        yield labels, max(now - figures.next_us, 0) / 1e6 if figures.next_us is not None else 0.0
+
+
+def subscriptions_behind(moment: Moment) -> Iterator[Sample]:
+    """Changes in front of each subscription."""
+    for name, subscription in moment.view.subscriptions.items():
+        yield (name,), behind(moment.view, subscription)
+
+
+def checkpoint_age(moment: Moment) -> float:
+    """Seconds since the newest checkpoint."""
+    return moment.sources.clock.monotonic() - moment.upkeep.checkpointer.figures.at
