@@ -96,11 +96,11 @@ class CommitLoop:
         """Whether the loop has neither failed nor begun to close."""
         return self.failure is None and not self._closing
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Run a function on the loop, between two commits, and wait for its end."""
+    def run(self, work: Callable[[], T]) -> T:
+        """Run a function on the loop, between two commits; its result."""
         task = Task(work)
         self.queue.put(task)
-        task.answer.result()
+        return task.answer.result()
 
     def on_checkpoint_due(self, listener: Callable[[], None]) -> None:
         """Tell `listener`, on the loop, after every turn that leaves a checkpoint due; and now, if one is due."""
@@ -109,18 +109,16 @@ class CommitLoop:
 
     def freeze(self) -> FrozenState:
         """Begin a checkpoint: the state as of now, all later commits in a new journal file and a new overlay."""
-        frozen: list[FrozenState] = []
 
-        def freeze() -> None:
+        def freeze() -> FrozenState:
             self.journal.roll(self.state.view.lsn + 1)
-            frozen.append(self.state.freeze())
-            view = frozen[0].view
-            self.index.freeze(view.lsn)
+            frozen = self.state.freeze()
+            self.index.freeze(frozen.view.lsn)
             with self.index.lock:
-                self._view = view
+                self._view = frozen.view
+            return frozen
 
-        self.run(freeze)
-        return frozen[0]
+        return self.run(freeze)
 
     def install(self, install: Callable[[State], View]) -> None:
         """End a checkpoint that is durable: `install` puts its segments in the place of rows in memory."""
@@ -170,13 +168,13 @@ class CommitLoop:
         return True
 
     @staticmethod
-    def _do(task: Task) -> None:
+    def _do(task: Task[T]) -> None:
         try:
-            task.run()
+            result = task.run()
         except LakestoreError as error:
             task.answer.set_exception(error)
         else:
-            task.answer.set_result(None)
+            task.answer.set_result(result)
 
     def _time_us(self) -> int:
         return max(self._clock.now_us(), self.state.view.time_us)

@@ -65,15 +65,15 @@ class Operation(Generic[T]):
 
 
 @dataclass(slots=True)
-class Task:
+class Task(Generic[T]):
     """Work that must run on the commit loop and writes no record."""
 
-    run: Callable[[], None]
-    answer: Future[None] = field(default_factory=Future)
+    run: Callable[[], T]
+    answer: Future[T] = field(default_factory=Future)
     nbytes: int = 0
 
 
-Work = Request | Operation[Any] | Task
+Work = Request | Operation[Any] | Task[Any]
 
 
 class CommitQueue:

@@ -24,7 +24,7 @@ from lakestore_server.index.keys import encoded
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.worker_client import DamagedIndex
 from lakestore_server.state.chunk import CHANGE, DELETE
-from lakestore_server.state.view import TableState, View
+from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -53,9 +53,8 @@ class Rebuilder:
         log.error("the rebuild of the key index failed and is tried again: %s", error)
 
     def _rebuild(self) -> None:
-        views: list[View] = []
-        self._loop.run(lambda: views.append(self._loop.view))
-        tables = [state for state in views[0].tables.values() if state.table.keyed]
+        view = self._loop.run(lambda: self._loop.view)
+        tables = [state for state in view.tables.values() if state.table.keyed]
         total = sum(chunk.rows for state in tables for held in state.logs for chunk in held.chunks)
         progress = _Progress(self._index, total)
         broken: dict[bytes, str] = {}

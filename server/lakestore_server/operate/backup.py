@@ -75,14 +75,8 @@ class BackupVerbs:
     def cut(self) -> Cut:
         """A checkpoint and the journal behind it, up to one commit; all of it stays, whatever happens next."""
         engine = self._engine
-        ends: list[tuple[View, str, int]] = []
-
-        def run() -> None:
-            ends.append((engine.view, *engine.loop.journal.written))
-
         with self._checkpointer.held() as made:
-            engine.loop.run(run)
-            view, last, size = ends[0]
+            view, (last, size) = engine.loop.run(lambda: (engine.view, engine.loop.journal.written))
             first = journal_file.name_of(made.lsn + 1)
             names = [name for name in engine.disk.list(engine.folder) if name.startswith(journal_file.PREFIX)]
             files = [(name, engine.disk.read(engine.folder / name)) for name in names if first <= name <= last]
