@@ -99,8 +99,8 @@ def _moves(wanted: Sequence[table_file.WantedTable], there: dict[str, Table]) ->
                 steps = table_file.steps_between(before, table)
                 moves.append(Move(before, altered(before, steps), tuple(steps)))
         except Invalid as error:
-            named = table.name in error.message
-            problems.append(error.message if named else f"table {table.name}: {error.message}")
+            named = f"table {table.name}: "
+            problems.append(named + error.message.removeprefix(named))
     if problems:
         raise Invalid(f"nothing was changed: {'; '.join(problems)}")
     return moves

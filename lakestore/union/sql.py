@@ -92,12 +92,12 @@ def run(source: Source, text: str, *, at: str | Token | None = None) -> SqlResul
     tree = parsed(text)
     names = table_names(tree)
     if not names:
-        return SqlResult(_answer(engine, text, {}, []), "")
+        return SqlResult(_answer(engine, tree, text, {}, []), "")
     with opened(source, names, at) as cut:
         system = {word for word in _WORD.findall(text.lower()) if word in SYSTEM_TYPES}
         failures: list[LakestoreError] = []
         tables = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in names}
-        return SqlResult(_answer(engine, text, tables, failures), cut.token)
+        return SqlResult(_answer(engine, tree, text, tables, failures), cut.token)
 
 
 def parsed(text: str) -> exp.Expr:
@@ -119,6 +119,12 @@ def table_names(tree: exp.Expr) -> list[str]:
     return list(dict.fromkeys(f"{table.db}.{table.name}" for table in found if not table.catalog))
 
 
+def _has_bare_names(tree: exp.Expr) -> bool:
+    """Whether a query names a table without a database that is none of its WITH parts."""
+    parts = {part.alias for part in tree.find_all(exp.CTE)}
+    return any(not table.db and table.name and table.name not in parts for table in tree.find_all(exp.Table))
+
+
 def _duckdb() -> Any:
     try:
         import duckdb
@@ -127,7 +133,9 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _answer(engine: Any, text: str, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> pa.Table:
+def _answer(
+    engine: Any, tree: exp.Expr, text: str, tables: Mapping[str, Rows], failures: list[LakestoreError]
+) -> pa.Table:
     connection = engine.connect()
     try:
         connection.execute("SET TimeZone = 'UTC'")
@@ -138,7 +146,9 @@ def _answer(engine: Any, text: str, tables: Mapping[str, Rows], failures: list[L
     except engine.Error as error:
         if failures:
             raise failures[0] from error
-        raise Invalid(f"the query failed: {_plain(error)}{_hint(error)}") from error
+        unknown = isinstance(error, engine.CatalogException) and _has_bare_names(tree)
+        hint = "; tables are named database.table" if unknown else ""
+        raise Invalid(f"the query failed: {_plain(error)}{hint}") from error
     finally:
         connection.close()
 
@@ -171,7 +181,3 @@ def _utc_type(kind: pa.DataType) -> pa.DataType:
 def _plain(error: BaseException) -> str:
     """The message of another parser on one line, without its colours."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
-
-
-def _hint(error: BaseException) -> str:
-    return "; tables are named database.table" if "Table with name" in str(error) else ""
