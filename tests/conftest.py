@@ -13,6 +13,7 @@ import lakestore as ls
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support.forked_index import forked_index
+from tests.support.served import Served
 from tests.support.spark import SPARK_CONF
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ def index_processes() -> Iterator[None]:
     """Forked ones for servers in the test's process; `tests/unit/index` and servers of their own start real ones."""
     with forked_index():
         yield
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A server without ports in this process, on a clock that the test moves."""
+    with Served(tmp_path) as running:
+        yield running
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from lakestore.errors import LakestoreError, PositionExpired
 from lakestore.model.token import LogPosition, position_of
 from lakestore.rows.live_sum import live_sum
 from lakestore.union.cut import Cut
-from tests.support.kept import DAY, SCHEMA, Kept
+from tests.support.served import DAY, SCHEMA, Served
 from tests.support.simdisk import SimDisk
 
 NAME = "t.log"
@@ -39,8 +39,8 @@ class RetentionMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="lakestore-retention-"))
         self.lives = 0
         self.disk = SimDisk(self.folder / "0")
-        self.kept = Kept(self.disk.root, disk=self.disk, subscription_idle_seconds=30.0 * DAY)
-        self.kept.lake.create_table(NAME, SCHEMA, buckets=2, retention="1d")
+        self.served = Served(self.disk.root, disk=self.disk, subscription_idle_seconds=30.0 * DAY)
+        self.served.lake.create_table(NAME, SCHEMA, buckets=2, retention="1d")
         self.commits: list[tuple[int, list[int]]] = []
         """(LSN, values)."""
         self.tiered = 0
@@ -52,33 +52,33 @@ class RetentionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.check_everything()
-            self.kept.kill()
+            self.served.kill()
         finally:
             self.disk.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @rule(values=st.lists(st.integers(0, 99), min_size=1, max_size=5))
     def append(self, values: list[int]) -> None:
-        token = position_of(self.kept.append(NAME, *values))
+        token = position_of(self.served.append(NAME, *values))
         self.commits.append((token.lsn, values))
 
     @rule(days=st.floats(0.1, 2))
     def wait(self, days: float) -> None:
-        self.kept.clock.advance(days * DAY)
+        self.served.clock.advance(days * DAY)
 
     @rule()
     def checkpoint(self) -> None:
-        self.kept.server.upkeep.checkpoint()
+        self.served.checkpoint()
 
     @rule()
     def tier(self) -> None:
-        self.kept.tier(NAME)
+        self.served.tier(NAME)
         self.tiered = self.commits[-1][0] if self.commits else 0
 
     @rule()
     @precondition(lambda self: self.commits)
     def begin_a_read(self) -> None:
-        cut = Cut(self.kept.lake, [NAME], lease_seconds=86_400)
+        cut = Cut(self.served.lake, [NAME], lease_seconds=86_400)
         self.cuts.append(cut)
 
     @rule(data=st.data())
@@ -92,7 +92,7 @@ class RetentionMachine(RuleBasedStateMachine):
         expected = [value for lsn, values in self.commits if lsn > self.acked.get(name, self.start) for value in values]
         found: list[int] = []
         position = self.acked.get(name, self.start)
-        for i, batch in enumerate(self.kept.lake.table(NAME).changes(subscription=name, until="now")):
+        for i, batch in enumerate(self.served.lake.table(NAME).changes(subscription=name, until="now")):
             found += batch.to_arrow()["v"].to_pylist()
             if i < count:
                 batch.ack()
@@ -103,23 +103,23 @@ class RetentionMachine(RuleBasedStateMachine):
     def moved_over_nothing(self, name: str, position: int) -> int:
         """Where a subscription stands: behind what was acknowledged, and the commits that hold nothing for it."""
         stands = self.positions()[name]
-        assert position <= stands <= self.kept.server.engine.view.lsn
+        assert position <= stands <= self.served.engine.view.lsn
         assert not [lsn for lsn, _ in self.commits if position < lsn <= stands], "it passed what is not acknowledged"
         return stands
 
     def positions(self) -> dict[str, int]:
         """The subscriptions as the server has them."""
-        return {held.name: position_of(held.token).lsn for held in self.kept.lake.subscriptions()}
+        return {held.name: position_of(held.token).lsn for held in self.served.lake.subscriptions()}
 
     @rule(name=NAMES)
     def forget(self, name: str) -> None:
         if self.acked.pop(name, None) is not None:
-            self.kept.lake.drop_subscription(name)
+            self.served.lake.drop_subscription(name)
 
     @rule()
     def retain(self) -> None:
-        self.kept.run()
-        self.start = self.kept.state(NAME).log_start_lsn
+        self.served.run()
+        self.start = self.served.state(NAME).log_start_lsn
 
     @rule(steps=st.integers(0, 3), seed=SEEDS)
     def lose_power_in_a_round(self, steps: int, seed: int | None) -> None:
@@ -127,27 +127,27 @@ class RetentionMachine(RuleBasedStateMachine):
         before, held = self.start, self.held()
         self.disk.lose_power_after(steps)
         with suppress(LakestoreError, OSError):
-            self.kept.run()
+            self.served.run()
         self.crash(seed)
-        self.start = self.kept.state(NAME).log_start_lsn
+        self.start = self.served.state(NAME).log_start_lsn
         assert before <= self.start <= max(held, before)
 
     @rule(steps=st.integers(0, 12), seed=SEEDS)
     def lose_power_in_a_checkpoint(self, steps: int, seed: int | None) -> None:
         self.disk.lose_power_after(steps)
         with suppress(LakestoreError, OSError):
-            self.kept.server.upkeep.checkpoint()
+            self.served.checkpoint()
         self.crash(seed)
 
     @rule(seed=SEEDS)
     def crash(self, seed: int | None) -> None:
         self.cuts.clear()  # leases are in memory; the grace after a start, here none, is for the reads behind them
         self.disk.lose_power_after(0)
-        self.kept.kill()
+        self.served.kill()
         self.disk.close()
         self.lives += 1
         self.disk = self.disk.crash(self.folder / str(self.lives), seed)
-        self.kept.open(self.disk.root, self.disk)
+        self.served.open(self.disk.root, self.disk)
 
     def held(self) -> int:
         """The newest LSN at which the log may start for those who need it."""
@@ -155,7 +155,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_needed_is_gone(self) -> None:
-        state = self.kept.state(NAME)
+        state = self.served.state(NAME)
         assert state.log_start_lsn == self.start
         assert self.start <= self.held()
         for cut in self.cuts:
@@ -167,27 +167,27 @@ class RetentionMachine(RuleBasedStateMachine):
     @rule()
     def check_everything(self) -> None:
         """The log from its start, its commit ends, and its sums over all that ever was."""
-        state = self.kept.state(NAME)
+        state = self.served.state(NAME)
         wanted = [value for lsn, values in self.commits if lsn > self.start for value in values]
-        assert sorted(self.kept.values(NAME)) == sorted(wanted)
+        assert sorted(self.served.values(NAME)) == sorted(wanted)
         for log in state.logs:
             offsets = np.arange(log.head, dtype=np.int64)
             assert log.at_head.live_sum == live_sum(offsets)
             assert log.at_head.live_rows == log.head
-            assert log.at_lsn(self.kept.server.engine.view.lsn).end == log.head
+            assert log.at_lsn(self.served.engine.view.lsn).end == log.head
         self.check_old_positions(self.commits)
 
     def check_old_positions(self, commits: Sequence[tuple[int, list[int]]]) -> None:
         """Every position from the log start on gives what came after it; one below is refused."""
-        timeline = self.kept.server.engine.timeline
+        timeline = self.served.engine.timeline
         rest: list[int] = []
         for lsn, values in reversed(commits):
             token = str(LogPosition(timeline, lsn))
             if lsn < self.start:
                 with pytest.raises(PositionExpired):
-                    self.kept.values(NAME, token)
+                    self.served.values(NAME, token)
             else:
-                assert sorted(self.kept.values(NAME, token)) == sorted(rest)
+                assert sorted(self.served.values(NAME, token)) == sorted(rest)
             rest = values + rest
         assert self.positions() == self.acked
 

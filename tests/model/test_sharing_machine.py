@@ -27,7 +27,7 @@ from lakestore.errors import Fenced, LakestoreError, Unavailable
 from lakestore.model.token import Part, position_of
 from lakestore.model.token import parts_of as token_parts
 from lakestore_server.state.subscription import Mark
-from tests.support.kept import SCHEMA, Kept
+from tests.support.served import SCHEMA, Served
 from tests.support.sharing import Consumer
 from tests.support.simdisk import SimDisk
 
@@ -74,8 +74,8 @@ class SharingMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="lakestore-sharing-"))
         self.lives, self.sessions = 0, 0
         self.disk = SimDisk(self.folder / "0")
-        self.kept = Kept(self.disk.root, disk=self.disk)
-        self.kept.lake.create_table(NAME, SCHEMA, buckets=BUCKETS, bucket_key=["v"])
+        self.served = Served(self.disk.root, disk=self.disk)
+        self.served.lake.create_table(NAME, SCHEMA, buckets=BUCKETS, bucket_key=["v"])
         self.workers: dict[str, Worker] = {}
         self.ghosts: list[Worker] = []
         self.acked_by: dict[tuple[int, int], int] = {}
@@ -93,7 +93,7 @@ class SharingMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.finish()
-            self.kept.kill()
+            self.served.kill()
         finally:
             self.disk.close()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -101,7 +101,7 @@ class SharingMachine(RuleBasedStateMachine):
     @rule(rows=st.integers(1, 12))
     def write(self, rows: int) -> None:
         if rows:
-            self.kept.append(NAME, *range(self.written, self.written + rows))
+            self.served.append(NAME, *range(self.written, self.written + rows))
         self.written += rows
 
     @rule(name=WORKERS)
@@ -109,7 +109,7 @@ class SharingMachine(RuleBasedStateMachine):
         """A new process; one of the same name is left behind without knowing."""
         self.sessions += 1
         self.stop(name)
-        worker = self.workers[name] = Worker(Consumer(self.kept, name, self.sessions, [NAME]))
+        worker = self.workers[name] = Worker(Consumer(self.served, name, self.sessions, [NAME]))
         worker.consumer.connect(snapshot=snapshot)
 
     def stop(self, name: str) -> None:
@@ -152,7 +152,7 @@ class SharingMachine(RuleBasedStateMachine):
             for bucket, offset in rows_of(batch):
                 assert offset >= before[bucket].offset, "what was acknowledged is sent again"
                 worker.got.setdefault((bucket, turns[bucket]), set()).add(offset)
-                worker.sent[bucket] = self.kept.clock.monotonic(), offset
+                worker.sent[bucket] = self.served.clock.monotonic(), offset
             worker.inbox.append(Got(batch, turns))
 
     @rule(name=WORKERS, at=st.integers(-2, 2))
@@ -178,13 +178,13 @@ class SharingMachine(RuleBasedStateMachine):
             self.lose_connection(slow)
         if quick not in self.workers:
             self.start(quick)
-        self.kept.clock.advance(seconds)
+        self.served.clock.advance(seconds)
         self.poll(quick, 8)
         if first:
             self.ack(quick, -1)
         if goes:
             self.die(quick)
-            self.kept.clock.advance(1)
+            self.served.clock.advance(1)
         if cut_off:
             self.come_back(slow)
         if goes or cut_off:
@@ -248,7 +248,7 @@ class SharingMachine(RuleBasedStateMachine):
                 assert self.known[part.bucket] == before[part.bucket], "a refused part has moved"
                 assert not self.has_counted(worker, part, before[part.bucket]), "what counted is refused"
                 undo(worker, part, got, before[part.bucket])
-                now, turn = self.kept.clock.monotonic(), got.turns[part.bucket]
+                now, turn = self.served.clock.monotonic(), got.turns[part.bucket]
                 own = part.bucket in reads and self.readers[part.bucket][1] == turn
                 own |= worker.surely_reads(part.bucket, now, before[part.bucket]) and worker.turns[part.bucket] == turn
                 own &= live and self.is_alone(worker, part, before[part.bucket])
@@ -267,7 +267,7 @@ class SharingMachine(RuleBasedStateMachine):
     def check_moved(self, worker: Worker, part: Part, before: Mark, after: Mark, got: Got) -> None:
         session, moved = worker.consumer.session, range(before.offset, after.offset)
         assert after.offset >= part.end
-        now, others = self.kept.clock.monotonic(), [w for w in self.workers.values() if w is not worker]
+        now, others = self.served.clock.monotonic(), [w for w in self.workers.values() if w is not worker]
         if moved:
             assert not any(w.surely_reads(part.bucket, now, before) for w in others), "somebody else reads the bucket"
         turn = part.bucket, got.turns[part.bucket]
@@ -279,11 +279,11 @@ class SharingMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.3, 1.0, 4.0, 10.0]))
     def wait(self, seconds: float) -> None:
-        self.kept.clock.advance(seconds)
+        self.served.clock.advance(seconds)
 
     @rule()
     def checkpoint(self) -> None:
-        self.kept.server.upkeep.checkpoint()
+        self.served.checkpoint()
 
     @rule(seed=SEEDS)
     def crash(self, seed: int | None) -> None:
@@ -292,17 +292,17 @@ class SharingMachine(RuleBasedStateMachine):
             worker.sent.clear()
             worker.undone.clear()
         self.disk.lose_power_after(0)
-        self.kept.kill()
+        self.served.kill()
         self.disk.close()
         self.lives += 1
         self.disk = self.disk.crash(self.folder / str(self.lives), seed)
-        self.kept.open(self.disk.root, self.disk)
+        self.served.open(self.disk.root, self.disk)
 
     def marks(self) -> tuple[Mark, ...]:
-        return self.kept.server.engine.view.subscriptions["billing"].marks[0]
+        return self.served.engine.view.subscriptions["billing"].marks[0]
 
     def reads(self, member: str) -> set[int]:
-        (held,) = self.kept.lake.subscriptions()
+        (held,) = self.served.lake.subscriptions()
         return {bucket for found in held.members if found.name == member for _, bucket in found.buckets}
 
     @invariant()
@@ -310,7 +310,7 @@ class SharingMachine(RuleBasedStateMachine):
         """Also over a loss of power; a stream may move them over what held no rows."""
         if not self.workers and not self.ghosts:
             return
-        for bucket, (mark, log) in enumerate(zip(self.marks(), self.kept.state(NAME).logs, strict=True)):
+        for bucket, (mark, log) in enumerate(zip(self.marks(), self.served.state(NAME).logs, strict=True)):
             if self.known:
                 assert mark.order() >= self.known[bucket].order()
             assert log.at_end(mark.offset) is not None or mark.offset == 0 or mark.cut >= 0
@@ -325,7 +325,7 @@ class SharingMachine(RuleBasedStateMachine):
             self.die(name)
         for ghost in self.ghosts:
             ghost.consumer.disconnect()
-        self.kept.clock.advance(30)
+        self.served.clock.advance(30)
         self.start("last")
         self.poll("last", 1 << 20)
         for at in range(len(self.workers["last"].inbox)):

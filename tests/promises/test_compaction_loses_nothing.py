@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +17,41 @@ from lakestore_server.files.segment import Segment
 from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.state.bucket_log import BucketLog
-from tests.support.kept import Kept
 from tests.support.log_start import compact, move_log_start
+from tests.support.served import Served
 
 NAME = "t.keyed"
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 
 
-@pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    running = Kept(tmp_path)
-    yield running
-    running.close()
-
-
 class World:
     """A table and what it should hold."""
 
-    def __init__(self, kept: Kept, *, buckets: int = 1, **options: Any) -> None:
-        self.kept = kept
-        self.table = kept.lake.create_table(NAME, SCHEMA, primary_key=["k"], buckets=buckets, **options)
+    def __init__(self, served: Served, *, buckets: int = 1, **options: Any) -> None:
+        self.served = served
+        self.table = served.lake.create_table(NAME, SCHEMA, primary_key=["k"], buckets=buckets, **options)
         self.live: dict[int, int] = {}
 
     @property
     def log(self) -> BucketLog:
         """The first bucket's."""
-        return self.kept.state(NAME).logs[0]
+        return self.served.state(NAME).logs[0]
 
     def upsert(self, rows: dict[int, int]) -> str:
-        self.kept.clock.advance(1)
+        self.served.clock.advance(1)
         self.live |= rows
         return self.table.upsert([{"k": k, "v": v} for k, v in rows.items()])
 
     def delete(self, *keys: int) -> str:
-        self.kept.clock.advance(1)
+        self.served.clock.advance(1)
         for key in keys:
             self.live.pop(key, None)
         return self.table.delete([{"k": k} for k in keys])
 
     def compact(self) -> None:
         """Everything up to now may go, and what may go goes."""
-        move_log_start(self.kept.server.engine, NAME)
-        compact(self.kept.server)
+        move_log_start(self.served.engine, NAME)
+        compact(self.served.server)
 
     def changes(self, start: str = "earliest") -> list[tuple[str, int, int]]:
         stream = self.table.changes(start, until="now", before_images=True)
@@ -73,13 +65,13 @@ class World:
         rows = self.table.lookup([{"k": k} for k in asked]).to_pylist()
         assert {row["k"]: row["v"] for row in rows} == {k: self.live[k] for k in asked if k in self.live}
         assert {k: v for _, k, v in self.changes("snapshot")} == self.live
-        result = verify(self.kept.lake.transport, NAME)
+        result = verify(self.served.lake.transport, NAME)
         assert result.problems() == []
         assert result.compared_values
-        assert verify(self.kept.lake.transport, NAME, deep=True).problems() == []
+        assert verify(self.served.lake.transport, NAME, deep=True).problems() == []
 
     def lose_index(self) -> None:
-        engine = self.kept.server.engine
+        engine = self.served.engine
         engine.index.found_problem("a test says so", damaged=False)
         while not engine.index.ready:
             engine.wait_beyond(1 << 60, 0.01)
@@ -90,8 +82,8 @@ def offsets(log: BucketLog) -> list[int]:
     return [offset for found, _, _ in log.stored(0, log.head) for offset in found.tolist()]
 
 
-def test_only_what_lives_stays_below_the_log_start(kept: Kept) -> None:
-    world = World(kept)
+def test_only_what_lives_stays_below_the_log_start(served: Served) -> None:
+    world = World(served)
     world.upsert({1: 10, 2: 20, 3: 30})
     world.upsert({1: 11})
     world.delete(3)
@@ -111,16 +103,16 @@ def test_only_what_lives_stays_below_the_log_start(kept: Kept) -> None:
     world.check()
 
 
-def test_a_table_that_was_emptied_keeps_no_row(kept: Kept) -> None:
-    world = World(kept)
+def test_a_table_that_was_emptied_keeps_no_row(served: Served) -> None:
+    world = World(served)
     world.upsert(dict.fromkeys(range(10), 0))
     world.delete(*range(10))
     world.compact()
     assert world.log.chunks == ()
     assert world.log.head == 20
     world.check()
-    kept.restart()
-    world.table = kept.lake.table(NAME)
+    served.restart()
+    world.table = served.lake.table(NAME)
     assert world.log.head == 20
     world.check()
     world.upsert({3: 4})
@@ -128,31 +120,31 @@ def test_a_table_that_was_emptied_keeps_no_row(kept: Kept) -> None:
     world.check()
 
 
-def test_the_times_of_rows_that_stay_are_their_commits(kept: Kept) -> None:
-    world = World(kept)
+def test_the_times_of_rows_that_stay_are_their_commits(served: Served) -> None:
+    world = World(served)
     for i in range(30):
         world.upsert({i: 0, 100: i, 101 + i % 7: i})
     before = world.table.scan(columns=["k", "__timestamp"]).to_arrow().sort_by("k")
     world.compact()
     assert len(offsets(world.log)) == len(world.live) == 38
     assert world.table.scan(columns=["k", "__timestamp"]).to_arrow().sort_by("k") == before
-    kept.restart()
-    assert kept.lake.table(NAME).scan(columns=["k", "__timestamp"]).to_arrow().sort_by("k") == before
-    found = kept.lake.table(NAME).lookup([{"k": k} for k in range(30)], columns=["k", "__timestamp"])
+    served.restart()
+    assert served.lake.table(NAME).scan(columns=["k", "__timestamp"]).to_arrow().sort_by("k") == before
+    found = served.lake.table(NAME).lookup([{"k": k} for k in range(30)], columns=["k", "__timestamp"])
     assert found == before.slice(0, 30)
 
 
-def test_before_images_after_compaction(kept: Kept) -> None:
+def test_before_images_after_compaction(served: Served) -> None:
     """What was superseded at or above the log start is there, however old it is."""
-    world = World(kept)
+    world = World(served)
     first = world.upsert(dict.fromkeys(range(100), 0))
     for i in range(5):
         world.upsert(dict.fromkeys(range(90), i))
     cut = world.upsert({200: 0})
     world.upsert({95: 1, 96: 1})
     world.delete(97, 10)
-    move_log_start(kept.server.engine, NAME, kept.server.engine.view.lsn - 2)
-    compact(kept.server)
+    move_log_start(served.engine, NAME, served.engine.view.lsn - 2)
+    compact(served.server)
     assert world.changes(cut) == world.changes()
     assert sorted(world.changes()) == sorted(
         [("-U", 95, 0), ("+U", 95, 1), ("-U", 96, 0), ("+U", 96, 1), ("-D", 97, 0), ("-D", 10, 4)]
@@ -163,10 +155,10 @@ def test_before_images_after_compaction(kept: Kept) -> None:
     world.check()
 
 
-def test_a_dead_row_in_a_segment_that_stays_is_never_woken(kept: Kept) -> None:
+def test_a_dead_row_in_a_segment_that_stays_is_never_woken(served: Served) -> None:
     """Its killer goes, the fact that it is dead does not: here chains of versions run over segments that stay."""
-    world = World(kept)
-    engine = kept.server.engine
+    world = World(served)
+    engine = served.engine
     world.upsert(dict.fromkeys(range(1_000), 0))
     world.compact()
     for i in range(1, 4):
@@ -181,31 +173,31 @@ def test_a_dead_row_in_a_segment_that_stays_is_never_woken(kept: Kept) -> None:
     world.check()
     world.lose_index()
     world.check()
-    kept.restart()
-    world.table = kept.lake.table(NAME)
-    engine = kept.server.engine
+    served.restart()
+    world.table = served.lake.table(NAME)
+    engine = served.engine
     world.check()
     world.upsert(dict.fromkeys(range(600), 9))
     world.compact()
     assert sum(len(chunk.kills()) for chunk in world.log.chunks) == 0, "the dead are gone, and so is what names them"
     assert sorted(offsets(world.log)) == sorted(set(offsets(world.log)))
     world.check()
-    assert engine is kept.server.engine
+    assert engine is served.engine
 
 
 def test_the_disk_use_of_n_rows_is_bounded_over_50_n_updates(tmp_path: Path) -> None:
     rows, per_commit = 2_000, 200
     limits = Limits(segment_rows=1_000, segment_bytes=1 << 20, compaction_bytes=64 << 10)
-    kept = Kept(tmp_path, limits=limits)
-    world = World(kept)
+    served = Served(tmp_path, limits=limits)
+    world = World(served)
     rng = np.random.default_rng(5)
     world.upsert(dict.fromkeys(range(rows), 0))
     most = files = 0
     for i in range(50 * rows // per_commit):
         world.upsert(dict.fromkeys(rng.integers(0, rows, per_commit).tolist(), i))
         if i % 5 == 4:
-            move_log_start(kept.server.engine, NAME)
-            compact(kept.server)
+            move_log_start(served.engine, NAME)
+            compact(served.server)
             most = max(most, sum(chunk.rows for chunk in world.log.chunks))
             files = max(files, len(list((tmp_path / "segments").glob("*/*"))))
     assert world.log.head > 40 * rows
@@ -214,11 +206,11 @@ def test_the_disk_use_of_n_rows_is_bounded_over_50_n_updates(tmp_path: Path) -> 
     world.check()
     world.lose_index()
     world.check()
-    kept.close()
+    served.close()
 
 
-def test_sparse_segments_hold_rows_of_one_schema_version(kept: Kept) -> None:
-    world = World(kept)
+def test_sparse_segments_hold_rows_of_one_schema_version(served: Served) -> None:
+    world = World(served)
     world.upsert(dict.fromkeys(range(40), 0))
     world.compact()
     world.table.alter(add={"w": pa.int32()})
@@ -229,33 +221,35 @@ def test_sparse_segments_hold_rows_of_one_schema_version(kept: Kept) -> None:
     assert [(chunk.schema_id, chunk.rows) for chunk in log.chunks] == [(0, 14), (1, 26)]
     assert isinstance(log.chunks[0], Segment)
     assert log.chunks[0].is_sparse
-    world.table = kept.lake.table(NAME)
+    world.table = served.lake.table(NAME)
     world.check()
     world.lose_index()
     world.check()
 
 
-def test_a_damaged_base_segment_stops_its_compaction_and_no_checkpoint(kept: Kept, tmp_path: Path) -> None:
-    world = World(kept)
+def test_a_damaged_base_segment_stops_its_compaction_and_no_checkpoint(served: Served, tmp_path: Path) -> None:
+    world = World(served)
     world.upsert(dict.fromkeys(range(5_000), 0))
-    kept.server.upkeep.checkpoint()
-    kept.close()
+    served.checkpoint()
+    served.close()
     file = next((tmp_path / "segments").glob("*/*"))
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    kept._start()
-    world.table = kept.lake.table(NAME)
+    served.start()
+    world.table = served.lake.table(NAME)
     for i in range(3):
         world.table.upsert([{"k": 6_000 + i, "v": i}])
-        move_log_start(kept.server.engine, NAME)
-        kept.server.upkeep.checkpoint()
-    assert kept.server.upkeep.checkpointer.figures.failed == 0
+        move_log_start(served.engine, NAME)
+        served.checkpoint()
+    assert served.server.upkeep.checkpointer.figures.failed == 0
     assert file.exists()
 
 
-def test_a_base_segment_that_cannot_be_written_fails_no_checkpoint(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(kept)
+def test_a_base_segment_that_cannot_be_written_fails_no_checkpoint(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(served)
     world.upsert({1: 1, 2: 2})
     world.upsert({1: 2, 2: 3})
 
@@ -264,18 +258,18 @@ def test_a_base_segment_that_cannot_be_written_fails_no_checkpoint(kept: Kept, m
 
     with monkeypatch.context() as patch:
         patch.setattr("lakestore_server.files.segment.write_sparse", full)
-        move_log_start(kept.server.engine, NAME)
-        kept.server.upkeep.checkpoint()
-        assert kept.server.upkeep.checkpointer.figures.failed == 0
+        move_log_start(served.engine, NAME)
+        served.checkpoint()
+        assert served.server.upkeep.checkpointer.figures.failed == 0
         assert offsets(world.log) == [0, 1, 2, 3]
-    compact(kept.server)
+    compact(served.server)
     assert offsets(world.log) == [2, 3]
     world.check()
 
 
 def test_a_full_disk_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Kept(tmp_path, limits=Limits(compaction_bytes=1))
-    world = World(kept)
+    served = Served(tmp_path, limits=Limits(compaction_bytes=1))
+    world = World(served)
     world.upsert({1: 1, 2: 2})
     world.upsert({1: 2, 2: 3})
     woken: list[int] = []
@@ -285,13 +279,13 @@ def test_a_full_disk_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr("lakestore_server.files.segment.write_sparse", full)
-        move_log_start(kept.server.engine, NAME)
-        patch.setattr(kept.server.upkeep.checkpointer._duty, "wake", lambda: woken.append(1))
-        kept.server.upkeep.checkpoint()
+        move_log_start(served.engine, NAME)
+        patch.setattr(served.server.upkeep.checkpointer._duty, "wake", lambda: woken.append(1))
+        served.checkpoint()
     assert woken == []
-    compact(kept.server)
+    compact(served.server)
     assert offsets(world.log) == [2, 3]
-    kept.close()
+    served.close()
 
 
 @pytest.mark.parametrize(
@@ -303,39 +297,39 @@ def test_a_full_disk_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_what_does_not_fit_fails_no_checkpoint_and_memory_may_be_there_later(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch, error: Exception, left: list[int]
+    served: Served, monkeypatch: pytest.MonkeyPatch, error: Exception, left: list[int]
 ) -> None:
-    world = World(kept)
+    world = World(served)
     world.upsert({1: 1, 2: 2})
     world.upsert({1: 2, 2: 3})
 
     def failing(*_: object) -> None:
         raise error
 
-    move_log_start(kept.server.engine, NAME)
+    move_log_start(served.engine, NAME)
     with monkeypatch.context() as patch:
         patch.setattr("lakestore_server.duties.compaction.left_of", failing)
-        kept.server.upkeep.checkpoint()
-    assert kept.server.upkeep.checkpointer.figures.failed == 0
-    compact(kept.server)
+        served.checkpoint()
+    assert served.server.upkeep.checkpointer.figures.failed == 0
+    compact(served.server)
     assert offsets(world.log) == left
     world.check()
 
 
-def test_a_snapshot_stream_goes_on_where_it_was_over_sparse_segments(kept: Kept) -> None:
-    world = World(kept)
+def test_a_snapshot_stream_goes_on_where_it_was_over_sparse_segments(served: Served) -> None:
+    world = World(served)
     world.upsert(dict.fromkeys(range(50), 0))
     world.upsert(dict.fromkeys(range(0, 50, 2), 1))
     world.compact()
     batches = list(world.table.changes("snapshot", until="now"))
     assert sum(batch.to_arrow().num_rows for batch in batches) == 50
-    plan = kept.lake.transport.plan(pb.PlanRequest(tables=[NAME], lease_seconds=60)).tables[0]
+    plan = served.lake.transport.plan(pb.PlanRequest(tables=[NAME], lease_seconds=60)).tables[0]
     assert plan.buckets[0].head == 75
     assert plan.snapshot_id == 0
 
 
-def test_tombstones_stay_until_their_time_is_over_and_then_leave_the_index(kept: Kept) -> None:
-    world = World(kept, merge="versioned(v)", tombstone_ttl="1h")
+def test_tombstones_stay_until_their_time_is_over_and_then_leave_the_index(served: Served) -> None:
+    world = World(served, merge="versioned(v)", tombstone_ttl="1h")
     world.upsert(dict.fromkeys(range(10), 1))
     world.upsert(dict.fromkeys(range(10), 2))
     world.delete(*range(5))
@@ -343,47 +337,47 @@ def test_tombstones_stay_until_their_time_is_over_and_then_leave_the_index(kept:
     assert offsets(world.log) == list(range(15, 25)), "the rows go, their deletes stay"
     world.lose_index()
     world.check()
-    assert index_values(kept, 0) == [20 | FLAG], "a rebuild finds them"
-    kept.restart()
-    world.table = kept.lake.table(NAME)
-    kept.clock.advance(3_540)
+    assert index_values(served, 0) == [20 | FLAG], "a rebuild finds them"
+    served.restart()
+    world.table = served.lake.table(NAME)
+    served.clock.advance(3_540)
     world.upsert({20: 1})
     world.compact()
     assert set(range(20, 25)) <= set(offsets(world.log))
-    kept.clock.advance(60)
+    served.clock.advance(60)
     world.upsert({21: 1})
     world.compact()
     assert offsets(world.log) == [15, 16, 17, 18, 19, 25, 26]
-    assert index_values(kept, 0) == [ABSENT]
+    assert index_values(served, 0) == [ABSENT]
     world.check()
-    kept.restart()
-    assert index_values(kept, *range(5)) == [ABSENT] * 5
-    world.table = kept.lake.table(NAME)
+    served.restart()
+    assert index_values(served, *range(5)) == [ABSENT] * 5
+    world.table = served.lake.table(NAME)
     world.check()
 
 
-def test_a_tombstone_that_was_replaced_leaves_what_replaced_it(kept: Kept) -> None:
-    world = World(kept, merge="versioned(v)", tombstone_ttl="1h")
+def test_a_tombstone_that_was_replaced_leaves_what_replaced_it(served: Served) -> None:
+    world = World(served, merge="versioned(v)", tombstone_ttl="1h")
     world.upsert({1: 1, 2: 1})
     world.delete(1, 2)
     world.upsert({1: 7})
-    kept.clock.advance(3_600)
+    served.clock.advance(3_600)
     world.upsert({3: 1})
     world.compact()
     assert offsets(world.log) == [4, 5]
-    assert index_values(kept, 1, 2) == [4, ABSENT]
+    assert index_values(served, 1, 2) == [4, ABSENT]
     world.check()
 
 
-def index_values(kept: Kept, *wanted: int) -> list[int]:
-    prefix = table_prefix(kept.state(NAME).table.number)
-    found: list[int] = kept.server.engine.index.find(encoded([pa.array(wanted, pa.int64())], prefix)).tolist()
+def index_values(served: Served, *wanted: int) -> list[int]:
+    prefix = table_prefix(served.state(NAME).table.number)
+    found: list[int] = served.engine.index.find(encoded([pa.array(wanted, pa.int64())], prefix)).tolist()
     return found
 
 
-def test_positions_behind_a_range_that_is_gone_are_those_of_the_log_start(kept: Kept) -> None:
+def test_positions_behind_a_range_that_is_gone_are_those_of_the_log_start(served: Served) -> None:
     """The last segment below it went as a whole; what is left ends far below."""
-    world = World(kept)
+    world = World(served)
     world.upsert(dict.fromkeys(range(100), 0))
     world.compact()
     world.upsert(dict.fromkeys(range(200, 220), 0))
@@ -391,11 +385,11 @@ def test_positions_behind_a_range_that_is_gone_are_those_of_the_log_start(kept: 
     world.compact()
     log = world.log
     assert [chunk.end for chunk in log.chunks] == [100]
-    assert (log.head, log.at_lsn(kept.server.engine.view.lsn)) == (140, log.base)
-    assert log.at_time(kept.clock.now_us()) == log.base
+    assert (log.head, log.at_lsn(served.engine.view.lsn)) == (140, log.base)
+    assert log.at_time(served.clock.now_us()) == log.base
     world.check()
-    kept.restart()
-    world.table = kept.lake.table(NAME)
+    served.restart()
+    world.table = served.lake.table(NAME)
     world.check()
     world.upsert({5: 1})
     assert world.changes() == [("-U", 5, 0), ("+U", 5, 1)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakestore.errors import Fenced
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
-from tests.support.kept import Kept
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("v", pa.int64())])
 STEPS = st.lists(
@@ -39,28 +39,26 @@ def request(epoch: int, sequence: int) -> pb.CommitRequest:
 @given(STEPS)
 @settings(max_examples=6)
 def test_a_batch_that_is_sent_again_is_answered_as_at_first_and_applied_once(steps: list[tuple[str, int]]) -> None:
-    with TemporaryDirectory() as folder:
-        kept = Kept(Path(folder) / "data")
-        kept.lake.create_table("a.log", schema=SCHEMA, buckets=1)
-        epoch = kept.server.service.verb("open_producer")(pb.OpenProducerRequest(producer="p")).epoch
+    with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
+        served.lake.create_table("a.log", schema=SCHEMA, buckets=1)
+        epoch = served.lake.transport.open_producer(pb.OpenProducerRequest(producer="p")).epoch
         answers: list[pb.CommitAnswer] = []
         for verb, back in steps:
-            commit = kept.server.service.verb("commit")
+            commit = served.lake.transport.commit
             if verb == "send":
                 answers.append(commit(request(epoch, len(answers) + 1)))
             elif verb == "again" and back < len(answers):
                 sequence = len(answers) - back
                 assert commit(request(epoch, sequence)) == answers[sequence - 1], "another answer than the first"
             elif verb == "checkpoint":
-                kept.server.upkeep.checkpoint()
+                served.checkpoint()
             elif verb == "restart":
-                kept.restart()
+                served.restart()
             elif verb == "kill":
-                kept.kill()
-                kept.open(Path(folder) / "data", kept.server.engine.disk)
-        assert kept.values("a.log") == [n * 10 + row for n in range(1, len(answers) + 1) for row in range(3)]
-        opened = kept.server.service.verb("open_producer")(pb.OpenProducerRequest(producer="p"))
+                served.kill()
+                served.start()
+        assert served.values("a.log") == [n * 10 + row for n in range(1, len(answers) + 1) for row in range(3)]
+        opened = served.lake.transport.open_producer(pb.OpenProducerRequest(producer="p"))
         assert opened.progress == (f"batch {len(answers)}" if answers else "")
         with pytest.raises(Fenced):
-            kept.server.service.verb("commit")(request(epoch, len(answers) + 1))
-        kept.close()
+            served.lake.transport.commit(request(epoch, len(answers) + 1))

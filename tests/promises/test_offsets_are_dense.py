@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakestore as ls
-from tests.support.kept import Kept
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 KEYS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
@@ -40,27 +40,25 @@ def records(lake: ls.Lake) -> dict[int, dict[int, dict[str, Any]]]:
 @given(STEPS)
 @settings(max_examples=6)
 def test_offsets_are_dense_and_records_never_change(steps: list[tuple[str, list[int]]]) -> None:
-    with TemporaryDirectory() as folder:
-        kept = Kept(Path(folder) / "data")
-        kept.lake.create_table("a.b", schema=SCHEMA, primary_key=["id"], buckets=3)
+    with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
+        served.lake.create_table("a.b", schema=SCHEMA, primary_key=["id"], buckets=3)
         before: dict[int, dict[int, dict[str, Any]]] = {}
         for number, (verb, keys) in enumerate(steps):
             if verb == "upsert":
-                kept.lake.table("a.b").upsert([{"id": key, "v": number} for key in keys])
+                served.lake.table("a.b").upsert([{"id": key, "v": number} for key in keys])
             elif verb == "delete":
-                kept.lake.table("a.b").delete([{"id": key} for key in keys])
+                served.lake.table("a.b").delete([{"id": key} for key in keys])
             elif verb == "checkpoint":
-                kept.server.upkeep.checkpoint()
+                served.checkpoint()
             else:
                 if verb == "kill":
-                    kept.kill()
-                    kept.open(Path(folder) / "data", kept.server.engine.disk)
+                    served.kill()
+                    served.start()
                 else:
-                    kept.restart()
-            after = records(kept.lake)
+                    served.restart()
+            after = records(served.lake)
             for bucket, rows in after.items():
                 assert sorted(rows) == list(range(len(rows))), f"bucket {bucket} has a gap"
             for bucket, rows in before.items():
                 assert rows.items() <= after[bucket].items(), "a record changed or is gone"
             before = after
-        kept.close()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestore.union.verify import verify
-from tests.support.kept import Kept
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("region", pa.string()), ("id", pa.int64()), ("v", pa.int64())])
 KEYS = [(region, number) for region in ("", "eu", "us") for number in (0, 1, 2**40)]
@@ -33,12 +33,11 @@ def row_of(key: tuple[str, int], **values: int) -> dict[str, Any]:
 @given(STEPS)
 @settings(max_examples=6)
 def test_every_key_has_one_live_version_and_the_index_names_it(steps: list[tuple[str, list[tuple[str, int]]]]) -> None:
-    with TemporaryDirectory() as folder:
-        kept = Kept(Path(folder) / "data")
-        kept.lake.create_table("a.b", schema=SCHEMA, primary_key=["region", "id"], bucket_key=["id"], buckets=2)
+    with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
+        served.lake.create_table("a.b", schema=SCHEMA, primary_key=["region", "id"], bucket_key=["id"], buckets=2)
         live: dict[tuple[str, int], int] = {}
         for number, (verb, keys) in enumerate(steps):
-            table = kept.lake.table("a.b")
+            table = served.lake.table("a.b")
             if verb == "upsert":
                 table.upsert([row_of(key, v=number * 10 + place) for place, key in enumerate(keys)])
                 live.update((key, number * 10 + place) for place, key in enumerate(keys))
@@ -47,15 +46,14 @@ def test_every_key_has_one_live_version_and_the_index_names_it(steps: list[tuple
                 for key in keys:
                     live.pop(key, None)
             elif verb == "kill":
-                kept.kill()
-                kept.open(Path(folder) / "data", kept.server.engine.disk)
+                served.kill()
+                served.start()
             else:
-                kept.server.upkeep.checkpoint()
-            table = kept.lake.table("a.b")
+                served.checkpoint()
+            table = served.lake.table("a.b")
             wanted = sorted((*key, value) for key, value in live.items())
             scanned = [tuple(row.values()) for row in table.scan().to_arrow().to_pylist()]
             assert sorted(scanned) == wanted, "the rows of the log"
             found = [tuple(row.values()) for row in table.lookup([row_of(key) for key in KEYS]).to_pylist()]
             assert sorted(found) == wanted, "the rows that the index names"
-        assert verify(kept.lake.transport, "a.b", deep=True).problems() == []
-        kept.close()
+        assert verify(served.lake.transport, "a.b", deep=True).problems() == []

@@ -34,7 +34,7 @@ SEEDS = st.none() | st.integers(0, 1 << 16)
 LOST: st.SearchStrategy[list[str]] = st.sampled_from([[], ["index"]])
 NAMES = st.sampled_from(sorted(SPECS))
 COMMITS = st.lists(ops(), min_size=1, max_size=4)
-Kept = dict[str, tuple[dict[Key, IdRow], int]]
+Served = dict[str, tuple[dict[Key, IdRow], int]]
 """Table to its rows and its version at a cut."""
 
 
@@ -48,7 +48,7 @@ class EnginesMachine(RuleBasedStateMachine):
         self.tables: dict[str, Mirror] = {}
         self.sequences: Counter[str] = Counter()
         self.last: tuple[pb.CommitRequest, pb.CommitAnswer] | None = None
-        self.cuts: dict[str, Kept] = {}
+        self.cuts: dict[str, Served] = {}
         self.touched: set[str] = set()
 
     def teardown(self) -> None:

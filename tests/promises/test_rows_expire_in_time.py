@@ -27,8 +27,8 @@ from lakestore_server.host import worker
 from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_server.read import live_offsets
 from lakestore_server.state.view import TableState
-from tests.support.kept import DAY, START_US, Kept
 from tests.support.log_start import compact, move_log_start
+from tests.support.served import DAY, START_US, Served
 from tests.support.waiting import until
 
 HOUR = 3600
@@ -37,108 +37,115 @@ TTL = {"column": "at", "after": "1h"}
 NAME = "t.k"
 
 
-@pytest.fixture(name="kept")
-def _kept(tmp_path: Path) -> Iterator[Kept]:
-    kept = Kept(tmp_path / "data", expiry_check_seconds=DAY)
-    yield kept
-    kept.close()
+@pytest.fixture(name="served")
+def _served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "data", expiry_check_seconds=DAY)
+    yield served
+    served.close()
 
 
-def moment(kept: Kept, seconds: float = 0) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=kept.clock.us + int(seconds * 1e6))
+def moment(served: Served, seconds: float = 0) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=served.clock.us + int(seconds * 1e6))
 
 
-def put(kept: Kept, *rows: tuple[int, datetime | None], v: str = "x") -> None:
-    kept.lake.table(NAME).upsert([{"id": i, "at": at, "v": v} for i, at in rows])
+def put(served: Served, *rows: tuple[int, datetime | None], v: str = "x") -> None:
+    served.lake.table(NAME).upsert([{"id": i, "at": at, "v": v} for i, at in rows])
 
 
-def ids(kept: Kept) -> list[int]:
+def ids(served: Served) -> list[int]:
     """By scan, look-up and fold of the log, which say the same."""
-    found = sorted(kept.lake.table(NAME).scan().to_arrow().column("id").to_pylist())
+    found = sorted(served.lake.table(NAME).scan().to_arrow().column("id").to_pylist())
     folded: dict[int, Any] = {}
-    for batch in kept.lake.table(NAME).changes("earliest", until="now", before_images=True):
+    for batch in served.lake.table(NAME).changes("earliest", until="now", before_images=True):
         for row in batch.to_arrow().to_pylist():
             if row["__change"] in ("-D", "-U"):
                 assert folded.pop(row["id"]) == (row["at"], row["v"]), "a delete or an update names the row before it"
             else:
                 folded[row["id"]] = row["at"], row["v"]
     assert sorted(folded) == found
-    assert sorted(kept.lake.table(NAME).lookup([{"id": i} for i in range(-1, 50)]).column("id").to_pylist()) == found
+    assert sorted(served.lake.table(NAME).lookup([{"id": i} for i in range(-1, 50)]).column("id").to_pylist()) == found
     return found
 
 
-def made(kept: Kept, **options: Any) -> None:
-    kept.lake.create_table(NAME, SCHEMA, primary_key=["id"], **{"buckets": 2, "ttl": TTL, **options})
+def made(served: Served, **options: Any) -> None:
+    served.lake.create_table(NAME, SCHEMA, primary_key=["id"], **{"buckets": 2, "ttl": TTL, **options})
 
 
-def test_rows_go_at_their_moment_and_not_before(kept: Kept) -> None:
-    made(kept)
-    put(kept, (1, moment(kept, -HOUR - 1)), (2, moment(kept, -HOUR)), (3, moment(kept, -HOUR) + timedelta(0, 0, 1)))
-    put(kept, (4, moment(kept, 100 * DAY)), (5, None), (6, datetime.min.replace(tzinfo=UTC)))
-    put(kept, (7, datetime.max.replace(tzinfo=UTC)))
-    kept.server.expiry.run_once()
-    assert ids(kept) == [3, 4, 5, 7]
-    kept.clock.us += 1
-    kept.server.expiry.run_once()
-    assert ids(kept) == [4, 5, 7]
-    kept.clock.advance(101 * DAY)
-    kept.server.expiry.run_once()
-    assert ids(kept) == [5, 7]
+def test_rows_go_at_their_moment_and_not_before(served: Served) -> None:
+    made(served)
+    put(
+        served,
+        (1, moment(served, -HOUR - 1)),
+        (2, moment(served, -HOUR)),
+        (3, moment(served, -HOUR) + timedelta(0, 0, 1)),
+    )
+    put(served, (4, moment(served, 100 * DAY)), (5, None), (6, datetime.min.replace(tzinfo=UTC)))
+    put(served, (7, datetime.max.replace(tzinfo=UTC)))
+    served.server.expiry.run_once()
+    assert ids(served) == [3, 4, 5, 7]
+    served.clock.us += 1
+    served.server.expiry.run_once()
+    assert ids(served) == [4, 5, 7]
+    served.clock.advance(101 * DAY)
+    served.server.expiry.run_once()
+    assert ids(served) == [5, 7]
 
 
 @pytest.mark.parametrize("seconds", [1, 10_000 * 366 * DAY])
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.date32()])
-def test_no_time_overflows(kept: Kept, kind: pa.DataType, seconds: int) -> None:
+def test_no_time_overflows(served: Served, kind: pa.DataType, seconds: int) -> None:
     edges = {1: pa.array([-(2**31), 0, 2**31 - 1], pa.int32()), 0: pa.array([-(2**63), 0, 2**63 - 1], pa.int64())}
     times = edges[int(pa.types.is_date(kind))].view(kind)
     schema = pa.schema([("id", pa.int64()), ("at", kind)])
-    table = kept.lake.create_table(NAME, schema, primary_key=["id"], ttl={"column": "at", "after": seconds})
+    table = served.lake.create_table(NAME, schema, primary_key=["id"], ttl={"column": "at", "after": seconds})
     table.upsert(pa.table([pa.array([1, 2, 3]), times], schema=schema))
-    kept.server.expiry.run_once()
+    served.server.expiry.run_once()
     left = [1, 2, 3] if seconds > 1 else [3]
     if seconds > 1:
         left = [2, 3]  # the first one lies before the whole span
     assert sorted(table.scan().to_arrow().column("id").to_pylist()) == left
-    kept.lake.snapshot()  # asks for the status, which says when the next one is due
+    served.lake.snapshot()  # asks for the status, which says when the next one is due
 
 
-def test_a_date_is_its_midnight_in_utc(kept: Kept) -> None:
+def test_a_date_is_its_midnight_in_utc(served: Served) -> None:
     schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
-    kept.clock.us = START_US // (DAY * 1_000_000) * DAY * 1_000_000
-    table = kept.lake.create_table(NAME, schema, primary_key=["id"], ttl={"column": "day", "after": "2d"})
-    today = date(1970, 1, 1) + timedelta(days=kept.clock.us // (DAY * 1_000_000))
+    served.clock.us = START_US // (DAY * 1_000_000) * DAY * 1_000_000
+    table = served.lake.create_table(NAME, schema, primary_key=["id"], ttl={"column": "day", "after": "2d"})
+    today = date(1970, 1, 1) + timedelta(days=served.clock.us // (DAY * 1_000_000))
     table.upsert([{"id": days, "day": today - timedelta(days=days)} for days in range(4)])
-    kept.server.expiry.run_once()
+    served.server.expiry.run_once()
     assert sorted(table.scan().to_arrow().column("id").to_pylist()) == [0, 1]
     for seconds, left in [(DAY - 1, [0, 1]), (1, [0])]:
-        kept.clock.advance(seconds)
-        kept.server.expiry.run_once()
+        served.clock.advance(seconds)
+        served.server.expiry.run_once()
         assert sorted(table.scan().to_arrow().column("id").to_pylist()) == left
 
 
-def test_a_row_that_is_refreshed_between_finding_and_commit_stays(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(kept)
-    put(kept, *((i, moment(kept, -DAY)) for i in range(4)))
-    engine = kept.server.engine
+def test_a_row_that_is_refreshed_between_finding_and_commit_stays(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(served)
+    put(served, *((i, moment(served, -DAY)) for i in range(4)))
+    engine = served.engine
     submit = engine.submit
 
     def late(work: Any) -> None:
         monkeypatch.setattr(engine, "submit", submit)
-        put(kept, (1, moment(kept)), (2, moment(kept, -2 * DAY)), v="newer")
-        kept.lake.table(NAME).delete([{"id": 3}])
+        put(served, (1, moment(served)), (2, moment(served, -2 * DAY)), v="newer")
+        served.lake.table(NAME).delete([{"id": 3}])
         submit(work)
 
     monkeypatch.setattr(engine, "submit", late)
-    kept.server.expiry.run_once()
-    assert 1 in ids(kept)
-    kept.server.expiry.run_once()
-    assert ids(kept) == [1], "what was put in place of a row is judged by its own time"
-    assert kept.server.expiry.figures(kept.state(NAME)) == expiry.Figures(2, kept.clock.us + HOUR * 1_000_000)
+    served.server.expiry.run_once()
+    assert 1 in ids(served)
+    served.server.expiry.run_once()
+    assert ids(served) == [1], "what was put in place of a row is judged by its own time"
+    assert served.server.expiry.figures(served.state(NAME)) == expiry.Figures(2, served.clock.us + HOUR * 1_000_000)
 
 
-def test_only_what_is_due_or_new_is_read_again(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(kept, buckets=1)
-    put(kept, *((i, moment(kept, i - HOUR)) for i in range(5)))
+def test_only_what_is_due_or_new_is_read_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(served, buckets=1)
+    put(served, *((i, moment(served, i - HOUR)) for i in range(5)))
     looked: list[int] = []
     lookup = live_offsets.of_keys
 
@@ -149,99 +156,103 @@ def test_only_what_is_due_or_new_is_read_again(kept: Kept, monkeypatch: pytest.M
 
     monkeypatch.setattr(live_offsets, "of_keys", watched)
     for _ in range(3):
-        kept.server.expiry.run_once()
+        served.server.expiry.run_once()
     assert looked == [1]
-    kept.server.upkeep.checkpoint()
-    kept.clock.advance(2)
-    kept.server.expiry.run_once()
+    served.checkpoint()
+    served.clock.advance(2)
+    served.server.expiry.run_once()
     assert looked == [1, 2], "a dead row is not asked for again, nor is one whose time has not come"
 
 
-def test_many_rows_go_in_bounded_commits_and_blocks_are_told_apart(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_go_in_bounded_commits_and_blocks_are_told_apart(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(expiry, "BATCH_ROWS", 1000)
-    made(kept)
+    made(served)
     count = 20_000
     due_ids = np.arange(count) % 5 == 0
-    times = np.where(due_ids, kept.clock.us - 2 * HOUR * 1_000_000, kept.clock.us)
+    times = np.where(due_ids, served.clock.us - 2 * HOUR * 1_000_000, served.clock.us)
     at = pa.array(times).cast(pa.timestamp("us", tz="UTC"))
-    kept.lake.table(NAME).upsert(pa.table([pa.array(np.arange(count)), at, pa.nulls(count, pa.string())], SCHEMA.names))
-    kept.server.upkeep.checkpoint()
-    before = kept.server.engine.view.lsn
-    kept.server.expiry.run_once()
-    assert 4 <= kept.server.engine.view.lsn - before <= 6, "two or three of each bucket"
-    assert kept.lake.table(NAME).scan().count() == count * 4 // 5
-    kept.clock.advance(HOUR)
-    kept.server.expiry.run_once()
-    assert kept.lake.table(NAME).scan().count() == 0
-    assert kept.state(NAME).logs[0].at_head.live_sum == 0
+    served.lake.table(NAME).upsert(
+        pa.table([pa.array(np.arange(count)), at, pa.nulls(count, pa.string())], SCHEMA.names)
+    )
+    served.checkpoint()
+    before = served.engine.view.lsn
+    served.server.expiry.run_once()
+    assert 4 <= served.engine.view.lsn - before <= 6, "two or three of each bucket"
+    assert served.lake.table(NAME).scan().count() == count * 4 // 5
+    served.clock.advance(HOUR)
+    served.server.expiry.run_once()
+    assert served.lake.table(NAME).scan().count() == 0
+    assert served.state(NAME).logs[0].at_head.live_sum == 0
 
 
 def test_large_rows_go_in_commits_that_readers_can_be_shown(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "data", expiry_check_seconds=DAY, limits=Limits(read_batch_bytes=1 << 20))
-    made(kept, buckets=1)
+    served = Served(tmp_path / "data", expiry_check_seconds=DAY, limits=Limits(read_batch_bytes=1 << 20))
+    made(served, buckets=1)
     for i in range(25):
-        put(kept, (i, moment(kept, -DAY)), v="x" * 100_000)
-    kept.server.upkeep.checkpoint()
-    before = kept.server.engine.totals.frames
-    kept.server.expiry.run_once()
-    assert kept.server.engine.totals.frames - before == 3
-    assert ids(kept) == []
-    kept.close()
+        put(served, (i, moment(served, -DAY)), v="x" * 100_000)
+    served.checkpoint()
+    before = served.engine.totals.frames
+    served.server.expiry.run_once()
+    assert served.engine.totals.frames - before == 3
+    assert ids(served) == []
+    served.close()
 
 
-def test_after_a_restart_everything_is_looked_at_once(kept: Kept) -> None:
-    made(kept)
-    put(kept, (1, moment(kept, -HOUR + 5)), (2, moment(kept, -HOUR + 50)))
-    kept.server.expiry.run_once()
-    kept.restart()
-    kept.clock.advance(10)
-    kept.server.expiry.run_once()
-    assert ids(kept) == [2]
-    kept.kill()
-    kept._start()
-    assert ids(kept) == [2]
-    kept.clock.advance(50)
-    kept.server.expiry.run_once()
-    assert ids(kept) == []
+def test_after_a_restart_everything_is_looked_at_once(served: Served) -> None:
+    made(served)
+    put(served, (1, moment(served, -HOUR + 5)), (2, moment(served, -HOUR + 50)))
+    served.server.expiry.run_once()
+    served.restart()
+    served.clock.advance(10)
+    served.server.expiry.run_once()
+    assert ids(served) == [2]
+    served.kill()
+    served.start()
+    assert ids(served) == [2]
+    served.clock.advance(50)
+    served.server.expiry.run_once()
+    assert ids(served) == []
 
 
-def test_a_clock_that_jumps_pauses_it_for_as_long(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
-    made(kept)
-    put(kept, (1, moment(kept)))
-    kept.clock.jump(5 * HOUR)
+def test_a_clock_that_jumps_pauses_it_for_as_long(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    made(served)
+    put(served, (1, moment(served)))
+    served.clock.jump(5 * HOUR)
     with caplog.at_level(logging.WARNING):
-        kept.server.expiry.run_once()
+        served.server.expiry.run_once()
     assert "no row expires for 18000 s" in caplog.text
-    kept.clock.advance(4 * HOUR)
-    kept.server.expiry.run_once()
-    assert ids(kept) == [1]
-    kept.clock.advance(HOUR + 1)
-    kept.server.expiry.run_once()
-    assert ids(kept) == []
+    served.clock.advance(4 * HOUR)
+    served.server.expiry.run_once()
+    assert ids(served) == [1]
+    served.clock.advance(HOUR + 1)
+    served.server.expiry.run_once()
+    assert ids(served) == []
 
 
-def test_a_ttl_comes_goes_and_follows_its_column(kept: Kept) -> None:
-    made(kept, ttl=None)
-    put(kept, *((i, moment(kept, -i * HOUR)) for i in range(5)))
-    kept.server.upkeep.checkpoint()
-    kept.server.expiry.run_once()
-    assert ids(kept) == [0, 1, 2, 3, 4]
-    table = kept.lake.table(NAME)
+def test_a_ttl_comes_goes_and_follows_its_column(served: Served) -> None:
+    made(served, ttl=None)
+    put(served, *((i, moment(served, -i * HOUR)) for i in range(5)))
+    served.checkpoint()
+    served.server.expiry.run_once()
+    assert ids(served) == [0, 1, 2, 3, 4]
+    table = served.lake.table(NAME)
     table.alter(ttl={"column": "at", "after": "3h"})
-    kept.server.expiry.run_once()
-    assert ids(kept) == [0, 1, 2]
+    served.server.expiry.run_once()
+    assert ids(served) == [0, 1, 2]
     table.alter(RenameColumn("at", "seen"), SetOptions(ttl={"column": "seen", "after": "2h"}))
-    kept.server.expiry.run_once()
+    served.server.expiry.run_once()
     assert sorted(table.scan().to_arrow().column("id").to_pylist()) == [0, 1]
     table.alter(ttl=None)
-    kept.clock.advance(DAY)
-    kept.server.expiry.run_once()
-    assert kept.server.expiry.figures(kept.state(NAME)) is None
+    served.clock.advance(DAY)
+    served.server.expiry.run_once()
+    assert served.server.expiry.figures(served.state(NAME)) is None
     assert table.scan().count() == 2
 
 
-def test_a_column_younger_than_the_rows_has_their_initial_value(kept: Kept) -> None:
-    table = kept.lake.create_table(
+def test_a_column_younger_than_the_rows_has_their_initial_value(served: Served) -> None:
+    table = served.lake.create_table(
         NAME, SCHEMA, primary_key=["id"], lake={"format_version": 3}, ttl={"column": "at", "after": "1h"}
     )
     table.upsert([{"id": 1, "at": None, "v": "x"}])
@@ -249,48 +260,48 @@ def test_a_column_younger_than_the_rows_has_their_initial_value(kept: Kept) -> N
     table.upsert([{"id": 2, "at": None, "v": "x"}])
     since = pa.field("since", pa.timestamp("us"), nullable=False)
     table.alter(add={"since": since}, default={"since": datetime(2020, 1, 1)})
-    kept.server.expiry.run_once()
+    served.server.expiry.run_once()
     assert table.scan().count() == 1
     table.alter(ttl={"column": "since", "after": "1h"})
-    kept.server.expiry.run_once()
+    served.server.expiry.run_once()
     assert table.scan().count() == 0
 
 
-def test_rules_for_deletes_have_no_say(kept: Kept) -> None:
-    made(kept, deletes="ignore")
-    put(kept, (1, moment(kept, -DAY)))
-    kept.server.expiry.run_once()
-    assert ids(kept) == []
+def test_rules_for_deletes_have_no_say(served: Served) -> None:
+    made(served, deletes="ignore")
+    put(served, (1, moment(served, -DAY)))
+    served.server.expiry.run_once()
+    assert ids(served) == []
 
 
-def test_it_waits_while_nothing_may_be_written(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(kept)
-    put(kept, (1, moment(kept, -DAY)))
-    engine = kept.server.engine
+def test_it_waits_while_nothing_may_be_written(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(served)
+    put(served, (1, moment(served, -DAY)))
+    engine = served.engine
     with monkeypatch.context() as patched:
         patched.setattr(engine, "_is_disk_full", lambda: True)
-        kept.server.expiry.run_once()
-        assert ids(kept) == [1]
+        served.server.expiry.run_once()
+        assert ids(served) == [1]
     with monkeypatch.context() as patched:
         patched.setattr(engine, "_draining", True)
-        kept.server.expiry.run_once()
-    assert ids(kept) == [1]
+        served.server.expiry.run_once()
+    assert ids(served) == [1]
     with monkeypatch.context() as patched:
 
         def rebuilding(*_: object) -> None:
             raise Unavailable("the index is being rebuilt")
 
         patched.setattr(engine.index, "begin", rebuilding)
-        kept.server.expiry.run_once()
-    assert ids(kept) == [1]
-    kept.server.expiry.run_once()
-    assert ids(kept) == []
+        served.server.expiry.run_once()
+    assert ids(served) == [1]
+    served.server.expiry.run_once()
+    assert ids(served) == []
 
 
 def test_a_table_that_is_dropped_or_altered_meanwhile_is_left_alone(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = kept.server.engine
+    engine = served.engine
     submit = engine.submit
 
     def before(change: Callable[[], object]) -> Callable[[Any], None]:
@@ -301,28 +312,28 @@ def test_a_table_that_is_dropped_or_altered_meanwhile_is_left_alone(
 
         return late
 
-    made(kept)
-    put(kept, (1, moment(kept, -DAY)))
-    monkeypatch.setattr(engine, "submit", before(lambda: kept.lake.table(NAME).alter(ttl=None)))
-    kept.server.expiry.run_once()
-    assert ids(kept) == [1]
-    kept.lake.table(NAME).alter(ttl=TTL)
-    monkeypatch.setattr(engine, "submit", before(lambda: kept.lake.drop_table(NAME)))
-    kept.server.expiry.run_once()
-    made(kept)
-    kept.server.expiry.run_once()
-    assert ids(kept) == []
+    made(served)
+    put(served, (1, moment(served, -DAY)))
+    monkeypatch.setattr(engine, "submit", before(lambda: served.lake.table(NAME).alter(ttl=None)))
+    served.server.expiry.run_once()
+    assert ids(served) == [1]
+    served.lake.table(NAME).alter(ttl=TTL)
+    monkeypatch.setattr(engine, "submit", before(lambda: served.lake.drop_table(NAME)))
+    served.server.expiry.run_once()
+    made(served)
+    served.server.expiry.run_once()
+    assert ids(served) == []
 
 
-def test_status_and_metrics_say_what_expired_and_what_is_next(kept: Kept) -> None:
-    made(kept)
-    put(kept, (1, moment(kept, -DAY)), (2, moment(kept, -60)))
-    kept.server.expiry.run_once()
-    [about] = json.loads(kept.lake.transport.status(pb.StatusRequest()).status)["tables"]
+def test_status_and_metrics_say_what_expired_and_what_is_next(served: Served) -> None:
+    made(served)
+    put(served, (1, moment(served, -DAY)), (2, moment(served, -60)))
+    served.server.expiry.run_once()
+    [about] = json.loads(served.lake.transport.status(pb.StatusRequest()).status)["tables"]
     assert (about["ttl"], about["expired"]) == ("1h after at", 1)
-    assert about["next_expiry_us"] == kept.clock.us + (HOUR - 60) * 1_000_000
-    kept.clock.advance(HOUR)
-    shown = metrics_text(kept.server.sources).decode()
+    assert about["next_expiry_us"] == served.clock.us + (HOUR - 60) * 1_000_000
+    served.clock.advance(HOUR)
+    shown = metrics_text(served.server.sources).decode()
     assert f'lakestore_rows_expired_total{{table="{NAME}"}} 1.0' in shown
     assert f'lakestore_expiry_overdue_seconds{{table="{NAME}"}} 60.0' in shown
 
@@ -344,13 +355,13 @@ def test_figures_can_be_told_while_a_round_forgets_the_last_row() -> None:
 
 
 def test_the_duty_runs_by_itself(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "data", expiry_check_seconds=0.1, limits=Limits())
+    served = Served(tmp_path / "data", expiry_check_seconds=0.1, limits=Limits())
     try:
-        made(kept)
-        put(kept, (1, moment(kept, -DAY)))
-        until(lambda: kept.lake.table(NAME).scan().count() == 0, "the row to expire")
+        made(served)
+        put(served, (1, moment(served, -DAY)))
+        until(lambda: served.lake.table(NAME).scan().count() == 0, "the row to expire")
     finally:
-        kept.close()
+        served.close()
 
 
 def test_no_failure_ends_the_duty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,42 +376,42 @@ def test_no_failure_ends_the_duty(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(expiry.Expiry, "_tried", failing)
     monkeypatch.setattr(worker, "RETRY_SECONDS", 0.01)
-    kept = Kept(tmp_path / "data", expiry_check_seconds=0.05)
-    made(kept)
-    put(kept, (1, moment(kept, -DAY)))
-    until(lambda: not len(kept.lake.table(NAME).lookup([{"id": 1}])), "the row to expire")
-    assert ids(kept) == []
+    served = Served(tmp_path / "data", expiry_check_seconds=0.05)
+    made(served)
+    put(served, (1, moment(served, -DAY)))
+    until(lambda: not len(served.lake.table(NAME).lookup([{"id": 1}])), "the row to expire")
+    assert ids(served) == []
     assert len(rounds) > 1
-    kept.close()
+    served.close()
 
 
-def test_what_lives_below_the_log_start_expires_too(kept: Kept) -> None:
-    made(kept)
-    put(kept, *((i, moment(kept, -HOUR + i * 10)) for i in range(1, 8)))
-    put(kept, (1, moment(kept)), (2, moment(kept)))
-    kept.server.expiry.run_once()
-    move_log_start(kept.server.engine, NAME)
-    compact(kept.server)
-    kept.restart()
-    kept.clock.advance(45)
-    kept.server.expiry.run_once()
-    found = kept.lake.table(NAME).lookup([{"id": i} for i in range(10)])
+def test_what_lives_below_the_log_start_expires_too(served: Served) -> None:
+    made(served)
+    put(served, *((i, moment(served, -HOUR + i * 10)) for i in range(1, 8)))
+    put(served, (1, moment(served)), (2, moment(served)))
+    served.server.expiry.run_once()
+    move_log_start(served.engine, NAME)
+    compact(served.server)
+    served.restart()
+    served.clock.advance(45)
+    served.server.expiry.run_once()
+    found = served.lake.table(NAME).lookup([{"id": i} for i in range(10)])
     assert found.column("id").to_pylist() == [1, 2, 5, 6, 7]
-    assert verify(kept.lake.transport, NAME).problems() == []
+    assert verify(served.lake.transport, NAME).problems() == []
 
 
-def test_keys_of_any_length_expire(kept: Kept) -> None:
+def test_keys_of_any_length_expire(served: Served) -> None:
     schema = pa.schema([("id", pa.string()), ("n", pa.int32()), ("at", pa.timestamp("us"))])
-    table = kept.lake.create_table(NAME, schema, primary_key=["id", "n"], ttl={"column": "at", "after": "1h"})
+    table = served.lake.create_table(NAME, schema, primary_key=["id", "n"], ttl={"column": "at", "after": "1h"})
     names = ["", "a\0", "b" * 700, "b" * 699 + "c"]
-    now = moment(kept).replace(tzinfo=None)
+    now = moment(served).replace(tzinfo=None)
     table.upsert([{"id": name, "n": n, "at": now - timedelta(hours=2 * (n < 0))} for name in names for n in (-1, 1)])
-    kept.server.expiry.run_once()
+    served.server.expiry.run_once()
     assert table.lookup([{"id": name, "n": n} for name in names for n in (-1, 1)]).column("n").to_pylist() == [1] * 4
-    kept.kill()
-    kept._start()
-    assert verify(kept.lake.transport, NAME).problems() == []
-    assert kept.lake.table(NAME).scan().count() == 4
+    served.kill()
+    served.start()
+    assert verify(served.lake.transport, NAME).problems() == []
+    assert served.lake.table(NAME).scan().count() == 4
 
 
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(-5, 5)), unique_by=lambda row: row[0]), st.data())
@@ -432,23 +443,23 @@ def columns_of(rows: list[tuple[int, int]]) -> tuple[expiry_bounds.Ints, expiry_
     return table[:, 0], table[:, 1]
 
 
-def test_blocks_whose_rows_are_gone_are_forgotten(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_whose_rows_are_gone_are_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry_bounds, "BLOCK_ROWS", 2)
     monkeypatch.setattr(expiry, "BLOCK_ROWS", 2)
     monkeypatch.setattr(expiry_bounds, "SPARE_BLOCKS", 2)
-    made(kept, buckets=1)
+    made(served, buckets=1)
     for _ in range(20):
-        put(kept, *((i, moment(kept)) for i in range(2)))
-        kept.clock.advance(1)
-        kept.server.expiry.run_once()
-    [part] = kept.server.expiry._due.values()
+        put(served, *((i, moment(served)) for i in range(2)))
+        served.clock.advance(1)
+        served.server.expiry.run_once()
+    [part] = served.server.expiry._due.values()
     assert len(part.blocks) == 20
-    move_log_start(kept.server.engine, NAME)
-    compact(kept.server)
-    put(kept, (9, moment(kept)))
-    kept.server.expiry.run_once()
-    [part] = kept.server.expiry._due.values()
+    move_log_start(served.engine, NAME)
+    compact(served.server)
+    put(served, (9, moment(served)))
+    served.server.expiry.run_once()
+    [part] = served.server.expiry._due.values()
     assert len(part.blocks) <= 6
-    kept.clock.advance(HOUR)
-    kept.server.expiry.run_once()
-    assert kept.lake.table(NAME).scan().count() == 0
+    served.clock.advance(HOUR)
+    served.server.expiry.run_once()
+    assert served.lake.table(NAME).scan().count() == 0

@@ -10,15 +10,15 @@ import pytest
 from lakestore.errors import Exhausted, Fenced, Invalid, NotFound, PositionExpired
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from tests.support.kept import DAY, SCHEMA, Kept
 from tests.support.log_tierer import LogTierer
+from tests.support.served import DAY, SCHEMA, Served
 
 NAME, OTHER = "t.log", "t.other"
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    running = Kept(tmp_path, subscription_idle_seconds=7.0 * DAY)
+def served(tmp_path: Path) -> Iterator[Served]:
+    running = Served(tmp_path, subscription_idle_seconds=7.0 * DAY)
     running.lake.create_table(NAME, SCHEMA, buckets=2, retention="1d")
     for i in range(4):
         running.append(NAME, i)
@@ -26,10 +26,10 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     running.close()
 
 
-def read(kept: Kept, name: str = "billing", *, start: str = "earliest", acks: int = 1 << 30) -> list[int]:
+def read(served: Served, name: str = "billing", *, start: str = "earliest", acks: int = 1 << 30) -> list[int]:
     """Everything up to now by a subscription, acknowledging the first batches."""
     found: list[int] = []
-    with_acks = kept.lake.table(NAME).changes(start, subscription=name, until="now")
+    with_acks = served.lake.table(NAME).changes(start, subscription=name, until="now")
     for i, batch in enumerate(with_acks):
         found += batch.to_arrow()["v"].to_pylist()
         if i < acks:
@@ -37,34 +37,34 @@ def read(kept: Kept, name: str = "billing", *, start: str = "earliest", acks: in
     return found
 
 
-def test_a_subscription_goes_on_behind_what_was_acknowledged(kept: Kept) -> None:
-    assert read(kept, acks=0) == [0, 1, 2, 3]
-    assert read(kept) == [0, 1, 2, 3]
-    assert read(kept) == []
-    kept.append(NAME, 4)
-    assert read(kept, start="latest") == [4], "start is only for a new one"
+def test_a_subscription_goes_on_behind_what_was_acknowledged(served: Served) -> None:
+    assert read(served, acks=0) == [0, 1, 2, 3]
+    assert read(served) == [0, 1, 2, 3]
+    assert read(served) == []
+    served.append(NAME, 4)
+    assert read(served, start="latest") == [4], "start is only for a new one"
 
 
-def test_an_acknowledged_position_survives_a_restart(kept: Kept) -> None:
-    read(kept)
-    kept.append(NAME, 4)
+def test_an_acknowledged_position_survives_a_restart(served: Served) -> None:
+    read(served)
+    served.append(NAME, 4)
     for _ in range(2):
-        kept.restart()
-        (found,) = kept.lake.subscriptions()
+        served.restart()
+        (found,) = served.lake.subscriptions()
         assert (found.name, found.tables, found.behind) == ("billing", (NAME,), 1)
-    assert read(kept) == [4]
+    assert read(served) == [4]
 
 
-def test_a_new_one_begins_at_its_start(kept: Kept) -> None:
-    assert read(kept, "late", start="latest") == []
-    kept.append(NAME, 4)
-    assert read(kept, "late") == [4]
+def test_a_new_one_begins_at_its_start(served: Served) -> None:
+    assert read(served, "late", start="latest") == []
+    served.append(NAME, 4)
+    assert read(served, "late") == [4]
 
 
-def test_the_second_consumer_fences_the_first(kept: Kept) -> None:
-    first = kept.lake.table(NAME).changes(subscription="billing")
+def test_the_second_consumer_fences_the_first(served: Served) -> None:
+    first = served.lake.table(NAME).changes(subscription="billing")
     batch = next(first)
-    second = kept.lake.table(NAME).changes(subscription="billing")
+    second = served.lake.table(NAME).changes(subscription="billing")
     later = next(second)
     with pytest.raises(Fenced, match="another consumer"):
         batch.ack()
@@ -74,144 +74,144 @@ def test_the_second_consumer_fences_the_first(kept: Kept) -> None:
     second.close()
 
 
-def test_positions_never_go_back(kept: Kept) -> None:
-    table = kept.lake.table(NAME)
+def test_positions_never_go_back(served: Served) -> None:
+    table = served.lake.table(NAME)
     stream = table.changes(subscription="billing")
     old = next(stream)
-    kept.append(NAME, 4)
+    served.append(NAME, 4)
     new = next(stream)
     new.ack()
     old.ack()
-    assert kept.lake.subscriptions()[0].token == new.token
+    assert served.lake.subscriptions()[0].token == new.token
     stream.close()
 
 
-def test_a_position_of_another_stream_is_refused(kept: Kept) -> None:
-    token = kept.lake.create_table(OTHER, SCHEMA).append([{"v": 1}])
-    (foreign,) = (batch.token for batch in kept.lake.table(OTHER).changes(until="now"))
-    stream = kept.lake.table(NAME).changes(subscription="billing")
+def test_a_position_of_another_stream_is_refused(served: Served) -> None:
+    token = served.lake.create_table(OTHER, SCHEMA).append([{"v": 1}])
+    (foreign,) = (batch.token for batch in served.lake.table(OTHER).changes(until="now"))
+    stream = served.lake.table(NAME).changes(subscription="billing")
     next(stream)
     for wrong in (foreign, token):
         with pytest.raises(Invalid, match="not one of subscription"):
             stream.ack(wrong)
     with pytest.raises(NotFound, match="was dropped"):
-        kept.lake.transport.ack(pb.AckRequest(subscription="none", epoch=1, token=foreign))
+        served.lake.transport.ack(pb.AckRequest(subscription="none", epoch=1, token=foreign))
     stream.close()
 
 
-def test_a_subscription_keeps_its_tables(kept: Kept) -> None:
-    read(kept)
-    kept.lake.create_table(OTHER, SCHEMA)
+def test_a_subscription_keeps_its_tables(served: Served) -> None:
+    read(served)
+    served.lake.create_table(OTHER, SCHEMA)
     with pytest.raises(Invalid, match=f"belongs to {NAME}"):
-        next(kept.lake.table(OTHER).changes(subscription="billing"))
-    kept.lake.drop_table(NAME)
-    kept.lake.create_table(NAME, SCHEMA)
+        next(served.lake.table(OTHER).changes(subscription="billing"))
+    served.lake.drop_table(NAME)
+    served.lake.create_table(NAME, SCHEMA)
     with pytest.raises(NotFound, match="table of subscription 'billing' was dropped"):
-        next(kept.lake.table(NAME).changes(subscription="billing"))
-    kept.lake.drop_subscription("billing")
-    assert kept.lake.subscriptions() == []
+        next(served.lake.table(NAME).changes(subscription="billing"))
+    served.lake.drop_subscription("billing")
+    assert served.lake.subscriptions() == []
     with pytest.raises(NotFound):
-        kept.lake.drop_subscription("billing")
+        served.lake.drop_subscription("billing")
 
 
-def test_several_tables_share_one_position(kept: Kept) -> None:
-    kept.lake.create_table(OTHER, SCHEMA)
-    with kept.lake.commit() as both:
+def test_several_tables_share_one_position(served: Served) -> None:
+    served.lake.create_table(OTHER, SCHEMA)
+    with served.lake.commit() as both:
         both.append(NAME, [{"v": 10}])
         both.append(OTHER, [{"v": 20}])
     names: list[str] = []
-    for batch in kept.lake.changes([NAME, OTHER], subscription="both", until="now"):
+    for batch in served.lake.changes([NAME, OTHER], subscription="both", until="now"):
         names.append(batch.name)
         batch.ack()
     assert names[-2:] == [NAME, OTHER]
-    assert kept.lake.subscriptions()[0].behind == 0
+    assert served.lake.subscriptions()[0].behind == 0
 
 
-def test_the_log_waits_for_a_subscription(kept: Kept) -> None:
-    read(kept, acks=0)
-    kept.tier(NAME)
-    kept.clock.advance(2 * DAY)
-    kept.run()
-    assert sum(kept.state(NAME).starts()) == 0
-    decision = kept.server.retention.decision(kept.state(NAME).table.uuid)
+def test_the_log_waits_for_a_subscription(served: Served) -> None:
+    read(served, acks=0)
+    served.tier(NAME)
+    served.clock.advance(2 * DAY)
+    served.run()
+    assert sum(served.state(NAME).starts()) == 0
+    decision = served.server.retention.decision(served.state(NAME).table.uuid)
     assert decision is not None
     assert decision.holders() == ["subscription billing"]
-    assert read(kept) == [0, 1, 2, 3]
-    kept.run()
-    assert sum(kept.state(NAME).starts()) == 4
-    kept.append(NAME, 4)
-    assert read(kept) == [4]
+    assert read(served) == [0, 1, 2, 3]
+    served.run()
+    assert sum(served.state(NAME).starts()) == 4
+    served.append(NAME, 4)
+    assert read(served) == [4]
 
 
-def test_a_forgotten_subscription_is_dropped_and_lets_the_log_go(kept: Kept) -> None:
-    read(kept, acks=0)
-    kept.tier(NAME)
-    kept.clock.advance(8 * DAY)
-    kept.run()
-    assert kept.lake.subscriptions() == []
-    assert sum(kept.state(NAME).starts()) == 4
-    kept.restart()
-    assert kept.lake.subscriptions() == []
+def test_a_forgotten_subscription_is_dropped_and_lets_the_log_go(served: Served) -> None:
+    read(served, acks=0)
+    served.tier(NAME)
+    served.clock.advance(8 * DAY)
+    served.run()
+    assert served.lake.subscriptions() == []
+    assert sum(served.state(NAME).starts()) == 4
+    served.restart()
+    assert served.lake.subscriptions() == []
 
 
-def test_a_consumer_that_only_waits_is_not_forgotten(kept: Kept) -> None:
-    stream = kept.lake.table(NAME).changes(subscription="billing")
+def test_a_consumer_that_only_waits_is_not_forgotten(served: Served) -> None:
+    stream = served.lake.table(NAME).changes(subscription="billing")
     next(stream).ack()
     for _ in range(10):
-        kept.clock.advance(DAY)
-        kept.run()
+        served.clock.advance(DAY)
+        served.run()
     stream.close()
-    kept.restart()
-    kept.run()
-    assert [found.name for found in kept.lake.subscriptions()] == ["billing"]
-    kept.clock.advance(8 * DAY)
-    kept.run()
-    assert kept.lake.subscriptions() == []
+    served.restart()
+    served.run()
+    assert [found.name for found in served.lake.subscriptions()] == ["billing"]
+    served.clock.advance(8 * DAY)
+    served.run()
+    assert served.lake.subscriptions() == []
 
 
 def test_the_number_of_subscriptions_ends(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, limits=Limits(subscriptions=2))
-    table = kept.lake.create_table(NAME, SCHEMA)
+    served = Served(tmp_path, limits=Limits(subscriptions=2))
+    table = served.lake.create_table(NAME, SCHEMA)
     table.append([{"v": 1}])
     for name in ("a", "b", "a"):
         next(table.changes(subscription=name))
     with pytest.raises(Exhausted, match="2 subscriptions"):
         next(table.changes(subscription="c"))
-    kept.close()
+    served.close()
 
 
 def test_a_snapshot_is_gone_on_with_where_it_was_acknowledged(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, limits=Limits(read_batch_bytes=64))
-    table = kept.lake.create_table(NAME, SCHEMA, buckets=2)
+    served = Served(tmp_path, limits=Limits(read_batch_bytes=64))
+    table = served.lake.create_table(NAME, SCHEMA, buckets=2)
     table.append([{"v": i} for i in range(40)])
     stream = table.changes("snapshot", subscription="billing")
     first = next(stream)
     first.ack()
     table.append([{"v": 40}])
     stream.close()
-    kept.restart()
-    assert kept.lake.subscriptions()[0].snapshot
-    rest = read(kept)
+    served.restart()
+    assert served.lake.subscriptions()[0].snapshot
+    rest = read(served)
     assert sorted(first.to_arrow()["v"].to_pylist() + rest) == list(range(41))
-    assert not kept.lake.subscriptions()[0].snapshot
-    kept.close()
+    assert not served.lake.subscriptions()[0].snapshot
+    served.close()
 
 
 def test_a_snapshot_whose_old_part_is_in_the_lake_is_read_there_once(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, ports=True)
-    table = kept.lake.create_table(NAME, SCHEMA, buckets=2, retention={"bytes": 1})
-    tierer = LogTierer(kept.server, kept.lake.transport)
+    served = Served(tmp_path, ports=True)
+    table = served.lake.create_table(NAME, SCHEMA, buckets=2, retention={"bytes": 1})
+    tierer = LogTierer(served.server, served.lake.transport)
     for i in range(5):
-        kept.append(NAME, i)
+        served.append(NAME, i)
     tierer.flush(NAME)
-    kept.append(NAME, 5)
-    kept.run()
-    assert sum(kept.state(NAME).starts()) == 5
+    served.append(NAME, 5)
+    served.run()
+    assert sum(served.state(NAME).starts()) == 5
     stream = table.changes("snapshot", subscription="billing")
     snapshot = [next(stream)]
     while not _is_last(snapshot[-1].token):
         snapshot.append(next(stream))
-    kept.append(NAME, 6)
+    served.append(NAME, 6)
     changed = next(stream)
     rows = [row["v"] for batch in snapshot for row in batch.to_pylist()]
     assert sorted(rows) == [0, 1, 2, 3, 4, 5]
@@ -221,11 +221,11 @@ def test_a_snapshot_whose_old_part_is_in_the_lake_is_read_there_once(tmp_path: P
     assert snapshot[0].to_arrow().schema == changed.to_arrow().schema
     snapshot[-1].ack()
     stream.close()
-    assert read(kept) == [6], "the last batch of the snapshot is its end"
+    assert read(served) == [6], "the last batch of the snapshot is its end"
     request = pb.ChangesRequest(tables=[NAME], start="snapshot", until="now")
     with pytest.raises(PositionExpired, match="only in the lake"):
-        next(kept.lake.transport.changes(request))
-    kept.close()
+        next(served.lake.transport.changes(request))
+    served.close()
 
 
 def _is_last(token: str) -> bool:

@@ -18,7 +18,7 @@ import lakestore as ls
 from lakestore.errors import PositionExpired
 from lakestore_server.changes import stream as feed
 from tests.support.folding import Fold
-from tests.support.kept import Kept
+from tests.support.served import Served
 from tests.support.watching import ACCOUNTS, MONEY, NAME, SCHEMA, Bank, Event, lsn_of, rows_of, watch, watched
 
 
@@ -51,7 +51,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
         bank = opened(tmp_path_factory.mktemp("bank"), seed)
         behind = bank.newest
         yield Seen(bank, start, least, behind, list(watched(bank, start, where=condition(least))))
-        bank.kept.close()
+        bank.served.close()
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bank]:
     monkeypatch.setattr(feed, "PROGRESS_SECONDS", 0.001)
     made = opened(tmp_path, 6)
     yield made
-    made.kept.close()
+    made.served.close()
 
 
 def opened(folder: Path, seed: int) -> Bank:
@@ -145,7 +145,7 @@ def test_atomic(seen: Seen) -> None:
 @pytest.mark.parametrize("least", [None, 90])
 def test_resumable(bank: Bank, start: str, least: int | None) -> None:
     """A new stream goes on at any token of an old one, and says so when what lies behind it is gone."""
-    table, where, fold, token = bank.kept.lake.table(NAME), condition(least) or None, Fold(), start
+    table, where, fold, token = bank.served.lake.table(NAME), condition(least) or None, Fold(), start
     for _ in range(20):
         stream = table.changes(token, where=where, before_images=True, progress=True, until="now")
         step = _whole(list(itertools.islice(stream, bank.random.randint(1, 4))))
@@ -184,7 +184,7 @@ def test_bookmarkable(bank: Bank, start: str) -> None:
         assert batch.progress
     batch.ack()
     stream.close()
-    (held,) = bank.kept.lake.subscriptions()
+    (held,) = bank.served.lake.subscriptions()
     assert held.behind == 0
 
 
@@ -198,7 +198,7 @@ def test_bookmarkable(bank: Bank, start: str) -> None:
     split=st.integers(1, 8),
 )
 def test_for_every_prefix_the_fold_of_the_changelog_is_the_table(
-    difference_table: Kept, commits: list[list[tuple[int, int | None]]], split: int
+    difference_table: Served, commits: list[list[tuple[int, int | None]]], split: int
 ) -> None:
     """R20: each image is the last one of its key, +I only where nothing is, at every commit."""
     lake = difference_table.lake
@@ -221,7 +221,7 @@ def test_for_every_prefix_the_fold_of_the_changelog_is_the_table(
 
 
 @pytest.fixture(scope="module")
-def difference_table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    kept = Kept(tmp_path_factory.mktemp("difference"))
-    yield kept
-    kept.close()
+def difference_table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(tmp_path_factory.mktemp("difference"))
+    yield served
+    served.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
 
 from lakestore.client.changes import ChangeBatch
 from lakestore.client.shared_position import Share
@@ -13,14 +12,14 @@ from lakestore_server.changes.batches import Shape
 from lakestore_server.changes.shared.stream import MemberStream
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.read.rows import DeadCache
-from tests.support.kept import Kept
+from tests.support.served import Served
 
 
 class Consumer:
     """One process: over its connections it keeps its name and session."""
 
-    def __init__(self, kept: Kept, member: str, session: int, tables: list[str], *, name: str = "billing") -> None:
-        self._kept, self.member, self.session, self._names, self._name = kept, member, session, tables, name
+    def __init__(self, served: Served, member: str, session: int, tables: list[str], *, name: str = "billing") -> None:
+        self._served, self.member, self.session, self._names, self._name = served, member, session, tables, name
         self._share = Share()
         self._stack = ExitStack()
         self._stream: MemberStream | None = None
@@ -28,18 +27,17 @@ class Consumer:
     def connect(self, *, snapshot: bool = False) -> None:
         """Open the stream, a new subscription at the earliest change or with a snapshot."""
         self.disconnect()
-        server = self._kept.server
-        view = server.engine.view
+        engine = self._served.engine
+        view = engine.view
         tables = tuple(view.named(name).table.uuid for name in self._names)
         place = Place(tables[0], 0, 0) if snapshot else None
-        start = stream_position(server.engine.timeline, view.lsn if snapshot else 0, tables, place)
-        subscriptions: Any = server.service.verb("Ack")
-        verbs: Subscriptions = subscriptions.__self__
+        start = stream_position(engine.timeline, view.lsn if snapshot else 0, tables, place)
+        verbs: Subscriptions = self._served.verbs("Ack")
         self._stack.enter_context(verbs.consumed(self._name, shared=True))
         held = verbs.open(self._name, tables, lambda _: start, shared=True)
         seat = self._stack.enter_context(verbs.shared.joined(held, self.member, self.session))
         shape = Shape(tables, before_images=False, columns=())
-        self._stream = MemberStream(server.engine, DeadCache(8), seat, shape, None, reads_lake=False)
+        self._stream = MemberStream(engine, DeadCache(8), seat, shape, None, reads_lake=False)
 
     def disconnect(self) -> None:
         """The connection ends."""
@@ -64,7 +62,7 @@ class Consumer:
     def ack(self, batch: ChangeBatch) -> None:
         """Everything up to and with the batch is done."""
         request = pb.AckRequest(subscription=self._name, token=batch.token, member=self.member, session=self.session)
-        self._kept.lake.transport.ack(request)
+        self._served.lake.transport.ack(request)
 
 
 def values(batches: list[ChangeBatch]) -> list[int]:

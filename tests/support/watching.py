@@ -14,8 +14,8 @@ from lakestore.limits import Limits
 from lakestore.model.token import place_of, position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.folding import values
-from tests.support.kept import DAY, Kept
 from tests.support.seeds import seeded
+from tests.support.served import DAY, Served
 
 NAME = "bank.accounts"
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
@@ -31,8 +31,8 @@ class Bank:
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = seeded(seed)
         limits = Limits(changes_batch_rows=4, read_batch_bytes=120, fetch_batch_rows=4)
-        self.kept = Kept(folder, limits=limits)
-        self.kept.lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=3, retention="1d")
+        self.served = Served(folder, limits=limits)
+        self.served.lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=3, retention="1d")
         self.states: dict[int, State] = {}
         self.events: dict[int, list[Event]] = {}
         self._now: State = {}
@@ -45,8 +45,8 @@ class Bank:
 
     def _commit(self, amounts: dict[int, int | None]) -> None:
         before = self._now
-        self.kept.clock.advance(1)
-        with self.kept.lake.commit() as commit:
+        self.served.clock.advance(1)
+        with self.served.lake.commit() as commit:
             rows = [{"id": key, "n": n} for key, n in amounts.items() if n is not None]
             gone = [{"id": key} for key, n in amounts.items() if n is None]
             if gone:
@@ -70,16 +70,16 @@ class Bank:
 
     def disturb(self) -> None:
         """Something that a consumer must not notice."""
-        steps: list[Callable[[], object]] = [self.transfer, self.kept.server.upkeep.checkpoint, self.forget]
+        steps: list[Callable[[], object]] = [self.transfer, self.served.checkpoint, self.forget]
         if self.random.random() < 0.75:
             self.random.choice(steps)()
 
     def forget(self) -> None:
         """Everything is in the lake and too old: the log start moves up to who holds it."""
-        self.kept.tier(NAME)
-        self.kept.clock.advance(2 * DAY)
-        self.kept.run()
-        self.kept.server.upkeep.checkpoint()
+        self.served.tier(NAME)
+        self.served.clock.advance(2 * DAY)
+        self.served.run()
+        self.served.checkpoint()
 
     def state(self, lsn: int, least: int | None) -> State:
         """What the table, or the filtered one, held at an LSN."""
@@ -102,16 +102,16 @@ class Dropping:
         self._bank, self.drops = bank, drops
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._bank.kept.lake.transport, name)
+        return getattr(self._bank.served.lake.transport, name)
 
     def changes(self, asked: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
         """As the server's, until the connection breaks."""
         left = self._bank.random.randint(1, 6)
-        for message in self._bank.kept.lake.transport.changes(asked):
+        for message in self._bank.served.lake.transport.changes(asked):
             if not left and self.drops:
                 self.drops -= 1
                 if self._bank.random.random() < 0.2:
-                    self._bank.kept.restart()
+                    self._bank.served.restart()
                 raise Unavailable("cut", applied="no")
             left -= 1
             yield message

@@ -16,8 +16,8 @@ from lakestore.limits import Limits
 from lakestore.union.verify import verify
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
-from tests.support.kept import Kept
 from tests.support.log_start import compact, move_log_start
+from tests.support.served import Served
 
 NAME = "t.keyed"
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -26,8 +26,8 @@ Change = tuple[str, int, int | None]
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    running = Kept(tmp_path, limits=Limits(segment_rows=8))
+def served(tmp_path: Path) -> Iterator[Served]:
+    running = Served(tmp_path, limits=Limits(segment_rows=8))
     yield running
     running.close()
 
@@ -35,13 +35,13 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 class History:
     """One bucket, in which commit i is offset i: keys in turn, updated again and again, some deleted and put back."""
 
-    def __init__(self, kept: Kept, steps: int, *, checkpoint_every: int) -> None:
-        self.kept, self.tokens = kept, list[str]()
+    def __init__(self, served: Served, steps: int, *, checkpoint_every: int) -> None:
+        self.served, self.tokens = served, list[str]()
         self.changes: list[tuple[Change, ...]] = []
         """Of each commit, with the row before."""
         self.live: dict[int, int] = {}
-        table = kept.lake.create_table(NAME, SCHEMA, primary_key=["k"], buckets=1)
-        self.first_lsn = kept.server.engine.view.lsn + 1
+        table = served.lake.create_table(NAME, SCHEMA, primary_key=["k"], buckets=1)
+        self.first_lsn = served.engine.view.lsn + 1
         for step in range(steps):
             key = step % KEYS if step % 5 else (step + 3) % KEYS
             before = self.live.get(key)
@@ -54,17 +54,17 @@ class History:
                 self.changes.append((*image, ("+I" if before is None else "+U", key, step)))
                 self.live[key] = step
             if step % checkpoint_every == checkpoint_every - 1:
-                kept.server.upkeep.checkpoint()
-        assert kept.state(NAME).logs[0].head == steps, "a commit is an offset"
+                served.checkpoint()
+        assert served.state(NAME).logs[0].head == steps, "a commit is an offset"
 
     def start_at(self, step: int) -> None:
         """The log begins with this commit, and what may go has gone."""
-        move_log_start(self.kept.server.engine, NAME, self.first_lsn + step - 1)
-        compact(self.kept.server)
+        move_log_start(self.served.engine, NAME, self.first_lsn + step - 1)
+        compact(self.served.server)
 
     def seen(self, start: str) -> list[Change]:
         """With before-images."""
-        stream = self.kept.lake.table(NAME).changes(start, until="now", before_images=True)
+        stream = self.served.lake.table(NAME).changes(start, until="now", before_images=True)
         return [(row["__change"], row["k"], row["v"]) for batch in stream for row in batch.to_pylist()]
 
     def check(self, start: int) -> None:
@@ -77,70 +77,72 @@ class History:
         if start > 1:
             with pytest.raises(PositionExpired):
                 self.seen(self.tokens[start - 2])
-        table = self.kept.lake.table(NAME)
+        table = self.served.lake.table(NAME)
         assert {row["k"]: row["v"] for row in table.scan().to_arrow().to_pylist()} == self.live
         assert {row["k"]: row["v"] for row in table.lookup([{"k": k} for k in range(KEYS)]).to_pylist()} == self.live
         if start % 3 == 0:
-            assert verify(self.kept.lake.transport, NAME, deep=True).problems() == []
+            assert verify(self.served.lake.transport, NAME, deep=True).problems() == []
 
     def stored(self) -> set[int]:
         """Offsets whose records are there."""
-        log = self.kept.state(NAME).logs[0]
+        log = self.served.state(NAME).logs[0]
         return {offset for found, _, _ in log.stored(0, log.head) for offset in found.tolist()}
 
 
-def rebuild(kept: Kept) -> None:
+def rebuild(served: Served) -> None:
     """The index is lost and comes again."""
-    kept.server.engine.index.found_problem("a test says so", damaged=False)
-    while not kept.server.engine.index.ready:
-        kept.server.engine.wait_beyond(1 << 60, 0.01)
+    served.engine.index.found_problem("a test says so", damaged=False)
+    while not served.engine.index.ready:
+        served.engine.wait_beyond(1 << 60, 0.01)
 
 
 @pytest.mark.parametrize("checkpoint_every", [4, 1_000], ids=["small", "one"])
-def test_before_images_at_every_log_start(kept: Kept, tmp_path: Path, checkpoint_every: int) -> None:
+def test_before_images_at_every_log_start(served: Served, tmp_path: Path, checkpoint_every: int) -> None:
     """It moves by one commit at a time, through restarts, kills and rebuilds."""
-    history = History(kept, STEPS, checkpoint_every=checkpoint_every)
+    history = History(served, STEPS, checkpoint_every=checkpoint_every)
     for start in range(1, STEPS):
         history.start_at(start)
         if start % 9 == 1:
-            kept.restart()
+            served.restart()
         elif start % 9 == 4:
-            kept.kill()
-            kept.open(tmp_path, RealDisk())
+            served.kill()
+            served.open(tmp_path, RealDisk())
         elif start % 9 == 7:
-            rebuild(kept)
+            rebuild(served)
         history.check(start)
 
 
 @pytest.mark.parametrize("victim", [-2, -1, 0, 1], ids=["below", "just_below", "at", "above"])
 @pytest.mark.parametrize("trouble", ["restart", "rebuild"])
-def test_the_row_before_lies_at_just_below_or_just_above_the_log_start(kept: Kept, victim: int, trouble: str) -> None:
+def test_the_row_before_lies_at_just_below_or_just_above_the_log_start(
+    served: Served, victim: int, trouble: str
+) -> None:
     """The predecessor of a change above the log start stays where it is, alone among rows that go."""
-    table = kept.lake.create_table(NAME, SCHEMA, primary_key=["k"], buckets=1)
+    table = served.lake.create_table(NAME, SCHEMA, primary_key=["k"], buckets=1)
     place, start = 20 + victim, 20
-    first_lsn = kept.server.engine.view.lsn + 1
+    first_lsn = served.engine.view.lsn + 1
     for step in range(40):
         table.upsert([{"k": 7 if step == place else step % 3, "v": step}])
         if step in (start - 1, start):
-            kept.server.upkeep.checkpoint()
+            served.checkpoint()
     table.upsert([{"k": 7, "v": 99}])
     table.delete([{"k": 7}])
-    move_log_start(kept.server.engine, NAME, first_lsn + start - 1)
-    compact(kept.server)
-    kept.restart() if trouble == "restart" else rebuild(kept)
-    log = kept.state(NAME).logs[0]
+    move_log_start(served.engine, NAME, first_lsn + start - 1)
+    compact(served.server)
+    served.restart() if trouble == "restart" else rebuild(served)
+    log = served.state(NAME).logs[0]
     assert (log.base.end, log.base.live_rows) == (start, 3 + (victim < 0))
     assert sum(chunk.rows for chunk in log.chunks if chunk.end <= start) == log.base.live_rows, "only what lives there"
     assert any(isinstance(chunk, Segment) and chunk.is_sparse for chunk in log.chunks)
-    stream = kept.lake.table(NAME).changes(until="now", before_images=True)
+    stream = served.lake.table(NAME).changes(until="now", before_images=True)
     found = [(r["__change"], r["v"]) for batch in stream for r in batch.to_pylist() if r["k"] == 7]
     images = [("-U", place), ("+U", 99), ("-D", 99)]
     assert found == (images if victim < 0 else [("+I", place), *images])
 
 
-def test_a_row_is_dropped_only_when_its_successor_lies_below_the_log_start(kept: Kept) -> None:
+def test_a_row_is_dropped_only_when_its_successor_lies_below_the_log_start(served: Served) -> None:
     """At every log start what lives there is stored; and of the dead there are never more than of the living."""
-    history = History(kept, STEPS, checkpoint_every=1)
+    history = History(served, STEPS, checkpoint_every=1)
     live: dict[int, int] = {}
     for step, commit in enumerate(history.changes):
         change, key, _ = commit[-1]

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,14 +15,14 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes import stream as feed
 from lakestore_server.changes.batch_cache import BatchCache, EncodedBatch, StreamRun
 from lakestore_server.commit.wakeups import Bells
-from tests.support.kept import SCHEMA, Kept
+from tests.support.served import SCHEMA, Served
 
 NAME, OTHER = "t.log", "t.other"
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    running = Kept(tmp_path, limits=Limits(feed_cache_bytes=4_000, changes_batch_rows=10))
+def served(tmp_path: Path) -> Iterator[Served]:
+    running = Served(tmp_path, limits=Limits(feed_cache_bytes=4_000, changes_batch_rows=10))
     for name in (NAME, OTHER):
         running.lake.create_table(name, SCHEMA, buckets=2)
     yield running
@@ -60,12 +59,12 @@ class Listener:
         return True
 
 
-def test_a_stream_sleeps_through_commits_to_other_tables(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept.append(NAME, 1)
+def test_a_stream_sleeps_through_commits_to_other_tables(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.append(NAME, 1)
     looks: list[int] = []
     count(monkeypatch, "_changed", looks)
     got: list[int] = []
-    follow = kept.server.service.verb("Changes")
+    follow = served.server.service.verb("Changes")
     stream = follow(pb.ChangesRequest(tables=[NAME]), Listener())
     arrived = threading.Event()
 
@@ -80,12 +79,12 @@ def test_a_stream_sleeps_through_commits_to_other_tables(kept: Kept, monkeypatch
     assert arrived.wait(10)
     arrived.clear()
     for i in range(50):
-        kept.append(OTHER, i)
+        served.append(OTHER, i)
     assert len(looks) <= 3
-    kept.append(NAME, 2)
+    served.append(NAME, 2)
     assert arrived.wait(10)
     assert len(got) == 2
-    kept.server.close()
+    served.server.close()
     reader.join(10)
     assert not reader.is_alive(), "a server that ends ends its streams"
 
@@ -101,12 +100,12 @@ def test_bells_wake_who_listens_and_nobody_else() -> None:
     assert not bells._waiting
 
 
-def test_streams_of_one_shape_are_encoded_once(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_of_one_shape_are_encoded_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(8):
-        kept.append(NAME, *range(i * 20, i * 20 + 20))
+        served.append(NAME, *range(i * 20, i * 20 + 20))
     made: list[int] = []
     count(monkeypatch, "run", made)
-    streams = [kept.lake.table(NAME).changes() for _ in range(5)]
+    streams = [served.lake.table(NAME).changes() for _ in range(5)]
     alone = [next(stream).token for stream in streams]
     assert len(set(alone)) == 1
     first = len(made)
@@ -117,17 +116,17 @@ def test_streams_of_one_shape_are_encoded_once(kept: Kept, monkeypatch: pytest.M
         stream.close()
 
 
-def test_streams_at_different_places_all_get_everything(kept: Kept) -> None:
+def test_streams_at_different_places_all_get_everything(served: Served) -> None:
     """Leaders, laggards, an `until` inside a shared run: whatever is shared, nobody loses or repeats a row."""
-    tokens = [kept.append(NAME, i) for i in range(30)]
-    fast, slow = kept.lake.table(NAME).changes(), kept.lake.table(NAME).changes()
+    tokens = [served.append(NAME, i) for i in range(30)]
+    fast, slow = served.lake.table(NAME).changes(), served.lake.table(NAME).changes()
     found: dict[str, list[int]] = {"fast": [], "slow": []}
     while len(found["fast"]) < 30:
         found["fast"] += next(fast).to_arrow()["v"].to_pylist()
         if len(found["fast"]) % 3 == 0:
             found["slow"] += next(slow).to_arrow()["v"].to_pylist()
-    kept.append(NAME, 30)
-    short = [row for batch in kept.lake.table(NAME).changes(until=tokens[4]) for row in batch.to_pylist()]
+    served.append(NAME, 30)
+    short = [row for batch in served.lake.table(NAME).changes(until=tokens[4]) for row in batch.to_pylist()]
     assert sorted(row["v"] for row in short) == [0, 1, 2, 3, 4]
     while len(found["slow"]) < 31:
         found["slow"] += next(slow).to_arrow()["v"].to_pylist()
@@ -135,8 +134,7 @@ def test_streams_at_different_places_all_get_everything(kept: Kept) -> None:
     assert found["fast"] == found["slow"] == list(range(31))
     fast.close()
     slow.close()
-    verb: Any = kept.server.service.verb("Changes")
-    cache = verb.__self__._cache
+    cache = served.verbs("Changes")._cache
     assert not cache._entries
     assert not cache._bytes
 

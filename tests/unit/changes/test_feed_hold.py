@@ -16,16 +16,16 @@ from lakestore.model.token import position_of
 from lakestore_server.changes import snapshot_lease
 from lakestore_server.read.leases import Leases
 from tests.support.folding import Fold
-from tests.support.kept import DAY, SCHEMA, Kept
+from tests.support.served import DAY, SCHEMA, Served
 
 NAME = "t.log"
 KEYED = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())])
 
 
 @pytest.fixture(params=["log", "keyed"])
-def kept(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kept]:
+def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
     limits = Limits(fetch_batch_rows=3, read_batch_bytes=100, changes_batch_rows=3, leases=4)
-    running = Kept(tmp_path, limits=limits)
+    running = Served(tmp_path, limits=limits)
     key = ["v"] if request.param == "keyed" else None
     running.lake.create_table(NAME, SCHEMA, primary_key=key, buckets=2, retention="1d")
     for at in range(0, 30, 3):
@@ -34,94 +34,94 @@ def kept(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kept]:
     running.close()
 
 
-def write(kept: Kept, *values: int) -> None:
+def write(served: Served, *values: int) -> None:
     """One commit."""
-    kept.clock.advance(1)
-    table = kept.lake.table(NAME)
+    served.clock.advance(1)
+    table = served.lake.table(NAME)
     (table.upsert if table.definition.keyed else table.append)([{"v": value} for value in values])
 
 
-def old(kept: Kept) -> int:
+def old(served: Served) -> int:
     """Everything becomes as old as retention asks for and is in the lake; how many offsets the log then lacks."""
-    kept.tier(NAME)
-    kept.server.upkeep.checkpoint()
-    kept.clock.advance(2 * DAY)
-    kept.run()
-    return sum(kept.state(NAME).starts())
+    served.tier(NAME)
+    served.checkpoint()
+    served.clock.advance(2 * DAY)
+    served.run()
+    return sum(served.state(NAME).starts())
 
 
-def may_go(kept: Kept) -> int:
+def may_go(served: Served) -> int:
     """A primary-key table's log start may come up to the cut, for what lives stays below it; a log lacks nothing."""
-    return 30 if kept.state(NAME).table.keyed else 0
+    return 30 if served.state(NAME).table.keyed else 0
 
 
-def leases(kept: Kept) -> Leases:
-    return kept.server.sources.leases
+def leases(served: Served) -> Leases:
+    return served.server.sources.leases
 
 
 def values(batches: Any) -> list[int]:
     return [value for batch in batches for value in batch.to_arrow()["v"].to_pylist()]
 
 
-def test_a_slow_snapshot_and_the_changes_behind_it_are_whole(kept: Kept) -> None:
-    stream = kept.lake.table(NAME).changes("snapshot", until=None)
+def test_a_slow_snapshot_and_the_changes_behind_it_are_whole(served: Served) -> None:
+    stream = served.lake.table(NAME).changes("snapshot", until=None)
     found = values([next(stream)])
     for value in range(30, 40):
-        write(kept, value)
-        assert old(kept) <= may_go(kept), "the log waits"
+        write(served, value)
+        assert old(served) <= may_go(served), "the log waits"
         found += values([next(stream)])
     while len(found) < 40:
         found += values([next(stream)])
     assert sorted(found) == list(range(40))
     for value in (40, 41):
-        write(kept, value)
+        write(served, value)
         assert values([next(stream)]) == [value]
-    assert leases(kept).count == 0, "who has caught up holds nothing"
-    assert old(kept) > may_go(kept)
+    assert leases(served).count == 0, "who has caught up holds nothing"
+    assert old(served) > may_go(served)
     stream.close()
 
 
-def test_the_end_of_a_stream_lets_go(kept: Kept) -> None:
-    assert sorted(values(kept.lake.table(NAME).changes("snapshot", until="now"))) == list(range(30))
-    assert leases(kept).count == 0
+def test_the_end_of_a_stream_lets_go(served: Served) -> None:
+    assert sorted(values(served.lake.table(NAME).changes("snapshot", until="now"))) == list(range(30))
+    assert leases(served).count == 0
 
 
-def test_a_broken_stream_goes_on_at_its_token_within_the_grace(kept: Kept) -> None:
-    stream = kept.lake.table(NAME).changes("snapshot")
+def test_a_broken_stream_goes_on_at_its_token_within_the_grace(served: Served) -> None:
+    stream = served.lake.table(NAME).changes("snapshot")
     found = values(next(stream) for _ in range(3))
     token = stream.token
     stream.close()
-    write(kept, 30)
-    kept.tier(NAME)
-    kept.server.upkeep.checkpoint()
-    kept.clock.advance(snapshot_lease.GRACE_SECONDS - 2)
-    kept.run()
-    assert leases(kept).count > 0
-    again = kept.lake.table(NAME).changes(token, until="now")
+    write(served, 30)
+    served.tier(NAME)
+    served.checkpoint()
+    served.clock.advance(snapshot_lease.GRACE_SECONDS - 2)
+    served.run()
+    assert leases(served).count > 0
+    again = served.lake.table(NAME).changes(token, until="now")
     assert sorted(found + values(again)) == list(range(31))
-    kept.clock.advance(snapshot_lease.GRACE_SECONDS)
-    assert leases(kept).count == 0
+    served.clock.advance(snapshot_lease.GRACE_SECONDS)
+    assert leases(served).count == 0
 
 
-def test_who_stays_away_for_longer_begins_anew(kept: Kept) -> None:
-    stream = kept.lake.table(NAME).changes("snapshot")
+def test_who_stays_away_for_longer_begins_anew(served: Served) -> None:
+    stream = served.lake.table(NAME).changes("snapshot")
     token = next(stream).token
     stream.close()
-    write(kept, 30)
-    kept.clock.advance(snapshot_lease.GRACE_SECONDS + 1)
-    assert old(kept) > may_go(kept)
+    write(served, 30)
+    served.clock.advance(snapshot_lease.GRACE_SECONDS + 1)
+    assert old(served) > may_go(served)
     with pytest.raises(PositionExpired, match="start at 'snapshot'"):
-        next(kept.lake.table(NAME).changes(token))
+        next(served.lake.table(NAME).changes(token))
 
 
-def test_streams_at_one_cut_share_their_leases_and_their_number_ends(kept: Kept) -> None:
-    table = kept.lake.table(NAME)
+def test_streams_at_one_cut_share_their_leases_and_their_number_ends(served: Served) -> None:
+    table = served.lake.table(NAME)
     streams = [table.changes("snapshot") for _ in range(5)]
     for stream in streams:
         next(stream)
-    assert leases(kept).count == 2
+    assert leases(served).count == 2
     for value in (30, 31):
-        write(kept, value)
+        write(served, value)
         streams.append(table.changes("snapshot"))
         if value == 30:
             next(streams[-1])
@@ -131,11 +131,11 @@ def test_streams_at_one_cut_share_their_leases_and_their_number_ends(kept: Kept)
         stream.close()
 
 
-def test_a_subscriptions_snapshot_is_held_as_well(kept: Kept) -> None:
-    stream = kept.lake.table(NAME).changes("snapshot", subscription="s")
+def test_a_subscriptions_snapshot_is_held_as_well(served: Served) -> None:
+    stream = served.lake.table(NAME).changes("snapshot", subscription="s")
     found = values([next(stream)])
-    write(kept, 30)
-    assert old(kept) <= may_go(kept)
+    write(served, 30)
+    assert old(served) <= may_go(served)
     while len(found) < 31:
         found += values([next(stream)])
     assert sorted(found) == list(range(31))
@@ -143,18 +143,18 @@ def test_a_subscriptions_snapshot_is_held_as_well(kept: Kept) -> None:
 
 
 def test_a_snapshot_beside_writes_checkpoints_and_retention_is_the_table_at_its_cut(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, limits=Limits(fetch_batch_rows=5, read_batch_bytes=300, changes_batch_rows=5))
-    table = kept.lake.create_table(NAME, KEYED, primary_key=["id"], buckets=2, retention="1d")
+    served = Served(tmp_path, limits=Limits(fetch_batch_rows=5, read_batch_bytes=300, changes_batch_rows=5))
+    table = served.lake.create_table(NAME, KEYED, primary_key=["id"], buckets=2, retention="1d")
     for n in range(4):
         table.upsert([{"id": i, "n": n, "s": "x"} for i in range(50)])
-        kept.clock.advance(10)
+        served.clock.advance(10)
     at_cut = table.scan().to_arrow().to_pylist()
     stream, fold, before = table.changes("snapshot", before_images=True), Fold(), Fold()
     actions: list[Callable[[], object]] = [
         lambda: table.upsert([{"id": i, "n": 100, "s": "y"} for i in range(0, 60, 3)]),
         lambda: table.delete([{"id": i} for i in range(0, 60, 7)]),
-        kept.server.upkeep.checkpoint,
-        lambda: old(kept),
+        served.checkpoint,
+        lambda: old(served),
     ]
     for i in itertools.count():
         batch = next(stream)
@@ -163,30 +163,30 @@ def test_a_snapshot_beside_writes_checkpoints_and_retention_is_the_table_at_its_
             before.add([batch])
         if i < 12:
             actions[i % 4]()
-        elif not batch.snapshot and position_of(batch.token).lsn >= _newest(kept):
+        elif not batch.snapshot and position_of(batch.token).lsn >= _newest(served):
             break
     assert before.rows == {row["id"]: row for row in at_cut}
     found = table.lookup([{"id": i} for i in range(60)]).to_pylist()
     assert fold.rows == {row["id"]: row for row in found}
     stream.close()
-    kept.close()
+    served.close()
 
 
-def _newest(kept: Kept) -> int:
+def _newest(served: Served) -> int:
     """The last commit to the table."""
-    return max(log.at_head.lsn for log in kept.state(NAME).logs)
+    return max(log.at_head.lsn for log in served.state(NAME).logs)
 
 
 def test_a_snapshot_that_is_read_slowly_takes_a_piece_of_memory(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, limits=Limits(read_batch_bytes=100_000))
-    table = kept.lake.create_table(NAME, KEYED, primary_key=["id"], buckets=1)
+    served = Served(tmp_path, limits=Limits(read_batch_bytes=100_000))
+    table = served.lake.create_table(NAME, KEYED, primary_key=["id"], buckets=1)
     for at in range(0, 40_000, 10_000):
         table.upsert([{"id": i, "n": i, "s": f"{i:0300}"} for i in range(at, at + 10_000)])
-    kept.server.upkeep.checkpoint()
+    served.checkpoint()
     rows, most, before = 0, 0, pa.total_allocated_bytes()
     for batch in table.changes("snapshot", until="now"):
         rows += len(batch)
         most = max(most, pa.total_allocated_bytes() - before)
     assert rows == 40_000
     assert most < 2_000_000, f"{most} bytes at once of a table of 13 MB"
-    kept.close()
+    served.close()

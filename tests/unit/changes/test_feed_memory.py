@@ -13,7 +13,7 @@ from lakestore.model.token import LogPosition
 from lakestore_server.changes.batches import Shape, run
 from lakestore_server.changes.filter import bound
 from lakestore_server.changes.shared.batches import member_run
-from tests.support.kept import Kept
+from tests.support.served import Served
 
 NAME = "t.wide"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("blob", pa.string())])
@@ -24,7 +24,7 @@ ROWS, BYTES = 40, 100_000
 class Deleted:
     """A table of large rows, all of them deleted one by one."""
 
-    kept: Kept
+    served: Served
     limits: Limits
     written: int
     """The commit before the deletes."""
@@ -34,22 +34,22 @@ class Deleted:
 def deleted(folder: Path, where: str | None) -> Deleted:
     """Streams with a condition, or with before-images, need the rows that were deleted."""
     limits = Limits(read_batch_bytes=1 << 20)
-    kept = Kept(folder, limits=limits)
-    table = kept.lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=1)
+    served = Served(folder, limits=limits)
+    table = served.lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=1)
     table.upsert([{"id": i, "blob": "x" * BYTES} for i in range(ROWS)])
-    written = kept.server.engine.view.lsn
+    written = served.engine.view.lsn
     for i in range(ROWS):
         table.delete([{"id": i}])
-    state = kept.state(NAME)
+    state = served.state(NAME)
     conditions = (bound(where, state.versions),) if where else ()
     shape = Shape((state.table.uuid,), before_images=where is None, columns=(), where=conditions)
-    return Deleted(kept, limits, written, shape)
+    return Deleted(served, limits, written, shape)
 
 
 @pytest.mark.parametrize("where", [None, "blob <> 'y'"])
 def test_deletes_of_large_rows_come_in_messages_of_bounded_size(tmp_path: Path, where: str | None) -> None:
     made = deleted(tmp_path, where)
-    engine = made.kept.server.engine
+    engine = made.served.engine
     at, commits = made.written, []
     while at < engine.view.lsn:
         found = run(engine.view, made.shape, LogPosition(engine.timeline, at), engine.view.lsn, made.limits)
@@ -59,16 +59,16 @@ def test_deletes_of_large_rows_come_in_messages_of_bounded_size(tmp_path: Path, 
     assert sum(commits) == ROWS
     assert min(commits[:-1]) >= 4
     start = str(LogPosition(engine.timeline, made.written))
-    shown = made.kept.lake.table(NAME).changes(start=start, until="now", before_images=True)
+    shown = made.served.lake.table(NAME).changes(start=start, until="now", before_images=True)
     assert sorted(key for batch in shown for key in batch.to_arrow().column("id").to_pylist()) == list(range(ROWS))
-    made.kept.close()
+    made.served.close()
 
 
 @pytest.mark.parametrize("where", [None, "blob <> 'y'"])
 def test_deletes_of_large_rows_are_sent_to_a_member_in_runs_of_bounded_size(tmp_path: Path, where: str | None) -> None:
     """Of a shared subscription."""
     made = deleted(tmp_path, where)
-    view, state = made.kept.server.engine.view, made.kept.state(NAME)
+    view, state = made.served.engine.view, made.served.state(NAME)
     bucket, at, commits = (state.table.uuid, 0), ROWS, []
     while at < state.logs[0].head:
         found = member_run(view, made.shape, {bucket: at}, view.lsn, made.limits)
@@ -78,4 +78,4 @@ def test_deletes_of_large_rows_are_sent_to_a_member_in_runs_of_bounded_size(tmp_
         at = found.ends[bucket]
     assert sum(commits) == ROWS
     assert min(commits[:-1]) >= 4
-    made.kept.close()
+    made.served.close()

@@ -16,15 +16,15 @@ from lakestore.model.token import place_of, position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes import snapshot
 from lakestore_server.changes import stream as feed
-from tests.support.kept import SCHEMA, Kept
+from tests.support.served import SCHEMA, Served
 
 NAME, OTHER = "t.log", "t.other"
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr(feed, "PROGRESS_SECONDS", 0.01)
-    running = Kept(tmp_path, limits=Limits(changes_batch_rows=2, fetch_batch_rows=2, read_batch_bytes=100))
+    running = Served(tmp_path, limits=Limits(changes_batch_rows=2, fetch_batch_rows=2, read_batch_bytes=100))
     for name in (NAME, OTHER):
         running.lake.create_table(name, SCHEMA, buckets=2, retention="1d")
     yield running
@@ -35,17 +35,17 @@ def lsn(text: str) -> int:
     return position_of(text).lsn
 
 
-def test_a_selective_stream_knows_how_far_it_has_come(kept: Kept) -> None:
-    tokens = [kept.append(NAME, i) for i in range(10)]
-    stream = kept.lake.table(NAME).changes(where="v = 3", until="now")
+def test_a_selective_stream_knows_how_far_it_has_come(served: Served) -> None:
+    tokens = [served.append(NAME, i) for i in range(10)]
+    stream = served.lake.table(NAME).changes(where="v = 3", until="now")
     assert [batch.to_arrow()["v"].to_pylist() for batch in stream] == [[3]]
     assert lsn(stream.token) == lsn(tokens[-1])
-    assert list(kept.lake.table(NAME).changes(stream.token, where="v = 3", until="now")) == []
+    assert list(served.lake.table(NAME).changes(stream.token, where="v = 3", until="now")) == []
 
 
-def test_an_endless_stream_tells_while_nothing_matches(kept: Kept) -> None:
-    newest = [kept.append(NAME, i) for i in range(10)][-1]
-    stream = kept.lake.table(NAME).changes(where="v > 100", progress=True)
+def test_an_endless_stream_tells_while_nothing_matches(served: Served) -> None:
+    newest = [served.append(NAME, i) for i in range(10)][-1]
+    stream = served.lake.table(NAME).changes(where="v > 100", progress=True)
     batch = next(stream)
     while lsn(batch.token) < lsn(newest):
         batch = next(stream)
@@ -55,28 +55,28 @@ def test_an_endless_stream_tells_while_nothing_matches(kept: Kept) -> None:
     stream.close()
 
 
-def test_nothing_is_told_where_everything_is_shown(kept: Kept) -> None:
-    kept.append(NAME, 1)
-    stream = kept.lake.table(NAME).changes(until="now", progress=True)
+def test_nothing_is_told_where_everything_is_shown(served: Served) -> None:
+    served.append(NAME, 1)
+    stream = served.lake.table(NAME).changes(until="now", progress=True)
     assert [batch.progress for batch in stream] == [False]
     old = pb.ChangesRequest(tables=[NAME], where="v > 100", until="now")
-    assert list(kept.lake.transport.changes(old)) == [], "a client that does not ask for it is not told"
+    assert list(served.lake.transport.changes(old)) == [], "a client that does not ask for it is not told"
 
 
 @pytest.mark.parametrize("start", ["latest", "2999-01-01", "token"])
-def test_a_stream_that_is_at_its_end_at_once_says_where_that_is(kept: Kept, start: str) -> None:
-    newest = kept.append(NAME, 1)
-    stream = kept.lake.table(NAME).changes(newest if start == "token" else start, until="now")
+def test_a_stream_that_is_at_its_end_at_once_says_where_that_is(served: Served, start: str) -> None:
+    newest = served.append(NAME, 1)
+    stream = served.lake.table(NAME).changes(newest if start == "token" else start, until="now")
     assert list(stream) == []
     assert lsn(stream.token) == lsn(newest)
-    kept.append(NAME, 2)
-    (batch,) = kept.lake.table(NAME).changes(stream.token, until="now")
+    served.append(NAME, 2)
+    (batch,) = served.lake.table(NAME).changes(stream.token, until="now")
     assert batch.to_arrow()["v"].to_pylist() == [2]
 
 
-def test_the_end_of_a_snapshot_is_told(kept: Kept) -> None:
-    kept.append(NAME, 1, 2, 3)
-    stream = kept.lake.table(NAME).changes("snapshot", progress=True)
+def test_the_end_of_a_snapshot_is_told(served: Served) -> None:
+    served.append(NAME, 1, 2, 3)
+    stream = served.lake.table(NAME).changes("snapshot", progress=True)
     batches = [next(stream)]
     while not batches[-1].progress:
         batches.append(next(stream))
@@ -85,10 +85,10 @@ def test_the_end_of_a_snapshot_is_told(kept: Kept) -> None:
     stream.close()
 
 
-def test_a_snapshot_in_which_nothing_matches_gets_on(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_in_which_nothing_matches_gets_on(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "PROGRESS_ROWS", 4)
-    kept.append(NAME, *range(20))
-    stream = kept.lake.table(NAME).changes("snapshot", where="v < 0", progress=True, until="now")
+    served.append(NAME, *range(20))
+    stream = served.lake.table(NAME).changes("snapshot", where="v < 0", progress=True, until="now")
     places = [place_of(position_of(batch.token)) for batch in stream]
     assert len(places) > 3
     assert all(places[:-1])
@@ -114,51 +114,51 @@ class Counting:
             yield message
 
 
-def test_a_reconnect_does_not_read_again_what_did_not_match(kept: Kept) -> None:
-    newest = [kept.append(NAME, i) for i in range(10)][-1]
-    transport = Counting(kept.lake.transport, after=1)
+def test_a_reconnect_does_not_read_again_what_did_not_match(served: Served) -> None:
+    newest = [served.append(NAME, i) for i in range(10)][-1]
+    transport = Counting(served.lake.transport, after=1)
     asked = request([NAME], "earliest", "", None, None, before_images=False, where="v > 100")
     stream = ChangeStream(transport, asked, progress=True)
     while lsn(next(stream).token) < lsn(newest):
         pass
-    kept.append(NAME, 500)
+    served.append(NAME, 500)
     assert next(batch for batch in stream if not batch.progress).to_arrow()["v"].to_pylist() == [500]
     assert [lsn(start) > 0 for start in transport.starts[1:]] == [True] * (len(transport.starts) - 1)
     assert lsn(transport.starts[-1]) >= lsn(newest) or len(transport.starts) < 3
 
 
-def position(kept: Kept) -> int:
-    (found,) = kept.lake.subscriptions()
+def position(served: Served) -> int:
+    (found,) = served.lake.subscriptions()
     return lsn(found.token)
 
 
-def test_a_subscription_gets_on_where_nothing_matches(kept: Kept) -> None:
-    newest = [kept.append(NAME, i) for i in range(10)][-1]
-    assert list(kept.lake.table(NAME).changes(where="v > 100", subscription="picky", until="now")) == []
-    assert position(kept) == lsn(newest)
+def test_a_subscription_gets_on_where_nothing_matches(served: Served) -> None:
+    newest = [served.append(NAME, i) for i in range(10)][-1]
+    assert list(served.lake.table(NAME).changes(where="v > 100", subscription="picky", until="now")) == []
+    assert position(served) == lsn(newest)
 
 
-def test_a_position_does_not_pass_what_was_not_acknowledged(kept: Kept) -> None:
+def test_a_position_does_not_pass_what_was_not_acknowledged(served: Served) -> None:
     for i in range(10):
-        kept.append(NAME, i)
-    stream = kept.lake.table(NAME).changes(where="v = 3", subscription="picky", until="now")
+        served.append(NAME, i)
+    stream = served.lake.table(NAME).changes(where="v = 3", subscription="picky", until="now")
     first = next(stream)
     assert list(stream) == [], "what lies behind does not match, and the stream says so"
-    assert position(kept) < lsn(first.token)
+    assert position(served) < lsn(first.token)
     first.ack()
-    assert position(kept) == lsn(stream.token) > lsn(first.token)
+    assert position(served) == lsn(stream.token) > lsn(first.token)
 
 
-def test_until_takes_a_time_that_has_been(kept: Kept) -> None:
-    kept.append(NAME, 1)
-    until = kept.lake.snapshot()
-    when = kept.server.engine.view.time_us
-    kept.append(NAME, 2)
-    kept.clock.advance(5)
+def test_until_takes_a_time_that_has_been(served: Served) -> None:
+    served.append(NAME, 1)
+    until = served.lake.snapshot()
+    when = served.engine.view.time_us
+    served.append(NAME, 2)
+    served.clock.advance(5)
     found = [
-        v for b in kept.lake.table(NAME).changes(until=times.moment_of(when)) for v in b.to_arrow()["v"].to_pylist()
+        v for b in served.lake.table(NAME).changes(until=times.moment_of(when)) for v in b.to_arrow()["v"].to_pylist()
     ]
     assert found == [1]
-    assert lsn(until.token) < kept.server.engine.view.lsn
+    assert lsn(until.token) < served.engine.view.lsn
     with pytest.raises(Invalid, match="ahead"):
-        list(kept.lake.table(NAME).changes(until="2100-01-01"))
+        list(served.lake.table(NAME).changes(until="2100-01-01"))

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 import lakestore as ls
 from lakestore.cli.main import cli
 from lakestore.limits import Limits
-from tests.support.kept import SCHEMA, Kept
 from tests.support.log_tierer import LogTierer
+from tests.support.served import SCHEMA, Served
 
 NAME = "t.log"
 CONDITIONS: dict[str, Callable[[int], bool]] = {
@@ -28,27 +28,27 @@ CONDITIONS: dict[str, Callable[[int], bool]] = {
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    running = Kept(tmp_path, ports=True, limits=Limits(read_batch_bytes=400, changes_batch_rows=4))
+def served(tmp_path: Path) -> Iterator[Served]:
+    running = Served(tmp_path, ports=True, limits=Limits(read_batch_bytes=400, changes_batch_rows=4))
     running.lake.create_table(NAME, SCHEMA, buckets=3, bucket_key=["v"], retention={"bytes": 1})
     yield running
     running.close()
 
 
 @pytest.fixture(name="lake")
-def _lake(kept: Kept) -> Iterator[ls.Lake]:
-    with ls.connect(kept.server.about["grpc"]) as connected:
+def _lake(served: Served) -> Iterator[ls.Lake]:
+    with ls.connect(served.server.about["grpc"]) as connected:
         yield connected
 
 
-def only_in_the_lake(kept: Kept) -> None:
+def only_in_the_lake(served: Served) -> None:
     """40 rows that the log does not have any more, and 5 that it has."""
     for at in range(0, 40, 10):
-        kept.append(NAME, *range(at, at + 10))
-    LogTierer(kept.server, kept.lake.transport).flush(NAME)
-    kept.run()
-    kept.append(NAME, *range(40, 45))
-    assert sum(kept.state(NAME).starts()) == 40
+        served.append(NAME, *range(at, at + 10))
+    LogTierer(served.server, served.lake.transport).flush(NAME)
+    served.run()
+    served.append(NAME, *range(40, 45))
+    assert sum(served.state(NAME).starts()) == 40
 
 
 def meeting(condition: str, upto: int) -> list[int]:
@@ -60,17 +60,27 @@ def values(stream: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("where", CONDITIONS)
-def test_a_condition_holds_for_rows_of_the_lake_and_of_the_log(kept: Kept, lake: ls.Lake, where: str) -> None:
+def test_a_condition_holds_for_rows_of_the_lake_and_of_the_log(served: Served, lake: ls.Lake, where: str) -> None:
     """Alone, by the command line, and shared by two of whom each reads its own buckets."""
-    only_in_the_lake(kept)
+    only_in_the_lake(served)
     table, wanted = lake.table(NAME), meeting(where, 45)
     stream = table.changes("snapshot", where=where, until="now")
     assert sorted(values(stream)) == wanted
-    asked = ["changes", NAME, "--start", "snapshot", "--where", where, "--json", "--server", kept.server.about["grpc"]]
+    asked = [
+        "changes",
+        NAME,
+        "--start",
+        "snapshot",
+        "--where",
+        where,
+        "--json",
+        "--server",
+        served.server.about["grpc"],
+    ]
     said = CliRunner().invoke(cli, asked)
     assert said.exit_code == 0, said.output
     assert sorted(json.loads(line)["v"] for line in said.stdout.splitlines()) == wanted
-    kept.append(NAME, *range(45, 60))
+    served.append(NAME, *range(45, 60))
     assert sorted(values(table.changes(stream.token, where=where, until="now"))) == meeting(where, 60)[len(wanted) :]
     got: dict[str, list[int]] = {"one": [], "two": []}
     both = threading.Barrier(2)
@@ -92,21 +102,21 @@ def test_a_condition_holds_for_rows_of_the_lake_and_of_the_log(kept: Kept, lake:
     assert found == meeting(where, 60)
 
 
-def test_none_is_missing_and_none_comes_twice_while_the_table_goes_on(kept: Kept, lake: ls.Lake) -> None:
+def test_none_is_missing_and_none_comes_twice_while_the_table_goes_on(served: Served, lake: ls.Lake) -> None:
     """Rows come, go into the lake and leave the log between any two batches of the snapshot, and behind it."""
-    only_in_the_lake(kept)
-    tierer, last = LogTierer(kept.server, kept.lake.transport), 45
+    only_in_the_lake(served)
+    tierer, last = LogTierer(served.server, served.lake.transport), 45
     stream = lake.table(NAME).changes("snapshot")
     found = values([next(stream)])
-    starts = [sum(kept.state(NAME).starts())]
+    starts = [sum(served.state(NAME).starts())]
     while len(found) < last:
         if last < 90:
-            kept.append(NAME, last, last + 1, last + 2)
+            served.append(NAME, last, last + 1, last + 2)
             last += 3
             tierer.flush(NAME)
-            kept.server.upkeep.checkpoint()
-            kept.run()
-            starts.append(sum(kept.state(NAME).starts()))
+            served.checkpoint()
+            served.run()
+            starts.append(sum(served.state(NAME).starts()))
         found += values([next(stream)])
     stream.close()
     assert sorted(found) == list(range(last))

@@ -16,15 +16,15 @@ from lakestore.model.token import LogPosition, Part, SharedPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
 from lakestore_server.changes.shared.group import SharedSubscriptions
-from tests.support.kept import SCHEMA, Kept
+from tests.support.served import SCHEMA, Served
 from tests.support.sharing import Consumer, buckets, values
 
 NAME, BUCKETS, REBALANCE = "t.log", 4, 30.0
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    running = Kept(tmp_path, rebalance_seconds=REBALANCE)
+def served(tmp_path: Path) -> Iterator[Served]:
+    running = Served(tmp_path, rebalance_seconds=REBALANCE)
     running.lake.create_table(NAME, SCHEMA, buckets=BUCKETS, bucket_key=["v"])
     yield running
     running.close()
@@ -33,8 +33,8 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 class Cut:
     """A transport whose stream breaks when it is told to."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._transport, self.breaks = kept.lake.transport, False
+    def __init__(self, served: Served) -> None:
+        self._transport, self.breaks = served.lake.transport, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -58,29 +58,29 @@ def rows_of(batch: ChangeBatch, which: set[int]) -> list[int]:
     return [v for bucket, v in pairs if bucket in which]
 
 
-def test_what_counted_does_not_come_again_after_a_reconnect_and_what_was_refused_does(kept: Kept) -> None:
-    cut: Any = Cut(kept)
-    end = LogPosition(kept.server.engine.timeline, kept.server.engine.view.lsn + 6)
+def test_what_counted_does_not_come_again_after_a_reconnect_and_what_was_refused_does(served: Served) -> None:
+    cut: Any = Cut(served)
+    end = LogPosition(served.engine.timeline, served.engine.view.lsn + 6)
     asked: dict[str, Any] = {"subscription": "s", "member": "m", "session": 7, "lake_snapshot": True}
     stream = ChangeStream(cut, pb.ChangesRequest(tables=[NAME], start="earliest", until=str(end), **asked))
-    kept.append(NAME, *range(40))
+    served.append(NAME, *range(40))
     first = next(stream)
     assert buckets([first]) == set(range(BUCKETS))
-    kept.append(NAME, *range(40, 80))
+    served.append(NAME, *range(40, 80))
     second = next(stream)
-    other = Consumer(kept, "other", 9, [NAME], name="s")
+    other = Consumer(served, "other", 9, [NAME], name="s")
     other.connect()
-    kept.clock.advance(REBALANCE)
+    served.clock.advance(REBALANCE)
     taken = buckets(other.poll())
     assert 0 < len(taken) < BUCKETS
     with pytest.raises(Fenced) as refused:
         first.ack()
     assert refused.value.buckets == tuple((NAME, bucket) for bucket in sorted(taken))
     other.disconnect()
-    kept.clock.advance(2)
+    served.clock.advance(2)
     cut.breaks = True
-    kept.append(NAME, 80)
-    assert kept.server.engine.view.lsn == end.lsn, "three commits, two openings and an acknowledgement"
+    served.append(NAME, 80)
+    assert served.engine.view.lsn == end.lsn, "three commits, two openings and an acknowledgement"
     again = list(stream)
     assert sorted(values(again)) == sorted([*rows_of(first, taken), *rows_of(second, taken), 80])
 
@@ -98,14 +98,14 @@ def test_a_share_gives_refused_buckets_again_until_an_acknowledgement_of_them_co
     assert share.begun(text(12, 12)) == []
 
 
-def test_the_error_names_all_buckets_and_its_sentence_a_few(kept: Kept) -> None:
-    kept.lake.create_table("t.wide", SCHEMA, buckets=300, bucket_key=["v"])
-    kept.append("t.wide", *range(3_000))
-    a, b = (Consumer(kept, name, i, ["t.wide"]) for i, name in enumerate("ab", 1))
+def test_the_error_names_all_buckets_and_its_sentence_a_few(served: Served) -> None:
+    served.lake.create_table("t.wide", SCHEMA, buckets=300, bucket_key=["v"])
+    served.append("t.wide", *range(3_000))
+    a, b = (Consumer(served, name, i, ["t.wide"]) for i, name in enumerate("ab", 1))
     a.connect()
     (sent,) = a.poll()
     a.disconnect()
-    kept.clock.advance(2)
+    served.clock.advance(2)
     b.connect()
     taken = buckets(b.poll())
     assert len(taken) > 250
@@ -135,9 +135,9 @@ def test_an_error_that_names_thousands_of_buckets_reaches_a_client(
         raise error_of("Fenced", "no", buckets=named)
 
     monkeypatch.setattr(SharedSubscriptions, "ack", refuses)
-    kept = Kept(tmp_path, ports=True)
-    token = str(SharedPosition(kept.server.engine.timeline, 0, (), ()))
-    with ls.connect(kept.server.about["grpc"]) as lake, pytest.raises(Fenced) as refused:
+    served = Served(tmp_path, ports=True)
+    token = str(SharedPosition(served.engine.timeline, 0, (), ()))
+    with ls.connect(served.server.about["grpc"]) as lake, pytest.raises(Fenced) as refused:
         lake.transport.ack(pb.AckRequest(subscription="s", member="m", session=1, token=token))
     assert list(refused.value.buckets) == named
-    kept.close()
+    served.close()

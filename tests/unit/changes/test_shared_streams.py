@@ -32,8 +32,8 @@ from lakestore.model.token import (
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.json_forms import subscription_list, subscription_of
 from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
-from tests.support.kept import DAY, SCHEMA, Kept
 from tests.support.log_tierer import LogTierer
+from tests.support.served import DAY, SCHEMA, Served
 from tests.support.sharing import Consumer, buckets, values
 
 NAME, OTHER = "t.log", "t.other"
@@ -41,20 +41,20 @@ KEYED = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    running = Kept(tmp_path, limits=Limits(read_batch_bytes=600, changes_batch_rows=5))
+def served(tmp_path: Path) -> Iterator[Served]:
+    running = Served(tmp_path, limits=Limits(read_batch_bytes=600, changes_batch_rows=5))
     running.lake.create_table(NAME, SCHEMA, buckets=3, bucket_key=["v"])
     yield running
     running.close()
 
 
-def keyed(kept: Kept) -> ls.Table:
-    return kept.lake.create_table(OTHER, KEYED, primary_key=["id"], buckets=2)
+def keyed(served: Served) -> ls.Table:
+    return served.lake.create_table(OTHER, KEYED, primary_key=["id"], buckets=2)
 
 
-def shared(kept: Kept, *tables: str, member: str = "m", start: str = "earliest", **options: Any) -> ChangeStream:
+def shared(served: Served, *tables: str, member: str = "m", start: str = "earliest", **options: Any) -> ChangeStream:
     asked = {"subscription": "s", "shared": True, "member": member, "until": "now", **options}
-    return kept.lake.changes(list(tables or [NAME]), start, **asked)
+    return served.lake.changes(list(tables or [NAME]), start, **asked)
 
 
 def places(batches: list[ChangeBatch]) -> list[tuple[str, int, int]]:
@@ -62,11 +62,11 @@ def places(batches: list[ChangeBatch]) -> list[tuple[str, int, int]]:
     return [(name, bucket, offset) for name, some, more in found for bucket, offset in zip(some, more, strict=True)]
 
 
-def test_several_tables_are_shared_bucket_by_bucket(kept: Kept) -> None:
-    other = keyed(kept)
-    kept.append(NAME, *range(30))
+def test_several_tables_are_shared_bucket_by_bucket(served: Served) -> None:
+    other = keyed(served)
+    served.append(NAME, *range(30))
     other.upsert([{"id": i, "v": i} for i in range(30)])
-    a, b = (Consumer(kept, name, i, [NAME, OTHER]) for i, name in enumerate("ab", 1))
+    a, b = (Consumer(served, name, i, [NAME, OTHER]) for i, name in enumerate("ab", 1))
     a.connect()
     b.connect()
     mine, theirs = a.poll(), b.poll()
@@ -76,16 +76,16 @@ def test_several_tables_are_shared_bucket_by_bucket(kept: Kept) -> None:
     for consumer, batches in ((a, mine), (b, theirs)):
         for batch in batches:
             consumer.ack(batch)
-    assert kept.lake.subscriptions()[0].behind == 0
+    assert served.lake.subscriptions()[0].behind == 0
 
 
 @pytest.mark.parametrize("images", [False, True])
-def test_a_batch_cut_to_fit_acknowledges_whole_commits_only(kept: Kept, images: bool) -> None:
-    other = keyed(kept)
+def test_a_batch_cut_to_fit_acknowledges_whole_commits_only(served: Served, images: bool) -> None:
+    other = keyed(served)
     for n in range(4):
         other.upsert([{"id": i, "v": n} for i in range(40)])
-    ends = {b: [int(end) for end in log.commits(0, log.head).end] for b, log in enumerate(kept.state(OTHER).logs)}
-    batches = list(shared(kept, OTHER, before_images=images))
+    ends = {b: [int(end) for end in log.commits(0, log.head).end] for b, log in enumerate(served.state(OTHER).logs)}
+    batches = list(shared(served, OTHER, before_images=images))
     assert len(batches) > 4
     seen: dict[int, int] = {}
     for i, batch in enumerate(batches):
@@ -94,108 +94,110 @@ def test_a_batch_cut_to_fit_acknowledges_whole_commits_only(kept: Kept, images: 
             later = [offset for _, bucket, offset in places(batches[i + 1 :]) if bucket == part.bucket]
             assert min(later, default=part.end) >= part.end, "what comes later is not acknowledged"
             seen[part.bucket] = part.end
-    assert seen == {b: log.head for b, log in enumerate(kept.state(OTHER).logs)}
+    assert seen == {b: log.head for b, log in enumerate(served.state(OTHER).logs)}
 
 
 @pytest.mark.parametrize("start", ["earliest", "snapshot"])
-def test_acknowledging_some_batches_of_a_cut_stream_and_opening_it_again_loses_nothing(kept: Kept, start: str) -> None:
-    other = keyed(kept)
+def test_acknowledging_some_batches_of_a_cut_stream_and_opening_it_again_loses_nothing(
+    served: Served, start: str
+) -> None:
+    other = keyed(served)
     for n in range(3):
         other.upsert([{"id": i, "v": n} for i in range(40)])
     live: dict[int, int] = {}
     for acked in (1, 2, 3, 1 << 30):
-        for i, batch in enumerate(shared(kept, OTHER, start=start)):
+        for i, batch in enumerate(shared(served, OTHER, start=start)):
             if i >= acked:
                 break
             live.update(zip(batch.table["id"].to_pylist(), batch.table["v"].to_pylist(), strict=True))
             batch.ack()
-        kept.clock.advance(2)
+        served.clock.advance(2)
     assert live == dict.fromkeys(range(40), 2)
-    (held,) = kept.lake.subscriptions()
+    (held,) = served.lake.subscriptions()
     assert (held.behind, held.snapshot) == (0, False)
 
 
-def test_a_filter_lets_marks_go_over_what_it_leaves_out(kept: Kept) -> None:
-    kept.append(NAME, *range(30))
-    stream = shared(kept, where="v < 5", until=None)
+def test_a_filter_lets_marks_go_over_what_it_leaves_out(served: Served) -> None:
+    served.append(NAME, *range(30))
+    stream = shared(served, where="v < 5", until=None)
     got = [next(stream)]
     while sum(map(len, got)) < 5:
         got.append(next(stream))
     for batch in got:
         batch.ack()
-    kept.append(NAME, *range(30, 60), 1)
+    served.append(NAME, *range(30, 60), 1)
     got = [next(stream)]
     assert values(got) == [1]
     got[0].ack()
     stream.close()
-    kept.clock.advance(2)
-    kept.append(NAME, *range(60, 90))
-    consumer = Consumer(kept, "m", 1, [NAME], name="s")
+    served.clock.advance(2)
+    served.append(NAME, *range(60, 90))
+    consumer = Consumer(served, "m", 1, [NAME], name="s")
     consumer.connect()
     assert set(values(consumer.poll())) <= set(range(5, 90)), "what was acknowledged does not come again"
 
 
-def test_marks_go_over_an_empty_snapshot_by_themselves(kept: Kept) -> None:
-    stream = shared(kept, start="snapshot", until=None, member="one")
-    kept.append(NAME, 1)
+def test_marks_go_over_an_empty_snapshot_by_themselves(served: Served) -> None:
+    stream = shared(served, start="snapshot", until=None, member="one")
+    served.append(NAME, 1)
     batch = next(stream)
     assert not batch.snapshot or values([batch]) == [1]
     batch.ack()
-    kept.clock.advance(2)
-    kept.append(NAME, *range(2, 40))
+    served.clock.advance(2)
+    served.append(NAME, *range(2, 40))
     for _ in range(2):
         next(stream).ack()
     stream.close()
-    kept.clock.advance(2)
-    for batch in shared(kept, member="two"):
+    served.clock.advance(2)
+    for batch in shared(served, member="two"):
         batch.ack()
-    assert not kept.lake.subscriptions()[0].snapshot
+    assert not served.lake.subscriptions()[0].snapshot
 
 
 def test_a_snapshot_whose_old_part_is_in_the_lake_is_shared_too(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, ports=True)
-    kept.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"], retention={"bytes": 1})
-    tierer = LogTierer(kept.server, kept.lake.transport)
+    served = Served(tmp_path, ports=True)
+    served.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"], retention={"bytes": 1})
+    tierer = LogTierer(served.server, served.lake.transport)
     for i in range(4):
-        kept.append(NAME, *range(i * 10, i * 10 + 10))
+        served.append(NAME, *range(i * 10, i * 10 + 10))
     tierer.flush(NAME)
-    kept.append(NAME, 100)
-    kept.run()
-    assert sum(kept.state(NAME).starts()) > 0
-    first = shared(kept, start="snapshot", member="a", until=None)
+    served.append(NAME, 100)
+    served.run()
+    assert sum(served.state(NAME).starts()) > 0
+    first = shared(served, start="snapshot", member="a", until=None)
     got = [next(first)]
     while 100 not in values(got) or len(values(got)) < 41:
         got.append(next(first))
     assert sorted(values(got)) == [*range(40), 100]
     for batch in got[:-1]:
         batch.ack()
-    assert kept.lake.subscriptions()[0].snapshot, "these rows come in no order: the last batch acknowledges them"
+    assert served.lake.subscriptions()[0].snapshot, "these rows come in no order: the last batch acknowledges them"
     got[-1].ack()
     first.close()
-    kept.clock.advance(2)
-    kept.append(NAME, 101)
-    later = [batch for batch in shared(kept, member="b")]
+    served.clock.advance(2)
+    served.append(NAME, 101)
+    later = [batch for batch in shared(served, member="b")]
     assert values(later) == [101]
     request = pb.ChangesRequest(
         tables=[NAME], start="snapshot", until="now", subscription="other", member="m", session=1
     )
     with pytest.raises(PositionExpired, match="only in the lake"):
-        next(kept.lake.transport.changes(request))
-    kept.close()
+        next(served.lake.transport.changes(request))
+    served.close()
 
 
 class Breaking:
     """A transport whose streams break after one message."""
 
-    def __init__(self, kept: Kept, between: Any = None) -> None:
-        self._kept, self._between, self.left = kept, between, 3
+    def __init__(self, served: Served, between: Any = None) -> None:
+        self._served, self._between, self.left = served, between, 3
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._kept.lake.transport, name)
+        return getattr(self._served.lake.transport, name)
 
     def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
         """As the server's, for a while."""
-        messages = self._kept.lake.transport.changes(request)
+        messages = self._served.lake.transport.changes(request)
         try:
             for message in messages:
                 yield message
@@ -208,38 +210,38 @@ class Breaking:
                 self._between()
 
 
-def broken(kept: Kept, between: Any = None) -> ChangeStream:
+def broken(served: Served, between: Any = None) -> ChangeStream:
     request = pb.ChangesRequest(
         tables=[NAME], start="earliest", until="now", subscription="s", member="m", session=7, lake_snapshot=True
     )
-    transport: Any = Breaking(kept, between)
+    transport: Any = Breaking(served, between)
     return ChangeStream(transport, request)
 
 
-def test_one_that_comes_back_is_not_given_what_it_was_handed(kept: Kept) -> None:
-    kept.append(NAME, *range(40))
-    got = list(broken(kept))
+def test_one_that_comes_back_is_not_given_what_it_was_handed(served: Served) -> None:
+    served.append(NAME, *range(40))
+    got = list(broken(served))
     assert sorted(values(got)) == list(range(40))
     for batch in got:
         batch.ack()
-    assert kept.lake.subscriptions()[0].behind == 0
+    assert served.lake.subscriptions()[0].behind == 0
 
 
-def test_what_another_consumer_acknowledged_meanwhile_is_not_acknowledged_twice(kept: Kept) -> None:
-    kept.append(NAME, *range(40))
+def test_what_another_consumer_acknowledged_meanwhile_is_not_acknowledged_twice(served: Served) -> None:
+    served.append(NAME, *range(40))
     seen: list[ChangeBatch] = []
 
     def takes_over() -> None:
-        kept.clock.advance(2)
-        other = Consumer(kept, "other", 9, [NAME], name="s")
+        served.clock.advance(2)
+        other = Consumer(served, "other", 9, [NAME], name="s")
         other.connect()
         for batch in other.poll(1):
             seen.append(batch)
             other.ack(batch)
         other.disconnect()
-        kept.clock.advance(2)
+        served.clock.advance(2)
 
-    stream = broken(kept, takes_over)
+    stream = broken(served, takes_over)
     first = next(stream)
     rest = list(stream)
     with pytest.raises(Fenced, match="another consumer of subscription 's'"):
@@ -252,15 +254,15 @@ def test_what_another_consumer_acknowledged_meanwhile_is_not_acknowledged_twice(
 class Forgetful:
     """A transport that loses the answers of the first acknowledgements, after which `then` happens."""
 
-    def __init__(self, kept: Kept, then: Callable[[], None], lost: int = 1) -> None:
-        self._kept, self._then, self._lost = kept, then, lost
+    def __init__(self, served: Served, then: Callable[[], None], lost: int = 1) -> None:
+        self._served, self._then, self._lost = served, then, lost
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._kept.lake.transport, name)
+        return getattr(self._served.lake.transport, name)
 
     def ack(self, request: pb.AckRequest) -> pb.AckAnswer:
         """As the server's, but nobody hears of it."""
-        answer = self._kept.lake.transport.ack(request)
+        answer = self._served.lake.transport.ack(request)
         self._lost -= 1
         if self._lost < 0:
             return answer
@@ -269,14 +271,14 @@ class Forgetful:
 
 
 @pytest.mark.parametrize("acks", [False, True])
-def test_an_ack_whose_answer_is_lost_counts_or_is_said_to_be_unknown(kept: Kept, acks: bool) -> None:
+def test_an_ack_whose_answer_is_lost_counts_or_is_said_to_be_unknown(served: Served, acks: bool) -> None:
     for v in range(0, 40, 2):
-        kept.append(NAME, v, v + 1)
+        served.append(NAME, v, v + 1)
     theirs: list[ChangeBatch] = []
 
     def takes_over() -> None:
-        kept.restart()
-        other = Consumer(kept, "other", 9, [NAME], name="s")
+        served.restart()
+        other = Consumer(served, "other", 9, [NAME], name="s")
         other.connect()
         theirs.extend(other.poll())
         for batch in theirs if acks else ():
@@ -285,7 +287,7 @@ def test_an_ack_whose_answer_is_lost_counts_or_is_said_to_be_unknown(kept: Kept,
     request = pb.ChangesRequest(
         tables=[NAME], start="earliest", until="now", subscription="s", member="m", session=7, lake_snapshot=True
     )
-    transport: Any = Forgetful(kept, takes_over)
+    transport: Any = Forgetful(served, takes_over)
     stream = ChangeStream(transport, request)
     mine = next(stream)
     if acks:
@@ -295,14 +297,14 @@ def test_an_ack_whose_answer_is_lost_counts_or_is_said_to_be_unknown(kept: Kept,
     else:
         mine.ack()
     assert sorted(values([mine, *theirs])) == list(range(40)), "it counted: nobody is given these rows again"
-    assert kept.lake.subscriptions()[0].behind == (0 if acks else 40 - len(mine))
+    assert served.lake.subscriptions()[0].behind == (0 if acks else 40 - len(mine))
 
 
-def test_an_ack_that_is_refused_at_once_is_known_not_to_count(kept: Kept) -> None:
-    kept.append(NAME, *range(40))
-    stream = shared(kept)
+def test_an_ack_that_is_refused_at_once_is_known_not_to_count(served: Served) -> None:
+    served.append(NAME, *range(40))
+    stream = shared(served)
     batch = next(stream)
-    other = Consumer(kept, "m", 9, [NAME], name="s")
+    other = Consumer(served, "m", 9, [NAME], name="s")
     other.connect()
     assert other.poll()
     with pytest.raises(Fenced) as refused:
@@ -364,13 +366,13 @@ def test_subscriptions_are_stored_as_before_unless_they_are_shared() -> None:
 
 
 def test_tasks_of_an_event_loop_share_a_subscription(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, ports=True)
-    kept.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"])
-    kept.append(NAME, *range(40))
+    served = Served(tmp_path, ports=True)
+    served.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"])
+    served.append(NAME, *range(40))
 
     async def consume() -> list[int]:
         found: list[int] = []
-        async with aio.connect(kept.server.about["grpc"]) as lake:
+        async with aio.connect(served.server.about["grpc"]) as lake:
             for member in ("a", "b"):
                 options: dict[str, Any] = {"subscription": "s", "shared": True, "member": member, "until": "now"}
                 async with lake.changes([NAME], **options) as stream:
@@ -380,55 +382,55 @@ def test_tasks_of_an_event_loop_share_a_subscription(tmp_path: Path) -> None:
         return found
 
     assert sorted(asyncio.run(consume())) == list(range(40))
-    assert kept.lake.subscriptions()[0].behind == 0
-    kept.close()
+    assert served.lake.subscriptions()[0].behind == 0
+    served.close()
 
 
 def test_the_command_line_shares_a_subscription_and_shows_who_does(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, ports=True)
-    kept.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"])
-    kept.append(NAME, *range(10))
-    server = ["--server", kept.server.about["grpc"]]
+    served = Served(tmp_path, ports=True)
+    served.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"])
+    served.append(NAME, *range(10))
+    server = ["--server", served.server.about["grpc"]]
     run = CliRunner()
     one = ["changes", NAME, "--subscription", "s", "--shared", "--member", "w1", "--json", *server]
     shown = run.invoke(cli, one)
     assert shown.exit_code == 0, shown.output
     assert sorted(json.loads(line)["v"] for line in shown.stdout.splitlines()) == list(range(10))
-    kept.clock.advance(2)
-    consumer = Consumer(kept, "w2", 1, [NAME], name="s")
+    served.clock.advance(2)
+    consumer = Consumer(served, "w2", 1, [NAME], name="s")
     consumer.connect()
-    kept.append(NAME, 10, 11)
+    served.append(NAME, 10, 11)
     assert len(values(consumer.poll())) == 2
     listed = run.invoke(cli, ["subscriptions", *server])
     assert "w2 (4 buckets, 2 behind)" in listed.output
     refused = run.invoke(cli, ["changes", NAME, "--shared", *server])
     assert "say --subscription NAME --shared" in str(refused.exception)
     consumer.disconnect()
-    kept.close()
+    served.close()
 
 
 def test_one_that_nobody_shares_any_more_is_forgotten_in_time(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, subscription_idle_seconds=7.0 * DAY)
-    kept.lake.create_table(NAME, SCHEMA, buckets=2, retention="1d")
-    consumer = Consumer(kept, "m", 1, [NAME], name="s")
+    served = Served(tmp_path, subscription_idle_seconds=7.0 * DAY)
+    served.lake.create_table(NAME, SCHEMA, buckets=2, retention="1d")
+    consumer = Consumer(served, "m", 1, [NAME], name="s")
     consumer.connect()
-    kept.clock.advance(30 * DAY)
-    kept.run()
-    assert len(kept.lake.subscriptions()) == 1, "somebody is there"
+    served.clock.advance(30 * DAY)
+    served.run()
+    assert len(served.lake.subscriptions()) == 1, "somebody is there"
     consumer.disconnect()
-    kept.clock.advance(8 * DAY)
-    kept.run()
-    assert kept.lake.subscriptions() == []
-    kept.close()
+    served.clock.advance(8 * DAY)
+    served.run()
+    assert served.lake.subscriptions() == []
+    served.close()
 
 
-def test_a_member_and_its_position_are_what_they_say(kept: Kept) -> None:
-    kept.append(NAME, *range(9))
+def test_a_member_and_its_position_are_what_they_say(served: Served) -> None:
+    served.append(NAME, *range(9))
     with pytest.raises(Invalid, match="at most 255"):
-        next(shared(kept, member="x" * 256))
+        next(shared(served, member="x" * 256))
     with pytest.raises(Invalid, match="names the subscription and its session"):
-        next(kept.lake.transport.changes(pb.ChangesRequest(tables=[NAME], subscription="s", member="m")))
-    batch = next(shared(kept))
+        next(served.lake.transport.changes(pb.ChangesRequest(tables=[NAME], subscription="s", member="m")))
+    batch = next(shared(served))
     token = position_of(batch.token)
     forged: dict[Token, str] = {
         SharedPosition(token.timeline, 0, token.tables, (Part(0, 99, 0, 1),)): "does not have",
@@ -439,5 +441,5 @@ def test_a_member_and_its_position_are_what_they_say(kept: Kept) -> None:
     for position, wrong in forged.items():
         asked = pb.AckRequest(subscription="s", member="m", session=1, token=str(position))
         with pytest.raises(Invalid, match=wrong):
-            kept.lake.transport.ack(asked)
+            served.lake.transport.ack(asked)
     assert buckets([batch])

@@ -9,7 +9,7 @@ import pytest
 
 from lakestore.client.changes import ChangeStream
 from lakestore.errors import Conflict, Fenced, Invalid, NotFound
-from tests.support.kept import DAY, SCHEMA, Kept
+from tests.support.served import DAY, SCHEMA, Served
 from tests.support.sharing import Consumer, buckets, values
 
 NAME, OTHER = "t.log", "t.other"
@@ -17,87 +17,87 @@ REBALANCE = 10.0
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    running = Kept(tmp_path, subscription_idle_seconds=7.0 * DAY)
+def served(tmp_path: Path) -> Iterator[Served]:
+    running = Served(tmp_path, subscription_idle_seconds=7.0 * DAY)
     running.lake.create_table(NAME, SCHEMA, buckets=4, bucket_key=["v"], retention="1d")
     write(running, range(8))
     yield running
     running.close()
 
 
-def write(kept: Kept, numbers: Iterable[int], name: str = NAME) -> None:
-    kept.lake.table(name).append([{"v": v} for v in numbers])
+def write(served: Served, numbers: Iterable[int], name: str = NAME) -> None:
+    served.lake.table(name).append([{"v": v} for v in numbers])
 
 
-def consumer(kept: Kept, member: str, session: int = 0, *, snapshot: bool = False) -> Consumer:
-    found = Consumer(kept, member, session or ord(member), [NAME])
+def consumer(served: Served, member: str, session: int = 0, *, snapshot: bool = False) -> Consumer:
+    found = Consumer(served, member, session or ord(member), [NAME])
     found.connect(snapshot=snapshot)
     return found
 
 
-def opened(kept: Kept, member: str = "z", start: str = "earliest") -> ChangeStream:
-    return kept.lake.table(NAME).changes(start, subscription="billing", shared=True, member=member, until="now")
+def opened(served: Served, member: str = "z", start: str = "earliest") -> ChangeStream:
+    return served.lake.table(NAME).changes(start, subscription="billing", shared=True, member=member, until="now")
 
 
-def read(kept: Kept, *, ack: bool = True) -> list[int]:
+def read(served: Served, *, ack: bool = True) -> list[int]:
     """Everything up to now, by the client, alone."""
     found: list[int] = []
-    for batch in opened(kept):
+    for batch in opened(served):
         found += values([batch])
         if ack:
             batch.ack()
-    kept.clock.advance(1)
+    served.clock.advance(1)
     return sorted(found)
 
 
-def reads(kept: Kept) -> dict[str, set[int]]:
-    (held,) = kept.lake.subscriptions()
+def reads(served: Served) -> dict[str, set[int]]:
+    (held,) = served.lake.subscriptions()
     return {member.name: {bucket for _, bucket in member.buckets} for member in held.members}
 
 
-def test_a_lonely_member_reads_everything_and_goes_on_behind_its_acks(kept: Kept) -> None:
-    assert read(kept, ack=False) == list(range(8))
-    assert read(kept) == list(range(8))
-    write(kept, range(8, 12))
-    kept.restart()
-    (held,) = kept.lake.subscriptions()
+def test_a_lonely_member_reads_everything_and_goes_on_behind_its_acks(served: Served) -> None:
+    assert read(served, ack=False) == list(range(8))
+    assert read(served) == list(range(8))
+    write(served, range(8, 12))
+    served.restart()
+    (held,) = served.lake.subscriptions()
     assert (held.shared, held.behind, held.members) == (True, 4, ())
-    assert read(kept) == [8, 9, 10, 11]
-    assert read(kept) == []
+    assert read(served) == [8, 9, 10, 11]
+    assert read(served) == []
 
 
-def test_members_share_the_buckets_and_each_hears_of_its_own_only(kept: Kept) -> None:
-    a, b = consumer(kept, "a"), consumer(kept, "b")
+def test_members_share_the_buckets_and_each_hears_of_its_own_only(served: Served) -> None:
+    a, b = consumer(served, "a"), consumer(served, "b")
     mine, theirs = a.poll(), b.poll()
     assert sorted(values(mine) + values(theirs)) == list(range(8))
     assert not buckets(mine) & buckets(theirs)
-    assert {member: len(share) for member, share in reads(kept).items()} == {"a": 2, "b": 2}
-    (held,) = kept.lake.subscriptions()
+    assert {member: len(share) for member, share in reads(served).items()} == {"a": 2, "b": 2}
+    (held,) = served.lake.subscriptions()
     assert sum(member.behind for member in held.members) == held.behind == 8
 
 
-def test_a_bucket_moves_once_its_reader_has_acknowledged_what_it_was_sent(kept: Kept) -> None:
-    a = consumer(kept, "a")
+def test_a_bucket_moves_once_its_reader_has_acknowledged_what_it_was_sent(served: Served) -> None:
+    a = consumer(served, "a")
     first = a.poll()
-    b = consumer(kept, "b")
-    write(kept, range(8, 30))
+    b = consumer(served, "b")
+    write(served, range(8, 30))
     assert b.poll() == []
-    assert reads(kept) == {"a": {0, 1, 2, 3}, "b": set()}
+    assert reads(served) == {"a": {0, 1, 2, 3}, "b": set()}
     for batch in first:
         a.ack(batch)
     theirs = b.poll()
-    assert buckets(theirs) == reads(kept)["b"]
+    assert buckets(theirs) == reads(served)["b"]
     assert len(buckets(theirs)) == 2
     assert sorted(values(theirs) + values(a.poll())) == list(range(8, 30))
 
 
-def test_a_slow_reader_loses_in_time_the_buckets_that_move_and_no_others(kept: Kept) -> None:
-    a = consumer(kept, "a")
+def test_a_slow_reader_loses_in_time_the_buckets_that_move_and_no_others(served: Served) -> None:
+    a = consumer(served, "a")
     slow = a.poll()
-    b = consumer(kept, "b")
-    kept.clock.advance(REBALANCE - 1)
+    b = consumer(served, "b")
+    served.clock.advance(REBALANCE - 1)
     assert b.poll() == []
-    kept.clock.advance(1)
+    served.clock.advance(1)
     theirs = b.poll()
     assert len(buckets(theirs)) == 2
     for batch in slow:
@@ -105,45 +105,45 @@ def test_a_slow_reader_loses_in_time_the_buckets_that_move_and_no_others(kept: K
             a.ack(batch)
     for batch in theirs:
         b.ack(batch)
-    assert kept.lake.subscriptions()[0].behind == 0, "what the slow one acknowledged of its own buckets counts"
-    write(kept, range(8, 30))
+    assert served.lake.subscriptions()[0].behind == 0, "what the slow one acknowledged of its own buckets counts"
+    write(served, range(8, 30))
     assert buckets(a.poll()) == {0, 1, 2, 3} - buckets(theirs)
 
 
-def test_who_is_gone_is_replaced_behind_its_last_acknowledgement(kept: Kept) -> None:
-    a, b = consumer(kept, "a"), consumer(kept, "b")
+def test_who_is_gone_is_replaced_behind_its_last_acknowledgement(served: Served) -> None:
+    a, b = consumer(served, "a"), consumer(served, "b")
     done, _ = a.poll(), b.poll()
     for batch in done:
         a.ack(batch)
-    write(kept, range(8, 30))
+    write(served, range(8, 30))
     lost = a.poll()
     a.disconnect()
-    assert buckets(b.poll()) == reads(kept)["b"], "it may come back for a moment"
-    kept.clock.advance(1)
+    assert buckets(b.poll()) == reads(served)["b"], "it may come back for a moment"
+    served.clock.advance(1)
     assert values(b.poll()) == values(lost)
-    assert reads(kept) == {"b": {0, 1, 2, 3}}
+    assert reads(served) == {"b": {0, 1, 2, 3}}
     with pytest.raises(Fenced):
         a.ack(lost[-1])
 
 
-def test_one_that_comes_back_in_time_keeps_its_buckets(kept: Kept) -> None:
-    a, b = consumer(kept, "a"), consumer(kept, "b")
+def test_one_that_comes_back_in_time_keeps_its_buckets(served: Served) -> None:
+    a, b = consumer(served, "a"), consumer(served, "b")
     before = a.poll()
     b.poll()
     a.disconnect()
-    kept.clock.advance(0.5)
+    served.clock.advance(0.5)
     a.connect()
-    kept.clock.advance(5)
+    served.clock.advance(5)
     assert values(a.poll()) == values(before)
     assert b.poll() == []
     for batch in before:
         a.ack(batch)
 
 
-def test_the_same_name_opened_again_takes_the_place_of_the_first(kept: Kept) -> None:
-    a = consumer(kept, "a", session=1)
+def test_the_same_name_opened_again_takes_the_place_of_the_first(served: Served) -> None:
+    a = consumer(served, "a", session=1)
     before = a.poll()
-    again = consumer(kept, "a", session=2)
+    again = consumer(served, "a", session=2)
     assert values(again.poll()) == values(before)
     with pytest.raises(Fenced, match="member 'a' was opened again"):
         a.poll()
@@ -151,51 +151,51 @@ def test_the_same_name_opened_again_takes_the_place_of_the_first(kept: Kept) -> 
         a.ack(before[0])
 
 
-def test_idle_members_take_over(kept: Kept) -> None:
-    members = [consumer(kept, name) for name in "abcdef"]
+def test_idle_members_take_over(served: Served) -> None:
+    members = [consumer(served, name) for name in "abcdef"]
     shares = [buckets(member.poll()) for member in members]
     assert sorted(len(share) for share in shares) == [0, 0, 1, 1, 1, 1]
     busy = next(m for m, share in zip(members, shares, strict=True) if share)
     busy.disconnect()
-    kept.clock.advance(1)
+    served.clock.advance(1)
     assert sum(len(buckets(m.poll())) for m, share in zip(members, shares, strict=True) if not share) == 1
 
 
-def test_an_ack_counts_after_a_restart_unless_somebody_else_went_on(kept: Kept) -> None:
-    a = consumer(kept, "a")
+def test_an_ack_counts_after_a_restart_unless_somebody_else_went_on(served: Served) -> None:
+    a = consumer(served, "a")
     before = a.poll()
-    kept.restart()
+    served.restart()
     a.ack(before[0])
-    assert kept.lake.subscriptions()[0].behind == 8 - len(before[0])
-    write(kept, range(8, 30))
+    assert served.lake.subscriptions()[0].behind == 8 - len(before[0])
+    write(served, range(8, 30))
     a.connect()
     later = a.poll()
-    kept.restart()
-    b = consumer(kept, "b")
+    served.restart()
+    b = consumer(served, "b")
     for batch in b.poll():
         b.ack(batch)
     a.connect()
     with pytest.raises(Fenced):
         a.ack(later[0])
     b.disconnect()
-    kept.clock.advance(1)
+    served.clock.advance(1)
     assert a.poll() == []
     with pytest.raises(Fenced):
         a.ack(later[0])
 
 
-def test_an_ack_that_counted_counts_when_it_is_sent_again_whoever_reads_the_bucket_by_then(kept: Kept) -> None:
+def test_an_ack_that_counted_counts_when_it_is_sent_again_whoever_reads_the_bucket_by_then(served: Served) -> None:
     """The server may have died between the journal and the answer."""
-    a = consumer(kept, "a")
+    a = consumer(served, "a")
     first, *rest = a.poll()
     a.ack(first)
-    kept.restart()
-    b = consumer(kept, "b")
-    write(kept, range(8, 30))
+    served.restart()
+    b = consumer(served, "b")
+    write(served, range(8, 30))
     theirs = b.poll()
-    assert reads(kept)["b"] == {0, 1, 2, 3}
+    assert reads(served)["b"] == {0, 1, 2, 3}
     a.ack(first)
-    assert kept.lake.subscriptions()[0].behind == 30 - len(first), "it does not count twice"
+    assert served.lake.subscriptions()[0].behind == 30 - len(first), "it does not count twice"
     assert not set(values([first])) & set(values(theirs))
     for batch in rest:
         with pytest.raises(Fenced):
@@ -206,12 +206,12 @@ def test_an_ack_that_counted_counts_when_it_is_sent_again_whoever_reads_the_buck
         a.ack(first)
 
 
-def test_what_two_were_sent_is_acknowledged_by_one_of_them_only(kept: Kept) -> None:
-    a = consumer(kept, "a")
+def test_what_two_were_sent_is_acknowledged_by_one_of_them_only(served: Served) -> None:
+    a = consumer(served, "a")
     slow = a.poll()
     a.disconnect()
-    kept.clock.advance(1)
-    b = consumer(kept, "b")
+    served.clock.advance(1)
+    b = consumer(served, "b")
     for batch in b.poll():
         b.ack(batch)
     for batch in slow:
@@ -219,20 +219,20 @@ def test_what_two_were_sent_is_acknowledged_by_one_of_them_only(kept: Kept) -> N
             a.ack(batch)
 
 
-def test_what_was_read_before_somebody_else_read_counts_no_more_and_comes_again(kept: Kept) -> None:
+def test_what_was_read_before_somebody_else_read_counts_no_more_and_comes_again(served: Served) -> None:
     """Its first batch may have been refused, and undone: an ack of a later one must not pass over that."""
-    a = consumer(kept, "a")
+    a = consumer(served, "a")
     first = a.poll()
-    write(kept, range(8, 16))
+    write(served, range(8, 16))
     second = a.poll()
     a.disconnect()
-    kept.clock.advance(1)
-    b = consumer(kept, "b")
+    served.clock.advance(1)
+    b = consumer(served, "b")
     assert sorted(values(b.poll())) == list(range(16))
     with pytest.raises(Fenced):
         a.ack(first[0])
     b.disconnect()
-    kept.clock.advance(1)
+    served.clock.advance(1)
     with pytest.raises(Fenced):
         a.ack(second[-1])
     a.connect()
@@ -242,118 +242,118 @@ def test_what_was_read_before_somebody_else_read_counts_no_more_and_comes_again(
     assert sorted(values(again)) == list(range(16))
     for batch in again:
         a.ack(batch)
-    assert kept.lake.subscriptions()[0].behind == 0
+    assert served.lake.subscriptions()[0].behind == 0
 
 
-def test_a_snapshot_is_shared_and_goes_on_bucket_by_bucket(kept: Kept) -> None:
-    a, b = consumer(kept, "a", snapshot=True), consumer(kept, "b")
-    write(kept, range(8, 30))
+def test_a_snapshot_is_shared_and_goes_on_bucket_by_bucket(served: Served) -> None:
+    a, b = consumer(served, "a", snapshot=True), consumer(served, "b")
+    write(served, range(8, 30))
     mine, theirs = a.poll(), b.poll()
     assert sorted(values(mine) + values(theirs)) == list(range(30))
     for batches in (mine, theirs):
         for bucket in buckets(batches):
             snapshots = [batch.snapshot for batch in batches if bucket in buckets([batch])]
             assert snapshots == sorted(snapshots, reverse=True), "the snapshot comes first"
-    assert kept.lake.subscriptions()[0].snapshot
+    assert served.lake.subscriptions()[0].snapshot
     a.ack(mine[0])
     for batch in theirs:
         b.ack(batch)
-    kept.restart()
+    served.restart()
     left = set(range(30)) - set(values(theirs)) - set(values(mine[:1]))
-    assert read(kept) == sorted(left)
-    assert not kept.lake.subscriptions()[0].snapshot
+    assert read(served) == sorted(left)
+    assert not served.lake.subscriptions()[0].snapshot
 
 
-def test_a_bucket_with_nothing_to_show_holds_no_snapshot(kept: Kept) -> None:
-    kept.lake.create_table(OTHER, SCHEMA, buckets=4, bucket_key=["v"])
-    stream = kept.lake.table(OTHER).changes("snapshot", subscription="empty", shared=True, until="now")
+def test_a_bucket_with_nothing_to_show_holds_no_snapshot(served: Served) -> None:
+    served.lake.create_table(OTHER, SCHEMA, buckets=4, bucket_key=["v"])
+    stream = served.lake.table(OTHER).changes("snapshot", subscription="empty", shared=True, until="now")
     assert list(stream) == []
-    found = kept.lake.table(OTHER).changes(subscription="empty", shared=True, until=None)
-    write(kept, [1], OTHER)
+    found = served.lake.table(OTHER).changes(subscription="empty", shared=True, until=None)
+    write(served, [1], OTHER)
     next(found).ack()
     found.close()
 
 
-def test_alone_or_shared_but_not_both(kept: Kept) -> None:
-    alone = kept.lake.table(NAME).changes(subscription="billing")
+def test_alone_or_shared_but_not_both(served: Served) -> None:
+    alone = served.lake.table(NAME).changes(subscription="billing")
     batch = next(alone)
     with pytest.raises(Conflict, match="read by one consumer alone"):
-        next(opened(kept))
+        next(opened(served))
     alone.close()
-    a = consumer(kept, "a")
+    a = consumer(served, "a")
     with pytest.raises(Conflict, match="shared by 1 consumers"):
-        next(kept.lake.table(NAME).changes(subscription="billing"))
+        next(served.lake.table(NAME).changes(subscription="billing"))
     with pytest.raises(Fenced):
         batch.ack()
     old = a.poll()
     for sent in old[:1]:
         a.ack(sent)
     a.disconnect()
-    write(kept, [100])
-    again = kept.lake.table(NAME).changes(subscription="billing", until="now")
+    write(served, [100])
+    again = served.lake.table(NAME).changes(subscription="billing", until="now")
     assert 100 in [v for sent in again for v in values([sent])]
-    assert not kept.lake.subscriptions()[0].shared
+    assert not served.lake.subscriptions()[0].shared
     with pytest.raises(Fenced, match="by one consumer alone"):
         a.ack(old[0])
 
 
-def test_what_only_one_consumer_read_is_shared_from_where_it_stood(kept: Kept) -> None:
-    for batch in kept.lake.table(NAME).changes(subscription="billing", until="now"):
+def test_what_only_one_consumer_read_is_shared_from_where_it_stood(served: Served) -> None:
+    for batch in served.lake.table(NAME).changes(subscription="billing", until="now"):
         batch.ack()
-    write(kept, range(8, 12))
-    assert read(kept) == [8, 9, 10, 11]
+    write(served, range(8, 12))
+    assert read(served) == [8, 9, 10, 11]
 
 
-def test_requests_that_make_no_sense_are_refused(kept: Kept) -> None:
-    table = kept.lake.table(NAME)
+def test_requests_that_make_no_sense_are_refused(served: Served) -> None:
+    table = served.lake.table(NAME)
     with pytest.raises(Invalid, match="shared=True as well"):
         table.changes(subscription="billing", member="a")
     with pytest.raises(Invalid, match="subscription='name' as well"):
         table.changes(shared=True)
-    batch = consumer(kept, "a").poll()[0]
+    batch = consumer(served, "a").poll()[0]
     with pytest.raises(Invalid, match="to be acknowledged only"):
         next(table.changes(batch.token))
-    kept.lake.drop_subscription("billing")
+    served.lake.drop_subscription("billing")
     with pytest.raises(NotFound):
-        Consumer(kept, "a", ord("a"), [NAME]).ack(batch)
+        Consumer(served, "a", ord("a"), [NAME]).ack(batch)
 
 
-def test_dropping_the_subscription_ends_its_members(kept: Kept) -> None:
-    a = consumer(kept, "a")
+def test_dropping_the_subscription_ends_its_members(served: Served) -> None:
+    a = consumer(served, "a")
     a.poll()
-    kept.lake.drop_subscription("billing")
+    served.lake.drop_subscription("billing")
     with pytest.raises((NotFound, Fenced)):
         a.poll()
 
 
-def test_the_log_stays_until_every_bucket_is_acknowledged(kept: Kept) -> None:
-    a, b = consumer(kept, "a"), consumer(kept, "b")
+def test_the_log_stays_until_every_bucket_is_acknowledged(served: Served) -> None:
+    a, b = consumer(served, "a"), consumer(served, "b")
     for batch in a.poll():
         a.ack(batch)
     waiting = b.poll()
-    kept.server.upkeep.checkpoint()
-    kept.tier(NAME)
-    kept.clock.advance(2 * DAY)
-    kept.run()
-    decision = kept.server.retention.decision(kept.state(NAME).table.uuid)
+    served.checkpoint()
+    served.tier(NAME)
+    served.clock.advance(2 * DAY)
+    served.run()
+    decision = served.server.retention.decision(served.state(NAME).table.uuid)
     assert decision is not None
     assert "subscription billing" in decision.holders()
     for batch in waiting:
         b.ack(batch)
-    kept.run()
-    assert kept.state(NAME).log_start_lsn > 0
-    write(kept, range(8, 12))
+    served.run()
+    assert served.state(NAME).log_start_lsn > 0
+    write(served, range(8, 12))
     assert sorted(values(a.poll()) + values(b.poll())) == [8, 9, 10, 11]
 
 
-def test_a_snapshot_holds_the_log_at_its_cut(kept: Kept) -> None:
-    a = consumer(kept, "a", snapshot=True)
-    cut = kept.state(NAME).logs[0].at_head.lsn
-    write(kept, range(8, 12))
+def test_a_snapshot_holds_the_log_at_its_cut(served: Served) -> None:
+    a = consumer(served, "a", snapshot=True)
+    cut = served.state(NAME).logs[0].at_head.lsn
+    write(served, range(8, 12))
     for batch in a.poll()[:3]:
         a.ack(batch)
-    kept.server.upkeep.checkpoint()
-    kept.tier(NAME)
-    kept.clock.advance(2 * DAY)
-    kept.run()
-    assert kept.state(NAME).log_start_lsn <= cut
+    served.checkpoint()
+    served.tier(NAME)
+    served.clock.advance(2 * DAY)
+    served.run()
+    assert served.state(NAME).log_start_lsn <= cut

@@ -13,7 +13,7 @@ import lakestore as ls
 from lakestore.client.changes import ChangeStream
 from lakestore.union.cut import opened
 from lakestore_server.read.leases import Leases
-from tests.support.kept import HandClock
+from tests.support.served import HandClock
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

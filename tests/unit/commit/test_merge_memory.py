@@ -15,7 +15,7 @@ from lakestore.errors import Invalid
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit import request as prepare
-from tests.support.kept import Kept
+from tests.support.served import Served
 
 NAME = "t.wide"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64()), ("blob", pa.string())])
@@ -23,26 +23,26 @@ ROWS = 30
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    kept = Kept(tmp_path, limits=Limits(batch_memory_bytes=1 << 20))
-    table = kept.lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, merge="partial")
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path, limits=Limits(batch_memory_bytes=1 << 20))
+    table = served.lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, merge="partial")
     for i in range(ROWS):
         table.upsert([{"id": i, "n": 0, "blob": "x" * 100_000}])
-    yield kept
-    kept.close()
+    yield served
+    served.close()
 
 
-def upsert(kept: Kept, first: int, count: int) -> prepare.Request:
-    engine = kept.server.engine
+def upsert(served: Served, first: int, count: int) -> prepare.Request:
+    engine = served.engine
     rows = [{"id": i, "n": i} for i in range(first, first + count)]
     message = change(
         NAME, pb.UPSERT, [pa.RecordBatch.from_pylist(rows, pa.schema([SCHEMA.field(0), SCHEMA.field(1)]))], 0
     )
-    return prepare.Request((prepare.change_of(kept.state(NAME).versions, message, "", engine.limits),))
+    return prepare.Request((prepare.change_of(served.state(NAME).versions, message, "", engine.limits),))
 
 
-def test_a_small_request_that_would_merge_with_too_much_is_refused(kept: Kept) -> None:
-    table = kept.lake.table(NAME)
+def test_a_small_request_that_would_merge_with_too_much_is_refused(served: Served) -> None:
+    table = served.lake.table(NAME)
     with pytest.raises(Invalid, match=r"with the rows that are there.*more than 1048576 bytes.*fewer rows"):
         table.upsert([{"id": i, "n": 1} for i in range(ROWS)])
     assert set(table.scan(columns=["n"]).to_arrow().column("n").to_pylist()) == {0}
@@ -51,11 +51,11 @@ def test_a_small_request_that_would_merge_with_too_much_is_refused(kept: Kept) -
     assert set(table.scan(columns=["n"]).to_arrow().column("n").to_pylist()) == {1}
 
 
-def test_requests_that_together_would_merge_with_too_much_go_into_several_commits(kept: Kept) -> None:
-    engine, wait = kept.server.engine, threading.Event()
+def test_requests_that_together_would_merge_with_too_much_go_into_several_commits(served: Served) -> None:
+    engine, wait = served.engine, threading.Event()
     holding = threading.Thread(target=engine.loop.run, args=(wait.wait,))
     holding.start()
-    requests = [upsert(kept, at, 3) for at in range(0, ROWS, 3)] + [upsert(kept, 0, ROWS)]
+    requests = [upsert(served, at, 3) for at in range(0, ROWS, 3)] + [upsert(served, 0, ROWS)]
     for request in requests:
         engine.submit(request)
     frames = engine.totals.frames
@@ -67,4 +67,4 @@ def test_requests_that_together_would_merge_with_too_much_go_into_several_commit
     with pytest.raises(Invalid):
         requests[-1].answer.result(30)
     assert 2 <= engine.totals.frames - frames <= 8
-    assert sorted(kept.lake.table(NAME).scan(columns=["n"]).to_arrow().column("n").to_pylist()) == list(range(ROWS))
+    assert sorted(served.lake.table(NAME).scan(columns=["n"]).to_arrow().column("n").to_pylist()) == list(range(ROWS))

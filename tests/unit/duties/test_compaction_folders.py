@@ -19,8 +19,8 @@ from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.commit_index import CommitIndex
 from tests.support import golden
 from tests.support.flips import flipped
-from tests.support.kept import Kept
 from tests.support.log_start import compact, move_log_start
+from tests.support.served import Served
 from tests.support.waiting import until
 
 ARCHIVE = min(golden.FOLDER.glob("data-*.tar.xz"))
@@ -29,38 +29,38 @@ ARCHIVE = min(golden.FOLDER.glob("data-*.tar.xz"))
 def test_a_folder_of_an_earlier_release_is_compacted(tmp_path: Path) -> None:
     data = golden.unpacked(ARCHIVE, tmp_path)
     said = json.loads(ARCHIVE.with_name(ARCHIVE.name.replace(".tar.xz", ".json")).read_text())["shop.orders"]
-    kept = Kept(data)
-    engine = kept.server.engine
-    orders = kept.lake.table("shop.orders")
+    served = Served(data)
+    engine = served.engine
+    orders = served.lake.table("shop.orders")
     orders.upsert(orders.scan().to_arrow())
     orders.upsert(orders.scan().to_arrow())
     before = orders.scan().to_arrow().sort_by("id")
     move_log_start(engine, "shop.orders")
-    compact(kept.server)
-    state = kept.state("shop.orders")
+    compact(served.server)
+    state = served.state("shop.orders")
     assert sum(chunk.rows for log in state.logs for chunk in log.chunks) < 2 * said["rows"]
     assert orders.scan().to_arrow().sort_by("id") == before
-    assert verify(kept.lake.transport, "shop.orders").same
-    kept.restart()
-    assert kept.lake.table("shop.orders").scan().count() == said["rows"]
-    assert verify(kept.lake.transport, "shop.orders", deep=True).same
-    kept.close()
+    assert verify(served.lake.transport, "shop.orders").same
+    served.restart()
+    assert served.lake.table("shop.orders").scan().count() == said["rows"]
+    assert verify(served.lake.transport, "shop.orders", deep=True).same
+    served.close()
 
 
 def test_a_backup_of_sparse_segments_is_restored_and_shown(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "data")
+    served = Served(tmp_path / "data")
     schema = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
-    table = kept.lake.create_table("t.keyed", schema, primary_key=["k"], buckets=2)
+    table = served.lake.create_table("t.keyed", schema, primary_key=["k"], buckets=2)
     for i in range(4):
         table.upsert([{"k": k, "v": i} for k in range(50)])
-    move_log_start(kept.server.engine, "t.keyed")
-    compact(kept.server)
+    move_log_start(served.engine, "t.keyed")
+    compact(served.server)
     table.upsert([{"k": 3, "v": 9}])
     expected = table.scan().to_arrow().sort_by("k")
-    kept.lake.transport.backup(pb.BackupRequest(folder=str(tmp_path / "backup")))
-    kept.close()
+    served.lake.transport.backup(pb.BackupRequest(folder=str(tmp_path / "backup")))
+    served.close()
     restore.restore(tmp_path / "backup", tmp_path / "again")
-    again = Kept(tmp_path / "again")
+    again = Served(tmp_path / "again")
     until(lambda: again.server.engine.index.ready, "the rebuild of the index, of which a backup has none")
     assert again.lake.table("t.keyed").scan().to_arrow().sort_by("k") == expected
     assert verify(again.lake.transport, "t.keyed", deep=True).problems() == []

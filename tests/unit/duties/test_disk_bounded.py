@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from tests.support.kept import Kept
 from tests.support.log_start import compact
+from tests.support.served import Served
 
 NAME = "t.keyed"
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("text", pa.binary())])
@@ -46,8 +46,8 @@ def batch(chance: np.random.Generator, ids: np.ndarray, value: int) -> pa.Table:
 class Reader:
     """Reads all the time; what it sees of a key never goes back, and no key is missing."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._table, self._stop, self.reads = kept.lake.table(NAME), threading.Event(), 0
+    def __init__(self, served: Served) -> None:
+        self._table, self._stop, self.reads = served.lake.table(NAME), threading.Event(), 0
         self.wrong: list[str] = []
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -71,32 +71,32 @@ class Reader:
 
 
 def test_endless_updates_take_a_bounded_disk_in_bytes_and_files(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, limits=LIMITS)
-    table = kept.lake.create_table(NAME, SCHEMA, primary_key=["k"], buckets=2, retention={"bytes": KEPT})
+    served = Served(tmp_path, limits=LIMITS)
+    table = served.lake.create_table(NAME, SCHEMA, primary_key=["k"], buckets=2, retention={"bytes": KEPT})
     chance = np.random.default_rng(3)
     table.upsert(batch(chance, np.arange(ROWS), 0))
-    kept.server.upkeep.checkpoint()
+    served.checkpoint()
     live = ROWS * (TEXT + 16)
-    reader, seen = Reader(kept), list[Counter[str]]()
+    reader, seen = Reader(served), list[Counter[str]]()
     for number in range(1, UPDATES // PER_COMMIT + 1):
-        kept.clock.advance(1)
+        served.clock.advance(1)
         table.upsert(batch(chance, chance.choice(ROWS, PER_COMMIT, replace=False), number))
         if number % 8 == 0:
-            kept.server.upkeep.checkpoint()
-            kept.tier(NAME)
-            kept.run()
-            compact(kept.server)
+            served.checkpoint()
+            served.tier(NAME)
+            served.run()
+            compact(served.server)
         seen.append(used(tmp_path))
     reader.stop()
     assert reader.wrong == []
     assert reader.reads > 5
-    assert sum(kept.state(NAME).starts()) > UPDATES * 0.9, "the log start followed"
+    assert sum(served.state(NAME).starts()) > UPDATES * 0.9, "the log start followed"
     half = len(seen) // 2
     for name, most in (("segments", 3 * live + 2 * KEPT), ("journal", 4 * JOURNAL), ("index", 4 << 20), ("files", 60)):
         assert max(each[name] for each in seen) < most, name
     first, second = (max(each["bytes"] for each in part) for part in (seen[8:half], seen[half:]))
     assert second < 1.2 * first, "it does not grow"
-    for each in kept.lake.transport.audit(pb.AuditRequest(table=NAME, deep=True)).buckets:
+    for each in served.lake.transport.audit(pb.AuditRequest(table=NAME, deep=True)).buckets:
         assert each.live_sum == each.log_sum == each.index_sum
-    kept.close()
+    served.close()
     assert used(tmp_path)["bytes"] < UPDATES * TEXT / 4

@@ -18,8 +18,8 @@ from lakestore.errors import Invalid, PositionExpired
 from lakestore.model.token import LogPosition
 from lakestore_server.read import lookup_at
 from tests.support.inside import engine_of, server_of
-from tests.support.kept import Kept
 from tests.support.log_start import move_log_start
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("a", pa.string()), ("b", pa.int64()), ("v", pa.int64())])
 NAMES = ["", "x", "x\0", "l" * 600, "l" * 601]
@@ -142,14 +142,14 @@ def test_rows_at_a_cut_are_shown_in_the_version_there_as_a_scan_shows_them(lake:
 
 
 def test_a_cut_below_the_log_start_is_refused_and_one_above_it_is_exact(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    served = Served(tmp_path)
     try:
-        table = kept.lake.create_table("t.old", SCHEMA, primary_key=["a", "b"], buckets=1, retention="1d")
-        kept.clock.advance(1)
+        table = served.lake.create_table("t.old", SCHEMA, primary_key=["a", "b"], buckets=1, retention="1d")
+        served.clock.advance(1)
         first = table.upsert([{"a": "x", "b": b, "v": b} for b in range(5)])
         start = table.upsert([{"a": "x", "b": 0, "v": 100}])
-        move_log_start(kept.server.engine, "t.old")
-        kept.server.upkeep.checkpoint()
+        move_log_start(served.engine, "t.old")
+        served.checkpoint()
         table.delete([{"a": "x", "b": 1}])
         table.upsert([{"a": "x", "b": 2, "v": 200}])
         keys = [{"a": "x", "b": b} for b in range(6)]
@@ -158,4 +158,4 @@ def test_a_cut_below_the_log_start_is_refused_and_one_above_it_is_exact(tmp_path
         with pytest.raises(PositionExpired, match="read a snapshot"):
             table.lookup(keys, at=first)
     finally:
-        kept.close()
+        served.close()

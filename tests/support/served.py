@@ -1,16 +1,17 @@
-"""A server in the test with a clock that the test moves, for what depends on time: retention, subscriptions, times."""
+"""The one way into a server of the test's own process: its lake, engine, disk and a clock that the test moves."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
 import lakestore as ls
 from lakestore.client.local import LocalTransport
 from lakestore.limits import Limits
+from lakestore_server.commit.engine import Engine
 from lakestore_server.host.disk import Disk
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
@@ -47,8 +48,8 @@ class HandClock:
         self.drift_seconds += seconds
 
 
-class Kept:
-    """One server after the other on a folder, and its client."""
+class Served:
+    """One server after the other on a folder, and its client; ends with the block that it is used in."""
 
     def __init__(
         self,
@@ -64,20 +65,45 @@ class Kept:
         given = {"port": 0, "http_port": 0, "lease_grace_seconds": 0.0, **duties, **settings}
         self._settings = Settings(folder, limits=limits or Limits(), **given)
         self._ports = ports
-        self._start()
+        self.start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """A server on the folder as it is now."""
         self.server = Server(self._settings, disk=self._disk, clock=self.clock)
         if self._ports:
             self.server.start()
         transport: Any = LocalTransport(self.server.service)
-        self.lake = ls.Lake(transport, "kept")
+        self.lake = ls.Lake(transport, "served")
         self.run = self.server.retention.run_once
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def engine(self) -> Engine:
+        """The server's engine."""
+        return self.server.engine
+
+    @property
+    def disk(self) -> Disk:
+        """The disk that the server writes to."""
+        return self.engine.disk
+
+    def verbs(self, rpc: str) -> Any:
+        """The object whose method answers an RPC, for tests of that object."""
+        return getattr(self.server.service.verb(rpc), "__self__")  # noqa: B009 (of a callable that is a method)
+
+    def checkpoint(self) -> None:
+        """A checkpoint now."""
+        self.server.upkeep.checkpoint()
 
     def restart(self) -> None:
         """An orderly end and a new start."""
         self.close()
-        self._start()
+        self.start()
 
     def kill(self) -> None:
         """The process ends: no checkpoint, nothing said."""
@@ -87,7 +113,7 @@ class Kept:
     def open(self, folder: Path, disk: Disk) -> None:
         """Start on what is left."""
         self._settings, self._disk = replace(self._settings, data=folder), disk
-        self._start()
+        self.start()
 
     def close(self) -> None:
         """End."""
