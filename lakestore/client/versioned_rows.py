@@ -1,4 +1,8 @@
-"""Rows of a user, and the version of their table whose names they use."""
+"""Rows of a user, and the version of their table whose names they use.
+
+A handle keeps the names of the version it was loaded with, and looks at the table anew when rows name a column that
+it does not know.
+"""
 
 from __future__ import annotations
 

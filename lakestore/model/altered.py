@@ -1,4 +1,8 @@
-"""Definitions altered: the table that steps of `lakestore.evolution` lead to, or the rule that they break."""
+"""Definitions altered: the table that steps of `lakestore.evolution` lead to, or the rule that they break.
+
+A column of the primary or bucket key is never widened, for its bytes make buckets and index, and a key, partition or
+sort column is never dropped; all may be renamed.
+"""
 
 from __future__ import annotations
 

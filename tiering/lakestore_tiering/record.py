@@ -1,4 +1,9 @@
-"""What each of our snapshots says of itself in its summary, as a value."""
+"""What each of our snapshots says of itself in its summary, as a value.
+
+The keys are `lakestore.epoch`, `tier-from` and `tier-point` (JSON lists of offsets, one per bucket), `live-sum` (a JSON
+list of decimal texts), `lsn` and `schema-id`; Iceberg adds `source-snapshot-id`. The catalog's gate takes a commit only
+if `tier-from` is where main stands, the epoch is current, and the sums are the log's at that point.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The snapshot in front of a change stream: the rows that live at its cut, as inserts, table by table.
 
 Each message has the token of the place behind it, so a stream that breaks inside a snapshot goes on there.
+A table whose old rows are only in the lake is left to the client (`read_the_lake`), which reads it at the cut.
 """
 
 from __future__ import annotations

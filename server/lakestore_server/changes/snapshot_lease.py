@@ -2,6 +2,7 @@
 
 Two leases of one cut, found again by the token that names it: on the rows of the snapshot until they are read, and on
 the changes behind the cut until it has those that came meanwhile. From then on it is a stream like any other.
+Leases are in memory: after a restart the grace time of reads holds instead.
 """
 
 from __future__ import annotations

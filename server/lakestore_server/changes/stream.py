@@ -1,6 +1,8 @@
 """The change stream: whole commits in LSN order, after a snapshot if one was asked for.
 
 A stream sleeps until one of its tables changes. Streams of the same tables share the messages that they send.
+With `progress` a token without rows is sent a second after the stream passed over commits that it shows nothing of,
+after a million offsets of a snapshot without a match, and at the end.
 """
 
 from __future__ import annotations

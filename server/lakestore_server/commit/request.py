@@ -2,6 +2,9 @@
 
 Runs in the threads of those who ask; nothing here changes state. Rows of a change are sorted by bucket, so
 that each bucket's part is a slice.
+Rows of a producer name the version whose names they use: older names are followed by id; a column that is gone, or a
+required one that is missing, is refused with what to do; one that is not named has its default. A refusal waits its
+turn on the loop too, so that the retry of a commit from before an alteration gets its first answer.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 a whole chunk of some bucket, at or below the tier point of a snapshot in the lake, every lease and every subscription.
 Ages compare commit timestamps with the clock; a clock that jumps pauses the duty. The log start is durable before any
 row leaves the view; segment files go at the next checkpoint.
+No start moves within `lease_grace_seconds` of a start, nor where the lake went on without this history.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The journal's files: read behind a checkpoint, then one that is open, to which frames are appended and synced.
 
 A failed write is cut off again; a failed sync ends the server.
+A new file is durable before its first frame. A torn tail is told from damage by looking for frames behind it: damage
+refuses the start. At a start the valid frames of the last file are copied to a new one before anything is served.
 """
 
 from __future__ import annotations

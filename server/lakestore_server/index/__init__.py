@@ -1,5 +1,10 @@
-"""The key index: key to the offset of its live version.
+"""The key index: key to the offset of its live version. Derived data, rebuilt from segments and journal when lost.
 
-An overlay in memory holds what came since the last checkpoint, LMDB behind a pipe what was before. Derived data: it can
-be rebuilt from segments and journal. Rows are not here.
+An overlay in memory holds the entries since the last checkpoint, LMDB those before. LMDB lives in two small processes:
+py-lmdb gives up the interpreter lock at every key, which costs a busy server a switch interval (1 ms) per key and a
+process with one thread 2 to 3 µs, measured. Keys above a table's highest one are not asked for at all.
+
+Keys of at most 8 bytes are numbers from the request to the pipe, in a hash table of one numpy array: against
+dictionaries of bytes the loop's CPU for 2 M upserts into 1 M keys fell from 4.7 s to 0.9 s, measured. A flagged value
+is the offset of a tombstone; one whose record is gone is no entry. Rows are not here.
 """

@@ -1,6 +1,7 @@
 """The key index in LMDB: the one module that knows LMDB, in the index's own process.
 
 The file stands at the LSN that is put in the transaction of each merge. One thread.
+`table number u32 BE · key bytes` -> `value i64 · check u32`. The LSN stands under a mark of one byte, which no key is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Verbs of union reads: a cut with its lease, and the rows of its hot ranges."""
+"""Verbs of union reads: a cut with its lease, and the rows of its hot ranges.
+
+A plan's `definition` is the version at the cut, `lake_definition` the one at its tier point: the server projects hot
+rows, the reader lake rows, by field id. A log table only grows: a cut older than the newest usable snapshot, whose hot
+range is gone from the log, is read from that snapshot below the heads (`lake_beyond`).
+"""
 
 from __future__ import annotations
 

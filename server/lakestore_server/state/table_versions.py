@@ -1,4 +1,8 @@
-"""Every definition a table has had, and the LSN since which each one holds."""
+"""Every definition a table has had, and the LSN since which each one holds.
+
+A row is stored in the version current at its commit and never rewritten into another: readers project it, by column
+ids. Options alone (freshness, retention, `deletes`, `skip_unchanged`, `ttl`, `tombstone_ttl`) make no new version.
+"""
 
 from __future__ import annotations
 
