@@ -77,16 +77,22 @@ def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.k
     full = fixed(columns, prefix)
     if full is not None:
         return _rows_of(full)
-    joined = _joined(columns)
-    lengths = pc.binary_length(joined).to_numpy()
-    if len(lengths) and lengths.max() > bytes_max:
+    return _bytes_of(joined(columns, prefix, bytes_max))
+
+
+def joined(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> pa.Array:
+    """As `encode`, as a binary column."""
+    found = _joined(columns, prefix=prefix)
+    lengths = pc.binary_length(found).to_numpy()
+    longest = int(lengths.max(initial=0))
+    if longest - len(prefix) > bytes_max:
         row = int(lengths.argmax())
-        raise Invalid(f"row {row}: a key of {int(lengths[row])} bytes is longer than {bytes_max}")
-    long = np.flatnonzero(lengths > WHOLE_BYTES_MAX - len(prefix))
-    keys = _bytes_of(_prefixed(joined, prefix))
-    for row in long.tolist():
-        keys[row] = _hashed(joined[row].as_py(), prefix)
-    return keys
+        raise Invalid(f"row {row}: a key of {longest - len(prefix)} bytes is longer than {bytes_max}")
+    if longest <= WHOLE_BYTES_MAX:
+        return found
+    long = lengths > WHOLE_BYTES_MAX
+    hashed = [_hashed(key[len(prefix) :], prefix) for key in _bytes_of(found.filter(pa.array(long)))]
+    return pc.replace_with_mask(found, pa.array(long), pa.array(hashed, pa.binary()))
 
 
 def fixed(columns: Sequence[pa.Array], prefix: bytes) -> Matrix | None:
@@ -268,9 +274,9 @@ def _raw(column: pa.Array, width: int) -> Matrix:
     return raw[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
 
 
-def _joined(columns: Sequence[pa.Array], *, closed: bool = False) -> pa.Array:
-    """The keys as binary values, the last part closed or not."""
-    parts: list[Any] = []
+def _joined(columns: Sequence[pa.Array], *, closed: bool = False, prefix: bytes = b"") -> pa.Array:
+    """The keys as binary values behind a prefix, the last part closed or not."""
+    parts: list[Any] = [pa.scalar(prefix, pa.binary())] if prefix else []
     for i, column in enumerate(columns):
         raw = _binary(column)
         if (closed or i < len(columns) - 1) and _varies(column.type):
@@ -278,12 +284,6 @@ def _joined(columns: Sequence[pa.Array], *, closed: bool = False) -> pa.Array:
         else:
             parts.append(raw)
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _NOTHING)
-
-
-def _prefixed(joined: pa.Array, prefix: bytes) -> pa.Array:
-    if not prefix:
-        return joined
-    return pc.binary_join_element_wise(pa.scalar(prefix, pa.binary()), joined, _NOTHING)
 
 
 def _bytes_of(joined: pa.Array) -> list[bytes]:

@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+_WORD_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,34 @@ def before(of: Ints) -> Ints:
     return linked(order, of[order][1:] == of[order][:-1])
 
 
-def linked(order: Ints, same: npt.NDArray[np.bool_]) -> Ints:
+def linked(order: Ints, same: Flags) -> Ints:
     """As `before`, of rows in an order that keeps equal ones as they came: `same` says which equal their neighbour."""
     found = np.full(len(order), -1, dtype=np.int64)
     found[order[1:][same]] = order[:-1][same]
     return found
+
+
+def ordered(numbers: Numbers) -> tuple[Ints, Flags]:
+    """(rows in the order of their numbers, equal ones as they came; whether each but the first equals its neighbour).
+
+    Where number and row fit into one word, that word is sorted: far faster than sorting places.
+    """
+    bits = len(numbers).bit_length()
+    low = numbers.min()
+    if int(numbers.max() - low) >> (_WORD_BITS - bits):
+        order = np.argsort(numbers, kind="stable")
+        found = numbers[order]
+        return order, found[1:] == found[:-1]
+    words = ((numbers - low) << np.uint64(bits)) | np.arange(len(numbers), dtype=np.uint64)
+    words.sort()
+    found = words >> np.uint64(bits)
+    return (words & np.uint64((1 << bits) - 1)).view(np.int64), found[1:] == found[:-1]
+
+
+def first_places(order: Ints, same: Flags) -> Ints:
+    """Of each row the first one that equals it, of rows in an order that keeps equal ones as they came."""
+    rows = np.arange(len(order), dtype=np.int64)
+    if same.any():
+        starts = np.flatnonzero(np.append(True, ~same))
+        rows[order] = np.repeat(order[starts], np.diff(starts, append=len(order)))
+    return rows

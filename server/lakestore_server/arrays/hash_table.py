@@ -56,7 +56,7 @@ class HashTable:
     def get(self, numbers: Numbers) -> Ints:
         """The values, `MISS` for none."""
         if len(numbers) <= _FEW:
-            return np.array(list(map(self._one, numbers.tolist())), dtype=np.int64)
+            return np.array(list(map(self.one, numbers.tolist())), dtype=np.int64)
         at = self._places(numbers)
         wanted = numbers.view(np.int64)
         held = self._at(at)
@@ -72,7 +72,7 @@ class HashTable:
             further = np.flatnonzero(values != held[:, 1])
             rows, at = rows[further], at[further]
         for row in rows.tolist():
-            found[row] = self._one(int(numbers[row]))
+            found[row] = self.one(int(numbers[row]))
         return found
 
     def put(self, numbers: Numbers, values: Ints) -> None:
@@ -168,7 +168,8 @@ class HashTable:
             at = (at + 1) & mask
         return at
 
-    def _one(self, number: int) -> int:
+    def one(self, number: int) -> int:
+        """The value of one number, `MISS` for none."""
         at = self._place_of(number)
         return int(self._values[2 * at + 1]) if self._numbers[2 * at] == number else MISS
 

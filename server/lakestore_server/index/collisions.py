@@ -50,11 +50,10 @@ class FoundKeys:
 
 def hashed(index_keys: IndexKeys) -> list[int]:
     """The rows whose keys are prefix and hash."""
-    if isinstance(index_keys, NumberKeys) or not index_keys.rows:
+    if isinstance(index_keys, NumberKeys):
         return []
-    if max(map(len, index_keys.rows)) <= keys.WHOLE_BYTES_MAX:
-        return []
-    return [i for i, key in enumerate(index_keys.rows) if keys.is_hashed(key)]
+    rows: list[int] = index_keys.longer_than(keys.WHOLE_BYTES_MAX).tolist()
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,13 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakestore.limits import WIDEST
 from lakestore.rows import keys
-from lakestore_server.arrays.grouping import before, linked
+from lakestore_server.arrays.grouping import Flags, first_places, linked, ordered
+from lakestore_server.arrays.padded_bytes import WORD_BYTES, PaddedBytes
+from lakestore_server.arrays.padded_bytes import joined as padded_joined
 from lakestore_server.index.entry import PREFIX_BYTES
 from lakestore_server.index.packed import PackedKeys
 
@@ -28,6 +31,8 @@ _FEW = 8
 KEY_OBJECT_BYTES = 96
 """About what an encoded key takes as an object of Python, beside its column."""
 NUMBER_BYTES = 8
+_ZEROS = pa.array([bytes(size) for size in range(WORD_BYTES + 1)], pa.binary())
+_NOTHING = pa.scalar(b"", pa.binary())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,20 +83,13 @@ class NumberKeys:
         """For each row, the row before it with the same key, or -1; None when no key comes twice."""
         if len(self.numbers) < 2:
             return None
-        order, same = _ordered(self.numbers)
+        order, same = ordered(self.numbers)
         return linked(order, same) if same.any() else None
 
     def places(self) -> Ints:
         """Of each key the row where it comes first."""
-        rows = np.arange(len(self.numbers), dtype=np.int64)
-        if len(rows) < 2:
-            return rows
-        order, same = _ordered(self.numbers)
-        if not same.any():
-            return rows
-        starts = np.flatnonzero(np.append(True, ~same))
-        rows[order] = np.repeat(order[starts], np.diff(starts, append=len(order)))
-        return rows
+        rows = len(self.numbers)
+        return first_places(*ordered(self.numbers)) if rows > 1 else np.arange(rows, dtype=np.int64)
 
     def ascending(self) -> NumberKeys:
         """Each key once, in order."""
@@ -121,73 +119,138 @@ class NumberKeys:
         return number + (len(tail) > self.width)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ByteKeys:
-    """Keys of any kind, in full."""
+    """Keys of any kind, in full: one by one, or as arrays; each form is made of the other when it is asked for."""
 
-    rows: Sequence[bytes]
+    __slots__ = ("_hashes", "_padded", "_rows")
+
+    def __init__(
+        self, rows: Sequence[bytes] | None = None, padded: PaddedBytes | None = None, hashes: Numbers | None = None
+    ) -> None:
+        """`rows` or `padded` are there; `hashes` are those of `padded`."""
+        self._rows, self._padded, self._hashes = rows, padded, hashes
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._rows if self._rows is not None else self.padded)
+
+    @property
+    def padded(self) -> PaddedBytes:
+        """The keys as arrays."""
+        if self._padded is None:
+            self._padded = PaddedBytes.of(self.listed())
+        return self._padded
+
+    @property
+    def hashes(self) -> Numbers:
+        """The hash of each key."""
+        if self._hashes is None:
+            self._hashes = self.padded.hashes()
+        return self._hashes
+
+    def listed(self) -> Sequence[bytes]:
+        """The keys one by one."""
+        if self._rows is None:
+            self._rows = self.padded.listed()
+        return self._rows
 
     @property
     def prefix(self) -> bytes:
-        """That of their table; nothing where there are no keys."""
-        return self.rows[0][:PREFIX_BYTES] if self.rows else b""
+        """The prefix of the keys' table; nothing where there are no keys."""
+        if not len(self):
+            return b""
+        first = self._rows[0] if self._rows is not None else self.padded.one(0)
+        return first[:PREFIX_BYTES]
 
     @property
     def nbytes(self) -> int:
-        """About the memory that they take."""
-        return KEY_OBJECT_BYTES * len(self.rows)
+        """About the memory of the keys."""
+        one_by_one = KEY_OBJECT_BYTES * len(self) if self._rows is not None else 0
+        arrays = self._padded.nbytes if self._padded is not None else 0
+        return one_by_one + arrays + (self._hashes.nbytes if self._hashes is not None else 0)
 
     @property
     def least(self) -> bytes:
         """The first key in order."""
-        return min(self.rows)
+        return min(self.listed()) if self.is_few() else self.padded.least()
+
+    def above(self, bound: bytes) -> bool:
+        """Whether all keys come after a bound."""
+        if not len(self):
+            return True
+        first = self._rows[0] if self._rows is not None else self.padded.one(0)
+        return first > bound and self.least > bound
+
+    def longer_than(self, size: int) -> Ints:
+        """The rows whose keys have more bytes."""
+        if self._rows is not None and self.is_few():
+            return np.array([row for row, key in enumerate(self._rows) if len(key) > size], dtype=np.int64)
+        return np.flatnonzero(self.padded.lengths > size)
 
     def part(self, rows: slice) -> ByteKeys:
-        """Those of some rows."""
-        return ByteKeys(self.rows[rows])
+        """The keys of consecutive rows."""
+        return ByteKeys(
+            self._rows[rows] if self._rows is not None else None,
+            self._padded.part(rows) if self._padded is not None else None,
+            self._hashes[rows] if self._hashes is not None else None,
+        )
 
     def take(self, rows: Ints) -> ByteKeys:
-        """Those of some rows."""
-        held = self.rows
-        return ByteKeys([held[row] for row in rows.tolist()])
+        """The keys of some rows."""
+        held = self._rows
+        if held is not None and len(rows) <= _FEW:
+            return ByteKeys([held[row] for row in rows.tolist()])
+        hashes = self._hashes[rows] if self._hashes is not None else None
+        return ByteKeys(None, self.padded.take(rows), hashes)
 
     def packed(self) -> PackedKeys:
         """As the index's processes take them."""
-        return PackedKeys.of(self.rows)
-
-    def listed(self) -> Sequence[bytes]:
-        """The keys one by one."""
-        return self.rows
+        return PackedKeys.of_padded(self.padded)
 
     def previous(self) -> Ints | None:
         """For each row, the row before it with the same key, or -1; None when no key comes twice."""
-        return None if self._is_distinct() else before(self._firsts())
+        if len(self) < 2:
+            return None
+        order, same = self._ordered()
+        return linked(order, same) if same.any() else None
 
     def places(self) -> Ints:
         """Of each key the row where it comes first."""
-        return np.arange(len(self.rows), dtype=np.int64) if self._is_distinct() else self._firsts()
+        return first_places(*self._ordered()) if len(self) > 1 else np.arange(len(self), dtype=np.int64)
 
-    def _is_distinct(self) -> bool:
-        return len(set(self.rows)) == len(self.rows)
-
-    def _firsts(self) -> Ints:
+    def _ordered(self) -> tuple[Ints, Flags]:
+        """As `ordered` of numbers, of the hashes; a hash of two keys is told from one key by their bytes."""
+        bits = np.uint64(len(self).bit_length())
+        order, same = ordered(self.hashes >> bits)
+        pairs = np.flatnonzero(same)
+        if self.padded.equal(order[pairs], self.padded, order[pairs + 1]).all():
+            return order, same
         first: dict[bytes, int] = {}
-        return np.fromiter(map(first.setdefault, self.rows, count()), dtype=np.int64, count=len(self.rows))
+        rows = np.fromiter(map(first.setdefault, self.listed(), count()), dtype=np.int64, count=len(self))
+        order = np.argsort(rows, kind="stable")
+        return order, rows[order][1:] == rows[order][:-1]
 
     def ascending(self) -> ByteKeys:
         """Each key once, in order."""
-        return ByteKeys(list(dict.fromkeys(sorted(self.rows))))
+        if self.is_few():
+            return ByteKeys(sorted(set(self.listed())))
+        padded = self.padded.take(self.padded.order())
+        rows = np.arange(1, len(padded))
+        chosen = np.append(0, rows[~padded.equal(rows, padded, rows - 1)])
+        return ByteKeys(None, padded if len(chosen) == len(padded) else padded.take(chosen))
+
+    def is_few(self) -> bool:
+        """Whether they are handled one by one."""
+        return len(self) <= _FEW
 
     def at(self, bound: bytes) -> int:
         """How many of these, which ascend, lie below a bound."""
-        return bisect_left(self.rows, bound)
+        if self._rows is not None:
+            return bisect_left(self._rows, bound)
+        return bisect_left(range(len(self)), bound, key=self.padded.one)
 
     def within(self, low: bytes, high: bytes) -> ByteKeys:
-        """Those of [low, high)."""
-        return ByteKeys([key for key in self.rows if low <= key < high])
+        """The keys of [low, high)."""
+        return self.take(np.flatnonzero(self.padded.below(high) & ~self.padded.below(low)))
 
 
 IndexKeys = NumberKeys | ByteKeys
@@ -195,11 +258,22 @@ NO_KEYS = ByteKeys(())
 
 
 def encoded(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> IndexKeys:
-    """Each row's key: prefix, then what `keys.encode` makes of the columns."""
+    """Each row's key: the prefix, then the encoded columns."""
     width = keys.number_width([column.type for column in columns])
     if width is not None:
         return NumberKeys(prefix, width, keys.numbers(columns))
-    return ByteKeys(keys.encode(columns, prefix, bytes_max))
+    if len(columns[0]) <= _FEW:
+        return ByteKeys(keys.encode(columns, prefix, bytes_max))
+    matrix = keys.fixed(columns, prefix)
+    padded = _padded(keys.joined(columns, prefix, bytes_max)) if matrix is None else PaddedBytes.of_matrix(matrix)
+    return ByteKeys(None, padded, padded.hashes())
+
+
+def _padded(joined: pa.Array) -> PaddedBytes:
+    lengths = pc.binary_length(joined).to_numpy()
+    missing = np.where(lengths, -lengths % WORD_BYTES, WORD_BYTES)
+    filled = pc.binary_join_element_wise(joined, _ZEROS.take(pa.array(missing)), _NOTHING)
+    return PaddedBytes.of_buffer(filled.buffers()[2], lengths.astype(np.uint32))
 
 
 def bytes_each(kinds: Sequence[pa.DataType]) -> int:
@@ -216,21 +290,7 @@ def joined(parts: Sequence[IndexKeys]) -> IndexKeys:
     if isinstance(first, NumberKeys):
         numbers = [part.numbers for part in parts if isinstance(part, NumberKeys)]
         return NumberKeys(first.prefix, first.width, np.concatenate(numbers))
-    return ByteKeys([key for part in parts for key in part.listed()])
-
-
-def _ordered(numbers: Numbers) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """(rows in the order of their numbers, equal ones as they came; whether each but the first equals its neighbour).
-
-    Where number and row fit into one word, that is what is sorted: far faster than sorting places.
-    """
-    bits = len(numbers).bit_length()
-    low = numbers.min()
-    if int(numbers.max() - low) >> (8 * NUMBER_BYTES - bits):
-        order = np.argsort(numbers, kind="stable")
-        ordered = numbers[order]
-        return order, ordered[1:] == ordered[:-1]
-    words = ((numbers - low) << np.uint64(bits)) | np.arange(len(numbers), dtype=np.uint64)
-    words.sort()
-    ordered = words >> np.uint64(bits)
-    return (words & np.uint64((1 << bits) - 1)).view(np.int64), ordered[1:] == ordered[:-1]
+    many = [part for part in parts if isinstance(part, ByteKeys)]
+    if sum(map(len, many)) <= _FEW:
+        return ByteKeys([key for part in many for key in part.listed()])
+    return ByteKeys(None, padded_joined([part.padded for part in many]), np.concatenate([part.hashes for part in many]))

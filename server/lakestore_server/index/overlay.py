@@ -10,17 +10,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 
+from lakestore_server.arrays.bytes_table import BytesTable
 from lakestore_server.arrays.hash_table import MISS, HashTable
 from lakestore_server.index.entry import FLAG, PREFIX_BYTES
-from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys, joined
+from lakestore_server.index.keys import NO_KEYS, ByteKeys, IndexKeys, NumberKeys, joined
 
 Ints = npt.NDArray[np.int64]
 _STEP = 7
+_NO_VALUES: Ints = np.empty(0, dtype=np.int64)
+_WORDS_EACH = 4
+"""Of a key, before there are any."""
 
 Entries = list[tuple[Sequence[bytes], Sequence[int]]]
 """Keys and values of several ranges."""
@@ -93,16 +96,6 @@ class KeyOrder:
         return joined(found).ascending().part(slice(most)) if several else joined(found)
 
 
-class _Bytes(dict[bytes, int]):
-    """The part of one table whose keys are no numbers."""
-
-    __slots__ = ("highest",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.highest = b""
-
-
 class _Numbers:
     """The part of one table whose keys are numbers of some width."""
 
@@ -116,10 +109,10 @@ class Overlay:
     """Keys to values that are newer than LMDB's."""
 
     def __init__(self, orders: Iterable[bytes] = (), expected: Mapping[bytes, int] | None = None) -> None:
-        """`expected` says how many numbers may come for some tables."""
+        """`expected` says how many keys may come for some tables."""
         self._creating = threading.Lock()
         self._orders = {prefix: KeyOrder(is_whole=True) for prefix in orders}
-        self._bytes: dict[bytes, _Bytes] = {}
+        self._bytes: dict[bytes, BytesTable] = {}
         self._numbers: dict[bytes, _Numbers] = {}
         self._expected = expected or {}
 
@@ -139,21 +132,27 @@ class Overlay:
         else:
             held = self._bytes.get(prefix)
             if held is None:
-                held = self._bytes[prefix] = _Bytes()
-            held.highest = max(held.highest, max(keys.rows))
-            held.update(zip(keys.rows, values.tolist(), strict=True))
+                held = self._bytes[prefix] = BytesTable()
+            held.put(keys.padded, keys.hashes, values)
         if self._orders and (order := self._orders.get(prefix)) is not None:
             order.add(keys)
 
     def make_room(self, prefix: bytes, more: int, lock: threading.Lock) -> None:
         """Let a table's part grow, if it must for so many keys, before they are put; `lock` is the overlay's own."""
-        part = self._numbers.get(prefix)
+        part, held = self._numbers.get(prefix), self._bytes.get(prefix)
         if part is not None and part.table.needs_more(more):
-            held = len(part.table)
-            # Steps are larger than they need to be, up to what the last overlay came to.
-            grown = part.table.grown(max(more, min(self._expected.get(prefix, 0) - held, _STEP * (held + more))))
+            grown = part.table.grown(self._step(prefix, len(part.table), more))
             with lock:
                 part.table = grown
+        elif held is not None and held.needs_more(more, words := _words(held, more)):
+            more = self._step(prefix, len(held), more)
+            larger = held.grown(more, max(words, _words(held, more)))
+            with lock:
+                self._bytes[prefix] = larger
+
+    def _step(self, prefix: bytes, held: int, more: int) -> int:
+        """The room to make for more keys: more than they need, up to the size of the last overlay."""
+        return max(more, min(self._expected.get(prefix, 0) - held, _STEP * (held + more)))
 
     def get(self, keys: IndexKeys) -> Ints:
         """The values of keys of one table, `MISS` for none."""
@@ -162,7 +161,9 @@ class Overlay:
         if isinstance(keys, NumberKeys):
             return self._numbers[keys.prefix].table.get(keys.numbers)
         held = self._bytes[keys.prefix]
-        return np.fromiter(map(held.get, keys.rows, repeat(MISS)), dtype=np.int64, count=len(keys))
+        if keys.is_few():
+            return np.array([held.one(key) for key in keys.listed()], dtype=np.int64)
+        return held.get(keys.padded, keys.hashes)
 
     def is_below(self, keys: IndexKeys) -> bool:
         """Whether these keys of one table lie above all that are here of it: then none of them is."""
@@ -170,11 +171,12 @@ class Overlay:
             numbers = self._numbers.get(keys.prefix)
             return numbers is None or not len(keys) or numbers.table.is_below(keys.numbers)
         held = self._bytes.get(keys.prefix)
-        return held is None or (keys.rows[0] > held.highest and min(keys.rows) > held.highest)
+        return held is None or keys.above(held.highest)
 
     def following(self) -> Overlay:
         """What comes after this one, which keeps in order what was asked for."""
         expected = {prefix: len(part.table) for prefix, part in self._numbers.items()}
+        expected |= {prefix: len(held) for prefix, held in self._bytes.items()}
         return Overlay([prefix for prefix, order in self._orders.items() if order.is_used], expected)
 
     def parts(self) -> Iterator[tuple[IndexKeys, Ints]]:
@@ -186,8 +188,10 @@ class Overlay:
         if (part := self._numbers.get(prefix)) is not None:
             numbers, values = part.table.entries()
             return NumberKeys(prefix, part.width, numbers), values
-        held = self._bytes.get(prefix, _Bytes())
-        return ByteKeys(list(held)), np.fromiter(held.values(), dtype=np.int64, count=len(held))
+        if (held := self._bytes.get(prefix)) is None:
+            return NO_KEYS, _NO_VALUES
+        padded, offsets = held.entries()
+        return ByteKeys(None, padded), offsets
 
     def arrange(self, prefix: bytes, lock: threading.Lock) -> None:
         """Have a table's keys in order for `between`; `lock` is the overlay's own."""
@@ -208,6 +212,11 @@ class Overlay:
             return None
         keys = order.between(low, high, most)
         return keys, self.get(keys)
+
+
+def _words(held: BytesTable, more: int) -> int:
+    """About the words of so many more keys."""
+    return more * (-(-held.words // len(held)) if len(held) else _WORDS_EACH)
 
 
 def combined(older: Overlay, newer: Overlay) -> Overlay:

@@ -1,4 +1,4 @@
-"""Index keys as bytes, one behind the other: how keys travel through the pipe and are sorted for LMDB."""
+"""Index keys in one buffer: the form in which keys travel through the pipe and are sorted for LMDB."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.index.entry import PREFIX_BYTES, Ints
 
 Matrix = npt.NDArray[np.uint8]
@@ -22,7 +23,7 @@ class PackedKeys:
     blob: bytes
     count: int
     width: int
-    """Bytes of each key; 0: the lengths differ."""
+    """Bytes of each key; 0: the lengths differ, and keys are padded to whole words."""
     lengths: bytes = b""
     """Of each key, as uint32; empty with a width."""
 
@@ -33,7 +34,16 @@ class PackedKeys:
         width = len(keys[0]) if keys else 0
         if not keys or (width and len(blob) == len(keys) * width and len(max(keys, key=len)) == width):
             return PackedKeys(blob, len(keys), width)
-        return PackedKeys(blob, len(keys), 0, np.fromiter(map(len, keys), np.uint32, len(keys)).tobytes())
+        return PackedKeys.of_padded(PaddedBytes.of(keys))
+
+    @staticmethod
+    def of_padded(keys: PaddedBytes) -> PackedKeys:
+        """Keys whose lengths may differ."""
+        return PackedKeys(keys.packed(), len(keys), 0, keys.lengths.tobytes())
+
+    def padded(self) -> PaddedBytes:
+        """Keys whose lengths may differ."""
+        return PaddedBytes.of_buffer(self.blob, np.frombuffer(self.lengths, dtype=np.uint32))
 
     def __len__(self) -> int:
         return self.count
@@ -45,17 +55,20 @@ class PackedKeys:
         if self.width:
             keys: list[bytes] = np.frombuffer(self.blob, dtype=f"V{self.width}").tolist()
             return keys
-        ends = np.cumsum(np.frombuffer(self.lengths, dtype=np.uint32)).tolist()
-        return [self.blob[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        return self.padded().listed()
 
     def matrix(self) -> Matrix:
         """Keys of one width as rows of bytes."""
         return np.frombuffer(self.blob, dtype=np.uint8).reshape(-1, self.width)
 
     def ascending(self) -> tuple[list[bytes], Ints]:
-        """(keys in order, as far as that costs little: neighbours lie on one page; the place of each)."""
-        if not self.width or self.count < _SORTED_MIN:
+        """(keys in order, unless they are few: neighbours lie on one page; the place of each)."""
+        if self.count < _SORTED_MIN:
             return self.listed(), np.arange(self.count)
+        if not self.width:
+            padded = self.padded()
+            order = padded.order()
+            return padded.take(order).listed(), order
         matrix = self.matrix()
         order = order_of(matrix)
         return rows_of(matrix[order]), order

@@ -1,7 +1,7 @@
 """The pipe to the key index's own process: requests and answers as bytes, encoded and decoded here.
 
-Request: op u8 · count u32 · key bytes u32 (0: lengths follow) · blob bytes u64 · number i64, then lengths u32[], keys,
-and with STAGE values i64[]. Answer: LSN i64 · bytes u64, then the data.
+Request: op u8 · count u32 · key bytes u32 (0: lengths follow) · blob bytes u64 · number i64, then lengths u32[], keys
+(padded to 8 bytes each, if they have lengths), and with STAGE values i64[]. Answer: LSN i64 · bytes u64, then the data.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import IO
 
 import numpy as np
 
+from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.packed import PackedKeys
 
@@ -135,9 +136,9 @@ class Walked:
 
 
 def pack_ranges(counts: list[int], keys: Sequence[bytes], values: Ints) -> bytes:
-    """The data of RANGES: entries of each range u32[], key lengths u32[], values i64[], keys."""
-    lengths = np.fromiter(map(len, keys), dtype=np.uint32, count=len(keys))
-    return np.array(counts, dtype=np.uint32).tobytes() + lengths.tobytes() + values.tobytes() + b"".join(keys)
+    """The data of RANGES: entries of each range u32[], key lengths u32[], values i64[], padded keys."""
+    packed = PackedKeys.of_padded(PaddedBytes.of(keys))
+    return np.array(counts, dtype=np.uint32).tobytes() + packed.lengths + values.tobytes() + packed.blob
 
 
 def unpack_ranges(data: bytes, ranges: int) -> list[tuple[list[bytes], Ints]]:

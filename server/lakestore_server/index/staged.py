@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from lakestore_server.arrays.padded_bytes import PaddedBytes, joined
 from lakestore_server.index.entry import ABSENT, STORED, Ints, check_of
-from lakestore_server.index.packed import PackedKeys, order_of, rows_of
+from lakestore_server.index.packed import Matrix, PackedKeys, order_of, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +23,20 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class SortedRun:
-    """Distinct keys in order: as a matrix, which takes a fifth of the memory, where they are of one width."""
+    """Distinct keys in order, in arrays: one by one keys take five times the memory."""
 
-    rows: list[bytes] | npt.NDArray[np.uint8]
+    rows: PaddedBytes | Matrix
+    """A matrix where all keys are of one width."""
     values: Ints
 
     def slice(self, first: int, last: int) -> SortedRun:
         """The entries of a range of places."""
-        return SortedRun(self.rows[first:last], self.values[first:last])
+        rows = self.rows.part(slice(first, last)) if isinstance(self.rows, PaddedBytes) else self.rows[first:last]
+        return SortedRun(rows, self.values[first:last])
 
     def stored(self) -> tuple[list[bytes], list[bytes], list[bytes]]:
         """(keys, their values as they are stored, keys to be removed)."""
-        keys = self.rows if isinstance(self.rows, list) else rows_of(self.rows)
+        keys = self.rows.listed() if isinstance(self.rows, PaddedBytes) else rows_of(self.rows)
         kept = self.values != ABSENT
         gone = [] if kept.all() else list(itertools.compress(keys, (~kept).tolist()))
         keys = list(itertools.compress(keys, kept.tolist())) if gone else keys
@@ -49,12 +51,13 @@ def sorted_runs(parts: Sequence[StagedPart]) -> Iterator[SortedRun]:
     fixed: dict[int, list[StagedPart]] = {}
     for part in parts:
         fixed.setdefault(part.keys.width, []).append(part)
-    varying: dict[bytes, int] = {}
-    for part in fixed.pop(0, []):
-        varying.update(zip(part.keys.listed(), part.values.tolist(), strict=True))
-    if varying:
-        keys = sorted(varying)
-        yield SortedRun(keys, np.fromiter(map(varying.__getitem__, keys), dtype=np.int64, count=len(keys)))
+    if varying := fixed.pop(0, []):
+        padded = joined([part.keys.padded() for part in varying])
+        order = padded.order()
+        padded, values = padded.take(order), np.concatenate([part.values for part in varying])[order]
+        rows = np.arange(len(padded) - 1)
+        last = np.append(~padded.equal(rows, padded, rows + 1), True)
+        yield SortedRun(padded, values) if last.all() else SortedRun(padded.take(np.flatnonzero(last)), values[last])
     for width, same in sorted(fixed.items()):
         blob = b"".join([part.keys.blob for part in same])
         matrix = np.frombuffer(blob, dtype=np.uint8).reshape(-1, width)

@@ -1,0 +1,173 @@
+"""A hash table of byte strings in numpy arrays: what the key index keeps in memory where keys are no numbers.
+
+A `HashTable` leads from a string's hash to its slot; a slot holds the value and the place of the string, which lie
+together in one access to memory. Strings are compared whole: one whose hash another string has is in a dictionary.
+One thread changes a table. Strings are never removed.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lakestore_server.arrays.hash_table import MISS, HashTable
+from lakestore_server.arrays.padded_bytes import PaddedBytes, Words, equal_words, hash_of, joined
+
+Ints = npt.NDArray[np.int64]
+_FEW = 8
+_SLOTS_MIN, _WORDS_MIN = 64, 256
+_LENGTH_BITS = 16
+_LENGTH_MASK = (1 << _LENGTH_BITS) - 1
+
+
+class BytesTable:
+    """Byte strings to values."""
+
+    __slots__ = ("_others", "_slots", "_table", "_used", "_used_words", "_words", "highest")
+
+    def __init__(self) -> None:
+        self._table = HashTable()
+        self._slots = np.empty((_SLOTS_MIN, 2), dtype=np.int64)
+        """Of each string its value, and its place: first word and length."""
+        self._words: Words = np.empty(_WORDS_MIN, dtype=np.uint64)
+        self._used = self._used_words = 0
+        self._others: dict[bytes, int] = {}
+        """Strings whose hash another one has."""
+        self.highest = b""
+        """The last string in order."""
+
+    def __len__(self) -> int:
+        return self._used + len(self._others)
+
+    @property
+    def words(self) -> int:
+        """Words of the strings."""
+        return self._used_words
+
+    def one(self, string: bytes) -> int:
+        """The value of one string, `MISS` for none."""
+        slot = self._table.one(hash_of(string))
+        if slot == MISS:
+            return MISS
+        return int(self._slots[slot, 0]) if self._string(slot) == string else self._others.get(string, MISS)
+
+    def _string(self, slot: int) -> bytes:
+        place = int(self._slots[slot, 1])
+        start, length = place >> _LENGTH_BITS, place & _LENGTH_MASK
+        words: bytes = self._words[start : start + max(1, -(-length // 8))].tobytes()
+        return words[:length]
+
+    def get(self, strings: PaddedBytes, hashes: Words) -> Ints:
+        """The values, `MISS` for none."""
+        slots = self._table.get(hashes)
+        rows = np.flatnonzero(slots != MISS)
+        found = np.full(len(slots), MISS, dtype=np.int64)
+        if len(rows):
+            held = self._held(slots[rows])
+            same = self._are(strings, rows, held)
+            found[rows] = held[:, 0]
+            for row in rows[~same].tolist():
+                found[row] = self._others.get(strings.one(row), MISS)
+        return found
+
+    def _held(self, slots: Ints) -> Ints:
+        """(value, place) of some slots."""
+        return self._slots.view(np.complex128).ravel().take(slots).view(np.int64).reshape(-1, 2)
+
+    def _are(self, strings: PaddedBytes, rows: Ints, held: Ints) -> npt.NDArray[np.bool_]:
+        """Whether the strings of some rows are those of their slots."""
+        places, lengths = held[:, 1], strings.lengths[rows]
+        same: npt.NDArray[np.bool_] = (places & _LENGTH_MASK) == lengths
+        starts = places >> _LENGTH_BITS
+        return same & equal_words(strings.words, strings.starts[rows], self._words, starts, lengths, same)
+
+    def put(self, strings: PaddedBytes, hashes: Words, values: Ints) -> None:
+        """New values; of a string that comes several times the last one holds."""
+        if not len(values):
+            return
+        self.highest = max(self.highest, strings.greatest())
+        slots = self._table.get(hashes)
+        known = np.flatnonzero(slots != MISS)
+        if len(known) < len(slots):
+            slots = self._added(strings, hashes, slots)
+            known = np.arange(len(slots))
+        elsewhere = known[~self._are(strings, known, self._held(slots[known]))]
+        if not len(elsewhere):
+            self._slots[slots, 0] = values
+            return
+        mine = np.ones(len(slots), dtype=np.bool_)
+        mine[elsewhere] = False
+        self._slots[slots[mine], 0] = values[mine]
+        for row in elsewhere.tolist():
+            self._others[strings.one(row)] = int(values[row])
+
+    def _added(self, strings: PaddedBytes, hashes: Words, slots: Ints) -> Ints:
+        """The slots of all rows, after strings whose hashes are new got theirs; of one hash the last row's string."""
+        new = np.flatnonzero(slots == MISS)
+        words = int(strings.starts[-1] - strings.starts[0])
+        if self.needs_more(len(new), words):
+            self.reserve(len(new), words)
+        hashes = hashes[new]
+        self._table.put(hashes, self._used + np.arange(len(new)))
+        given = self._table.get(hashes)
+        chosen = given == self._used + np.arange(len(new))
+        if not chosen.all():
+            mine = np.flatnonzero(chosen)
+            self._table.put(hashes[mine], self._used + np.arange(len(mine)))
+            given, new_strings = self._table.get(hashes), strings.take(new[mine])
+        else:
+            new_strings = strings if len(new) == len(slots) else strings.take(new)
+        self._append(new_strings)
+        slots[new] = given
+        return slots
+
+    def _append(self, strings: PaddedBytes) -> None:
+        """Strings for the next slots, whose values are still to be written."""
+        first, last = int(strings.starts[0]), int(strings.starts[-1])
+        end = self._used + len(strings)
+        self._words[self._used_words : self._used_words + last - first] = strings.words[first:last]
+        starts = strings.starts[:-1] + (self._used_words - first)
+        self._slots[self._used : end, 1] = starts << _LENGTH_BITS | strings.lengths
+        self._used, self._used_words = end, self._used_words + last - first
+
+    def entries(self) -> tuple[PaddedBytes, Ints]:
+        """All strings, in no order, and their values."""
+        slots = self._slots[: self._used]
+        starts = np.append(slots[:, 1] >> _LENGTH_BITS, self._used_words)
+        strings = PaddedBytes(self._words, starts, (slots[:, 1] & _LENGTH_MASK).astype(np.uint32))
+        if not self._others:
+            return strings, slots[:, 0]
+        others = np.fromiter(self._others.values(), dtype=np.int64, count=len(self._others))
+        return joined([strings, PaddedBytes.of(list(self._others))]), np.concatenate([slots[:, 0], others])
+
+    def needs_more(self, more: int, words: int) -> bool:
+        """Whether it must grow before so many others, of so many words, are put."""
+        return (
+            self._used + more > len(self._slots)
+            or self._used_words + words > len(self._words)
+            or self._table.needs_more(more)
+        )
+
+    def grown(self, more: int, words: int) -> BytesTable:
+        """A table of the same entries with room for more, in place of this one, which must not be changed any more."""
+        other = copy(self)
+        other.reserve(more, words)
+        return other
+
+    def reserve(self, more: int, words: int) -> None:
+        """Make room for so many others, of so many words."""
+        self._table = self._table.grown(more) if self._table.needs_more(more) else self._table
+        self._slots = _larger(self._slots, self._used, more)
+        self._words = _larger(self._words, self._used_words, words)
+
+
+def _larger(array: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
+    """The array itself where it has room for more, else one of at least twice the size."""
+    if used + more <= len(array):
+        return array
+    larger = np.empty((max(used + more, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)
+    larger[:used] = array[:used]
+    return larger

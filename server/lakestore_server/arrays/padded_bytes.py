@@ -1,0 +1,222 @@
+"""Byte strings in one array of words: each begins at a word, and zeros fill its last one; the lengths stand beside.
+
+Eight bytes are compared, hashed or sorted at once, for all strings together. An empty string has one word. The hash is
+strongly universal, with secrets of this process: two strings that differ have one hash with a probability of 2**-64,
+and nobody can choose strings that do.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import mul
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Lengths = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
+WORD_BYTES = 8
+BYTES_MAX = 1 << 12
+"""Of a string: the hash has secrets for so many."""
+_ZEROS = [bytes(-length % WORD_BYTES) for length in range(WORD_BYTES)]
+_EMPTY = bytes(WORD_BYTES)
+_SORTED_WORDS_MAX = 16
+"""Longer strings are sorted one by one."""
+_HALF, _LOW = np.uint64(32), np.uint64((1 << 32) - 1)
+_MASK = (1 << 64) - 1
+_HIGH = _MASK ^ ((1 << 32) - 1)
+_SECRETS = np.frombuffer(secrets.token_bytes(16 * (2 + BYTES_MAX // 4)), dtype=np.uint64).reshape(2, -1)
+"""Of each half of the hash: one that is added, one for the length, one for each four bytes."""
+_SECRET_INTS: list[list[int]] = _SECRETS.tolist()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaddedBytes:
+    """Byte strings."""
+
+    words: Words
+    """Of all strings, one behind the other; maybe others before and after."""
+    starts: Ints
+    """Of each string its first word; then the end of the last."""
+    lengths: Lengths
+    """Bytes of each string, without the zeros that fill it up."""
+
+    @staticmethod
+    def of(strings: Sequence[bytes]) -> PaddedBytes:
+        """Strings that are there one by one."""
+        lengths = np.fromiter(map(len, strings), dtype=np.uint32, count=len(strings))
+        filled = [string + _ZEROS[len(string) % WORD_BYTES] if string else _EMPTY for string in strings]
+        return PaddedBytes.of_buffer(b"".join(filled), lengths)
+
+    @staticmethod
+    def of_buffer(buffer: bytes | memoryview, lengths: Lengths) -> PaddedBytes:
+        """Strings that lie padded in a buffer, as `packed` gives them."""
+        starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(_counts(lengths), out=starts[1:])
+        return PaddedBytes(np.frombuffer(buffer, dtype=np.uint64, count=int(starts[-1])), starts, lengths)
+
+    @staticmethod
+    def of_matrix(matrix: npt.NDArray[np.uint8]) -> PaddedBytes:
+        """Strings of one length, the rows of a matrix."""
+        rows, width = matrix.shape
+        filled = np.zeros((rows, width + -width % WORD_BYTES), dtype=np.uint8)
+        filled[:, :width] = matrix
+        return PaddedBytes.of_buffer(filled.data.cast("B"), np.full(rows, width, dtype=np.uint32))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the strings."""
+        return WORD_BYTES * int(self.starts[-1] - self.starts[0]) + self.starts.nbytes + self.lengths.nbytes
+
+    def packed(self) -> bytes:
+        """The strings, padded, one behind the other."""
+        return self.words[self.starts[0] : self.starts[-1]].tobytes()
+
+    def listed(self) -> list[bytes]:
+        """The strings one by one."""
+        blob = self.packed()
+        starts = ((self.starts[:-1] - self.starts[0]) * WORD_BYTES).tolist()
+        return [blob[at : at + length] for at, length in zip(starts, self.lengths.tolist(), strict=True)]
+
+    def one(self, row: int) -> bytes:
+        """One of the strings."""
+        words: bytes = self.words[self.starts[row] : self.starts[row + 1]].tobytes()
+        return words[: self.lengths[row]]
+
+    def part(self, rows: slice) -> PaddedBytes:
+        """The strings of consecutive rows; they share the memory."""
+        first, last, _ = rows.indices(len(self))
+        last = max(first, last)
+        return PaddedBytes(self.words, self.starts[first : last + 1], self.lengths[first:last])
+
+    def take(self, rows: Ints) -> PaddedBytes:
+        """The strings of some rows."""
+        lengths, origin = self.lengths[rows], self.starts[rows]
+        starts = np.zeros(len(rows) + 1, dtype=np.int64)
+        counts = _counts(lengths)
+        np.cumsum(counts, out=starts[1:])
+        at = np.repeat(origin - starts[:-1], counts)
+        at += np.arange(len(at))
+        return PaddedBytes(self.words.take(at), starts, lengths)
+
+    def hashes(self) -> Words:
+        """The hash of each string."""
+        starts, counts = self.starts[:-1], _counts(self.lengths)
+        lengths = self.lengths.astype(np.uint64)
+        halves = [secret[0] + lengths * secret[1] for secret in _SECRETS]
+        for number in range(int(counts.max(initial=0))):
+            word = self._word(number, starts, counts)
+            low, high = word & _LOW, word >> _HALF
+            for half, secret in zip(halves, _SECRETS, strict=True):
+                half += low * secret[2 + 2 * number]
+                half += high * secret[3 + 2 * number]
+        first, second = halves
+        found: Words = (first >> _HALF) | (second & ~_LOW)
+        return found
+
+    def _word(self, number: int, starts: Ints, counts: Ints) -> Words:
+        """The word with a number of each string, zero where the string is shorter."""
+        if len(counts) and number < counts.min():
+            found: Words = self.words.take(starts + number)
+            return found
+        word: Words = np.zeros(len(starts), dtype=np.uint64)
+        longer = np.flatnonzero(counts > number)
+        word[longer] = self.words.take(starts[longer] + number)
+        return word
+
+    def order(self) -> Ints:
+        """The rows in the order of their strings; equal ones stay as they came."""
+        starts, counts = self.starts[:-1], _counts(self.lengths)
+        most = int(counts.max(initial=0))
+        if most > _SORTED_WORDS_MAX:
+            return np.array(sorted(range(len(self)), key=self.listed().__getitem__), dtype=np.int64)
+        keys: list[npt.NDArray[np.unsignedinteger]] = []
+        for number in range(most):
+            word = self._word(number, starts, counts).byteswap()
+            if (word != word[0]).any():
+                keys.append(word)
+        if (self.lengths != self.lengths[:1]).any():
+            keys.append(self.lengths)
+        return np.lexsort(keys[::-1]) if keys else np.arange(len(self), dtype=np.int64)
+
+    def below(self, bound: bytes) -> Flags:
+        """Which strings come before a bound."""
+        starts, counts = self.starts[:-1], _counts(self.lengths)
+        limit = PaddedBytes.of([bound])
+        found = np.zeros(len(self), dtype=np.bool_)
+        open_rows = np.arange(len(self))
+        for number, edge in enumerate(limit.words.byteswap()):
+            word = self._word(number, starts[open_rows], counts[open_rows]).byteswap()
+            found[open_rows[word < edge]] = True
+            open_rows = open_rows[word == edge]
+        found[open_rows] = self.lengths[open_rows] < len(bound)
+        return found
+
+    def least(self) -> bytes:
+        """The first string in order."""
+        return self._first(highest=False)
+
+    def greatest(self) -> bytes:
+        """The last string in order."""
+        return self._first(highest=True)
+
+    def _first(self, *, highest: bool) -> bytes:
+        rows, number = np.arange(len(self)), 0
+        while len(rows) > 1:
+            counts = _counts(self.lengths[rows])
+            if number >= counts.max():
+                lengths = self.lengths[rows]
+                return self.one(int(rows[lengths.argmax() if highest else lengths.argmin()]))
+            word = self._word(number, self.starts[rows], counts).byteswap()
+            rows = rows[word == (word.max() if highest else word.min())]
+            number += 1
+        return self.one(int(rows[0]))
+
+    def equal(self, rows: Ints, other: PaddedBytes, others: Ints) -> Flags:
+        """Whether the strings of some rows are those of others."""
+        lengths = self.lengths[rows]
+        same: Flags = lengths == other.lengths[others]
+        return same & equal_words(self.words, self.starts[rows], other.words, other.starts[others], lengths, same)
+
+
+def joined(parts: Sequence[PaddedBytes]) -> PaddedBytes:
+    """Strings one part behind the other."""
+    words = np.concatenate([part.words[part.starts[0] : part.starts[-1]] for part in parts])
+    ends = np.cumsum([0, *(part.starts[-1] - part.starts[0] for part in parts)])
+    starts = [part.starts[:-1] + (end - part.starts[0]) for part, end in zip(parts, ends[:-1], strict=True)]
+    return PaddedBytes(words, np.concatenate([*starts, ends[-1:]]), np.concatenate([part.lengths for part in parts]))
+
+
+def equal_words(words: Words, starts: Ints, others: Words, at: Ints, lengths: Lengths, chosen: Flags) -> Flags:
+    """Whether strings of one length at some words are those at other words, of chosen pairs; the rest is noise."""
+    last = _counts(np.where(chosen, lengths, 0)) - 1
+    same = np.ones(len(starts), dtype=np.bool_)
+    for number in range(int(last.max(initial=-1)) + 1):
+        step = number if number <= last.min() else np.minimum(number, last)  # a last word is compared once more
+        same &= words.take(starts + step) == others.take(at + step)
+    return same
+
+
+def hash_of(string: bytes) -> int:
+    """As `PaddedBytes.hashes`, of one string."""
+    size = len(string)
+    parts = struct.unpack(f"<{(size + 3) // 4}I", string + bytes(-size % 4))
+    first, second = (
+        secret[0] + size * secret[1] + sum(map(mul, parts, islice(secret, 2, None))) for secret in _SECRET_INTS
+    )
+    found: int = (first & _MASK) >> 32 | second & _HIGH
+    return found
+
+
+def _counts(lengths: Lengths) -> Ints:
+    """Words of strings of these lengths."""
+    return (np.maximum(lengths, 1).astype(np.int64) + (WORD_BYTES - 1)) >> 3
