@@ -16,7 +16,7 @@ from lakestore.errors import Invalid
 from lakestore.limits import Limits
 from lakestore.model.columns import Column
 from lakestore.rows.condition_text import CHARS_MAX
-from lakestore_server.changes.filter import CHARS_KEPT, Parsed
+from lakestore_server.changes.filter import CHARS_KEPT, ParsedConditions
 from tests.support.folding import Fold, values
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())])
@@ -167,7 +167,7 @@ def test_rows_older_than_a_column_show_its_initial_value(lake: ls.Lake) -> None:
 
 def test_conditions_that_are_kept_parsed_are_bounded_by_number_and_by_length() -> None:
     columns = (Column(1, "s", "string"),)
-    parsed = Parsed(most=3, chars_max=1_000)
+    parsed = ParsedConditions(most=3, chars_max=1_000)
     texts = [f"s = '{i}'" for i in range(5)]
     for text in texts:
         assert parsed.of(text, "t", columns) is parsed.of(text, "t", columns)

@@ -1,7 +1,7 @@
 """Encoded change batches that several streams of the same tables share: made once, by the first that needs them.
 
-A batch begins where the stream stands, and whoever comes to the same place takes the batch that lies there, so
-streams that follow the same tables fall into step.
+A run begins at the LSN that a stream has reached, and every stream that comes to this LSN takes the same run. So
+streams of the same tables fall into step, and a thousand of them cost hardly more than one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """One message of a stream as it goes over the wire; nobody changes it."""
+    """One message of a stream as it goes over the wire; immutable, as streams share it."""
 
     data: bytes
 
@@ -32,7 +32,11 @@ class EncodedBatch:
         return pb.ChangeBatch.FromString(self.data)
 
     def of_consumer(self, epoch: int) -> EncodedBatch:
-        """The same for the consumer of a subscription: the fields of two messages one behind the other are one's."""
+        """The same message with the epoch of a subscription.
+
+        In protobuf two encoded messages one behind the other are one message with the fields of both, so the rows
+        need not be encoded again for each consumer.
+        """
         return EncodedBatch(self.data + pb.ChangeBatch(subscription_epoch=epoch).SerializeToString())
 
 
@@ -45,7 +49,7 @@ class StreamRun:
 
     @property
     def nbytes(self) -> int:
-        """What it takes."""
+        """Memory of the run in bytes, with about a kilobyte for its objects."""
         return sum(len(prepared.data) for prepared in self.messages) + 1_000
 
 
@@ -54,11 +58,11 @@ class _Entry:
     made: threading.Event = field(default_factory=threading.Event)
     run: StreamRun | None = None
     counted: int = 0
-    """Its bytes in the sum; 0 while it is made."""
+    """Bytes of the run in the cache's sum; 0 while it is made."""
 
 
 class BatchCache:
-    """Runs of streams that have company. Thread-safe."""
+    """Runs of streams that have company, the oldest let go first. Thread-safe."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -69,7 +73,7 @@ class BatchCache:
 
     @contextmanager
     def followed(self, key: Hashable) -> Iterator[None]:
-        """While a stream of this kind is open; a lonely one leaves nothing behind."""
+        """Note that a stream of this kind is open while the block runs; the last one takes its runs along."""
         with self._lock:
             self._streams[key] += 1
         try:
@@ -83,7 +87,7 @@ class BatchCache:
                         self._bytes -= self._entries.pop(place).counted
 
     def of(self, key: Hashable, lsn: int, limit: int, make: Callable[[], StreamRun]) -> StreamRun:
-        """The run that begins at `lsn` and ends at or before `limit`: a shared one, or the caller's own."""
+        """The run that begins at `lsn` and ends at or before `limit`: a shared run, or the caller's own."""
         with self._lock:
             shared = self._streams[key] > 1
             entry = self._entries.get((key, lsn)) if shared else None
@@ -95,6 +99,7 @@ class BatchCache:
         if entry is None:
             return make()
         entry.made.wait()
+        # The maker may have failed, or have had a newer view than this stream's: then it makes its own.
         return entry.run if entry.run is not None and entry.run.upto <= limit else make()
 
     def _filled(self, key: Hashable, lsn: int, entry: _Entry, make: Callable[[], StreamRun]) -> StreamRun:
@@ -107,7 +112,7 @@ class BatchCache:
         return run
 
     def _account(self, key: Hashable, lsn: int, entry: _Entry) -> None:
-        """Count a made run, forget one that could not be made, and the oldest beyond the bound."""
+        """Count a made run, and remove the oldest beyond the bound; remove an entry whose run could not be made."""
         if entry.run is None:
             self._entries.pop((key, lsn), None)
             return

@@ -143,7 +143,10 @@ def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max:
 
 
 def _between(view: View, shape: Shape, at: LogPosition, upto: int, nbytes: int) -> list[EncodedBatch]:
-    """Per table the commits in (at, upto], in batches that fit into a message; the last one carries the new token."""
+    """The commits in (at, upto] table by table, in batches that fit into a message.
+
+    Only the last one carries the new token: a consumer that breaks off in between reads all of these commits again.
+    """
     batches: list[tuple[Table, pa.RecordBatch]] = []
     for uuid in shape.tables:
         state = view.by_uuid(uuid)
@@ -162,7 +165,10 @@ def _between(view: View, shape: Shape, at: LogPosition, upto: int, nbytes: int) 
 def table_batch(
     state: TableState, table: Table, shape: Shape, ranges: Sequence[tuple[int, int]]
 ) -> pa.RecordBatch | None:
-    """The changes of a range of each bucket, in LSN order; the ranges begin and end with commits of one version."""
+    """The changes of a range of each bucket in LSN order; None if there are none.
+
+    The ranges begin and end with commits of one schema version.
+    """
     parts: list[pa.RecordBatch] = []
     lsns: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     for bucket, (log, (start, end)) in enumerate(zip(state.logs, ranges, strict=True)):
@@ -188,7 +194,7 @@ def _piece_options(log: BucketLog, limits: Limits) -> ReadOptions:
 
 
 def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table, shape: Shape) -> Iterator[Rows]:
-    """The changes of a range as streams of the shape are to see them."""
+    """The changes of a range, with the condition and the before-images of a shape."""
     condition, needed = shape.condition(versions, table), versions.stored_names(table, shown_columns(table, shape))
     if condition is not None:
         yield from filtered(log, start, end, condition, needed, images=shape.before_images)

@@ -1,7 +1,7 @@
 """Changes of a filtered table: rows that come to match are inserted, rows that cease to match are deleted.
 
-A condition is bound to columns by their ids when a stream is opened, so that it goes on when they are renamed or
-widened. It is asked of the row before and of the row after each change, both as the version of the change shows them.
+A condition is bound to columns by their ids when a stream is opened, so that it goes on when columns are renamed or
+widened. Both the row before and the row after each change are held against it, in the schema version of the change.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from lakestore_server.state.table_versions import Versions
 
 Mask = npt.NDArray[np.bool_]
 CONDITIONS_KEPT = 1_024
-"""Conditions that are kept parsed, each for one version of a table."""
+"""Conditions that are kept parsed, each for one version of a table, in all streams of the process."""
 CHARS_KEPT = 4 * condition_text.CHARS_MAX
-"""Of their text, all together: parsed they take about ten times that."""
+"""Characters of all kept conditions together; parsed they take about ten times as many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What rows of a table must meet, bound to its columns."""
+    """A condition on the rows of a table, bound to the table's columns."""
 
     text: str
     columns: tuple[tuple[int, str], ...] = ()
-    """Ids of the columns that it reads, and what it calls them."""
+    """Id and name, in the condition's text, of each column that it reads."""
     schema_id: int = 0
-    """The version in which it was bound: in older ones a column that is younger shows its initial value."""
+    """The schema version in which it was bound; in older versions a younger column shows its initial value."""
 
 
 def bound(text: str, versions: Versions) -> Condition:
@@ -61,11 +61,11 @@ def bound(text: str, versions: Versions) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class RowCondition:
-    """A condition as rows of one version are asked for it."""
+    """A condition for rows that are shown in one schema version."""
 
     filter: RowFilter
     shown: Table
-    """The version's columns that the condition reads, under the names that it calls them."""
+    """The version's columns that the condition reads, under their names in its text."""
     versions: Versions
 
     @staticmethod
@@ -76,59 +76,60 @@ class RowCondition:
         return RowCondition(PARSED.of(condition.text, version.name, columns), shown, versions)
 
     def needed(self, schema_id: int) -> list[str]:
-        """The columns of a stored version that it reads."""
+        """The columns of a stored version that the condition reads."""
         ids = {column.id for column in self.shown.columns}
         return [column.name for column in self.versions.numbered(schema_id).columns if column.id in ids]
 
     def columns(self, batch: pa.RecordBatch, schema_id: int) -> pa.RecordBatch:
-        """What it reads of stored rows."""
+        """The columns of stored rows that the condition reads."""
         arrays = Projection(self.versions.numbered(schema_id), self.shown).columns(batch, self.shown.columns)
         fields = [column.arrow.with_nullable(True) for column in self.shown.columns]
-        if not fields:  # it reads nothing, and a batch without columns has no rows
+        if not fields:
+            # A condition such as `1 = 1` reads nothing, and a batch without columns would have no rows.
             return pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows)], names=[""])
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def mask(self, batch: pa.RecordBatch, schema_id: int) -> Mask:
-        """Which of these stored rows meet it."""
+        """The stored rows that meet the condition."""
         return self.filter.mask(self.columns(batch, schema_id))
 
 
 def filtered(
-    log: BucketLog, start: int, end: int, test: RowCondition, shown: Needed, *, images: bool
+    log: BucketLog, start: int, end: int, condition: RowCondition, shown: Needed, *, images: bool
 ) -> Iterator[Rows]:
-    """The changes of [start, end) that the filtered table sees, as it sees them.
+    """The changes of the filtered table in [start, end).
 
-    With `images` the row before each update comes in front of it; a delete always carries the row it removed.
+    With `images` the row before each update comes in front of it; a delete always carries the row that it removed.
     """
     if log.keyed:
         for rows in read(log, start, end):
-            seen = _changes(log, rows, test, images=images)
+            seen = _changes(log, rows, condition, images=images)
             if seen is not None:
                 yield seen
         return
-    for asked in read(log, start, end, ReadOptions(timed=False, needed=test.needed)):
-        mask = test.mask(asked.batch, asked.schema_id)
+    for found in read(log, start, end, ReadOptions(timed=False, needed=condition.needed)):
+        mask = condition.mask(found.batch, found.schema_id)
         if mask.any():
-            first, last = int(asked.offsets[0]), int(asked.offsets[-1])
+            first, last = int(found.offsets[0]), int(found.offsets[-1])
             for rows in read(log, first, last + 1, ReadOptions(needed=shown)):
                 yield rows.filter(mask[rows.offsets - first])
 
 
-def _changes(log: BucketLog, rows: Rows, test: RowCondition, *, images: bool) -> Rows | None:
+def _changes(log: BucketLog, rows: Rows, condition: RowCondition, *, images: bool) -> Rows | None:
     prev = rows.batch.column(PREV).to_numpy()
-    now = test.mask(rows.batch, rows.schema_id) & (rows.change != DELETE)
+    now = condition.mask(rows.batch, rows.schema_id) & (rows.change != DELETE)
     was = np.zeros(len(prev), dtype=np.bool_)
     replaced = np.flatnonzero(prev >= 0)
     if len(replaced):
-        old = log.take(prev[replaced], test.columns)
-        was[replaced] = test.filter.mask(old)
+        old = log.take(prev[replaced], condition.columns)
+        was[replaced] = condition.filter.mask(old)
     seen = now | was
     if not seen.any():
         return None
     change = np.where(now, np.where(was, UPDATE, INSERT), DELETE).astype(np.int8)
     known = np.where(was, prev, -1)
     kept = replace(rows, change=change).filter(seen)
-    return imaged(log, kept, known[seen], test.versions, updates=images)
+    return imaged(log, kept, known[seen], condition.versions, updates=images)
 
 
 def _column(number: int, name: str, condition: Condition, versions: Versions, version: Table) -> Column:
@@ -149,7 +150,7 @@ def _dropped(name: str, table: Table) -> Invalid:
     )
 
 
-class Parsed:
+class ParsedConditions:
     """The conditions parsed last, as many as the bounds let it keep and at least one. Thread-safe."""
 
     def __init__(self, most: int, chars_max: int) -> None:
@@ -157,10 +158,10 @@ class Parsed:
         self._lock = threading.Lock()
         self._filters: OrderedDict[tuple[str, str, tuple[Column, ...]], RowFilter] = OrderedDict()
         self.chars = 0
-        """Of the texts that are kept."""
+        """Characters of the texts that are kept."""
 
     def of(self, text: str, name: str, columns: tuple[Column, ...]) -> RowFilter:
-        """The filter that a condition means on a table of these columns."""
+        """The filter of a condition's text on a table of these columns."""
         key = text, name, columns
         with self._lock:
             if key in self._filters:
@@ -176,5 +177,5 @@ class Parsed:
         return made
 
 
-PARSED = Parsed(CONDITIONS_KEPT, CHARS_KEPT)
-"""Of all streams of this process."""
+PARSED = ParsedConditions(CONDITIONS_KEPT, CHARS_KEPT)
+"""The conditions of all streams of this process."""

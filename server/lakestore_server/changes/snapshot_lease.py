@@ -1,7 +1,8 @@
-"""What a stream that begins with a snapshot needs stays while it lives, and for a while after its connection broke.
+"""The leases of a stream that begins with a snapshot; they last while it lives, and for a while after it broke.
 
-Two leases of one cut, found again by the token that names it: on the rows of the snapshot until they are read, and on
-the changes behind the cut until it has those that came meanwhile. From then on it is a stream like any other.
+Two leases of one cut, found again by the token that names the cut: on the rows of the snapshot until they are read,
+and on the changes behind the cut until the stream has caught up. From then on it is a stream like any other. Without
+the second lease a large table could never be followed: its log start would pass the cut while its rows are read.
 Leases are in memory: after a restart the grace time of reads holds instead.
 """
 
@@ -20,21 +21,24 @@ from lakestore_server.read.plan import AGAIN_SECONDS, log_needed, usable_tier
 from lakestore_server.state.view import View
 
 GRACE_SECONDS = LEASE_SECONDS_DEFAULT
-"""How long a consumer that is gone may stay away."""
+"""Seconds for which a consumer that is gone may stay away."""
 _NEVER = 1 << 62
 Starts = dict[str, tuple[int, ...]]
+"""Table uuid to the first offset of each bucket that is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
+    """The offsets and lake snapshots to be leased."""
+
     snapshots: dict[str, int]
-    """Of the lake, for tables whose old rows are only there."""
+    """Table uuid to lake snapshot, for tables whose old rows are only in the lake."""
     rows: Starts
     changes: Starts
 
 
 class SnapshotLease:
-    """The leases of a stream's connection. A context manager; what is still held at its end is held on for a while."""
+    """The leases of a stream's connection. A context manager: leases still held at its end last for a while longer."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases, self._head = leases, _NEVER
@@ -42,7 +46,7 @@ class SnapshotLease:
         self._changes: list[str] = []
 
     def take(self, position: SnapshotPosition, needs: _Needs) -> None:
-        """Hold what is needed from a position on; `Unavailable` if it goes at this moment."""
+        """Lease the needs of a stream that goes on at a position; `Unavailable` if some of them go at this moment."""
         left = position.tables[position.tables.index(position.place.table) :]
         name = f"rows {position.lsn} {' '.join(left)}"
         self._leases.hold(name, needs.snapshots, needs.rows)
@@ -52,17 +56,17 @@ class SnapshotLease:
         self._changes = [name]
 
     def rows_are_read(self, head: int) -> None:
-        """The snapshot is over, and the stream has caught up when it has come to this LSN."""
+        """Release the rows of the snapshot; the stream has caught up once it has come to this LSN."""
         self._head = head
         self._let_go(self._rows, 0)
 
     def is_at(self, lsn: int) -> None:
-        """The stream has come to an LSN."""
+        """Note that the stream has come to an LSN."""
         if lsn >= self._head:
             self.is_over()
 
     def is_over(self) -> None:
-        """The stream has caught up, or is done."""
+        """Release everything: the stream has caught up, or is done."""
         self._let_go(self._rows, 0)
         self._let_go(self._changes, 0)
 
@@ -80,18 +84,18 @@ class SnapshotLease:
             self._leases.leave(names.pop(), seconds)
 
 
-def take(hold: SnapshotLease, engine: Engine, leases: Leases, position: SnapshotPosition, *, reads_lake: bool) -> None:
-    """Hold what a stream needs that reads its snapshot on from this position; `PositionExpired` if it is gone.
+def take(lease: SnapshotLease, engine: Engine, leases: Leases, position: SnapshotPosition, *, reads_lake: bool) -> None:
+    """Lease the needs of a stream that reads its snapshot on from this position; `PositionExpired` if they are gone.
 
-    A log start that moves at this moment is gone around.
+    When the log start moves at this moment, the next view shows where to, and the needs are found anew.
     """
     view = engine.view
     while True:
         needs = _needs(view, leases, position, reads_lake=reads_lake)
         try:
-            hold.take(position, needs)
+            lease.take(position, needs)
         except Unavailable:
-            hold.is_over()
+            lease.is_over()
             view = engine.wait_beyond(view.lsn, AGAIN_SECONDS)
         else:
             return
@@ -105,7 +109,8 @@ def _needs(view: View, leases: Leases, position: SnapshotPosition, *, reads_lake
         state = view.by_uuid(uuid)
         needs.changes[uuid] = tuple(log.at_lsn(lsn).end for log in state.logs)
         if uuid not in left or state.table.keyed:
-            continue  # what lives of a primary-key table stays as long as the log start does not pass the cut
+            # Live rows of a primary-key table stay in the log as long as the log start does not pass the cut.
+            continue
         if state.has_all_rows:
             needs.rows[uuid] = (0,) * len(state.logs)
         elif reads_lake and (tier := usable_tier(state, lsn, leases)) is not None:

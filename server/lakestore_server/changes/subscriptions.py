@@ -1,8 +1,8 @@
 """Verbs of named subscriptions: open, acknowledge, list, drop. Positions are in the journal, consumers in memory.
 
-Opening alone raises the epoch, so there is one consumer: what an older one reads or acknowledges afterwards is
-`Fenced`. Several consumers share a subscription if each of them asks for that (`sharing/`). While somebody reads it
-one way it is not opened the other way; when nobody does, it changes over.
+A subscription that is opened by one consumer alone gets a new epoch, and an older consumer's reads and
+acknowledgements are `Fenced` from then on. Several consumers share a subscription if each of them asks for that
+(`shared/`). While somebody reads a subscription one way nobody opens it the other way; afterwards it changes over.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from lakestore_server.state.subscription import Subscription, SubscriptionDrop, 
 from lakestore_server.state.view import View
 
 NOTED_PER_IDLE = 8
-"""A consumer that only waits is noted in the journal this often in the time after which it would be forgotten."""
+"""Notes in the journal of a consumer that only waits, in the time after which it would be forgotten."""
 ACK_AGAIN_US = 60_000_000
-"""An acknowledgement that moves nothing is journaled if the last one is older than this."""
+"""Age of the last journaled acknowledgement, in microseconds, from which one that moves nothing is journaled too."""
 
 
 class Subscriptions:
@@ -46,7 +46,7 @@ class Subscriptions:
     def open(
         self, name: str, tables: tuple[str, ...], start: Callable[[View], StreamPosition], *, shared: bool = False
     ) -> Subscription:
-        """The subscription for its next consumer: where it stood, or made at `start`."""
+        """The subscription for its next consumer: as it stood, or a new one at `start`."""
 
         def plan(state: State, record: CommitRecord) -> Subscription:
             view = state.view
@@ -78,7 +78,7 @@ class Subscriptions:
 
     @contextmanager
     def consumed(self, name: str, *, shared: bool = False) -> Iterator[None]:
-        """While somebody reads a subscription it is not forgotten, nor read the other way."""
+        """Note that a subscription is read while the block runs: nobody forgets it, or reads it the other way."""
         mine, others = (self._members, self._consumers) if shared else (self._consumers, self._members)
         with self._lock:
             if others[name]:
@@ -93,7 +93,7 @@ class Subscriptions:
                     del mine[name]
 
     def ack(self, request: pb.AckRequest) -> pb.AckAnswer:
-        """Move a position, durably. A position that was passed already changes nothing."""
+        """Move a position, durably; a position that was passed already changes nothing."""
         token = parse_token(request.token, self._engine)
         if request.member:
             self.shared.ack(request, token)
@@ -144,7 +144,7 @@ class Subscriptions:
         return pb.DropSubscriptionAnswer()
 
     def forget_idle(self, now_us: int) -> None:
-        """Drop what nobody has opened, read or acknowledged for too long."""
+        """Drop the subscriptions that nobody has opened, read or acknowledged for too long."""
         if not self._idle(self._engine.view, now_us):
             return
 
@@ -189,7 +189,7 @@ def check_current(view: View, name: str, epoch: int) -> None:
 
 
 def behind(view: View, held: Subscription) -> int:
-    """How many changes of its tables a subscription has before it."""
+    """The number of changes of its tables that a subscription has before it."""
     return sum(changes for _, changes in positions.behind(held, view))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lakestore.errors import Fenced
 from lakestore_server.changes.shared.assignment import Bucket
-from lakestore_server.changes.shared.members import RETURN_SECONDS, Group, Order
+from lakestore_server.changes.shared.members import RETURN_SECONDS, Group, Order, Sending
 
 BUCKETS: list[Bucket] = [("t", 0), ("t", 1)]
 START: dict[Bucket, Order] = dict.fromkeys(BUCKETS, (1, 0))
@@ -24,7 +24,7 @@ def taken(group: Group, name: str, seat: int, acked: dict[Bucket, Order] = START
 
 def send(group: Group, name: str, seat: int, end: int) -> None:
     grants = taken(group, name, seat)
-    assert group.sends(name, seat, {bucket: (grant, (1, end)) for bucket, grant in grants.items()})
+    assert group.sends(name, seat, {bucket: Sending(grant, (1, end)) for bucket, grant in grants.items()})
 
 
 def test_a_bucket_is_not_read_while_an_acknowledgement_of_it_is_under_way(group: Group) -> None:
@@ -44,7 +44,7 @@ def test_what_is_sent_late_is_not_sent(group: Group) -> None:
     a = group.join("a", 1, 0.0)
     grants = taken(group, "a", a)
     group.join("b", 2, 0.0)
-    moves = {bucket: (grant, (1, 5)) for bucket, grant in grants.items()}
+    moves = {bucket: Sending(grant, (1, 5)) for bucket, grant in grants.items()}
     assert not group.sends("a", a, moves), "one of them was taken away meanwhile"
     assert all(holding.sent == (1, 0) for holding in group.holdings.values())
 

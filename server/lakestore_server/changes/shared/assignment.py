@@ -1,4 +1,4 @@
-"""Who of several consumers reads which bucket: a pure function, so that it can be held against its properties.
+"""The assignment of buckets to consumers: a pure function, so that it can be held against its properties.
 
 Balanced within one, sticky (no assignment in balance moves fewer buckets), and the same for the same input.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 Bucket = tuple[str, int]
-"""Table uuid and number."""
+"""Table uuid and bucket number."""
 
 
 def assign(members: Collection[str], buckets: Sequence[Bucket], before: Mapping[Bucket, str]) -> dict[Bucket, str]:
-    """Every bucket's member: as before, but for what balance needs to move. Nothing without members."""
+    """The member of each bucket: as before, but for the buckets that balance must move. Empty without members."""
     if not members:
         return {}
     kept: dict[str, list[Bucket]] = {member: [] for member in sorted(members)}
@@ -27,7 +27,10 @@ def assign(members: Collection[str], buckets: Sequence[Bucket], before: Mapping[
 
 
 def _quotas(held: Mapping[str, int], buckets: int) -> dict[str, int]:
-    """How many buckets each member gets; one more goes to those that hold most, as they give up least so."""
+    """The number of buckets for each member.
+
+    Where the buckets do not divide evenly, the members that hold most get one more, as so the fewest buckets move.
+    """
     each, more = divmod(buckets, len(held))
     most = sorted(held, key=lambda member: (-held[member], member))
     return {member: each + (i < more) for i, member in enumerate(most)}

@@ -1,4 +1,4 @@
-"""The changes of some buckets, each from its own position: what a member of a shared subscription is sent.
+"""The changes of a member's buckets, each from its own position, cut into messages.
 
 Whole commits of each bucket, in LSN order. Buckets that are further on wait until the others have come up to them.
 """
@@ -28,7 +28,7 @@ class MemberBatch:
     table: Table
     batch: pa.RecordBatch
     ends: Mapping[Bucket, int]
-    """Of the buckets in it: the end of the last commit that is whole with this piece."""
+    """For each bucket in the message, the end of the last commit that is whole with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,16 @@ class MemberRun:
 
     pieces: tuple[MemberBatch, ...]
     ends: Mapping[Bucket, int]
-    """Where every bucket stands behind them, also those without rows to show."""
+    """The offset that every bucket has reached behind the messages, also buckets without rows to show."""
     first: int
-    """LSN of the first commit in them: its versions are those of all."""
+    """LSN of the first commit in the messages; all have the tables' versions of that commit."""
 
 
 def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, limits: Limits) -> MemberRun | None:
-    """What lies behind the positions and not beyond `limit`, about a batch of rows from each bucket; None: nothing."""
+    """The messages behind the positions, none beyond the LSN `limit`: about a batch of rows from each bucket.
+
+    None if there are no commits.
+    """
     first = _first_lsn(view, at)
     if first is None or first > limit:
         return None
@@ -57,7 +60,7 @@ def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, l
         table = state.versions.at(first)
         batch = table_batch(state, table, shape, ranges)
         if batch is not None:
-            pieces += _cut(view, table, batch, at, ends, limits.read_batch_bytes)
+            pieces += _messages(view, table, batch, at, ends, limits.read_batch_bytes)
     return MemberRun(tuple(pieces), ends, first)
 
 
@@ -72,7 +75,7 @@ def _first_lsn(view: View, at: Mapping[Bucket, int]) -> int | None:
 
 
 def _upto(view: View, shape: Shape, at: Mapping[Bucket, int], first: int, limit: int, limits: Limits) -> int:
-    """How far one run reaches: one schema version of each table, and not much more than fits into a message."""
+    """The LSN up to which one run reaches: one schema version of each table, about as much as fits into a message."""
     upto, nbytes = limit, limits.read_batch_bytes // 2 // len(at)
     for uuid in {uuid for uuid, _ in at}:
         upto = view.by_uuid(uuid).versions.until(first - 1, upto)
@@ -88,10 +91,14 @@ def _end(log: BucketLog, start: int, upto: int) -> int:
     return start if upto < log.base.lsn else max(log.at_lsn(upto).end, start)
 
 
-def _cut(
+def _messages(
     view: View, table: Table, batch: pa.RecordBatch, at: Mapping[Bucket, int], ends: Mapping[Bucket, int], nbytes: int
 ) -> Iterator[MemberBatch]:
-    """The batch in pieces that fit into a message, each with how far it brings its buckets."""
+    """The batch in pieces that fit into a message, each with the offsets to which it brings its buckets.
+
+    A commit that is cut between two pieces is acknowledged by the second one only: its rows come again if the
+    consumer breaks off in between.
+    """
     buckets, offsets = batch.column("__bucket").to_numpy(), batch.column("__offset").to_numpy()
     stop = 0
     for piece in bounded(batch, nbytes):

@@ -1,8 +1,8 @@
-"""Shared subscriptions: members take seats, read the buckets that are theirs, and acknowledge them. Thread-safe.
+"""Shared subscriptions: members join, read the buckets that are theirs, and acknowledge them. Thread-safe.
 
 Marks are in the journal, members in memory (`members.py`). After a restart nobody reads any bucket until members come
-back; an acknowledgement counts unless somebody else reads the bucket, or has acknowledged more of it since. One that
-counted already, and whose answer was lost, counts whoever reads the bucket now.
+back; an acknowledgement counts unless somebody else reads the bucket, or has acknowledged more of it since. An
+acknowledgement that counted already, and whose answer was lost, counts again, whoever reads the bucket now.
 A bucket's *run* is a number that changes when its reader does; an acknowledgement names the run it read in. A lost
 answer that cannot be told from a refusal is `Fenced` with `applied="unknown"`: a consumer must not undo its work.
 """
@@ -19,7 +19,7 @@ from lakestore.model.token import Part, SharedPosition, Token
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.assignment import Bucket
-from lakestore_server.changes.shared.members import Group, Order
+from lakestore_server.changes.shared.members import Group, Order, Sending
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.state.commit_record import CommitRecord
@@ -27,10 +27,28 @@ from lakestore_server.state.state import State
 from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
 from lakestore_server.state.view import View
 
-Moves = Mapping[Bucket, tuple[int, Order]]
-"""Bucket to grant and place."""
 BUCKETS_SAID = 8
-"""How many a sentence names; the error has them all."""
+"""Buckets that the sentence of an error names; its field has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One reading of a bucket by a member."""
+
+    number: int
+    run: int
+    """The first grant since somebody else read the bucket; 0 if nobody did."""
+    mark: Mark
+    """The mark behind which a new grant begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Acknowledgement:
+    """The parts of an acknowledgement, held against the marks of a moment."""
+
+    moved: list[MovedMark]
+    late: list[Part]
+    """Parts behind which somebody else has moved the mark."""
 
 
 class SharedSubscriptions:
@@ -44,7 +62,7 @@ class SharedSubscriptions:
 
     @contextmanager
     def joined(self, held: Subscription, member: str, session: int) -> Iterator[Membership]:
-        """A member's seat while it has a connection."""
+        """The membership of a consumer while it has a connection."""
         most = self._engine.limits.name_chars
         if len(member) > most:
             raise Invalid(f"the member's name has {len(member)} characters; at most {most} are taken")
@@ -60,7 +78,7 @@ class SharedSubscriptions:
             self.ring(held.name)
 
     def forget(self, name: str) -> None:
-        """The subscription is no longer shared: whoever has a seat is told so."""
+        """Remove the group of a subscription that is no longer shared; its members are told by their next call."""
         with self._lock:
             group = self._groups.pop(name, None)
             if group is not None:
@@ -78,6 +96,8 @@ class SharedSubscriptions:
     def move(self, held: Subscription, member: str, session: int, parts: Sequence[Part]) -> list[Part]:
         """Journal what a session has acknowledged; the parts that do not count come back."""
         of = {(held.tables[part.table], part.bucket): part for part in parts}
+        # From here to `ack_ends` nobody begins to read these buckets: a reader that began now would start below the
+        # mark that the journal is about to move, and be sent rows that are acknowledged by then.
         with self._lock:
             group = self._group(held)
             own = group.ack_begins(member, session, {bucket: part.run for bucket, part in of.items()})
@@ -98,19 +118,19 @@ class SharedSubscriptions:
     def _journal(self, name: str, session: int, parts: Sequence[Part]) -> list[Part]:
         """Move marks in the journal; the parts behind which somebody else has acknowledged more come back."""
         view = self._engine.view
-        moved, late = _moved(current(view, name), session, parts)
-        if not moved and view.time_us - view.subscriptions[name].acked_us < self._ack_again_us:
-            return late
+        found = _acknowledgement(current(view, name), session, parts)
+        if not found.moved and view.time_us - view.subscriptions[name].acked_us < self._ack_again_us:
+            return found.late
 
         def plan(state: State, record: CommitRecord) -> list[Part]:
-            moved, late = _moved(current(state.view, name), session, parts)
-            record.subscriptions.append(SubscriptionMove(name, record.time_us, tuple(moved)))
-            return late
+            now = _acknowledgement(current(state.view, name), session, parts)
+            record.subscriptions.append(SubscriptionMove(name, record.time_us, tuple(now.moved)))
+            return now.late
 
         return self._engine.operate(plan).result
 
     def members(self, held: Subscription, view: View) -> list[pb.MemberInfo]:
-        """Who is there, and what each one reads."""
+        """The members in the order of their names, and the buckets that each one reads."""
         left = dict(positions.behind(held, view))
         with self._lock:
             group = self._groups.get(held.name)
@@ -133,40 +153,42 @@ class SharedSubscriptions:
         ]
 
     def ring(self, name: str) -> None:
-        """Wake the members: what they read may have changed."""
+        """Wake the members, as their buckets may have changed."""
         self._engine.bells.ring([bell_key(name)])
 
-    def take(self, seat: Membership) -> dict[Bucket, tuple[int, int, Mark]]:
-        """What a seat reads now: grant, run, and the mark behind which a new grant begins."""
+    def take(self, membership: Membership) -> dict[Bucket, Grant]:
+        """The buckets that a member reads now."""
         with self._lock:
-            changed = seat.group.look(self._clock.monotonic())
-            held = current(self._engine.view, seat.name)
+            changed = membership.group.look(self._clock.monotonic())
+            held = current(self._engine.view, membership.name)
             now = dict(_by_bucket(held))
-            grants = seat.group.take(seat.member, seat.number, {bucket: mark.order() for bucket, mark in now.items()})
-            runs = {bucket: seat.group.run(bucket) for bucket in grants}
+            grants = membership.group.take(
+                membership.member, membership.number, {bucket: mark.order() for bucket, mark in now.items()}
+            )
+            runs = {bucket: membership.group.run(bucket) for bucket in grants}
         if changed:
-            self.ring(seat.name)
-        return {bucket: (grant, runs[bucket], now[bucket]) for bucket, grant in grants.items()}
+            self.ring(membership.name)
+        return {bucket: Grant(number, runs[bucket], now[bucket]) for bucket, number in grants.items()}
 
-    def sends(self, seat: Membership, moves: Moves) -> bool:
-        """Note what is about to be sent; False if a bucket has been taken away meanwhile."""
+    def sends(self, membership: Membership, message: Mapping[Bucket, Sending]) -> bool:
+        """Note a message that is about to be sent; False if one of its buckets has been taken away meanwhile."""
         with self._lock:
-            return seat.group.sends(seat.member, seat.number, moves)
+            return membership.group.sends(membership.member, membership.number, message)
 
-    def waits(self, seat: Membership) -> bool:
-        """Whether there are buckets that the seat is to read and somebody else still does."""
+    def waits(self, membership: Membership) -> bool:
+        """Whether there are buckets that the member is to read and somebody else still does."""
         with self._lock:
-            return bool(seat.group.missing(seat.member))
+            return bool(membership.group.missing(membership.member))
 
-    def acknowledged(self, seat: Membership) -> list[Bucket]:
-        """The seat's buckets of which everything that was sent is acknowledged."""
+    def acknowledged(self, membership: Membership) -> list[Bucket]:
+        """The member's buckets of which everything that was sent is acknowledged."""
         with self._lock:
-            return seat.group.acknowledged(seat.member)
+            return membership.group.acknowledged(membership.member)
 
-    def due(self, seat: Membership) -> float | None:
-        """Seconds until time alone changes what members read; None if it will not."""
+    def due(self, membership: Membership) -> float | None:
+        """Seconds until the buckets of members change by time alone; None if they will not."""
         with self._lock:
-            due = seat.group.due()
+            due = membership.group.due()
         return None if due is None else max(due - self._clock.monotonic(), 0.0)
 
     def now(self) -> float:
@@ -201,18 +223,19 @@ class Membership:
     shared: SharedSubscriptions
     group: Group
     name: str
-    """Of the subscription."""
+    """Name of the subscription."""
     member: str
     session: int
     number: int
+    """Number of the connection: a newer connection of the same member has a higher one."""
 
     def settle(self, view: View, parts: Sequence[Part]) -> None:
-        """Acknowledge, in the consumer's name, what held no rows for it."""
+        """Acknowledge, in the consumer's name, ranges that held no rows for it."""
         self.shared.move(current(view, self.name), self.member, self.session, parts)
 
 
 def bell_key(name: str) -> str:
-    """What is rung when the members of a subscription, or their buckets, change."""
+    """The key that is rung when the members of a subscription, or their buckets, change."""
     return f"members of {name}"
 
 
@@ -237,7 +260,7 @@ def _mark(held: Subscription, part: Part) -> Mark:
 
 
 def _is_done(held: Subscription, session: int, part: Part) -> bool:
-    """Whether a part counted before: it is sent again if the answer was lost, and somebody else reads on by then."""
+    """Whether a part counted before: a client that lost the answer sends it again, maybe while somebody else reads."""
     return _mark(held, part).has(session, part.begin, part.end, part.cut)
 
 
@@ -252,9 +275,10 @@ def _checked(token: Token, held: Subscription, view: View) -> tuple[Part, ...]:
     return token.parts
 
 
-def _moved(held: Subscription, session: int, parts: Sequence[Part]) -> tuple[list[MovedMark], list[Part]]:
+def _acknowledgement(held: Subscription, session: int, parts: Sequence[Part]) -> _Acknowledgement:
     """The marks that a session's parts move, and the parts behind which somebody else has moved one."""
-    moved, late = [], []
+    moved: list[MovedMark] = []
+    late: list[Part] = []
     for part in parts:
         mark = _mark(held, part)
         after = mark.moved(session, part.end, part.cut)
@@ -262,4 +286,4 @@ def _moved(held: Subscription, session: int, parts: Sequence[Part]) -> tuple[lis
             late.append(part)
         elif after.order() > mark.order() and after.cut in (NO_CUT, mark.cut):
             moved.append(MovedMark(part.table, part.bucket, after))
-    return moved, late
+    return _Acknowledgement(moved, late)

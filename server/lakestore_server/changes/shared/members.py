@@ -1,8 +1,8 @@
-"""Who is there: the members of one shared subscription, and which bucket each of them reads. In memory only.
+"""The members of one shared subscription, and the buckets that each of them reads. In memory only.
 
 A state machine without a clock or a lock. A bucket has one reader at a time. The wanted assignment follows the
-members at once; a bucket moves to it when its reader has acknowledged everything it was sent, is gone, or has had
-`rebalance_seconds`. A member whose stream broke has a moment to come back before it counts as gone. While an
+members at once; a bucket moves to it when its reader has acknowledged everything that it was sent, is gone, or has
+had `rebalance_seconds`. A member whose stream broke has a moment to come back before it counts as gone. While an
 acknowledgement is being journaled nobody begins to read its buckets, so the next reader begins behind it.
 """
 
@@ -16,9 +16,19 @@ from lakestore.errors import Fenced
 from lakestore_server.changes.shared.assignment import Bucket, assign
 
 RETURN_SECONDS = 1.0
-"""How long a member whose stream ended is waited for."""
+"""Seconds for which a member whose stream ended is waited for."""
 Order = tuple[int, int]
 """A place in a bucket, as `Mark.order` has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A message that is about to be sent, for one of its buckets."""
+
+    grant: int
+    """The grant under which the bucket was read."""
+    upto: Order
+    """The place behind the message."""
 
 
 @dataclass(slots=True)
@@ -26,10 +36,10 @@ class Member:
     """A consumer, over all connections of its stream."""
 
     session: int
-    seat: int
-    """Of its newest connection."""
+    connection: int
+    """Number of its newest connection."""
     left: float | None = None
-    """When that ended."""
+    """Monotonic seconds at which that connection ended; None while it is open."""
 
 
 @dataclass(slots=True)
@@ -39,50 +49,62 @@ class Holding:
     member: str
     session: int
     grant: int
-    """One reading from an acknowledged position on; the next reading has another number."""
+    """Number of this reading, which began at an acknowledged position; the next reading has another number."""
     sent: Order
     acked: Order
     revoked: float | None = None
-    """When it was given to somebody else."""
+    """Monotonic seconds at which the bucket was given to somebody else; None while its reader is to keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The grants of a bucket in a row that went to one session."""
+
+    session: int
+    first: int
+    """The first of these grants; 0 if nobody else has read the bucket before."""
 
 
 class Group:
     """The members of one subscription."""
 
     def __init__(self, buckets: Sequence[Bucket], rebalance_seconds: float, first: int = 0) -> None:
-        """Grants are numbered from `first` on, higher than those before a restart."""
+        """A group without members. Its grants are numbered from `first` on, higher than all before a restart."""
         self._buckets, self._rebalance_seconds = tuple(buckets), rebalance_seconds
         self.members: dict[str, Member] = {}
         self.holdings: dict[Bucket, Holding] = {}
         self.wanted: dict[Bucket, str] = {}
         self.generation = 0
-        """Raised by who joins or leaves."""
+        """Number of the wanted assignment; raised when a member joins or leaves."""
         self._acking: Counter[Bucket] = Counter()
         self._numbers = first
-        self._runs: dict[Bucket, tuple[int, int]] = {}
-        """Of each bucket the session that read it last, and its first grant since another one did; 0 if none did."""
+        self._runs: dict[Bucket, _Run] = {}
+        """The newest run of each bucket that was read."""
 
     def join(self, name: str, session: int, now: float) -> int:
-        """The seat of a member's new connection. Another session of the same name takes its place."""
+        """The number of a member's new connection. Another session of the same name takes the member's place."""
         self.look(now)
         known = self.members.get(name)
         if known is not None and known.session != session:
             self._release(bucket for bucket, held in self.holdings.items() if held.member == name)
-        seat = self._number()
-        self.members[name] = Member(session, seat)
+        connection = self._number()
+        self.members[name] = Member(session, connection)
         if known is None:
             self._reassign(now)
-        return seat
+        return connection
 
-    def leave(self, name: str, seat: int, now: float) -> None:
-        """A connection has ended."""
+    def leave(self, name: str, connection: int, now: float) -> None:
+        """Note that a connection has ended."""
         member = self.members.get(name)
-        if member is not None and member.seat == seat:
+        if member is not None and member.connection == connection:
             member.left = now
         self.look(now)
 
     def look(self, now: float) -> bool:
-        """Let time do its work: who is away too long is gone, and who was asked to hand over must. True if so."""
+        """Remove members that are away too long, and free buckets whose reader has had its time to hand them over.
+
+        True if that has changed something.
+        """
         gone = [name for name, member in self.members.items() if _is_over(member.left, RETURN_SECONDS, now)]
         for name in gone:
             del self.members[name]
@@ -94,45 +116,54 @@ class Group:
         return bool(gone or over)
 
     def due(self) -> float | None:
-        """When `look` will have something to do, if nothing else happens."""
+        """Monotonic seconds at which `look` will have something to do; None if never."""
         times = [m.left + RETURN_SECONDS for m in self.members.values() if m.left is not None]
         times += [h.revoked + self._rebalance_seconds for h in self.holdings.values() if h.revoked is not None]
         return min(times, default=None)
 
-    def take(self, name: str, seat: int, acked: Mapping[Bucket, Order]) -> dict[Bucket, int]:
-        """The buckets that a connection reads now, each with its grant; free ones that it is to have begin here."""
-        member = self._seated(name, seat)
+    def take(self, name: str, connection: int, acked: Mapping[Bucket, Order]) -> dict[Bucket, int]:
+        """The buckets that a connection reads now, each with its grant; a free bucket that is to be its own begins."""
+        member = self._connected(name, connection)
         for bucket in self.missing(name):
             if bucket not in self.holdings and not self._acking[bucket]:
                 grant = self._number()
                 self.holdings[bucket] = Holding(name, member.session, grant, acked[bucket], acked[bucket])
-                last, run = self._runs.get(bucket, (member.session, 0))
-                self._runs[bucket] = (member.session, run if last == member.session else grant)
+                run = self._runs.get(bucket, _Run(member.session, 0))
+                self._runs[bucket] = run if run.session == member.session else _Run(member.session, grant)
         return {b: h.grant for b, h in self.holdings.items() if h.member == name and h.revoked is None}
 
     def missing(self, name: str) -> list[Bucket]:
-        """What a member is to have and does not read yet."""
+        """The buckets that a member is to have and does not read yet."""
         held = {bucket for bucket, holding in self.holdings.items() if holding.member == name}
         return [bucket for bucket, to in self.wanted.items() if to == name and bucket not in held]
 
-    def sends(self, name: str, seat: int, moves: Mapping[Bucket, tuple[int, Order]]) -> bool:
-        """Note what is about to be sent (bucket to grant and place); False, and nothing noted, if it may not be."""
-        self._seated(name, seat)
-        held = {bucket: self.holdings.get(bucket) for bucket in moves}
-        if any(h is None or h.grant != moves[b][0] or h.revoked is not None for b, h in held.items()):
+    def sends(self, name: str, connection: int, message: Mapping[Bucket, Sending]) -> bool:
+        """Note a message that is about to be sent; False, and nothing noted, if one of its buckets was taken away.
+
+        Noted before it is sent: a bucket is handed over once everything noted is acknowledged, so rows that are sent
+        without a note could reach two consumers that both take them for theirs.
+        """
+        self._connected(name, connection)
+        held = {bucket: holding for bucket in message if (holding := self.holdings.get(bucket)) is not None}
+        if len(held) < len(message):
+            return False
+        if any(holding.grant != message[b].grant or holding.revoked is not None for b, holding in held.items()):
             return False
         for bucket, holding in held.items():
-            assert holding is not None, "checked above"
-            holding.sent = max(holding.sent, moves[bucket][1])
+            holding.sent = max(holding.sent, message[bucket].upto)
         return True
 
     def run(self, bucket: Bucket) -> int:
         """The first grant of a bucket's reader since somebody else read it; 0 if nobody did."""
-        return self._runs.get(bucket, (0, 0))[1]
+        run = self._runs.get(bucket)
+        return 0 if run is None else run.first
 
     def ack_begins(self, name: str, session: int, runs: Mapping[Bucket, int]) -> list[Bucket]:
-        """Those of the buckets that a session may acknowledge: its own, and those that nobody reads; but not what it
-        read before somebody else did: it may have been refused what lies before that.
+        """The buckets that a session may acknowledge: its own, and buckets that nobody reads; none may be read by
+        others until `ack_ends`.
+
+        Rows that the session read before somebody else read the bucket are left out: an acknowledgement of earlier
+        rows may have been refused, and the later one would pass over them.
         """
         own = [
             bucket
@@ -143,8 +174,10 @@ class Group:
         return own
 
     def ack_ends(self, buckets: Iterable[Bucket], acked: Mapping[Bucket, Order]) -> bool:
-        """An acknowledgement is journaled, or has failed; `acked` is where its buckets stand now. True if one of them
-        may have a new reader."""
+        """Note that an acknowledgement is journaled, or has failed; `acked` has the places of its buckets now.
+
+        True if one of the buckets may have a new reader.
+        """
         waited = False
         for bucket in buckets:
             self._acking[bucket] -= 1
@@ -158,15 +191,15 @@ class Group:
         return waited
 
     def acknowledged(self, name: str) -> list[Bucket]:
-        """The buckets of a member of which it has acknowledged everything that it was sent."""
+        """The buckets of which a member has acknowledged everything that it was sent."""
         return [b for b, h in self.holdings.items() if h.member == name and h.revoked is None and h.acked >= h.sent]
 
     def reads(self, name: str) -> list[Bucket]:
-        """The buckets that a member reads, also those that it is to hand over."""
+        """The buckets that a member reads, also buckets that it is to hand over."""
         return [bucket for bucket, held in self.holdings.items() if held.member == name]
 
     def close(self) -> None:
-        """Nobody is a member any more."""
+        """Remove all members."""
         self.members.clear()
         self.holdings.clear()
         self.wanted = {}
@@ -176,14 +209,16 @@ class Group:
         return holding is None or (holding.member, holding.session) == (name, session)
 
     def _is_newest(self, bucket: Bucket, session: int, run: int) -> bool:
-        """Whether nobody else has read a bucket since a session did in a run. The first reader after a restart may go
-        on in a run from before it, so the number alone does not tell."""
-        last, newest = self._runs.get(bucket, (session, 0))
-        return last == session and run >= newest
+        """Whether nobody else has read a bucket since a session did in a run.
 
-    def _seated(self, name: str, seat: int) -> Member:
+        The first reader after a restart may go on in a run from before it, so the number alone does not tell.
+        """
+        newest = self._runs.get(bucket, _Run(session, 0))
+        return newest.session == session and run >= newest.first
+
+    def _connected(self, name: str, connection: int) -> Member:
         member = self.members.get(name)
-        if member is None or member.seat != seat:
+        if member is None or member.connection != connection:
             raise Fenced(f"member {name!r} was opened again by another consumer: this one must stop")
         return member
 
@@ -192,13 +227,14 @@ class Group:
         self.wanted = assign(self.members, self._buckets, self.wanted)
         for bucket, holding in self.holdings.items():
             if self.wanted.get(bucket) == holding.member:
+                # Given back before it was handed over: its reader just goes on.
                 holding.revoked = None
             elif holding.revoked is None:
                 holding.revoked = now
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Buckets that another member waits for, and whose reader has acknowledged everything, are free."""
+        """Free the buckets that another member waits for and whose reader has acknowledged everything."""
         self._release(b for b, h in self.holdings.items() if h.revoked is not None and h.acked >= h.sent)
 
     def _release(self, buckets: Iterable[Bucket]) -> None:

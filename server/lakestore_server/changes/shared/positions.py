@@ -1,4 +1,4 @@
-"""The marks of a shared subscription held against its tables: where they begin, what lies before them, what they need.
+"""The marks of a shared subscription held against its tables: where they begin, and the changes that lie before them.
 
 A subscription that one consumer read alone is shared from where it stands; one that was shared and is read alone
 again begins where the bucket that is furthest behind stands.
@@ -20,7 +20,7 @@ _NEWEST = 1 << 62
 
 
 def shared(held: Subscription, view: View) -> Subscription:
-    """The subscription with a mark for each bucket, where its one consumer stood."""
+    """The subscription with a mark for each bucket, at the position of its one consumer."""
     marks = []
     for i, uuid in enumerate(held.tables):
         logs = view.by_uuid(uuid).logs
@@ -29,7 +29,10 @@ def shared(held: Subscription, view: View) -> Subscription:
 
 
 def alone(held: Subscription, view: View) -> Subscription:
-    """The subscription for one consumer, behind what was acknowledged in all buckets."""
+    """The subscription for one consumer, at the newest position that is acknowledged in all buckets.
+
+    `Conflict` if the log no longer has the changes behind that position.
+    """
     lsn, place = position(held, view)
     for uuid in held.tables:
         state = view.by_uuid(uuid)
@@ -54,7 +57,7 @@ def position(held: Subscription, view: View) -> tuple[int, Place | None]:
 
 
 def needed(held: Subscription, state: TableState) -> int:
-    """The commit that a table's log start may not pass; beyond all of them if everything is acknowledged."""
+    """The LSN that a table's log start may not pass; beyond all commits if everything is acknowledged."""
     if not held.is_shared:
         return held.lsn
     marks = held.marks[held.tables.index(state.table.uuid)]
@@ -62,7 +65,7 @@ def needed(held: Subscription, state: TableState) -> int:
 
 
 def behind(held: Subscription, view: View) -> Iterator[tuple[Bucket, int]]:
-    """How many changes each bucket has before it."""
+    """The number of changes that each bucket has before it."""
     for i, uuid in enumerate(held.tables):
         for bucket, log in enumerate(view.tables[uuid].logs if uuid in view.tables else ()):
             if not held.is_shared:

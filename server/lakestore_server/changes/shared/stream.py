@@ -1,7 +1,7 @@
 """The stream of one member of a shared subscription: the changes of the buckets that are its own for the moment.
 
-Each bucket is read from its acknowledged mark on, its snapshot first if it still reads one. Before anything is sent
-the member's seat is asked: what was taken away meanwhile is not sent.
+Each bucket is read from its acknowledged mark on, its snapshot first if it still reads one. A message is noted with
+the group before it is sent: rows of a bucket that was taken away meanwhile are not sent.
 """
 
 from __future__ import annotations
@@ -17,55 +17,60 @@ from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.batches import LiveBatch, Shape, live_piece, message
 from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.changes.shared.batches import member_run
-from lakestore_server.changes.shared.group import Membership, Moves, bell_key, current
+from lakestore_server.changes.shared.group import Grant, Membership, bell_key, current
+from lakestore_server.changes.shared.members import Sending
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.rows import DeadCache
 from lakestore_server.state.subscription import NO_CUT, Mark
 from lakestore_server.state.view import TableState, View
 
 SETTLE_SECONDS = 1.0
-"""How often marks are moved over what held no rows for the member."""
+"""Seconds between two moves of marks over ranges that held no rows for the member."""
 
 
 @dataclass(slots=True)
 class _Reading:
     """A bucket that is read under one grant."""
 
-    grant: int
-    run: int
-    begin: int
-    """The acknowledged offset at which it began."""
+    grant: Grant
     at: Mark
-    """Behind what was sent, and what had nothing to send."""
+    """The mark behind everything that was sent, and behind ranges that had nothing to send."""
     reached: int | None = None
-    """How far its snapshot was read out of the log; None before it is."""
+    """Offset up to which the bucket's snapshot was read out of the log; None before the first piece."""
     ahead: list[LiveBatch] = field(default_factory=list)
     """The next batches with rows; the last one of all ends the snapshot."""
     is_read: bool = False
-    """Whether there are no more."""
+    """Whether there are no more batches behind these."""
 
 
 class MemberStream:
     """One connection of a member; used by one thread."""
 
     def __init__(
-        self, engine: Engine, dead: DeadCache, seat: Membership, shape: Shape, until: int | None, *, reads_lake: bool
+        self,
+        engine: Engine,
+        dead: DeadCache,
+        membership: Membership,
+        shape: Shape,
+        until: int | None,
+        *,
+        reads_lake: bool,
     ) -> None:
-        self._engine, self._dead, self._seat, self._shape = engine, dead, seat, shape
+        self._engine, self._dead, self._membership, self._shape = engine, dead, membership, shape
         self._until, self._reads_lake = until, reads_lake
         self._readings: dict[Bucket, _Reading] = {}
         self._known: dict[Bucket, _Reading] = {}
         self.moved = False
-        """Whether the last round has sent something, or found that there was nothing to send."""
+        """Whether the last round got on: by a message, or by a range that had nothing to send."""
         self._settled = float("-inf")
 
     @property
     def bells(self) -> list[str]:
-        """What wakes it: its tables, and whatever changes its buckets."""
-        return [*self._shape.tables, bell_key(self._seat.name)]
+        """The keys whose rings wake the stream: its tables, and the subscription's members."""
+        return [*self._shape.tables, bell_key(self._membership.name)]
 
     def messages(self) -> Iterator[EncodedBatch]:
-        """What there is to send now; `moved` says whether there may be more behind it."""
+        """The next messages; `moved` says afterwards whether there may be more behind them."""
         self.moved = False
         self._sync()
         view = self._engine.serving()
@@ -75,7 +80,7 @@ class MemberStream:
     def is_over(self) -> bool:
         """Whether the member has everything up to its end."""
         view = self._engine.view
-        if self._until is None or self._until > view.lsn or self._seat.shared.waits(self._seat):
+        if self._until is None or self._until > view.lsn or self._membership.shared.waits(self._membership):
             return False
         return all(
             reading.at.cut == NO_CUT and reading.at.offset >= _end(view, bucket, self._until)
@@ -84,24 +89,26 @@ class MemberStream:
 
     def has_snapshot(self) -> bool:
         """Whether some bucket of the subscription, this member's or not, still reads its snapshot."""
-        held = current(self._engine.view, self._seat.name)
+        held = current(self._engine.view, self._membership.name)
         return any(mark.cut != NO_CUT for table in held.marks for mark in table)
 
     def wait(self, bell: threading.Event, poll: float | None) -> None:
-        """Until something changes, or time alone changes something."""
+        """Sleep until a commit, a member or time alone changes what there is to read."""
         again = self._settle()
-        times = (poll, self._seat.shared.due(self._seat), again)
+        times = (poll, self._membership.shared.due(self._membership), again)
         bell.wait(min((seconds for seconds in times if seconds is not None), default=None))
 
     def _sync(self) -> None:
-        """Follow what the seat reads: drop what was taken away, begin what is new."""
-        taken = self._seat.shared.take(self._seat)
-        self._known |= self._readings  # what was taken away may come back under the same grant
+        """Follow the grants: drop the buckets that were taken away, begin the new ones."""
+        taken = self._membership.shared.take(self._membership)
+        # A bucket that was taken away may come back under the same grant. Then everything sent under it still counts,
+        # and the reading goes on; begun at the mark again it would send those rows twice.
+        self._known |= self._readings
         self._readings = {}
-        for bucket, (grant, run, mark) in taken.items():
+        for bucket, grant in taken.items():
             known = self._known.get(bucket)
-            same = known is not None and known.grant == grant
-            self._readings[bucket] = known if known and same else _Reading(grant, run, mark.offset, mark)
+            same = known is not None and known.grant.number == grant.number
+            self._readings[bucket] = known if known and same else _Reading(grant, grant.mark)
 
     def _snapshots(self, view: View) -> Iterator[EncodedBatch]:
         """The next message of a snapshot, if one is read."""
@@ -117,6 +124,7 @@ class MemberStream:
 
     def _snapshot(self, view: View, state: TableState, bucket: Bucket, reading: _Reading) -> Iterator[EncodedBatch]:
         cut, self.moved = reading.at.cut, True
+        # Two batches ahead: only the last one of all carries the mark behind the snapshot, so it must be known as such.
         if len(reading.ahead) < 2 and not reading.is_read:
             self._look_ahead(state, bucket, reading)
             if len(reading.ahead) < 2 and not reading.is_read:
@@ -134,7 +142,7 @@ class MemberStream:
             yield message(state.versions.at(cut), first.batch, token, snapshot=True)
 
     def _look_ahead(self, state: TableState, bucket: Bucket, reading: _Reading) -> None:
-        """The next piece of a snapshot; while the consumer takes its time, no view is kept for it."""
+        """Read the next piece of a snapshot; no view is kept while the consumer takes its time."""
         log, cut = state.logs[bucket[1]], reading.at.cut
         at = reading.at.offset if reading.reached is None else reading.reached
         dead = self._dead.of(*bucket, log, 0, log.at_lsn(cut).end)
@@ -144,7 +152,7 @@ class MemberStream:
         reading.ahead += [piece for piece in found if piece.batch.num_rows]
 
     def _from_lake(self, view: View, state: TableState, cut: int) -> Iterator[EncodedBatch]:
-        """What tells the member to read the snapshot of its buckets itself, for old rows are only in the lake."""
+        """The message that tells the member to read its buckets' snapshot itself, as old rows are only in the lake."""
         table = state.versions.at(cut)
         if not self._reads_lake:
             raise PositionExpired(
@@ -179,27 +187,32 @@ class MemberStream:
             yield message(piece.table, piece.batch, self._token(marks, run.first), snapshot=False)
 
     def _sends(self, marks: Mapping[Bucket, Mark]) -> bool:
+        """Note that a message which brings its buckets to these marks is about to be sent; False if it may not be."""
         self.moved = True
-        moves: Moves = {bucket: (self._readings[bucket].grant, mark.order()) for bucket, mark in marks.items()}
-        return self._seat.shared.sends(self._seat, moves)
+        message = {b: Sending(self._readings[b].grant.number, mark.order()) for b, mark in marks.items()}
+        return self._membership.shared.sends(self._membership, message)
 
     def _token(self, marks: Mapping[Bucket, Mark], lsn: int) -> SharedPosition:
-        """What acknowledges a message; the LSN says in which version of its table that is."""
+        """The token that acknowledges a message; its LSN says in which version of its table the message is."""
         return SharedPosition(self._engine.timeline, lsn, self._shape.tables, self._parts(marks))
 
     def _parts(self, marks: Mapping[Bucket, Mark]) -> tuple[Part, ...]:
         tables = self._shape.tables
         return tuple(
-            Part(tables.index(bucket[0]), bucket[1], reading.begin, mark.offset, mark.cut, reading.run)
-            for bucket, mark in sorted(marks.items(), key=lambda item: item[0])
-            for reading in [self._readings[bucket]]
+            Part(tables.index(uuid), number, grant.mark.offset, mark.offset, mark.cut, grant.run)
+            for (uuid, number), mark in sorted(marks.items(), key=lambda item: item[0])
+            for grant in [self._readings[uuid, number].grant]
         )
 
     def _settle(self) -> float | None:
-        """Move marks over what held no rows, where all rows are acknowledged; seconds until it is to be done again."""
-        shared, view = self._seat.shared, self._engine.view
-        done = {bucket for bucket in shared.acknowledged(self._seat) if bucket in self._readings}
-        held = current(view, self._seat.name)
+        """Move the marks of acknowledged buckets over ranges that held no rows for the member.
+
+        Without this a bucket with a condition that lets nothing through would hold the log start back for good.
+        The result is the seconds until it is to be done again; None when no mark lags behind.
+        """
+        shared, view = self._membership.shared, self._engine.view
+        done = {bucket for bucket in shared.acknowledged(self._membership) if bucket in self._readings}
+        held = current(view, self._membership.name)
         stand = {b: held.marks[held.tables.index(b[0])][b[1]].order() for b in done}
         open_ = {b: self._readings[b].at for b in done if self._readings[b].at.order() > stand[b]}
         if not open_:
@@ -207,7 +220,7 @@ class MemberStream:
         left = self._settled + SETTLE_SECONDS - shared.now()
         if left <= 0:
             self._settled = shared.now()
-            self._seat.settle(view, self._parts(open_))
+            self._membership.settle(view, self._parts(open_))
         return max(left, 0.0) or SETTLE_SECONDS
 
 
