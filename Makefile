@@ -44,7 +44,7 @@ format: setup  ## let ruff format and sort imports
 bench: setup  ## measure ingest, look-ups, tiering and reads
 	$(PY) -m tests.bench $(ARGS)
 
-docs: setup  ## write docs/cli.md, settings.md and metrics.md from the code
+docs: setup  ## write docs/api.md, cli.md, settings.md, metrics.md and rights.md from the code
 	$(PY) -m tests.test_docs
 
 proto: $(PB2)  ## generate lakestore/v1/*_pb2* from proto/

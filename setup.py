@@ -1,5 +1,6 @@
 """Generates the wire code before the package is built, when `make proto` has not done so."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,9 @@ class BuildWithProto(build_py):
         """Generate what is missing, then build."""
         if not Path("lakestore/v1/lakestore_pb2.py").exists():
             command = [sys.executable, "-m", "grpc_tools.protoc", "-Iproto", *OUTPUTS, str(PROTO)]
-            subprocess.run(command, check=True)
+            # protoc finds its plugin for types on the path, where an environment that is not activated is not.
+            path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+            subprocess.run(command, check=True, env={**os.environ, "PATH": path})
         super().run()
 
 

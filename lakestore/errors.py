@@ -164,3 +164,23 @@ def error_of(
     if isinstance(made, Fenced):
         made.buckets = tuple(buckets)
     return made
+
+
+__all__ = [
+    "Conflict",
+    "Corrupt",
+    "Denied",
+    "Exhausted",
+    "Fenced",
+    "Internal",
+    "Invalid",
+    "LakestoreError",
+    "NewerFormat",
+    "NotAuthenticated",
+    "NotFound",
+    "PlanExpired",
+    "PositionExpired",
+    "Stopped",
+    "Unavailable",
+    "UnknownCall",
+]

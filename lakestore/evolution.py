@@ -21,7 +21,9 @@ from lakestore.model.ttl import Ttl, seconds
 from lakestore.model.ttl import parsed as parse_ttl
 
 UNCHANGED = "unchanged"
+"""The value of an option that a step does not set."""
 LAKE_SETTABLE = ("freshness", "target_file_bytes")
+"""Options of the lake that may be changed."""
 _ASIDE = "lakestore_renaming_"
 
 
@@ -132,6 +134,7 @@ class SetOptions:
 
 
 Step = AddColumn | DropColumn | RenameColumn | WidenColumn | MoveColumn | MakeOptional | SetDefault | SetOptions
+"""One change of a definition."""
 _KINDS: dict[str, type[Step]] = {
     "add": AddColumn,
     "drop": DropColumn,
@@ -199,3 +202,18 @@ def renames(mapping: Mapping[str, str]) -> list[Step]:
         return [RenameColumn(old, new) for old, new in mapping.items()]
     aside = [RenameColumn(old, f"{_ASIDE}{i}") for i, old in enumerate(mapping)]
     return [*aside, *(RenameColumn(f"{_ASIDE}{i}", new) for i, new in enumerate(mapping.values()))]
+
+
+__all__ = [
+    "UNCHANGED",
+    "AddColumn",
+    "DropColumn",
+    "MakeOptional",
+    "MoveColumn",
+    "RenameColumn",
+    "SetDefault",
+    "SetOptions",
+    "Step",
+    "WidenColumn",
+    "renames",
+]

@@ -16,13 +16,13 @@ LEASE_SECONDS_DEFAULT = 3_600
 TIERER_SECONDS_DEFAULT = 30
 """How long a silent tierer stays the tierer."""
 EPOCH_MAX = (1 << 32) - 1
-"""Of a producer: the wire has 32 bits."""
+"""The highest epoch of a producer: the wire has 32 bits."""
 FIXED_BYTES_MAX = 64 << 10
-"""Of the type `fixed(n)`."""
+"""The largest `n` of the type `fixed(n)`."""
 TYPE_CHARS_MAX = 1 << 20
-"""Of the text of a declared type."""
+"""The longest text of a declared type."""
 MERGED_BYTES_MAX = 16 << 20
-"""Of one value that an `aggregate` table makes: a list of strings or a bitmap."""
+"""The largest value that an `aggregate` table makes: a list of strings or a bitmap."""
 TYPES_KEPT = 4_096
 """Declared types that are kept parsed."""
 
@@ -32,7 +32,7 @@ _INT32 = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a server takes, keeps and gives at most. All values are whole numbers; units are in the names."""
+    """The most that a server takes, keeps and gives. All values are whole numbers; units are in the names."""
 
     message_bytes: int = option(64 * _MB, low=1 * _MB, high=_INT32)
     """A gRPC message, either way; a longer one is refused. gRPC counts in 32 bits."""
@@ -150,6 +150,20 @@ class Limits:
 
 
 DEFAULT = Limits()
-"""What is kept where nobody said otherwise, and what a client checks before it sends."""
+"""The limits where nobody said otherwise, which a client checks before it sends."""
 WIDEST = Limits(**{each.name: int(range_of(each)[1]) for each in fields(Limits)})
-"""What formats and libraries can hold: stored data is read under it, whatever the settings say now."""
+"""The limits of formats and libraries: stored data is read under them, whatever the settings say now."""
+
+
+__all__ = [
+    "DEFAULT",
+    "EPOCH_MAX",
+    "FIXED_BYTES_MAX",
+    "LEASE_SECONDS_DEFAULT",
+    "MERGED_BYTES_MAX",
+    "TIERER_SECONDS_DEFAULT",
+    "TYPES_KEPT",
+    "TYPE_CHARS_MAX",
+    "WIDEST",
+    "Limits",
+]

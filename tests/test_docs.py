@@ -1,21 +1,27 @@
 """What the documents say is true: snippets run, commands and options exist, links and named tests lead somewhere.
 
-`make docs` writes docs/cli.md, settings.md, metrics.md and rights.md from the commands, settings, metrics and rights
-of the code.
+`make docs` writes docs/api.md, cli.md, settings.md, metrics.md and rights.md from the public names, commands, settings,
+metrics and rights of the code.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import importlib
 import io
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import click
 import pytest
 
+import lakestore
 from lakestore.cli import table_file
 from lakestore.cli.main import COMMANDS, command
 from lakestore.model import settings, types
@@ -29,6 +35,7 @@ REFERENCE = ROOT / "docs" / "cli.md"
 SETTINGS = ROOT / "docs" / "settings.md"
 METRICS = ROOT / "docs" / "metrics.md"
 RIGHTS = ROOT / "docs" / "rights.md"
+API = ROOT / "docs" / "api.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 HELP_COLUMNS = 100
 
@@ -99,6 +106,58 @@ def metrics_page() -> str:
     return METRICS_HEAD + "".join(lines)
 
 
+API_HEAD = """# Public names
+
+Written by `make docs` from the code. Programs import the modules below and use the names listed here; every other
+module, and every name that begins with `_`, is internal and changes without notice.
+"""
+
+
+def api_page() -> str:
+    """Every public module with its names, as docs/api.md has it."""
+    parts = [API_HEAD]
+    for name in ("lakestore", *(f"lakestore.{short}" for short in lakestore._PUBLIC_MODULES)):
+        module = importlib.import_module(name)
+        rows = [f"| `{title}` | {text} |\n" for public in module.__all__ for title, text in _told(module, public)]
+        about = _sentence(module.__doc__)
+        parts.append(f"## {name}\n\n{about}\n\n| name | what it is |\n|---|---|\n" + "".join(rows))
+    return "\n".join(parts)
+
+
+def _told(module: ModuleType, name: str) -> Iterator[tuple[str, str]]:
+    """(name, first sentence) of a public name and, if it is a class, of its public methods and properties."""
+    found = getattr(module, name)
+    if not isinstance(found, type | FunctionType):
+        yield name, _sentence(_constants(module.__name__)[name])
+        return
+    yield name, _sentence(found.__doc__)
+    if isinstance(found, type):
+        for member, value in vars(found).items():
+            about = getattr(value, "__doc__", None)
+            if not member.startswith("_") and about and callable(getattr(value, "fget", getattr(found, member))):
+                yield f"{name}.{member}", _sentence(about)
+
+
+@cache
+def _constants(module: str) -> dict[str, str]:
+    """Constants of a module with the docstrings below them."""
+    body = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text()).body
+    texts = {}
+    for node, below in itertools.pairwise(body):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(below, ast.Expr):
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            texts.update(dict.fromkeys(names, ast.literal_eval(below.value)))
+    return texts
+
+
+def _sentence(text: str | None) -> str:
+    """The first sentence of a docstring, on one line."""
+    assert text, "a public name has a docstring"
+    first = " ".join(text.strip().partition("\n\n")[0].split())
+    return first.split(". ")[0].rstrip(".:").replace("|", "\\|") + "."
+
+
 def typed_commands() -> Iterator[tuple[str, list[str]]]:
     """(page, words) of every `lakestore …` line in a plain block of a page."""
     for page in PAGES:
@@ -146,6 +205,10 @@ def test_every_command_line_in_the_documents_is_one() -> None:
 
 def test_the_reference_is_up_to_date() -> None:
     assert REFERENCE.read_text() == reference(), "run `make docs`"
+
+
+def test_the_page_of_public_names_is_up_to_date() -> None:
+    assert API.read_text() == api_page(), "run `make docs`"
 
 
 def test_the_settings_page_is_up_to_date() -> None:
@@ -211,6 +274,7 @@ def test_the_drawing_names_every_room() -> None:
 
 
 if __name__ == "__main__":
+    API.write_text(api_page())
     REFERENCE.write_text(reference())
     SETTINGS.write_text(settings_page())
     METRICS.write_text(metrics_page())

@@ -34,17 +34,17 @@ from lakestore.v1 import lakestore_pb2 as pb
 class Snapshot:
     """All tables at one cut."""
 
-    def __init__(self, lake: Lake, token: str) -> None:
-        self._lake = lake
+    def __init__(self, transport: Transport, token: str) -> None:
+        self._transport = transport
         self.token = token
 
     def scan(self, table: str, columns: Sequence[str] | None = None, where: str | None = None) -> Scan:
         """A union read at the cut."""
-        return Scan(self._lake, table, columns=columns, where=where, at=self.token)
+        return Scan(self._transport, table, columns=columns, where=where, at=self.token)
 
     def sql(self, text: str) -> union_sql.SqlResult:
         """DuckDB over union reads at the cut."""
-        return union_sql.run(self._lake, text, at=self.token)
+        return union_sql.run(self._transport, text, at=self.token)
 
 
 class Lake:
@@ -144,11 +144,11 @@ class Lake:
 
     def snapshot(self) -> Snapshot:
         """One cut over all tables."""
-        return Snapshot(self, head(self.transport))
+        return Snapshot(self.transport, head(self.transport))
 
     def at(self, position: At) -> Snapshot:
         """All tables exactly at a token, or as of a time (UTC where it names no zone)."""
-        return Snapshot(self, position_text(position))
+        return Snapshot(self.transport, position_text(position))
 
     def changes(
         self,
@@ -182,23 +182,7 @@ class Lake:
 
     def sql(self, text: str) -> union_sql.SqlResult:
         """DuckDB over union reads, all tables of the query at one cut."""
-        return union_sql.run(self, text)
-
-    def plan(self, request: pb.PlanRequest, /) -> pb.PlanAnswer:
-        """For union reads."""
-        return self.transport.plan(request)
-
-    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]:
-        """For union reads."""
-        return self.transport.fetch(request)
-
-    def renew_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer:
-        """For union reads."""
-        return self.transport.renew_lease(request)
-
-    def release_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer:
-        """For union reads."""
-        return self.transport.release_lease(request)
+        return union_sql.run(self.transport, text)
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
         """`with lake.within(0.5): …`: every call inside ends by then, tries included; in `Unavailable` if need be."""

@@ -97,7 +97,7 @@ def definition_of(lake: Lake, batch: ChangeBatch) -> Table:
     token = position_of(batch.token)
     for lsn in (token.lsn, token.lsn + 1):  # a batch that does not end its run has the token of where that began
         at = str(LogPosition(token.timeline, lsn))
-        plan = lake.plan(pb.PlanRequest(tables=[batch.name], at=at, no_dead=True))
+        plan = lake.transport.plan(pb.PlanRequest(tables=[batch.name], at=at, no_dead=True))
         found = Table.from_json(plan.tables[0].definition)
         if found.schema_id == batch.schema_id:
             return found

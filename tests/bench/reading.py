@@ -82,7 +82,7 @@ def _projection(lake: lakestore.Lake) -> Iterator[Figure]:
 
 def _fetched(lake: lakestore.Lake, name: str, columns: list[str]) -> tuple[float, int]:
     """(rows a second, bytes over the wire) of a whole read; the median of five."""
-    plan = lake.plan(pb.PlanRequest(tables=[name], no_dead=True)).tables[0]
+    plan = lake.transport.plan(pb.PlanRequest(tables=[name], no_dead=True)).tables[0]
     uuid = lake.table(name).definition.uuid
     runs, size = [], 0
     for _ in range(5):
@@ -90,7 +90,7 @@ def _fetched(lake: lakestore.Lake, name: str, columns: list[str]) -> tuple[float
         began = time.perf_counter()
         for bucket in plan.buckets:
             request = pb.FetchRequest(table_uuid=uuid, bucket=bucket.bucket, end=bucket.head, columns=columns)
-            for answer in lake.fetch(request):
+            for answer in lake.transport.fetch(request):
                 size += answer.ByteSize()
                 with pa.ipc.open_stream(answer.rows) as reader:
                     found += sum(batch.num_rows for batch in reader)

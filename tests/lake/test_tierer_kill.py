@@ -150,7 +150,7 @@ def _compacting(server: Server) -> Callable[[], bool]:
 
 
 def _all_tiered(lake: ls.Lake) -> bool:
-    cut = plan.decode(lake.plan(plan.request([ITEMS, EVENTS], no_dead=True)))
+    cut = plan.decode(lake.transport.plan(plan.request([ITEMS, EVENTS], no_dead=True)))
     return all(scan.hot_rows == 0 for scan in cut.tables)
 
 

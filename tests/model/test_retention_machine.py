@@ -78,7 +78,7 @@ class RetentionMachine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.commits)
     def begin_a_read(self) -> None:
-        cut = Cut(self.served.lake, [NAME], lease_seconds=86_400)
+        cut = Cut(self.served.lake.transport, [NAME], lease_seconds=86_400)
         self.cuts.append(cut)
 
     @rule(data=st.data())

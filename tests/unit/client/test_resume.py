@@ -26,9 +26,9 @@ class Breaking:
     def __init__(self, transport: Any, after: int, times: int) -> None:
         self._transport, self._after, self._times = transport, after, times
 
-    def status(self, request: pb.StatusRequest) -> pb.StatusAnswer:
+    def head(self, request: pb.HeadRequest) -> pb.HeadAnswer:
         """As the server's."""
-        answer: pb.StatusAnswer = self._transport.status(request)
+        answer: pb.HeadAnswer = self._transport.head(request)
         return answer
 
     def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:

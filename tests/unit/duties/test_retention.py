@@ -178,7 +178,7 @@ def test_a_slow_table_is_cut_into_segments_that_can_go(served: Served) -> None:
 def test_a_lease_holds_the_log_that_its_read_needs(served: Served) -> None:
     create(served)
     old_and_new(served)
-    with Cut(served.lake, [NAME], lease_seconds=600) as cut:
+    with Cut(served.lake.transport, [NAME], lease_seconds=600) as cut:
         served.tier(NAME)
         served.run()
         assert served.state(NAME).starts() == (0,)
@@ -258,7 +258,7 @@ def test_a_refused_frame_moves_nothing(served: Served, monkeypatch: pytest.Monke
         with pytest.raises(Exception, match="free space"):
             served.run()
     assert served.values(NAME, first) == [2, 3, 4]
-    with Cut(served.lake, [NAME], lease_seconds=5, at=first):
+    with Cut(served.lake.transport, [NAME], lease_seconds=5, at=first):
         pass
     served.run()
     assert served.state(NAME).starts() == (3,)
