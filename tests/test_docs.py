@@ -264,6 +264,12 @@ def test_the_page_of_tables_is_a_file_that_apply_takes_and_names_every_type() ->
     assert {name for key in keys for name in getattr(table_file, f"_{key}")} | set(types.NAMES) <= named
 
 
+def test_the_architecture_is_two_hundred_lines_that_fit_a_screen() -> None:
+    lines = (ROOT / "docs" / "architecture.md").read_text().splitlines()
+    assert len(lines) <= 200
+    assert [number for number, line in enumerate(lines, 1) if len(line) > 120] == []
+
+
 def test_the_drawing_names_every_room() -> None:
     told = (ROOT / "docs" / "architecture.md").read_text().partition("## 2.")[0]
     named = {name for spoken in re.findall(r"`([^`]*)`", told) for name in spoken.split()}

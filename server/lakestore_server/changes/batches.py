@@ -1,4 +1,7 @@
-"""The batches of a change stream: the commits of a range as messages, the same for every stream of one shape."""
+"""The batches of a change stream: the commits of a range as messages, the same for every stream of one shape.
+
+A batch holds rows of one version of its table, and says which; a before-image is shown in the version of its change.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 A condition is bound to columns by their ids when a stream is opened, so that it goes on when columns are renamed or
 widened. Both the row before and the row after each change are held against it, in the schema version of the change.
+A dropped column ends the stream. The condition belongs to the request, not to the subscription.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An overlay of the key index: keys to values, and on demand the keys of a table in order, for look-ups by prefix.
 
-Each table has its part: a hash table of numbers where its keys are such, else a dictionary.
+Each table has its part: a hash table of numbers where its keys are such, else one of byte strings.
 Only tables that are asked for pay: new keys wait in the lists that they came in until somebody asks, then become a
 sorted run; runs are merged as they double.
 """

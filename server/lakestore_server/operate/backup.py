@@ -2,7 +2,8 @@
 
 A checkpoint is made and its parts are held: segments by their open maps, which keep their bytes whatever a later
 checkpoint removes, and the journal behind the checkpoint up to one commit. That is the cut; commits go on while the
-cut is copied. The files of the lake are not copied: the backup holds the pointers to them.
+cut is copied. The files of the lake are not copied: the backup holds the pointers to them. Nor is the
+index: a restored server rebuilds it beside serving.
 """
 
 from __future__ import annotations
