@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-import lakestore as ls
-from tests.support.merge_cases import CASES, MODES, Case
+from tests.support.merge_cases import CASES, MODES, Case, run
+from tests.support.served import Served
 
 LENGTH = 4
 
@@ -16,11 +13,7 @@ LENGTH = 4
 @pytest.mark.parametrize(
     "mode",
     [*MODES[:2], *(pytest.param(mode, marks=pytest.mark.long) for mode in MODES[2:])],
-    ids=lambda mode: mode.__name__,
 )
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_all_sequences_are_merged_as_the_model_merges_them(
-    tmp_path: Path, case: Case, mode: Callable[[ls.Lake, Case, int], None]
-) -> None:
-    with ls.open(tmp_path) as lake:
-        mode(lake, case, LENGTH)
+def test_all_sequences_are_merged_as_the_model_merges_them(served: Served, case: Case, mode: str) -> None:
+    run(mode, served, case, LENGTH)

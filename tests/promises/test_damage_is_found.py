@@ -27,8 +27,8 @@ from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.overlay import Overlay
-from tests.support.inside import engine_of, server_of
 from tests.support.seeds import seeded
+from tests.support.served import Served
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -38,23 +38,25 @@ KEYED = [{"id": i, "name": f"row {i}"} for i in range(40)]
 
 def written(folder: Path) -> None:
     """Two checkpointed tables, and a journal behind the checkpoint."""
-    with ls.open(folder) as lake:
+    with Served(folder) as served:
+        lake = served.lake
         lake.create_table("a.keyed", SCHEMA, primary_key=["id"], buckets=1).upsert(KEYED)
         lake.create_table("a.log", SCHEMA, buckets=1).append([{"id": 1, "name": "x" * 5000}])
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         lake.table("a.keyed").upsert([{"id": 0, "name": "newer"}])
         lake.table("a.log").append([{"id": 2, "name": "y" * 5000}])
-        server_of(lake).close(checkpoint=False)
+        served.server.close(checkpoint=False)
 
 
 def read(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """All rows, as a server on this folder serves them."""
-    with ls.open(folder) as lake:
+    with Served(folder) as served:
+        lake = served.lake
         found = {
             table.name: sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
             for table in lake.tables()
         }
-        server_of(lake).close(checkpoint=False)
+        served.server.close(checkpoint=False)
     return found
 
 
@@ -194,8 +196,9 @@ def test_the_deep_check_reads_every_byte_and_names_what_is_damaged(whole: Path, 
 
 def test_the_scrub_finds_what_nobody_reads(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "data")
-    with ls.open(tmp_path / "data") as lake:
-        scrubber = server_of(lake).upkeep.scrubber
+    with Served(tmp_path / "data") as served:
+        lake = served.lake
+        scrubber = served.server.upkeep.scrubber
         assert lake.table("a.log").scan().count() == 2
         rate: list[int] = []
         assert not scrubber.run_once(rate.append)
@@ -212,23 +215,23 @@ def test_the_scrub_runs_by_itself_at_its_rate_unless_switched_off(
 ) -> None:
     monkeypatch.setattr(scrub, "FIRST_SECONDS", 0.0)
     shutil.copytree(whole, tmp_path / "data")
-    with ls.open(tmp_path / "data", limits=Limits(scrub_bytes=1 << 20)) as lake:
-        scrubber = server_of(lake).upkeep.scrubber
+    with Served(tmp_path / "data", limits=Limits(scrub_bytes=1 << 20)) as served:
+        scrubber = served.server.upkeep.scrubber
         until(lambda: scrubber.rounds, "a round of the scrub")
         assert scrubber.bytes > 5000
-    with ls.open(tmp_path / "data", limits=Limits(scrub_bytes=1)) as lake:
-        assert server_of(lake).upkeep.scrubber.rounds == 0, (
+    with Served(tmp_path / "data", limits=Limits(scrub_bytes=1)) as served:
+        assert served.server.upkeep.scrubber.rounds == 0, (
             "one byte a second takes longer, and closing does not wait for it"
         )
-    with ls.open(tmp_path / "data", limits=Limits(scrub_bytes=0)) as lake:
-        assert not server_of(lake).upkeep.scrubber._thread.is_alive()
+    with Served(tmp_path / "data", limits=Limits(scrub_bytes=0)) as served:
+        assert not served.server.upkeep.scrubber._thread.is_alive()
 
 
 def test_the_scrub_ends_in_the_middle_of_a_table(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrub, "FIRST_SECONDS", 0.0)
     shutil.copytree(whole, tmp_path / "data")
-    with ls.open(tmp_path / "data", limits=Limits(scrub_bytes=1)) as lake:
-        scrubber = server_of(lake).upkeep.scrubber
+    with Served(tmp_path / "data", limits=Limits(scrub_bytes=1)) as served:
+        scrubber = served.server.upkeep.scrubber
         until(lambda: scrubber.bytes, "the first bytes")
         scrubber.close()
         assert (scrubber.bytes, scrubber.rounds) < (5000, 1), "a table may be as large as the disk"
@@ -236,16 +239,16 @@ def test_the_scrub_ends_in_the_middle_of_a_table(whole: Path, tmp_path: Path, mo
 
 def test_an_index_that_cannot_be_asked_now_is_not_taken_for_a_damaged_one(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "data")
-    with ls.open(tmp_path / "data") as lake:
-        engine = engine_of(lake)
+    with Served(tmp_path / "data") as served:
+        engine = served.engine
         until(lambda: engine.index.ready, "the index")
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         assert engine.index._lmdb.merger.pid
         os.kill(engine.index._lmdb.merger.pid, signal.SIGKILL)
         with pytest.raises(Unavailable, match="try again"):
-            server_of(lake).upkeep.scrubber.run_once()
+            served.server.upkeep.scrubber.run_once()
         assert engine.index.ready
-        assert not server_of(lake).upkeep.scrubber.run_once()
+        assert not served.server.upkeep.scrubber.run_once()
 
 
 @pytest.mark.parametrize("offset", [-1, 7], ids=["lost", "wrong"])
@@ -254,18 +257,19 @@ def test_the_scrub_finds_an_index_that_differs_from_the_log_and_it_is_rebuilt(
 ) -> None:
     """Entries with good checks, so that only the sums tell."""
     shutil.copytree(whole, tmp_path / "data")
-    with ls.open(tmp_path / "data") as lake:
-        engine, table = engine_of(lake), lake.table("a.keyed")
-        server_of(lake).upkeep.checkpoint()
+    with Served(tmp_path / "data") as served:
+        lake = served.lake
+        engine, table = served.engine, lake.table("a.keyed")
+        served.checkpoint()
         index: Index = engine.index
         wrong = Overlay()
         keys, _ = next(index._older[0].parts())
         wrong.put(keys.ascending().part(slice(1)), np.array([offset]))
         index._write(wrong, engine.view.lsn)
-        (sentence,) = server_of(lake).upkeep.scrubber.run_once()
+        (sentence,) = served.server.upkeep.scrubber.run_once()
         assert "a.keyed" in sentence
         until(lambda: index.ready, "the rebuilt index")
-        assert not server_of(lake).upkeep.scrubber.run_once()
+        assert not served.server.upkeep.scrubber.run_once()
         assert table.lookup(pa.table({"id": [0]}))["name"].to_pylist() == ["newer"]
 
 

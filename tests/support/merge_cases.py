@@ -20,7 +20,7 @@ from lakestore.rows.bitmaps import bitmap
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.queue import Task
 from tests.model.merging import Key, Merged, Row
-from tests.support.inside import engine_of
+from tests.support.served import Served
 
 KINDS = {"upsert": pb.UPSERT, "delete": pb.DELETE, "insert": pb.INSERT}
 COUNTS = ("inserted", "updated", "deleted", "not_found", "ignored", "unchanged", "folded")
@@ -231,34 +231,44 @@ def in_one_commit(lake: ls.Lake, case: Case, length: int) -> None:
     made.check()
 
 
-def in_one_group(lake: ls.Lake, case: Case, length: int) -> None:
+def in_one_group(served: Served, case: Case, length: int) -> None:
     """Requests of one producer that wait together, and so are one frame, or a few."""
-    made = MergeTable(lake, case)
+    made = MergeTable(served.lake, case)
     batches = [batch for step in runs(sequences(case, length)) for batch in step]
     requests = [
         pb.CommitRequest(changes=[made.message(batch)], producer="p", sequence=sequence)
         for sequence, batch in enumerate(batches, start=1)
     ]
-    answers = grouped(lake, requests)
+    answers = grouped(served, requests)
     assert len({answer.lsn for answer in answers}) < max(len(answers), 2)
     for request, batch in zip(requests, batches, strict=True):
-        made.expect(lake.transport.commit(request).results, [batch])  # a retry gives the first answer
+        made.expect(served.lake.transport.commit(request).results, [batch])  # a retry gives the first answer
     made.check()
 
 
-MODES = (separately, in_batches, in_one_commit, in_one_group)
+MODES = ("separately", "in_batches", "in_one_commit", "in_one_group")
 
 
-def grouped(lake: ls.Lake, requests: Sequence[pb.CommitRequest]) -> list[Any]:
+def run(mode: str, served: Served, case: Case, length: int) -> None:
+    """The operations of a case in one of these modes."""
+    if mode == "in_one_group":
+        in_one_group(served, case, length)
+    else:
+        {"separately": separately, "in_batches": in_batches, "in_one_commit": in_one_commit}[mode](
+            served.lake, case, length
+        )
+
+
+def grouped(served: Served, requests: Sequence[pb.CommitRequest]) -> list[Any]:
     """Requests that wait together, and so become one commit: their answers, or what they were refused with."""
     gate = threading.Event()
 
     def hold() -> None:
         gate.wait(30)
 
-    engine_of(lake).loop.queue.put(Task(hold))
-    commit: Any = lake.transport.commit
-    prepared = [commit.__self__._submit(request) for request in requests]
+    served.engine.loop.queue.put(Task(hold))
+    writes = served.verbs("Commit")
+    prepared = [writes._submit(request) for request in requests]
     gate.set()
     return [each.answer.exception(30) or each.answer.result() for each in prepared]
 

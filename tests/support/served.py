@@ -17,6 +17,7 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
 from lakestore_server.state.view import TableState
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("v", pa.int64())])
 START_US = 1_790_000_000_000_000
@@ -99,6 +100,10 @@ class Served:
     def checkpoint(self) -> None:
         """A checkpoint now."""
         self.server.upkeep.checkpoint()
+
+    def until_indexed(self) -> None:
+        """Wait for an index that is being rebuilt."""
+        until(lambda: self.engine.index.ready, "the rebuilt index")
 
     def restart(self) -> None:
         """An orderly end and a new start."""

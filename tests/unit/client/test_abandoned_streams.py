@@ -13,7 +13,7 @@ import lakestore as ls
 from lakestore.client.changes import ChangeStream
 from lakestore.union.cut import opened
 from lakestore_server.read.leases import Leases
-from tests.support.served import HandClock
+from tests.support.served import HandClock, Served
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -32,11 +32,9 @@ def _abandon(table: ls.Table) -> None:
 
 @pytest.mark.timeout(30)
 def test_a_stream_is_not_ended_by_the_garbage_collector_in_the_middle_of_something_else(tmp_path: Path) -> None:
-    with ls.open(tmp_path) as lake:
-        table = lake.create_table("t.a", SCHEMA)
+    with Served(tmp_path) as served:
+        table, bells = served.lake.create_table("t.a", SCHEMA), served.engine.bells
         table.append([{"id": 1}])
-        server = lake.transport._follow.__self__  # type: ignore[attr-defined]
-        bells = server._engine.bells
         gc.disable()
         try:
             _abandon(table)
@@ -50,10 +48,9 @@ def test_a_stream_is_not_ended_by_the_garbage_collector_in_the_middle_of_somethi
 
 
 def test_a_closed_stream_is_ended_at_once(tmp_path: Path) -> None:
-    with ls.open(tmp_path) as lake:
-        table = lake.create_table("t.a", SCHEMA)
+    with Served(tmp_path) as served:
+        table, bells = served.lake.create_table("t.a", SCHEMA), served.engine.bells
         table.append([{"id": 1}])
-        bells = lake.transport._follow.__self__._engine.bells  # type: ignore[attr-defined]
         stream = table.changes("earliest")
         next(stream)
         assert bells._waiting
@@ -79,9 +76,10 @@ def _abandon_read(lake: ls.Lake) -> None:
 
 @pytest.mark.timeout(30)
 def test_a_read_that_nobody_finishes_lets_its_lease_go_under_any_lock(tmp_path: Path) -> None:
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         lake.create_table("t.a", SCHEMA)
-        leases = lake.transport._follow.__self__._leases  # type: ignore[attr-defined]
+        leases = served.server.sources.leases
         gc.disable()
         try:
             _abandon_read(lake)

@@ -22,7 +22,7 @@ from lakestore_server.host.disk import RealDisk
 from lakestore_server.read import rows as reads
 from lakestore_server.state.chunk import MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
-from tests.support.inside import server_of
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -108,14 +108,15 @@ class NoRename(RealDisk):
 
 def test_a_failed_checkpoint_is_made_again_at_the_same_lsn_and_leaves_no_files(tmp_path: Path) -> None:
     disk = NoRename()
-    with ls.open(tmp_path / "data", disk=disk) as lake:
+    with Served(tmp_path / "data", disk=disk) as served:
+        lake = served.lake
         lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
         disk.broken = True
         with pytest.raises(Exhausted, match="No space"):
-            server_of(lake).upkeep.checkpoint()
+            served.checkpoint()
         assert not list((tmp_path / "data" / "segments").rglob("*.seg"))
         disk.broken = False
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         assert list((tmp_path / "data" / "segments").rglob("*.seg"))
 
 
@@ -132,9 +133,10 @@ def test_a_failed_last_checkpoint_does_not_keep_the_folder_locked(tmp_path: Path
 def test_the_checkpoint_thread_tries_again_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakestore_server.host.worker.RETRY_SECONDS", 0.01)
     disk = NoRename()
-    with ls.open(tmp_path / "data", disk=disk) as lake:
+    with Served(tmp_path / "data", disk=disk) as served:
+        lake = served.lake
         lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
-        checkpointer = server_of(lake).upkeep.checkpointer
+        checkpointer = served.server.upkeep.checkpointer
         run_once = checkpointer.run_once
         runs: list[int] = []
 

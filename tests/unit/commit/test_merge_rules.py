@@ -16,8 +16,8 @@ from lakestore.errors import Invalid
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays.equal_rows import equal
 from lakestore_server.commit import request as prepare
-from tests.support.inside import engine_of, server_of
 from tests.support.merge_cases import grouped
+from tests.support.served import Served
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int8()), ("word", pa.string())])
@@ -37,7 +37,8 @@ NOT_COUNTS = ("table", "schema_id")
 
 
 def test_a_sum_that_overflows_refuses_its_request_and_no_other(tmp_path: Path) -> None:
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         table = lake.create_table("d.t", SCHEMA, primary_key=["id"], merge=ls.aggregate({"n": "sum"}))
         table.upsert([{"id": 1, "n": 100}, {"id": 2, "n": 1}])
 
@@ -46,7 +47,7 @@ def test_a_sum_that_overflows_refuses_its_request_and_no_other(tmp_path: Path) -
             return pb.CommitRequest(changes=[change("d.t", pb.UPSERT, [batch])], producer=producer, sequence=sequence)
 
         sent = [request(1, "a", 1), request(100, "b", 1), request(1, "b", 2), request(2, "a", 2)]
-        first, refused, behind, last = grouped(lake, sent)
+        first, refused, behind, last = grouped(served, sent)
         assert refused.message == "table d.t, column 'n', key {'id': 1}: the sum does not fit into int8"
         assert isinstance(behind, Invalid), "what a producer sends behind a refused commit does not follow"
         assert first.lsn == last.lsn
@@ -101,24 +102,27 @@ def test_a_version_is_remembered_over_restarts_checkpoints_and_the_loss_of_the_i
         table.upsert([{"id": key, "v": version}])
         return next(iter(counted(table)))
 
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         table = lake.create_table("d.t", schema, primary_key=["id"], merge="versioned(v)", buckets=1)
         for other in range(5):
             table.upsert([{"id": f"{key}{other}", "v": 9}])
         table.upsert([{"id": key, "v": 2}])
         table.delete([{"id": key, "v": 4}])
         assert late(lake, 3) == "ignored"
-        server_of(lake).close(checkpoint=False)
-    with ls.open(tmp_path) as lake:
+        served.server.close(checkpoint=False)
+    with Served(tmp_path) as served:
+        lake = served.lake
         assert late(lake, 3) == "ignored", "after a replay of the journal"
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         assert late(lake, 3) == "ignored", "after a checkpoint"
         table = lake.table("d.t")
         assert table.insert_if_absent([{"id": key, "v": 3}]).num_rows == 0
         assert counted(table) == {"ignored": 1}
     shutil.rmtree(tmp_path / "index")
-    with ls.open(tmp_path) as lake:
-        until(lambda: engine_of(lake).index.ready, "the rebuild")
+    with Served(tmp_path) as served:
+        lake = served.lake
+        until(lambda: served.engine.index.ready, "the rebuild")
         assert late(lake, 3) == "ignored", "after a rebuild"
         assert lake.table("d.t").scan().count() == 5
         assert late(lake, 4) == "inserted", "a version that is not lower"
@@ -126,8 +130,9 @@ def test_a_version_is_remembered_over_restarts_checkpoints_and_the_loss_of_the_i
         assert late(lake, 3) == "ignored", "a delete without a version keeps that of the row"
         assert late(lake, 5) == "inserted"
     shutil.rmtree(tmp_path / "index")
-    with ls.open(tmp_path) as lake:
-        until(lambda: engine_of(lake).index.ready, "the rebuild")
+    with Served(tmp_path) as served:
+        lake = served.lake
+        until(lambda: served.engine.index.ready, "the rebuild")
         assert late(lake, 4) == "ignored", "the row that came back, not the delete before it"
         assert lake.table("d.t").lookup([{"id": key}]).to_pylist() == [{"id": key, "v": 5}]
 
@@ -144,9 +149,8 @@ def test_deletes_are_ignored_or_refused_as_the_table_says(tmp_path: Path) -> Non
 
 
 def test_a_delete_that_waited_while_the_table_came_to_refuse_them_is_refused(tmp_path: Path) -> None:
-    with ls.open(tmp_path) as lake:
-        table = lake.create_table("d.r", SCHEMA, primary_key=["id"])
-        engine = lake.transport._follow.__self__._engine  # type: ignore[attr-defined]
+    with Served(tmp_path) as served:
+        table, engine = served.lake.create_table("d.r", SCHEMA, primary_key=["id"]), served.engine
         sent = pa.RecordBatch.from_pylist([{"id": 1}], pa.schema([pa.field("id", pa.int64(), nullable=False)]))
         message = change("d.r", pb.DELETE, [sent], 0)
         waiting = prepare.Request((prepare.change_of(engine.view.named("d.r").versions, message, "", engine.limits),))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,18 +9,16 @@ import pytest
 
 import lakestore as ls
 from lakestore.model import merge_engines as ls_merge
-from tests.support.merge_cases import CASES, MODES, Case
+from tests.support.merge_cases import CASES, MODES, Case, run
+from tests.support.served import Served
 
 LENGTH = 2
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_short_sequences_are_merged_as_the_model_merges_them(
-    tmp_path: Path, case: Case, mode: Callable[[ls.Lake, Case, int], None]
-) -> None:
-    with ls.open(tmp_path) as lake:
-        mode(lake, case, LENGTH)
+def test_short_sequences_are_merged_as_the_model_merges_them(served: Served, case: Case, mode: str) -> None:
+    run(mode, served, case, LENGTH)
 
 
 def test_changes_that_leave_nothing_to_aggregate_are_taken(tmp_path: Path) -> None:

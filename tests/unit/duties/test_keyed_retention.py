@@ -139,7 +139,7 @@ def test_a_read_without_a_snapshot_holds_the_log_start_at_its_cut(served: Served
     create(served, retention=None)
     _, last = old_and_new(served)
     uuid = served.state(NAME).table.uuid
-    leases = served.server.retention._leases
+    leases = served.server.sources.leases
     lease = served.lake.transport.plan(pb.PlanRequest(tables=[NAME], at=last, lease_seconds=60)).lease
     assert leases.starts(uuid) == [(6,)]
     assert leases.raise_log_start(uuid, (6,))

@@ -195,7 +195,7 @@ def test_a_read_and_a_moving_log_start_cannot_miss_each_other(served: Served) ->
     create(served)
     old_and_new(served)
     served.tier(NAME)
-    leases = served.server.retention._leases
+    leases = served.server.sources.leases
     uuid = served.state(NAME).table.uuid
     assert leases.raise_log_start(uuid, (3,))
     with pytest.raises(Exception, match="log start moves"):

@@ -18,7 +18,7 @@ from lakestore_server.host.clock import RealClock
 from lakestore_server.host.disk import RealDisk, RealFile
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from tests.support.inside import engine_of, server_of
+from tests.support.served import Served
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -44,30 +44,34 @@ def names(table: ls.Table) -> dict[int, str]:
 
 def test_what_a_failed_checkpoint_froze_is_merged_by_the_next(tmp_path: Path) -> None:
     disk = FailingDisk()
-    with ls.open(tmp_path / "data", disk=disk) as lake:
+    with Served(tmp_path / "data", disk=disk) as served:
+        lake = served.lake
         table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
         table.upsert([{"id": i, "name": "first"} for i in range(50)])
         disk.broken = True
         with pytest.raises(OSError, match="No space"):
-            server_of(lake).upkeep.checkpoint()
+            served.checkpoint()
         disk.broken = False
         table.upsert([{"id": i, "name": "second"} for i in range(25, 75)])
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         expected = {i: "first" for i in range(25)} | {i: "second" for i in range(25, 75)}
         assert names(table) == expected
-    with ls.open(tmp_path / "data") as lake:
+    with Served(tmp_path / "data") as served:
+        lake = served.lake
         assert names(lake.table("a.b")) == expected
 
 
 def test_a_lost_index_is_rebuilt(tmp_path: Path) -> None:
-    with ls.open(tmp_path / "data") as lake:
+    with Served(tmp_path / "data") as served:
+        lake = served.lake
         table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
         table.upsert([{"id": i, "name": "x"} for i in range(60)])
         table.delete([{"id": i} for i in range(30)])
     for file in (tmp_path / "data" / "index").iterdir():
         file.unlink()
-    with ls.open(tmp_path / "data") as lake:
-        until(lambda: engine_of(lake).index.ready, "the rebuilt index")
+    with Served(tmp_path / "data") as served:
+        lake = served.lake
+        until(lambda: served.engine.index.ready, "the rebuilt index")
         assert names(lake.table("a.b")) == {i: "x" for i in range(30, 60)}
         table = lake.table("a.b")
         table.upsert([{"id": 30, "name": "y"}])
@@ -88,12 +92,13 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_many_quiet_tables_keep_no_journal_and_few_files(tmp_path: Path) -> None:
-    with ls.open(tmp_path / "data") as lake:
+    with Served(tmp_path / "data") as served:
+        lake = served.lake
         tables = [lake.create_table(f"quiet.t{i}", SCHEMA, buckets=1) for i in range(40)]
         for _ in range(6):
             for table in tables:
                 table.append([{"id": 1, "name": "x"}])
-            server_of(lake).upkeep.checkpoint()
+            served.checkpoint()
         journals = list((tmp_path / "data").glob("journal-*"))
         assert sum(path.stat().st_size for path in journals) == journal.FILE_HEADER_BYTES, "one file without frames"
         files = list((tmp_path / "data" / SEGMENTS).glob("*/*.seg"))

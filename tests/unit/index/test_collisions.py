@@ -11,9 +11,9 @@ import pytest
 import lakestore as ls
 from lakestore.rows import keys
 from lakestore.union.verify import verify
-from tests.support.inside import engine_of, server_of
 from tests.support.seeds import seeded
-from tests.unit.index.test_index_faults import lose, ready
+from tests.support.served import Served
+from tests.unit.index.test_index_faults import lose
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 LONG = "x" * 60_000
@@ -56,22 +56,22 @@ def step(chance: random.Random, table: ls.Table, model: dict[str, int], number: 
 def test_hash_collision_forced(tmp_path: Path, seed: int) -> None:
     """Inserts, updates, deletes, keys that come back, checkpoints, restarts and rebuilds."""
     chance, model = seeded(seed), dict[str, int]()
-    lake = ls.open(tmp_path)
-    lake.create_table("a.b", SCHEMA, primary_key=["k"], buckets=3)
+    served = Served(tmp_path)
+    served.lake.create_table("a.b", SCHEMA, primary_key=["k"], buckets=3)
     for number in range(25):
-        step(chance, lake.table("a.b"), model, number)
+        step(chance, served.lake.table("a.b"), model, number)
         event = chance.random()
         if event < 0.15:
-            server_of(lake).upkeep.checkpoint()
+            served.checkpoint()
         elif event < 0.4:
-            server_of(lake).close(checkpoint=event < 0.2)
-            lake.close()
+            served.server.close(checkpoint=event < 0.2)
+            served.close()
             if event > 0.3:
                 lose(tmp_path)
-            lake = ls.open(tmp_path)
-            ready(lake)
-        exact(lake, model)
-    lake.close()
+            served.start()
+            served.until_indexed()
+        exact(served.lake, model)
+    served.close()
 
 
 def twins(count: int) -> list[str]:
@@ -89,23 +89,26 @@ def pairs(table: ls.Table, names: list[str]) -> list[int]:
 
 def test_a_rebuild_may_give_other_slots_than_the_journal_behind_the_checkpoint_says(tmp_path: Path) -> None:
     first, second = twins(2)
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         table = lake.create_table("a.b", SCHEMA, primary_key=["k"], buckets=1)
         table.upsert([{"k": first, "n": 1}, {"k": second, "n": 2}])
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         table.delete([{"k": first}])
-        server_of(lake).close(checkpoint=False)
+        served.server.close(checkpoint=False)
     lose(tmp_path)
     for _ in range(2):
-        with ls.open(tmp_path) as lake:
-            ready(lake)
+        with Served(tmp_path) as served:
+            lake = served.lake
+            served.until_indexed()
             assert pairs(lake.table("a.b"), [first, second]) == [2]
-            server_of(lake).close(checkpoint=False)
+            served.server.close(checkpoint=False)
 
 
 def test_a_delete_of_an_absent_key_leaves_no_gap_before_a_key_of_its_hash(tmp_path: Path) -> None:
     first, second, third = twins(3)
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         table = lake.create_table("a.b", SCHEMA, primary_key=["k"], buckets=1)
         with lake.commit() as commit:
             commit.delete("a.b", [{"k": first}])
@@ -115,6 +118,6 @@ def test_a_delete_of_an_absent_key_leaves_no_gap_before_a_key_of_its_hash(tmp_pa
         with lake.commit() as commit:
             commit.upsert("a.b", [{"k": first, "n": 1}, {"k": second, "n": 2}])
         assert pairs(table, [first, second, third]) == [1, 2, 3]
-        server_of(lake).upkeep.checkpoint()
-        assert server_of(lake).upkeep.scrubber.run_once() == [], "the scrub adds up the entries of hashed keys"
-        assert engine_of(lake).index.ready
+        served.checkpoint()
+        assert served.server.upkeep.scrubber.run_once() == [], "the scrub adds up the entries of hashed keys"
+        assert served.engine.index.ready

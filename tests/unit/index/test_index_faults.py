@@ -22,8 +22,8 @@ from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import ByteKeys
 from lakestore_server.index.pipe import Op
 from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
-from tests.support.inside import engine_of, server_of
 from tests.support.seeds import seeded
+from tests.support.served import Served
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -42,12 +42,6 @@ def found(table: ls.Table) -> dict[int, str]:
     """Key to name, by look-up of all keys."""
     rows = table.lookup(pa.table({"id": range(KEYS + 10)}))
     return dict(zip(rows["id"].to_pylist(), rows["name"].to_pylist(), strict=True))
-
-
-def ready(lake: ls.Lake) -> None:
-    """Wait for the rebuilt index."""
-    engine = engine_of(lake)
-    until(lambda: engine.index.ready, "the rebuilt index")
 
 
 def append(lake: ls.Lake, n: int) -> None:
@@ -81,8 +75,9 @@ def lose(folder: Path) -> None:
 def test_log_tables_and_scans_are_served_while_a_lost_index_is_rebuilt(tmp_path: Path, held: threading.Event) -> None:
     filled(tmp_path)
     lose(tmp_path)
-    with ls.open(tmp_path) as lake:
-        table, engine = lake.table("a.b"), engine_of(lake)
+    with Served(tmp_path) as served:
+        lake = served.lake
+        table, engine = lake.table("a.b"), served.engine
         until(lambda: engine.index.progress, "the rebuild")
         assert "42%" in engine.index.state
         row = pa.record_batch({"id": [1], "name": ["y"]}, schema=SCHEMA)
@@ -94,34 +89,37 @@ def test_log_tables_and_scans_are_served_while_a_lost_index_is_rebuilt(tmp_path:
                 refused()
             assert error.value.applied == "no"
         append(lake, 1)
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         append(lake, 2)
         assert lake.table("a.log").scan().count() == 2
         assert table.scan().count() == KEYS
         held.set()
-        ready(lake)
+        served.until_indexed()
         assert found(table) == dict.fromkeys(range(KEYS), "x")
         table.upsert([{"id": 1, "name": "y"}])
         assert table.last_result is not None
         assert table.last_result.updated == 1
-    with ls.open(tmp_path) as lake:
-        assert engine_of(lake).index.ready, "no second rebuild"
+    with Served(tmp_path) as served:
+        lake = served.lake
+        assert served.engine.index.ready, "no second rebuild"
         assert found(lake.table("a.b"))[1] == "y"
 
 
 def test_a_start_in_the_middle_of_a_rebuild_begins_it_anew(tmp_path: Path, held: threading.Event) -> None:
     filled(tmp_path)
     lose(tmp_path)
-    lake = ls.open(tmp_path)
-    until(lambda: engine_of(lake).index.progress, "the rebuild")
-    closing = threading.Thread(target=lake.close)
+    served = Served(tmp_path)
+    until(lambda: served.engine.index.progress, "the rebuild")
+    closing = threading.Thread(target=served.close)
     closing.start()
-    until(lambda: server_of(lake).upkeep._rebuilder._duty.is_closing, "closing")
+    upkeep = served.server.upkeep
+    until(lambda: upkeep._rebuilder._duty.is_closing, "closing")
     held.set()
     closing.join(30)
-    with ls.open(tmp_path) as lake:
-        assert not engine_of(lake).index.ready or found(lake.table("a.b"))
-        ready(lake)
+    with Served(tmp_path) as served:
+        lake = served.lake
+        assert not served.engine.index.ready or found(lake.table("a.b"))
+        served.until_indexed()
         assert len(found(lake.table("a.b"))) == KEYS
 
 
@@ -136,13 +134,13 @@ def test_flipped_bits_in_the_index_give_no_wrong_answer(tmp_path: Path) -> None:
         for _ in range(400):
             raw[chance.randrange(8192, len(raw))] ^= 1 << chance.randrange(8)
         (tmp_path / "index" / "data.mdb").write_bytes(raw)
-        with ls.open(tmp_path) as lake:
-            table = lake.table("a.b")
+        with Served(tmp_path) as served:
+            table = served.lake.table("a.b")
             try:
                 assert found(table) == right
             except Unavailable:
                 rebuilt += 1
-                ready(lake)
+                served.until_indexed()
                 assert found(table) == right
     assert rebuilt
     assert len(list(tmp_path.glob("index-damaged-*"))) == rebuilt
@@ -155,31 +153,32 @@ def test_an_index_file_that_is_cut_or_no_index_at_all_is_set_aside_and_rebuilt(
     filled(tmp_path)
     file = tmp_path / "index" / "data.mdb"
     file.write_bytes(damage(file.read_bytes()))
-    with ls.open(tmp_path) as lake:
-        table = lake.table("a.b")
+    with Served(tmp_path) as served:
+        table = served.lake.table("a.b")
         try:
             found(table)
         except Unavailable:
-            ready(lake)
+            served.until_indexed()
         assert found(table) == dict.fromkeys(range(KEYS), "x")
     assert (tmp_path / "index-damaged-1" / "data.mdb").exists()
 
 
 def test_an_index_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
     filled(tmp_path)
-    with ls.open(tmp_path) as lake:
-        index, table = engine_of(lake).index, lake.table("a.b")
+    with Served(tmp_path) as served:
+        lake = served.lake
+        index, table = served.engine.index, lake.table("a.b")
         assert index._lmdb.finder.pid
         os.kill(index._lmdb.finder.pid, signal.SIGKILL)
         assert len(found(table)) == KEYS
         table.upsert([{"id": 4, "name": "y"}])
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         assert index._lmdb.merger.pid
         os.kill(index._lmdb.merger.pid, signal.SIGKILL)
         table.upsert([{"id": 5, "name": "y"}])
         with pytest.raises(Unavailable, match="started again"):
-            server_of(lake).upkeep.checkpoint()
-        server_of(lake).upkeep.checkpoint()
+            served.checkpoint()
+        served.checkpoint()
         assert found(table)[5] == "y"
     assert not list(tmp_path.glob("index-damaged-*")), "nothing was damaged"
 
@@ -212,7 +211,8 @@ def test_a_full_map_grows_under_live_readers(tmp_path: Path) -> None:
 
 def test_a_table_whose_rows_are_damaged_has_no_index_and_says_which_file(tmp_path: Path) -> None:
     filled(tmp_path)
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         lake.create_table("a.good", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "name": "good"}])
         uuid = lake.table("a.b").definition.uuid
     segment = next((tmp_path / "segments" / uuid).glob("*.seg"))
@@ -221,8 +221,9 @@ def test_a_table_whose_rows_are_damaged_has_no_index_and_says_which_file(tmp_pat
     segment.write_bytes(raw)
     lose(tmp_path)
     for _ in range(2):
-        with ls.open(tmp_path) as lake:
-            engine = engine_of(lake)
+        with Served(tmp_path) as served:
+            lake = served.lake
+            engine = served.engine
             until(lambda: not engine.index.state.startswith("rebuilding"), "the rebuild")  # noqa: B023
             with pytest.raises(Corrupt, match=segment.name):
                 lake.table("a.b").lookup(pa.table({"id": [1]}))

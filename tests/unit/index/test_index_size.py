@@ -10,8 +10,8 @@ import pyarrow as pa
 
 import lakestore as ls
 from lakestore.v1 import lakestore_pb2 as pb
-from tests.support.inside import server_of
-from tests.unit.index.test_index_faults import lose, ready
+from tests.support.served import Served
+from tests.unit.index.test_index_faults import lose
 
 SCHEMA = pa.schema([("id", pa.int64())])
 KEYS = 20_000
@@ -24,23 +24,26 @@ def said(lake: ls.Lake) -> dict[str, Any]:
 
 
 def test_status_tells_the_size_of_the_index_and_its_growth_since_the_start(tmp_path: Path) -> None:
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         assert said(lake)["keys"] == said(lake)["bytes_per_key"] == 0
         table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
         table.upsert(pa.table({"id": range(KEYS)}))
         assert said(lake)["keys"] == 0, "as of the last checkpoint"
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         size = said(lake)
         assert size["keys"] == size["grown_keys"] == KEYS
         assert size["file_bytes"] >= size["bytes"] == size["grown_bytes"] > KEYS * 24
         assert size["bytes_per_key"] == round(size["bytes"] / KEYS, 1)
         assert size["bytes_per_key"] < 40, "ascending keys fill their pages"
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         assert said(lake)["keys"] == KEYS
         lake.table("a.b").delete(pa.table({"id": range(100)}))
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         assert said(lake)["grown_keys"] == -100
     lose(tmp_path)
-    with ls.open(tmp_path) as lake:
-        ready(lake)
+    with Served(tmp_path) as served:
+        lake = served.lake
+        served.until_indexed()
         assert said(lake)["keys"] == KEYS - 100

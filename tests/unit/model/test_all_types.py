@@ -19,7 +19,7 @@ from lakestore.errors import Invalid
 from lakestore.model import types
 from lakestore.union.verify import verify
 from tests.support.all_types import SCALARS, SCHEMA, rows
-from tests.support.inside import server_of
+from tests.support.served import Served
 
 QUICK = settings(max_examples=5, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 IDS = list(range(6))
@@ -32,7 +32,8 @@ def by_id(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def test_rows_come_back_on_every_path(tmp_path: Path) -> None:
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         keyed = lake.create_table("d.keyed", SCHEMA, primary_key=["id"], buckets=2)
         log = lake.create_table("d.log", SCHEMA)
         written: list[dict[str, Any]] = []
@@ -46,7 +47,7 @@ def test_rows_come_back_on_every_path(tmp_path: Path) -> None:
             log.append(made)
             written.extend(made.to_pylist())
             if checkpoint:
-                server_of(lake).upkeep.checkpoint()
+                served.checkpoint()
             assert by_id(keyed.scan().to_arrow()) == made.to_pylist()
             assert by_id(keyed.lookup([{"id": i} for i in IDS])) == made.to_pylist()
             changes = _changes(keyed, *tokens[-2:])
@@ -57,7 +58,8 @@ def test_rows_come_back_on_every_path(tmp_path: Path) -> None:
         assert log.scan().count() == len(written)
         proof = verify(lake.transport, "d.keyed")
         assert proof.same, proof.problems
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         assert by_id(lake.table("d.keyed").scan().to_arrow()) == written[-len(IDS) :]
         found = lake.table("d.log").scan().to_arrow().to_pylist()
         assert sorted(map(repr, found)) == sorted(map(repr, written))

@@ -16,7 +16,8 @@ from lakestore.errors import Invalid
 from lakestore.model.types import NAMES, arrow_type
 from lakestore.rows import keys
 from lakestore.union.verify import verify
-from tests.unit.index.test_index_faults import lose, ready
+from tests.support.served import Served
+from tests.unit.index.test_index_faults import lose
 
 PREFIX = b"\x00\x00\x00\x07"
 UTC = datetime.UTC
@@ -88,13 +89,13 @@ def test_keys_of_every_type_find_their_rows_also_in_a_rebuilt_index(tmp_path: Pa
     for lost in (False, True):
         if lost:
             lose(tmp_path)
-        with ls.open(tmp_path) as lake:
-            ready(lake)
+        with Served(tmp_path) as served:
+            served.until_indexed()
             for name, values in ORDERED.items():
-                table = lake.table(f"a.{name[:5]}{len(name)}")
+                table = served.lake.table(f"a.{name[:5]}{len(name)}")
                 found = table.lookup(pa.table({"k": pa.array(values, arrow_type(name))}))
                 assert found["n"].to_pylist() == list(range(1, len(values)))
-                assert verify(lake.transport, table.name).same
+                assert verify(served.lake.transport, table.name).same
 
 
 def test_what_cannot_be_a_key_is_refused_by_column_row_and_reason(tmp_path: Path) -> None:

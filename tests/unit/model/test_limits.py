@@ -21,7 +21,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.permits import Permits
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from tests.support.inside import engine_of, server_of
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 KEYED = pa.schema([("id", pa.string()), ("v", pa.int64())])
@@ -29,20 +29,18 @@ KEYED = pa.schema([("id", pa.string()), ("v", pa.int64())])
 
 @contextmanager
 def lake_with(folder: Path, limits: Limits) -> Iterator[ls.Lake]:
-    with ls.open(folder / "data", limits=limits) as lake:
-        yield lake
+    with Served(folder / "data", limits=limits) as served:
+        yield served.lake
 
 
 @contextmanager
-def served(folder: Path, limits: Limits) -> Iterator[ls.Lake]:
+def connected(folder: Path, limits: Limits) -> Iterator[ls.Lake]:
     """The same over gRPC."""
-    server = Server(Settings(data=folder / "data", port=0, http_port=0, limits=limits))
-    try:
-        server.start()
-        with ls.connect(server.about["grpc"]) as lake:
-            yield lake
-    finally:
-        server.close()
+    with (
+        Served(folder / "data", limits=limits, ports=True) as served,
+        ls.connect(served.server.about["grpc"]) as lake,
+    ):
+        yield lake
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:
@@ -121,13 +119,15 @@ def test_one_table_more_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_long_key_is_refused_and_one_kept_under_wider_limits_still_opens(tmp_path: Path) -> None:
-    with lake_with(tmp_path, Limits(key_bytes=2_000)) as lake:
+    with Served(tmp_path / "data", limits=Limits(key_bytes=2_000)) as served:
+        lake = served.lake
         table = lake.create_table("a.b", KEYED, primary_key=["id"])
         table.upsert([{"id": "k" * 2_000, "v": 1}])
         with pytest.raises(Invalid, match="2001 bytes is longer than 2000"):
             table.upsert([{"id": "k" * 2_001, "v": 1}])
-        server_of(lake).close(checkpoint=False)
-    with lake_with(tmp_path, Limits(key_bytes=8)) as lake:
+        served.server.close(checkpoint=False)
+    with Served(tmp_path / "data", limits=Limits(key_bytes=8)) as served:
+        lake = served.lake
         assert lake.table("a.b").scan().count() == 1
         with pytest.raises(Invalid, match="longer than 8"):
             lake.table("a.b").lookup([{"id": "k" * 2_000}])
@@ -145,11 +145,12 @@ def test_what_a_producer_attaches_and_its_name_are_bounded(tmp_path: Path) -> No
 
 
 def test_the_least_recently_used_producer_is_forgotten(tmp_path: Path) -> None:
-    with lake_with(tmp_path, Limits(producers=2)) as lake:
+    with Served(tmp_path / "data", limits=Limits(producers=2)) as served:
+        lake = served.lake
         lake.create_table("a.b", SCHEMA)
         for name in ("one", "two", "three"):
             lake.transport.open_producer(pb.OpenProducerRequest(producer=name))
-        engine = engine_of(lake)
+        engine = served.engine
         assert engine.producer("one") is None
         assert engine.producer("three") is not None
 
@@ -179,9 +180,10 @@ def test_an_answer_that_is_no_longer_kept_is_an_error(tmp_path: Path) -> None:
 def test_a_full_queue_is_exhausted_at_once_with_a_hint(
     tmp_path: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with lake_with(tmp_path, limits) as lake:
+    with Served(tmp_path / "data", limits=limits) as served:
+        lake = served.lake
         table = lake.create_table("a.b", SCHEMA)
-        engine = engine_of(lake)
+        engine = served.engine
         begun, go_on = threading.Event(), threading.Event()
         append = engine.loop._append
 
@@ -221,9 +223,10 @@ def test_memory_for_decoding_is_bounded_and_one_large_request_still_goes_in() ->
 
 
 def test_a_frame_takes_no_more_than_a_group(tmp_path: Path) -> None:
-    with lake_with(tmp_path, Limits(group_bytes=1)) as lake:
+    with Served(tmp_path / "data", limits=Limits(group_bytes=1)) as served:
+        lake = served.lake
         table = lake.create_table("a.b", SCHEMA)
-        engine = engine_of(lake)
+        engine = served.engine
         before = engine.view.lsn
         with table.writer() as writer:
             writer.append(rows(1))
@@ -251,8 +254,9 @@ def test_commits_wait_for_a_checkpoint_when_the_journal_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits(journal_bytes=2048, journal_checkpoint_bytes=1024, queue_wait_ms=0)
-    with lake_with(tmp_path, limits) as lake:
-        engine = engine_of(lake)
+    with Served(tmp_path / "data", limits=limits) as served:
+        lake = served.lake
+        engine = served.engine
         engine.loop.on_checkpoint_due(lambda: None)
         table = lake.create_table("a.b", SCHEMA)
         while engine.loop.journal.untrimmed_bytes < 2048:
@@ -260,60 +264,62 @@ def test_commits_wait_for_a_checkpoint_when_the_journal_is_long(
         with pytest.raises(Exhausted, match="queue is full") as refused:
             engine.await_room()
         assert refused.value.retry_after == 1.0
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
         table.append(rows(1))
 
 
 def test_merged_keys_are_kept_in_memory_up_to_a_number(tmp_path: Path) -> None:
     for keys, kept in ((1, 0), (100, 1)):
-        with lake_with(tmp_path / str(keys), Limits(index_cache_keys=keys)) as lake:
+        with Served(tmp_path / str(keys) / "data", limits=Limits(index_cache_keys=keys)) as served:
+            lake = served.lake
             table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
             table.upsert(rows(1, 2, 3))
-            engine = engine_of(lake)
-            server_of(lake).upkeep.checkpoint()
+            engine = served.engine
+            served.checkpoint()
             assert len(engine.index._older) == kept
             assert table.lookup([{"id": 2}]).num_rows == 1
 
 
 def test_dead_sets_are_remembered_up_to_their_bytes(tmp_path: Path) -> None:
-    with lake_with(tmp_path, Limits(dead_cache_bytes=0)) as lake:
-        table = lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=3)
+    with Served(tmp_path / "data", limits=Limits(dead_cache_bytes=0)) as served:
+        table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=3)
         table.upsert(rows(*range(30)))
         table.upsert(rows(*range(20)))
         table.upsert(rows(*range(10)))
         assert table.scan().to_arrow().num_rows == 30
-        plan: Any = lake.transport.plan
-        dead = plan.__self__._dead
+        dead = served.verbs("Plan")._dead
         assert len(dead._sets) == 1
         assert dead._bytes == next(iter(dead._sets.values())).nbytes > 0
 
 
 def test_dead_sets_are_remembered_up_to_a_number(tmp_path: Path) -> None:
-    with lake_with(tmp_path, Limits(dead_cache_ranges=1)) as lake:
-        table = lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=3)
+    with Served(tmp_path / "data", limits=Limits(dead_cache_ranges=1)) as served:
+        table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=3)
         table.upsert(rows(*range(30)))
         table.upsert(rows(*range(10)))
         assert table.scan().to_arrow().num_rows == 30
-        plan: Any = lake.transport.plan
-        assert len(plan.__self__._dead._sets) == 1
+        assert len(served.verbs("Plan")._dead._sets) == 1
 
 
 def test_segments_are_merged_up_to_a_number_of_rows(tmp_path: Path) -> None:
-    with lake_with(tmp_path, Limits(segment_rows=4)) as lake:
+    with Served(tmp_path / "data", limits=Limits(segment_rows=4)) as served:
+        lake = served.lake
         table = lake.create_table("a.b", SCHEMA, buckets=1)
         for _ in range(4):
             table.append(rows(1, 2))
-            server_of(lake).upkeep.checkpoint()
+            served.checkpoint()
         assert len(list((tmp_path / "data").glob("segments/*/*.seg"))) == 2
         assert table.scan().count() == 8
 
 
 def test_rows_are_refused_below_the_free_space_and_reads_go_on(tmp_path: Path) -> None:
-    with lake_with(tmp_path, Limits()) as lake:
+    with Served(tmp_path / "data", limits=Limits()) as served:
+        lake = served.lake
         lake.create_table("a.b", SCHEMA).append(rows(1))
-    with lake_with(tmp_path, Limits(disk_free_bytes=1 << 50)) as lake:
+    with Served(tmp_path / "data", limits=Limits(disk_free_bytes=1 << 50)) as served:
+        lake = served.lake
         with pytest.raises(Exhausted, match="free") as refused:
-            engine_of(lake).await_room()
+            served.engine.await_room()
         assert refused.value.retry_after > 0
         assert lake.table("a.b").scan().count() == 1
 
@@ -345,8 +351,9 @@ def test_one_read_too_many_is_told_to_come_again(tmp_path: Path) -> None:
 
 
 def test_an_idempotency_key_is_forgotten_for_a_newer_one(tmp_path: Path) -> None:
-    with lake_with(tmp_path, Limits(idempotency_keys=2)) as lake:
-        state = engine_of(lake).loop.state
+    with Served(tmp_path / "data", limits=Limits(idempotency_keys=2)) as served:
+        lake = served.lake
+        state = served.engine.loop.state
         assert state._limits.idempotency_keys == 2
         lake.create_table("a.b", SCHEMA)
         state.idempotency.update(dict.fromkeys(["one", "two", "three"]))
@@ -355,7 +362,7 @@ def test_an_idempotency_key_is_forgotten_for_a_newer_one(tmp_path: Path) -> None
 
 
 def test_a_message_beyond_the_limit_is_refused_and_the_next_one_is_not(tmp_path: Path) -> None:
-    with served(tmp_path, Limits(message_bytes=1 << 20)) as lake:
+    with connected(tmp_path, Limits(message_bytes=1 << 20)) as lake:
         table = lake.create_table("a.b", SCHEMA)
         with pytest.raises(Invalid, match="too large"):
             table.append([{"id": 1, "v": "x" * (2 << 20)}])
@@ -363,7 +370,7 @@ def test_a_message_beyond_the_limit_is_refused_and_the_next_one_is_not(tmp_path:
 
 
 def test_one_stream_too_many_is_told_to_come_again(tmp_path: Path) -> None:
-    with served(tmp_path, Limits(threads=8, streams=1)) as lake:
+    with connected(tmp_path, Limits(threads=8, streams=1)) as lake:
         table = lake.create_table("a.b", SCHEMA)
         table.append(rows(1))
         first = lake.transport.changes(pb.ChangesRequest(tables=["a.b"]))
@@ -375,7 +382,7 @@ def test_one_stream_too_many_is_told_to_come_again(tmp_path: Path) -> None:
 
 
 def test_a_call_beyond_the_threads_is_told_to_come_again(tmp_path: Path) -> None:
-    with served(tmp_path, Limits(threads=8, streams=400)) as lake:
+    with connected(tmp_path, Limits(threads=8, streams=400)) as lake:
         table = lake.create_table("a.b", SCHEMA)
         table.append(rows(1))
         streams = [lake.transport.changes(pb.ChangesRequest(tables=["a.b"])) for _ in range(8)]

@@ -19,55 +19,45 @@ from lakestore.limits import Limits
 from lakestore.rows import user
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.request import Request, change_of
 from lakestore_server.files.segment import Segment
 from tests.support import golden
-from tests.support.inside import engine_of, server_of
-from tests.support.waiting import until
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int16()), ("word", pa.string())])
 V3: dict[str, Any] = {"lake": {"format_version": 3}}
 
 
-class Home:
-    """A server in this process that can be closed and opened again."""
+class Home(Served):
+    """A server in this process that may lose its index between two starts."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.folder = folder
-        self.lake = ls.open(folder)
 
-    @property
-    def engine(self) -> Engine:
-        return engine_of(self.lake)
-
-    def checkpoint(self) -> None:
-        server_of(self.lake).upkeep.checkpoint()
-
-    def restart(self, *, checkpoint: bool = True, lose_index: bool = False) -> None:
-        server_of(self.lake).close(checkpoint=checkpoint)
-        self.lake.close()
+    def again(self, *, checkpoint: bool = True, lose_index: bool = False) -> None:
+        """An end with or without a checkpoint, and a new start."""
+        self.server.close(checkpoint=checkpoint)
+        self.close()
         if lose_index:
             shutil.rmtree(self.folder / "index")
-        self.lake = ls.open(self.folder)
-        until(lambda: self.engine.index.ready, "the rebuilt index")
+        self.start()
+        self.until_indexed()
 
 
 @pytest.fixture(name="home")
 def _home() -> Iterator[Home]:
-    with tempfile.TemporaryDirectory() as folder:
-        home = Home(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, Home(Path(folder)) as home:
         yield home
-        home.lake.close()
 
 
 Later = Callable[[Home], None]
 RESTARTS: list[Later] = [
     lambda home: None,
     lambda home: home.checkpoint(),
-    lambda home: home.restart(),
-    lambda home: home.restart(checkpoint=False),
-    lambda home: home.restart(lose_index=True),
+    lambda home: home.again(),
+    lambda home: home.again(checkpoint=False),
+    lambda home: home.again(lose_index=True),
 ]
 
 
@@ -273,7 +263,7 @@ def test_two_who_alter_at_once_do_not_overwrite_each_other(home: Home) -> None:
     assert home.lake.table("a.b").schema.names == ["id", "n", "word", "c"]
     lsn = home.engine.view.lsn
     one.alter(lake={"freshness": "8s"})
-    home.restart()
+    home.again()
     definition = home.lake.table("a.b").definition
     assert (definition.schema_id, definition.lake.freshness) == (1, "8s")
     assert len(home.engine.view.named("a.b").versions.tables) == 2

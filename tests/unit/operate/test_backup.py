@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,23 @@ from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files import backup_manifest
 from lakestore_server.operate.restore import restore
-from tests.support import waiting
-from tests.support.inside import engine_of, server_of
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 KEYS = 50
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    with ls.open(tmp_path / "data") as opened:
-        opened.create_table("a.state", SCHEMA, primary_key=["id"], buckets=2)
-        opened.create_table("a.log", SCHEMA)
-        yield opened
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path / "data") as running:
+        running.lake.create_table("a.state", SCHEMA, primary_key=["id"], buckets=2)
+        running.lake.create_table("a.log", SCHEMA)
+        yield running
+
+
+@pytest.fixture
+def lake(served: Served) -> Lake:
+    return served.lake
 
 
 def commit(lake: Lake, n: int) -> str:
@@ -55,10 +58,6 @@ def model(commits: int) -> dict[int, int]:
 def take(lake: Lake, folder: Path) -> pb.BackupAnswer:
     """A backup."""
     return lake.transport.backup(pb.BackupRequest(folder=str(folder)))
-
-
-def _is_ready(lake: Lake) -> bool:
-    return engine_of(lake).index.ready
 
 
 def contents(lake: Lake) -> tuple[dict[int, int], list[int]]:
@@ -86,8 +85,9 @@ def test_a_backup_under_load_is_a_whole_prefix_of_the_commits(lake: Lake, tmp_pa
             answer = take(lake, tmp_path / f"backup{i}")
             after = done[0] + 1
             restore(tmp_path / f"backup{i}", tmp_path / f"restored{i}")
-            with ls.open(tmp_path / f"restored{i}") as again:
-                waiting.until(partial(_is_ready, again), "the index")
+            with Served(tmp_path / f"restored{i}") as restored:
+                restored.until_indexed()
+                again = restored.lake
                 state, log = contents(again)
                 assert before <= len(log) <= after
                 assert log == list(range(len(log)))
@@ -106,17 +106,19 @@ def test_a_backup_under_load_is_a_whole_prefix_of_the_commits(lake: Lake, tmp_pa
     assert contents(lake)[1] == list(range(done[0])), "the server was not disturbed"
 
 
-def test_later_checkpoints_do_not_take_files_from_a_backup_that_is_being_written(lake: Lake, tmp_path: Path) -> None:
+def test_later_checkpoints_do_not_take_files_from_a_backup_that_is_being_written(
+    served: Served, lake: Lake, tmp_path: Path
+) -> None:
     """The cut is fixed first; whatever is merged and removed after that, its segments keep their bytes."""
     from lakestore_server.operate import backup
 
-    engine, upkeep = engine_of(lake), server_of(lake).upkeep
+    engine = served.engine
     for n in range(10):
         commit(lake, n)
-    cut = backup.BackupVerbs(engine, upkeep.checkpointer).cut()
+    cut = backup.BackupVerbs(engine, served.server.upkeep.checkpointer).cut()
     for n in range(10, 40):
         commit(lake, n)
-        upkeep.checkpoint()
+        served.checkpoint()
     assert not all(segment.path.exists() for segment in cut.segments), "they are merged away"
     backup.write(engine.disk, tmp_path / "backup", cut, engine.timeline)
     restore(tmp_path / "backup", tmp_path / "restored")
@@ -191,9 +193,9 @@ def test_a_backup_of_a_newer_release_says_so(lake: Lake, tmp_path: Path) -> None
         restore(tmp_path / "backup", tmp_path / "restored")
 
 
-def test_a_disk_that_fails_leaves_no_backup_that_restores(lake: Lake, tmp_path: Path) -> None:
+def test_a_disk_that_fails_leaves_no_backup_that_restores(served: Served, lake: Lake, tmp_path: Path) -> None:
     commit(lake, 0)
-    disk = engine_of(lake).disk
+    disk = served.engine.disk
     real = type(disk).create
 
     def broken(self: Any, path: Path) -> Any:

@@ -17,7 +17,6 @@ import lakestore as ls
 from lakestore.errors import Invalid, PositionExpired
 from lakestore.model.token import LogPosition
 from lakestore_server.read import lookup_at
-from tests.support.inside import engine_of, server_of
 from tests.support.log_start import move_log_start
 from tests.support.served import Served
 
@@ -27,10 +26,15 @@ KEYS = [(name, number) for name in NAMES for number in (-1, 0, 7)]
 Live = dict[tuple[str, int], int]
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("at") / "data") as running:
+        yield running
+
+
 @pytest.fixture(scope="module", name="lake")
-def _lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ls.Lake]:
-    with ls.open(tmp_path_factory.mktemp("at") / "data") as lake:
-        yield lake
+def _lake(served: Served) -> ls.Lake:
+    return served.lake
 
 
 def fresh(lake: ls.Lake, version: int = 2) -> ls.Table:
@@ -49,7 +53,7 @@ STEP: st.SearchStrategy[Any] = st.one_of(
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEP, min_size=1, max_size=12), data=st.data())
 def test_every_key_and_prefix_at_every_cut_is_as_the_versions_say(
-    lake: ls.Lake, steps: list[tuple[str, list[tuple[str, int]]]], data: st.DataObject
+    served: Served, lake: ls.Lake, steps: list[tuple[str, list[tuple[str, int]]]], data: st.DataObject
 ) -> None:
     table, live, number = fresh(lake), Live(), 0
     history: list[tuple[str, Live]] = []
@@ -63,7 +67,7 @@ def test_every_key_and_prefix_at_every_cut_is_as_the_versions_say(
                 token = table.delete([{"a": a, "b": b} for a, b in keys])
                 live = {key: v for key, v in live.items() if key not in keys}
             else:
-                server_of(lake).upkeep.checkpoint()
+                served.checkpoint()
                 continue
         if kind != "checkpoint":
             history.append((token, live))
@@ -93,9 +97,9 @@ def test_a_key_whose_versions_are_many_is_searched_instead_of_followed(
     assert not searched
 
 
-def test_a_cut_that_lies_ahead_is_waited_for(lake: ls.Lake) -> None:
+def test_a_cut_that_lies_ahead_is_waited_for(served: Served, lake: ls.Lake) -> None:
     table, other = fresh(lake), fresh(lake)
-    engine = engine_of(lake)
+    engine = served.engine
     ahead = str(LogPosition(engine.timeline, engine.view.lsn + 2))
     found: list[pa.Table] = []
     reader = threading.Thread(target=lambda: found.append(table.lookup([{"a": "x", "b": 1}], at=ahead)))
@@ -107,17 +111,16 @@ def test_a_cut_that_lies_ahead_is_waited_for(lake: ls.Lake) -> None:
     assert found[0].column("v").to_pylist() == [2]
 
 
-def test_a_time_is_a_cut_too_and_what_is_none_is_refused(lake: ls.Lake) -> None:
+def test_a_time_is_a_cut_too_and_what_is_none_is_refused(served: Served, lake: ls.Lake) -> None:
     table = fresh(lake)
     table.upsert([{"a": "x", "b": 1, "v": 1}])
-    then = datetime.fromtimestamp(engine_of(lake).view.time_us / 1e6, UTC)
-    while engine_of(lake).now_us() <= engine_of(lake).view.time_us + 10:
-        pass
+    then = datetime.fromtimestamp(served.engine.view.time_us / 1e6, UTC)
+    served.clock.advance(1)
     table.upsert([{"a": "x", "b": 1, "v": 2}])
     assert table.lookup([{"a": "x"}], at=then).column("v").to_pylist() == [1]
     with pytest.raises(Invalid, match="neither a position token nor a time"):
         table.lookup([{"a": "x"}], at="yesterday")
-    young, before = fresh(lake), str(LogPosition(engine_of(lake).timeline, 1))
+    young, before = fresh(lake), str(LogPosition(served.engine.timeline, 1))
     with pytest.raises(Invalid, match="did not exist"):
         young.lookup([{"a": "x"}], at=before)
 

@@ -18,15 +18,20 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.read import lookup as server_lookups
 from lakestore_server.read import rows as reads
-from tests.support.inside import engine_of, server_of
+from tests.support.served import Served
 
 ORDERS = pa.schema([("customer", pa.string()), ("id", pa.int32()), ("v", pa.string())])
 
 
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path / "data", limits=Limits(read_batch_bytes=4096)) as running:
+        yield running
+
+
 @pytest.fixture(name="lake")
-def _lake(tmp_path: Path) -> Iterator[ls.Lake]:
-    with ls.open(tmp_path / "data", limits=Limits(read_batch_bytes=4096)) as lake:
-        yield lake
+def _lake(served: Served) -> ls.Lake:
+    return served.lake
 
 
 @pytest.fixture(name="orders")
@@ -38,12 +43,12 @@ def order(customer: str, number: int, value: str = "x") -> dict[str, Any]:
     return {"customer": customer, "id": number, "v": value}
 
 
-def settle(lake: ls.Lake, how: str) -> None:
+def settle(served: Served, how: str) -> None:
     """Where keys lie: in the overlay, in LMDB and a cached overlay, or in LMDB alone."""
     if how != "overlay":
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
     if how == "lmdb":
-        engine_of(lake).index._older = ()
+        served.engine.index._older = ()
 
 
 def test_any_number_of_keys_comes_in_parts_of_one_cut(lake: ls.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,10 +88,10 @@ def test_a_client_that_takes_no_parts_is_told_before_an_answer_is_too_long(tmp_p
 
 
 @pytest.mark.parametrize("how", ["overlay", "cached", "lmdb"])
-def test_a_prefix_gives_all_its_rows_in_key_order(lake: ls.Lake, orders: ls.Table, how: str) -> None:
+def test_a_prefix_gives_all_its_rows_in_key_order(served: Served, lake: ls.Lake, orders: ls.Table, how: str) -> None:
     names = ["", "a", "a\0", "a\0\0", "a\0b", "ab", "b", "ü"]
     orders.upsert([order(name, i) for i in (5, -3, 0, 2**31 - 1, -(2**31)) for name in names])
-    settle(lake, how)
+    settle(served, how)
     orders.delete([{"customer": "a", "id": 0}])
     orders.upsert([order("a", 7, "new"), order("a", 5, "new")])
     for name in names:
@@ -101,12 +106,12 @@ def test_a_prefix_gives_all_its_rows_in_key_order(lake: ls.Lake, orders: ls.Tabl
 
 
 def test_a_prefix_with_many_rows_comes_in_pages_of_one_cut(
-    lake: ls.Lake, orders: ls.Table, monkeypatch: pytest.MonkeyPatch
+    served: Served, lake: ls.Lake, orders: ls.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_lookups, "PAGE_KEYS", 300)
     monkeypatch.setattr(server_lookups, "PREFIX_KEYS_MIN", 70)
     orders.upsert([order(name, i, "v" * 40) for i in range(1000) for name in ("a", "b", "c")])
-    settle(lake, "lmdb")
+    settle(served, "lmdb")
     orders.upsert([order(name, i, "w" * 40) for i in range(0, 1000, 3) for name in ("a", "c")])
     orders.delete([{"customer": "a", "id": i} for i in range(400, 900)])
     wanted = orders.scan().to_arrow().sort_by([("customer", "ascending"), ("id", "ascending")]).to_pylist()
@@ -129,7 +134,7 @@ def test_a_prefix_with_many_rows_comes_in_pages_of_one_cut(
 
 @pytest.mark.parametrize("how", ["overlay", "lmdb"])
 def test_prefixes_of_keys_that_the_index_cuts_are_told_apart_and_in_order(
-    lake: ls.Lake, how: str, monkeypatch: pytest.MonkeyPatch
+    served: Served, lake: ls.Lake, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The names differ behind what the index keeps, or the numbers do: by the index's bytes they are in any order."""
     monkeypatch.setattr(server_lookups, "PAGE_KEYS", 20)
@@ -138,7 +143,7 @@ def test_prefixes_of_keys_that_the_index_cuts_are_told_apart_and_in_order(
     long = "l" * (keys.KEPT_BYTES - 4)
     names = [long, long[:-1], long[:-6], long + "x", long + "y", long * 2, long[:-3] + "\0\0"]
     table.upsert([order(name, i, "v" * 60) for i in range(40) for name in names])
-    settle(lake, how)
+    settle(served, how)
     table.delete([{"customer": long + "x", "id": 3}])
     before = str(table.upsert([order(long + "y", 3, "new")]))
     table.delete([{"customer": name, "id": i} for i in range(10, 20) for name in names])
@@ -178,18 +183,22 @@ def test_a_place_to_go_on_that_nobody_gave_is_refused(orders: ls.Table, lake: ls
     assert lake.transport.lookup(request).answered == 1
 
 
-def test_new_keys_are_seen_in_order_while_the_overlay_changes_hands(lake: ls.Lake, orders: ls.Table) -> None:
+def test_new_keys_are_seen_in_order_while_the_overlay_changes_hands(
+    served: Served, lake: ls.Lake, orders: ls.Table
+) -> None:
     for i in range(60):
         orders.upsert([order("a", i), order("b", -i)])
         if i % 10 == 3:
-            server_of(lake).upkeep.checkpoint()
+            served.checkpoint()
         assert orders.lookup([{"customer": "a"}]).column("id").to_pylist() == list(range(i + 1))
         assert orders.lookup([{"customer": "b"}]).column("id").to_pylist() == list(range(-i, 1))
 
 
-def test_only_the_columns_asked_for_are_taken(lake: ls.Lake, orders: ls.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_columns_asked_for_are_taken(
+    served: Served, lake: ls.Lake, orders: ls.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orders.upsert([order("a", i) for i in range(3)])
-    settle(lake, "lmdb")
+    settle(served, "lmdb")
     taken: list[list[str]] = []
     project = reads.project
 

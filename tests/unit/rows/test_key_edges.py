@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.files import segment
 from lakestore_server.files.segment import Segment
 from tests.support.folding import Fold
-from tests.support.inside import engine_of, server_of
 from tests.support.log_start import compact, move_log_start
 from tests.support.merge_cases import COUNTS
 from tests.support.seeds import seeded
-from tests.unit.index.test_index_faults import lose, ready
+from tests.support.served import Served
+from tests.unit.index.test_index_faults import lose
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64(), False), ("n", pa.int64())])
 PARTIAL = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("n", pa.int64())])
@@ -35,9 +34,8 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(name="lake")
-def _lake(tmp_path: Path) -> Iterator[ls.Lake]:
-    with ls.open(tmp_path) as lake:
-        yield lake
+def _lake(served: Served) -> ls.Lake:
+    return served.lake
 
 
 def create(lake: ls.Lake, engine: str) -> ls.Table:
@@ -65,12 +63,12 @@ def counted(result: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("stored", ["memory", "segment"])
-def test_delete_then_reinsert_same_key_same_commit(lake: ls.Lake, engine: str, stored: str) -> None:
+def test_delete_then_reinsert_same_key_same_commit(served: Served, lake: ls.Lake, engine: str, stored: str) -> None:
     """Two changes, in this order; the row that comes back has nothing of the one that went."""
     table = create(lake, engine)
     before = table.upsert([{"id": 1, "v": 5, "n": 10}, {"id": 2, "v": 5, "n": 10}])
     if stored == "segment":
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
     with lake.commit() as commit:
         commit.delete(table.name, [{"id": 1}, {"id": 3}])
         commit.upsert(table.name, [{"id": 1, "v": 5, "n": 1}, {"id": 3, "v": 1, "n": 3}])
@@ -104,7 +102,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_duplicates_inside_a_batch(lake: ls.Lake, engine: str) -> None:
+def test_duplicates_inside_a_batch(served: Served, lake: ls.Lake, engine: str) -> None:
     """`upsert` keeps their order, the others make one change of them; deletes of one key twice find it once."""
     table = create(lake, engine)
     rows, first, second = MADE[engine]
@@ -112,7 +110,7 @@ def test_duplicates_inside_a_batch(lake: ls.Lake, engine: str) -> None:
     table.upsert(batch)
     assert counted(table.last_result) == first
     assert agree(lake, table) == rows
-    server_of(lake).upkeep.checkpoint()
+    served.checkpoint()
     table.upsert(batch)
     assert counted(table.last_result) == second
     again = {1: (4, 16), 2: (1, 22)} if engine == "aggregate" else rows
@@ -142,17 +140,19 @@ def test_key_order_edge_cases(tmp_path: Path, how: str) -> None:
     rows: list[dict[str, Any]] = [
         {"name": name, "id": number, "v": i} for i, (name, number) in enumerate((a, b) for a in NAMES for b in NUMBERS)
     ]
-    with ls.open(tmp_path) as lake:
+    with Served(tmp_path) as served:
+        lake = served.lake
         table = lake.create_table("e.p", PAIRS, primary_key=["name", "id"], bucket_key=["name"], buckets=3)
         table.upsert(seeded(1).sample(rows, len(rows)))
         gone = [row for row in rows if row["v"] % 5 == 2]
         table.delete([{"name": row["name"], "id": row["id"]} for row in gone])
         if how == "lmdb":
-            server_of(lake).upkeep.checkpoint()
+            served.checkpoint()
     if how == "rebuilt":
         lose(tmp_path)
-    with ls.open(tmp_path) as lake:
-        ready(lake)
+    with Served(tmp_path) as served:
+        lake = served.lake
+        served.until_indexed()
         table = lake.table("e.p")
         live = [row for row in rows if row["v"] % 5 != 2]
         assert table.lookup([{"name": row["name"], "id": row["id"]} for row in rows]).to_pylist() == live
@@ -171,8 +171,8 @@ LONG_NAMES = [*(f"{LONG}{i}" for i in range(6)), LONG, LONG[:-1], "x" * 60_000, 
 def test_very_long_keys(tmp_path: Path, end: str) -> None:
     """Through look-ups, prefix look-ups, cuts, local compaction, restarts and rebuilds."""
     limits = Limits(segment_rows=64)
-    lake = ls.open(tmp_path, limits=limits)
-    table = lake.create_table("e.l", PAIRS, primary_key=["name", "id"], bucket_key=["name"], buckets=2)
+    served = Served(tmp_path, limits=limits)
+    table = served.lake.create_table("e.l", PAIRS, primary_key=["name", "id"], bucket_key=["name"], buckets=2)
     live: dict[tuple[str, int], int] = {}
     tokens: list[tuple[str, dict[tuple[str, int], int]]] = []
     for step in range(6):
@@ -187,16 +187,16 @@ def test_very_long_keys(tmp_path: Path, end: str) -> None:
             live.pop((row["name"], row["id"]), None)
         tokens.append((token, dict(live)))
         if step % 2:
-            move_log_start(engine_of(lake), "e.l")
-            compact(server_of(lake))
-    state = engine_of(lake).view.named("e.l")
+            move_log_start(served.engine, "e.l")
+            compact(served.server)
+    state = served.state("e.l")
     assert any(isinstance(chunk, Segment) and chunk.is_sparse for log in state.logs for chunk in log.chunks)
-    lake.close()
+    served.close()
     if end == "index lost":
         lose(tmp_path)
-    lake = ls.open(tmp_path, limits=limits)
-    ready(lake)
-    table = lake.table("e.l")
+    served.start()
+    served.until_indexed()
+    table = served.lake.table("e.l")
     after = table.upsert([{"name": LONG_NAMES[8], "id": 0, "v": 50}, {"name": LONG_NAMES[3], "id": 9, "v": 50}])
     now = {**live, (LONG_NAMES[8], 0): 50, (LONG_NAMES[3], 9): 50}
     for at, wanted in ((tokens[-1][0], live), (after, now)):
@@ -207,16 +207,16 @@ def test_very_long_keys(tmp_path: Path, end: str) -> None:
             prefix = table.lookup([{"name": name}], at=at).to_pylist()
             assert prefix == [{"name": n, "id": i, "v": v} for (n, i), v in sorted(wanted.items()) if n == name]
     assert {(row["name"], row["id"]): row["v"] for row in table.scan().to_arrow().to_pylist()} == now
-    assert verify(lake.transport, "e.l", deep=True).problems() == []
-    lake.close()
+    assert verify(served.lake.transport, "e.l", deep=True).problems() == []
+    served.close()
 
 
 def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is rebuilt from what the compaction under way has not swapped yet, beside it."""
     monkeypatch.setattr(Checkpointer, "wake", lambda self: None)  # the next one waits until the test asks
-    lake = ls.open(tmp_path, limits=Limits(segment_rows=64, compaction_bytes=1))
-    engine, live = engine_of(lake), dict[int, int]()
-    table = lake.create_table("e.w", PARTIAL, primary_key=["id"], buckets=4)
+    served = Served(tmp_path, limits=Limits(segment_rows=64, compaction_bytes=1))
+    engine, live = served.engine, dict[int, int]()
+    table = served.lake.create_table("e.w", PARTIAL, primary_key=["id"], buckets=4)
     for step in range(9):
         changed = (
             range(step, 40, 3) if step else range(400)
@@ -226,7 +226,7 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
         gone = range(step, 40, 7)
         table.delete([{"id": i} for i in gone])
         live = {i: v for i, v in live.items() if i not in gone}
-        server_of(lake).upkeep.checkpoint()
+        served.checkpoint()
     rewrites, write = 0, segment.write_sparse
 
     def lost(*arguments: Any) -> int:
@@ -240,11 +240,11 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
     before, rounds = -1, 0
     while before < rewrites:
         before, rounds = rewrites, rounds + 1
-        server_of(lake).upkeep.checkpoint()
-        ready(lake)
+        served.checkpoint()
+        served.until_indexed()
         found = table.lookup([{"id": i} for i in range(400)]).to_pylist()
         assert {row["id"]: row["v"] for row in found} == live
     assert rewrites >= 4
     assert rounds >= 4
-    assert verify(lake.transport, "e.w").problems() == []
-    lake.close()
+    assert verify(served.lake.transport, "e.w").problems() == []
+    served.close()
