@@ -13,9 +13,9 @@ import lakestore as ls
 from lakestore.union.verify import verify
 from lakestore_server.arrays import bytes_table
 from lakestore_server.arrays.padded_bytes import PaddedBytes
-from tests.support.inside import server_of
 from tests.support.seeds import seeded
-from tests.unit.index.test_index_faults import lose, ready
+from tests.support.served import Served
+from tests.unit.index.test_index_faults import lose
 
 SCHEMA = pa.schema([("a", pa.string()), ("b", pa.string()), ("n", pa.int64())])
 NAMES = [(f"region-{i % 5}", f"{'customer' * (i % 4)}-{i}") for i in range(120)]
@@ -64,18 +64,17 @@ def step(chance: random.Random, table: ls.Table, model: Model, number: int) -> N
 def test_colliding_keys_are_told_apart(tmp_path: Path) -> None:
     """Over inserts, updates, deletes, checkpoints, restarts and a rebuild."""
     chance, model = seeded(7), Model()
-    lake = ls.open(tmp_path)
-    lake.create_table("a.b", SCHEMA, primary_key=["a", "b"], bucket_key=["a"], buckets=3)
+    served = Served(tmp_path)
+    served.lake.create_table("a.b", SCHEMA, primary_key=["a", "b"], bucket_key=["a"], buckets=3)
     for number in range(16):
-        step(chance, lake.table("a.b"), model, number)
+        step(chance, served.lake.table("a.b"), model, number)
         if number in (4, 11):
-            server_of(lake).upkeep.checkpoint()
+            served.checkpoint()
         if number in (6, 13):
-            server_of(lake).close(checkpoint=False)
-            lake.close()
+            served.kill()
             if number == 13:
                 lose(tmp_path)
-            lake = ls.open(tmp_path)
-            ready(lake)
-        exact(lake, model)
-    lake.close()
+            served.start()
+            served.until_indexed()
+        exact(served.lake, model)
+    served.close()
