@@ -96,6 +96,7 @@ class RpcCall:
     def answers(self, answers: Iterator[Any]) -> Iterator[Any]:
         """A stream of answers; the stream ends with `Denied` when the right is taken away."""
         for answer in answers:
+            # A stream may run for weeks: the first message after its right, token or certificate is withdrawn ends it.
             if self._renew():
                 self._check(self._asked)
             yield self.answer(answer)

@@ -130,6 +130,7 @@ class _Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]
         handler, path = continuation(handler_call_details), handler_call_details.method
         if handler is None or self._admission.is_open(path):
             return handler
+        # gRPC asks at every call; a handler is wrapped once. An unknown path is no key here: its handler is None.
         known = self._admitted.get(path)
         if known is not None and known[0] is handler:
             return known[1]
@@ -158,6 +159,7 @@ def _admitted(handler: Any, begin: Callable[[grpc.ServicerContext], RpcCall]) ->
             request = incoming(call, asked)
         except LakestoreError as error:
             _abort(context, error)
+        # Outside of the `try`: a verb's own errors have ended the call by `context.abort` already.
         return call.answer(behaviour(request, context))
 
     def stream(asked: Any, context: grpc.ServicerContext) -> Iterator[Any]:

@@ -73,6 +73,7 @@ class Gate:
         try:
             await self._application({**scope, CALLER: caller}, _replayed(body, receive), send)
         finally:
+            # Only now: a body counts against `http_bodies_bytes` for as long as it is in memory.
             self._held_bytes -= len(body)
 
     async def _admitted(self, scope: Scope, receive: Receive) -> tuple[bytes, Caller | None]:
@@ -88,6 +89,7 @@ class Gate:
         _check_encoding(scope)
         if matched is None:
             return b"", caller
+        # A right that does not depend on the body is asked for before a byte of the body is read.
         if row is None or not row.body:
             self._admission.check(row, caller, facts_of(matched.path, None), what)
         body = await self._body(receive, self._limits.http_body_bytes if caller else OPEN_BODY_BYTES_MAX)

@@ -93,6 +93,7 @@ class Commits:
         if pointer is None:
             return self._planned_create(change)
         base = self._contents.current(name, pointer)
+        # Before the requirements: a client that sends a commit again after a lost answer requires the state before it.
         if _is_applied(base.doc, change.updates):
             return _Plan(base)
         requirements.check(change.requirements, self._contents.seen_as(base, version).doc)
@@ -153,6 +154,7 @@ class Commits:
                     self._store.sync_warehouse()
                 self.journal(*steps, key=key)
             except LakestoreError as error:
+                # Of an unknown outcome the files stay: a pointer may name them after the next start.
                 if error.applied == "no":
                     self._discard(plans)
                 raise
