@@ -16,6 +16,7 @@ from lakestore.client.producer import Producer
 from lakestore.client.writer import Writer
 from lakestore.errors import Exhausted, Fenced, Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -130,3 +131,12 @@ def test_a_deadline_holds_for_pauses_and_inner_blocks(lake: ls.Lake) -> None:
         assert retry.seconds_left(100.0) <= 0.05
         assert not retry.Backoff().wait(Exhausted("full", retry_after=1.0))
     assert retry.seconds_left(100.0) == 100.0
+
+
+def test_rows_that_overflow_when_unfolded_end_a_writer_with_a_reason(served: Served) -> None:
+    table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
+    many = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), pa.array(["x" * 1_000_000]))
+    opened = table.writer()
+    opened.upsert(pa.table({"id": range(3000), "v": many}))
+    with pytest.raises(Invalid, match="column 'v'"):
+        opened.flush()

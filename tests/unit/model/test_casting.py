@@ -16,6 +16,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model import table as schema
 from lakestore.model import types
 from lakestore.rows import ipc
+from tests.support.served import Served
 
 
 def conformed(array: pa.Array, name: str, limits: Limits = DEFAULT) -> pa.Array:
@@ -156,3 +157,11 @@ def test_too_many_values_of_one_column_are_refused() -> None:
     assert len(conformed(pa.array([[1] * 10]), "list<int64>", small)) == 1
     with pytest.raises(Invalid, match="holds 11 values, more than 10"):
         conformed(pa.array([[1] * 11]), "list<int64 not null>", small)
+
+
+def test_floats_are_narrowed_exactly_or_refused(served: Served) -> None:
+    table = served.lake.create_table("a.b", pa.schema([("id", pa.int64()), ("f", pa.float32())]), primary_key=["id"])
+    table.upsert(pa.table({"id": [1, 2, 3], "f": pa.array([0.5, None, float("nan")])}))
+    for wrong in (0.1, 1e300):
+        with pytest.raises(Invalid, match="row 1"):
+            table.upsert(pa.table({"id": [1, 2], "f": pa.array([0.5, wrong])}))

@@ -1,0 +1,60 @@
+"""Calls whose outcome is unknown are sent again: by single writes and by writers that were idle."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from lakestore.client import retry, writer
+from lakestore.errors import LakestoreError, Stopped, Unavailable
+from lakestore.v1 import lakestore_pb2 as pb
+from tests.support.served import Served
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def test_a_refusal_after_an_unknown_outcome_does_not_give_the_sequence_away(served: Served) -> None:
+    table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
+    commit = served.lake.transport.commit
+    answers: list[LakestoreError] = [
+        Unavailable("lost", applied="unknown"),
+        Stopped("the server is shutting down"),
+    ]
+
+    def flaky(request: pb.CommitRequest) -> pb.CommitAnswer:
+        answer = commit(request)
+        if answers:
+            raise answers.pop(0)
+        return answer
+
+    served.lake.transport.commit = flaky  # type: ignore[method-assign]
+    with pytest.raises(Unavailable) as caught:
+        table.upsert([{"id": 1, "v": "a"}])
+    assert caught.value.applied == "unknown"
+    table.upsert([{"id": 2, "v": "b"}])
+    assert table.lookup(pa.table({"id": [2]})).num_rows == 1
+
+
+def test_a_writer_that_was_idle_tries_again_as_long_as_a_busy_one(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(writer, "Backoff", lambda: retry.Backoff(clock=lambda: now[0]))
+    table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
+    answered, broken = writer.Writer._answered, [False]
+
+    def once_broken(self: writer.Writer, answer: pb.CommitAnswer) -> None:
+        if now[0] and not broken[0]:
+            broken[0] = True
+            raise Unavailable("restarted", applied="unknown")
+        answered(self, answer)
+
+    monkeypatch.setattr(writer.Writer, "_answered", once_broken)
+    with table.writer() as opened:
+        opened.upsert([{"id": 1, "v": "a"}])
+        opened.flush()
+        now[0] = 1000.0
+        opened.upsert([{"id": 2, "v": "b"}])
+        opened.flush()
+    assert broken[0]
+    assert table.lookup(pa.table({"id": [1, 2]})).num_rows == 2

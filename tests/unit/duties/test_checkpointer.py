@@ -1,0 +1,86 @@
+"""The duty that writes checkpoints: what fails is made again and leaves nothing behind; segments end at a size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.errors import Exhausted
+from lakestore.limits import Limits
+from lakestore_server.duties.checkpoint import segment_runs
+from lakestore_server.host.disk import RealDisk
+from lakestore_server.state.chunk import MemoryChunk
+from lakestore_server.state.commit_index import CommitIndex
+from tests.support.served import Served
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+class NoRename(RealDisk):
+    """Cannot name checkpoints while `broken`."""
+
+    broken = False
+
+    def rename(self, source: Path, target: Path) -> None:
+        """As a real disk, or OSError."""
+        if self.broken:
+            raise OSError(28, "No space left on device")
+        super().rename(source, target)
+
+
+def test_a_failed_checkpoint_is_made_again_at_the_same_lsn_and_leaves_no_files(tmp_path: Path) -> None:
+    disk = NoRename()
+    with Served(tmp_path / "data", disk=disk) as served:
+        lake = served.lake
+        lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
+        disk.broken = True
+        with pytest.raises(Exhausted, match="No space"):
+            served.checkpoint()
+        assert not list((tmp_path / "data" / "segments").rglob("*.seg"))
+        disk.broken = False
+        served.checkpoint()
+        assert list((tmp_path / "data" / "segments").rglob("*.seg"))
+
+
+def test_a_failed_last_checkpoint_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
+    disk = NoRename()
+    lake = ls.open(tmp_path / "data", disk=disk)
+    lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
+    disk.broken = True
+    lake.close()
+    with ls.open(tmp_path / "data") as again:
+        assert again.table("a.b").lookup(pa.table({"id": [1]})).num_rows == 1
+
+
+def test_the_checkpoint_thread_tries_again_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestore_server.host.worker.RETRY_SECONDS", 0.01)
+    disk = NoRename()
+    with Served(tmp_path / "data", disk=disk) as served:
+        lake = served.lake
+        lake.create_table("a.b", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "v": "a"}])
+        checkpointer = served.server.upkeep.checkpointer
+        run_once = checkpointer.run_once
+        runs: list[int] = []
+
+        def counted() -> None:
+            disk.broken = not runs
+            runs.append(1)
+            run_once()
+
+        monkeypatch.setattr(checkpointer._duty, "_work", counted)
+        checkpointer.wake()
+        for _ in range(500):
+            if len(runs) > 1:
+                break
+            checkpointer._duty._closing.wait(0.01)
+        assert len(runs) > 1
+
+
+def test_segments_end_at_a_size() -> None:
+    batch = pa.record_batch({"v": ["x" * 100] * 10})
+    chunks = [MemoryChunk(i * 10, batch, CommitIndex.one(i + 1, 0, i * 10 + 10, 0, 0)) for i in range(8)]
+    _, runs = segment_runs(chunks, Limits(segment_bytes=3000))
+    assert [len(run) for run in runs] == [2, 2, 2, 2]
