@@ -21,11 +21,11 @@ from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.rows.offsets import OffsetSet
 
 SHIFTS = range(8, 21)
-"""Chunks of 256 offsets to a million: the size that takes the least memory is used."""
+"""Candidates for the log2 of a chunk: 256 offsets to a million, whichever takes the least memory."""
 _WORD_BITS_LOG2 = 6
 _SLOT_BYTES = 4
 FLAT_BYTES = 4 << 20
-"""Up to here one bit for every offset is taken, however few of them are set."""
+"""Bytes up to which one bit for every offset is kept, however few of them are set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Bits:
     """Dead offsets of all buckets of a table, one bit for every offset."""
 
     stride: int
-    """Words of a bucket."""
+    """Number of words of a bucket."""
     words: npt.NDArray[np.int64]
 
     @staticmethod
     def bytes_for(ends: list[int]) -> int:
-        """What it takes for buckets that end there."""
+        """Bytes of the bits for buckets that end at these offsets."""
         return len(ends) * ((max(ends) >> _WORD_BITS_LOG2) + 1) * 8
 
     @staticmethod
@@ -73,9 +73,9 @@ class Bitmaps:
     shift: int
     """Log2 of the offsets in a chunk."""
     starts: npt.NDArray[np.int32]
-    """Per bucket, its first place in `slots`."""
+    """Per bucket, the place of its first chunk in `slots`."""
     slots: npt.NDArray[np.int32]
-    """Per chunk, its place among those in `words`, or -1 for a chunk without dead offsets."""
+    """Per chunk, its place among the chunks in `words`, or -1 for a chunk without dead offsets."""
     words: npt.NDArray[np.int64]
     """The bits of the chunks."""
 

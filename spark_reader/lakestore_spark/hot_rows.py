@@ -36,7 +36,7 @@ SPLIT_ROWS_MAX = 500_000
 
 
 class Hot:
-    """How hot rows come into a session: the server, and the way that is fastest for this Spark."""
+    """The way that hot rows take from a server into a session: the fastest one for this Spark."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class Hot:
         return reader.options(server=self._server, requests=json.dumps(requests), **shown).load()
 
     def forget(self, lease: str) -> None:
-        """A read is over: what it kept on disk goes."""
+        """Remove the files of a read that is over."""
         if self._spool is not None:
             self._spool.forget(lease)
 
     def close(self) -> None:
-        """Remove what all reads kept on disk. Again is harmless."""
+        """Remove the files of all reads. Again is harmless."""
         if self._spool is not None:
             self._spool.close()
 

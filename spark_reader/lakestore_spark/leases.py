@@ -1,7 +1,7 @@
 """The leases of a session's plans, renewed by a daemon thread.
 
-A lease is short, so that what a dead session held is free within a minute, and is renewed until it has been
-held for `keep_seconds`; after that its DataFrame fails with `PlanExpired`, it never gives partial rows.
+A lease is short, so that the snapshots of a dead session are free within a minute. It is renewed until it has been
+held for `keep_seconds`; after that its DataFrame fails with `PlanExpired`, and never gives partial rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RENEWALS_PER_LEASE = 3
 
 
 class SessionLeases:
-    """Leases that are held until `close` or until they are too old."""
+    """Leases of one session, held until `close` or until they are too old. Thread-safe."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class SessionLeases:
                 self._thread.start()
 
     def renew(self) -> None:
-        """Renew what is still held; what the server no longer knows is let go."""
+        """Renew the leases that are still held, and let those go that are too old."""
         now = self._clock()
         with self._lock:
             held = list(self._until.items())

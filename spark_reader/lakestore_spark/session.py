@@ -32,7 +32,7 @@ _NO_REFRESH = {
     f"spark.sql.catalog.{CATALOG}.rest.auth.type": "oauth2",
     f"spark.sql.catalog.{CATALOG}.token-refresh-enabled": "false",
 }
-"""The token itself is shown for as long as the session lives, rather than one that ends with an hour."""
+"""Settings that show our own token while the session lives, instead of one that ends in an hour."""
 
 
 def session(
@@ -57,7 +57,7 @@ def session(
     if running is not None:
         own = running.newSession()
         for name, value in {**catalog, **_session_conf(), **(conf or {})}.items():
-            # What can only be said when Spark starts was said then.
+            # Static settings were given when this Spark started, and are refused now.
             if name in catalog or own.conf.isModifiable(name):
                 own.conf.set(name, value)
         return own
@@ -86,7 +86,10 @@ def attach(
 
 
 def missing(spark: SparkSession, http: str, credentials: Credentials = NOTHING) -> str:
-    """What keeps this session from reading the lake, as one sentence; empty if nothing does. Sets a catalog not set."""
+    """The obstacle that keeps this session from reading the lake, as one sentence; empty if there is none.
+
+    A session without a catalog of the name `lake` gets ours.
+    """
     if not _has_iceberg(spark):
         return f"this Spark session lacks Iceberg: start it with --packages {RUNTIME}"
     if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):
@@ -107,7 +110,7 @@ def _has_iceberg(spark: SparkSession) -> bool:
 
 
 def http_address(server: str, transport: Transport | None = None, credentials: Credentials = NOTHING) -> str:
-    """`host:port` of the server's HTTP side: as its status says, else the default port of the same host."""
+    """`host:port` of the server's HTTP side, as its status says; else the default port of the same host."""
     host = server.rsplit(":", 1)[0]
     try:
         own = transport or connect(server, credentials)
@@ -120,7 +123,7 @@ def http_address(server: str, transport: Transport | None = None, credentials: C
 
 
 def _reachable(said: str, host: str) -> str:
-    """A server that listens on every address is asked at the host it was reached at."""
+    """The HTTP address as this machine reaches it: a server that listens everywhere is at the host of its gRPC side."""
     named, port = said.rsplit(":", 1)
     return f"{host if named in ('0.0.0.0', '[::]', '') else named}:{port}"  # noqa: S104
 

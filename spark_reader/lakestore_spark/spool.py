@@ -1,5 +1,6 @@
-"""Hot rows as Parquet files beside a local Spark: its own vectorised reader takes them several times faster than rows
-that come through Python. Files of a read stay as long as its lease; beyond a bound on bytes there is no new one.
+"""Hot rows as Parquet files beside a local Spark, whose own vectorised reader is several times faster than Python.
+
+The files of a read stay as long as its lease; beyond a bound on bytes no new read is spooled.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Table names in Spark SQL text: found by sqlglot, replaced in the text itself.
 
-Only the characters of a name change, so whatever else the text says reaches Spark as it was written.
+Only the characters of a name change, so the rest of the text reaches Spark as it was written: a statement that was
+parsed and written again would be sqlglot's Spark SQL, not the user's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
@@ -40,7 +42,7 @@ class Query:
         return _name(target) if target is not None and target.db and not target.catalog else ""
 
     def columns(self, table: Table) -> list[str]:
-        """The columns of a table that the text may need: all of them unless each is named, at least one."""
+        """The columns of a table that the text may need: the columns named in it, or all after a star; at least one."""
         words = {identifier.name.lower() for identifier in self.tree.find_all(exp.Identifier)}
         system = [name for name in SYSTEM_TYPES if name in words and name != "__change"]
         every = table.selected(None)
@@ -58,12 +60,23 @@ class Query:
 
     def replaced(self, views: Mapping[str, str]) -> str:
         """The text with each of these names replaced by a view; an alias keeps the old short name."""
-        edits = [edit for table in self._tables if _name(table) in views for edit in _table_edits(table, views)]
-        edits += [edit for column in self.tree.find_all(exp.Column) for edit in _column_edits(column, views)]
+        edits = [_table_edit(table, views) for table in self._tables if _name(table) in views]
+        columns = (_column_edit(column, views) for column in self.tree.find_all(exp.Column))
+        edits += [edit for edit in columns if edit is not None]
         text = self.text
-        for start, end, new in sorted(edits, reverse=True):
-            text = text[:start] + new + text[end:]
+        # From the end backwards, so that the places in front of an edit stay right.
+        for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+            text = text[: edit.start] + edit.new + text[edit.end :]
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """The characters [start, end) of a text, and their replacement."""
+
+    start: int
+    end: int
+    new: str
 
 
 def _parsed(text: str) -> exp.Expr:
@@ -82,21 +95,23 @@ def _name(table: exp.Table) -> str:
     return f"{table.db}.{table.name}"
 
 
-def _table_edits(table: exp.Table, views: Mapping[str, str]) -> list[tuple[int, int, str]]:
+def _table_edit(table: exp.Table, views: Mapping[str, str]) -> _Edit:
+    """The view's name in place of the table's; a table without an alias keeps its short name as one."""
     start, end = _span(table.parts)
     bare = table.args.get("alias") is None and table.args.get("sample") is None
     alias = f" AS `{table.name}`" if bare else ""
-    return [(start, end, f"`{views[_name(table)]}`{alias}")]
+    return _Edit(start, end, f"`{views[_name(table)]}`{alias}")
 
 
-def _column_edits(column: exp.Column, names: Collection[str]) -> list[tuple[int, int, str]]:
-    """`shop.orders.customer` becomes `orders.customer`."""
+def _column_edit(column: exp.Column, names: Collection[str]) -> _Edit | None:
+    """The edit that makes `orders.customer` of `shop.orders.customer`; None for a column without a database."""
     parts = column.parts
     if len(parts) < 3 or f"{parts[0].name}.{parts[1].name}" not in names:
-        return []
-    return [(_span(parts[:1])[0], _span(parts[1:])[0], "")]
+        return None
+    return _Edit(_span(parts[:1])[0], _span(parts[1:])[0], "")
 
 
 def _span(parts: list[exp.Expr]) -> tuple[int, int]:
+    """(first character, character behind the last) of some parts of a name."""
     first, last = parts[0].meta, parts[-1].meta
     return int(first["start"]), int(last["end"]) + 1

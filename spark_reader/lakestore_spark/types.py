@@ -1,4 +1,4 @@
-"""Spark's types for declared ones, and Arrow rows in the types that Spark takes.
+"""Spark's types for declared types, and Arrow rows in the types that Spark takes.
 
 Spark has no unsigned integers and cannot read Iceberg's times: as in the lake, it sees wider integers, the microseconds
 of the day, and bytes of fixed size as bytes.
@@ -54,7 +54,7 @@ def for_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def spark_type(name: str) -> st.DataType:
-    """Spark's type for a declared type; what lies inside may be null for it."""
+    """Spark's type for a declared type; nested fields may be null in it."""
     return _spark(optional(arrow_for_spark(arrow_type(name))))
 
 

@@ -51,12 +51,12 @@ def lake_name(table: Table) -> str:
 
 
 def version_name(table: Table) -> str:
-    """The lake table's name with the schema of this very version, before main has it: the catalog knows it."""
+    """The name under which the catalog gives the lake table with this schema version, before main has it."""
     return f"{CATALOG}.`{table.namespace}`.`{table.short_name}{VERSION_MARK}{table.schema_id}`"
 
 
 def _shown(scan: TableScan, rows: DataFrame, name: str) -> Column:
-    """A column of the cut's version, from that of the snapshot's: they are told apart by id, not by name."""
+    """A column in the cut's version, read from the snapshot's column of the same id, whatever its name there."""
     if name in SYSTEM_TYPES:
         return sf.col(f"`{name}`")
     column = scan.table.column(name)
@@ -70,7 +70,7 @@ def _shown(scan: TableScan, rows: DataFrame, name: str) -> Column:
 
 
 def _initial(column: Declared) -> Column:
-    """What rows show that are older than the column."""
+    """The value that rows older than the column show."""
     value = defaults.in_lake(column.initial, column.type, column.name)
     if isinstance(value, str) and column.type.startswith(("binary", "fixed")):
         return sf.unhex(sf.lit(value))

@@ -29,9 +29,9 @@ from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, Round
 
 SMALL_FILES_MIN = 8
-"""So many files below three quarters of the target size are worth a rewrite."""
+"""Number of files below three quarters of the target size from which a rewrite is worth its cost."""
 DELETED_SHARE_MIN = 0.3
-"""A file with so much of it deleted is rewritten."""
+"""Share of deleted rows from which a file is rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,23 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
+class _Swap:
+    """The files that a landing swaps in main."""
+
+    branch: str
+    snapshot_id: int
+    """The rewrite's snapshot, on the branch."""
+    old: Sequence[LakeFile]
+    new: Sequence[LakeFile]
+    outdated: Sequence[Any]
+    """Java delete files that cover nothing but old files."""
+    deletes: Deletes
+    """Deletes for rows of the new files that died since the fork."""
+
+
+@dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did."""
+    """The result of a compaction."""
 
     table: str
     files_before: int
@@ -111,7 +126,7 @@ def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool) -> Fork |
 
 
 def rewrite(tools: Round, started: Fork, *, force: bool = False) -> None:
-    """Let Iceberg rewrite the branch. Takes long, and minds no flush."""
+    """Let Iceberg rewrite the branch, for as long as that takes: flushes of main go on meanwhile."""
     table = started.scan.table
     options = {
         "target-file-size-bytes": str(table.lake.target_file_bytes),
@@ -136,7 +151,7 @@ def land(tools: Round, started: Fork) -> Compacted | None:
         with java_errors():
             return _land(tools, started)
     except Conflict:
-        # Main moved on without it: its branch would keep the old files for good.
+        # Main moved on without the compaction, whose branch would keep the old files for good.
         with suppress(LakestoreError):
             abandon(tools, started)
         raise
@@ -145,7 +160,7 @@ def land(tools: Round, started: Fork) -> Compacted | None:
 
 
 def abandon(tools: Round, started: Fork) -> None:
-    """Give a compaction up."""
+    """Give a compaction up: its branch and its lease go."""
     try:
         with java_errors():
             Iceberg(tools.spark, lake_name(started.scan.table)).drop_branch(started.branch)
@@ -169,11 +184,10 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     found = known.indexes.find(new, _died_since(tools, started, record))
     deletes = write_deletes(lake, found)
     tools.crash("compact-before-landing")
-    source = (started.branch, int(snapshot.snapshotId()))
+    swap = _Swap(started.branch, int(snapshot.snapshotId()), old, new, _outdated(old, live), deletes)
     after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
     try:
-        outdated = _outdated(old, live)
-        landed = lake.retried(lambda: _swap(lake, after, base, source, (old, new), outdated, deletes))
+        landed = lake.retried(lambda: _landed(lake, after, base, swap))
     except LakestoreError as error:
         raise tools.failed(lake, record, error) from error
     tools.crash("compact-landed")
@@ -191,23 +205,28 @@ def _replaced(lake: Iceberg, started: Fork, changes: Changes, live: Mapping[str,
 
 
 def _died_since(tools: Round, started: Fork, record: Record) -> dict[int, OffsetSet]:
-    """Rows of the fork that died before main's tier point, by the log."""
+    """The fork's rows that died before main's tier point, per bucket.
+
+    The rewrite read the fork, where these rows lived. Flushes have since written deletes for their old files, which
+    the landing replaces; so the log names the deaths, and they are looked up by offset in the new files.
+    """
     if not started.scan.table.keyed:
         return {}
     dead = {}
     for bucket, (start, end) in enumerate(zip(started.tier_point, record.tier_point, strict=True)):
         if start < end:
-            superseded = OffsetSet.of(_superseded(tools, started, bucket, (start, end)))
+            superseded = OffsetSet.of(_superseded(tools, started, bucket, start, end))
             dead[bucket] = OffsetSet(superseded.below(start))
     return dead
 
 
-def _superseded(tools: Round, started: Fork, bucket: int, span: tuple[int, int]) -> list[Offsets]:
+def _superseded(tools: Round, started: Fork, bucket: int, start: int, end: int) -> list[Offsets]:
+    """The offsets that records in [start, end) of a bucket supersede."""
     request = FetchRequest(
         table_uuid=started.scan.table.uuid,
         bucket=bucket,
-        start=span[0],
-        end=span[1],
+        start=start,
+        end=end,
         columns=[PREV],
         lease=started.lease,
     )
@@ -220,36 +239,28 @@ def _superseded(tools: Round, started: Fork, bucket: int, span: tuple[int, int])
 
 
 def _outdated(old: Sequence[LakeFile], live: Mapping[str, LakeFile]) -> list[Any]:
-    """Delete files that cover nothing but replaced files."""
+    """The delete files that cover nothing but replaced files."""
     replaced = {file.path for file in old}
     cover = covered(live.values())
     javas = {key: java for file in old for key, java in file.deletes.items()}
     return [java for key, java in javas.items() if cover[key] <= replaced]
 
 
-def _swap(
-    lake: Iceberg,
-    record: Record,
-    base: int,
-    source: tuple[str, int],
-    files: tuple[Sequence[LakeFile], Sequence[LakeFile]],
-    outdated: Sequence[Any],
-    deletes: Deletes,
-) -> int:
-    if deletes.added and not outdated:
+def _landed(lake: Iceberg, record: Record, base: int, swap: _Swap) -> int:
+    """The snapshot of main in which the files are swapped, validated against the snapshot `base`."""
+    if swap.deletes.added and not swap.outdated:
         raise Corrupt("rows of compacted files died, but no delete file of theirs says so")
     transaction = lake.transaction()
-    swap = transaction.newRewrite().validateFromSnapshot(base)
-    old, new = files
-    for java in [*(file.java for file in old), *outdated]:
-        swap = swap.deleteFile(java)
-    for java in [*(file.java for file in new), *deletes.added]:
-        swap = swap.addFile(java)
-    branch, snapshot_id = source
+    update = transaction.newRewrite().validateFromSnapshot(base)
+    for java in [*(file.java for file in swap.old), *swap.outdated]:
+        update = update.deleteFile(java)
+    for java in [*(file.java for file in swap.new), *swap.deletes.added]:
+        update = update.addFile(java)
     try:
-        return lake.land(transaction, swap, record, branch, snapshot_id)
+        return lake.land(transaction, update, record, swap.branch, swap.snapshot_id)
     except JAVA_FAILURES as error:
-        return lake.landed(error, lambda snapshot: snapshot.summary().get("source-snapshot-id") == str(snapshot_id))
+        source = str(swap.snapshot_id)
+        return lake.landed(error, lambda snapshot: snapshot.summary().get("source-snapshot-id") == source)
 
 
 def _release(tools: Round, lease: str) -> None:

@@ -1,7 +1,9 @@
-"""Where dead rows lie: (bucket, offset) to (data file, position).
+"""The look-up of dead rows in the lake: (bucket, offset) to (data file, position).
 
-A file's `__bucket` and `__offset` columns, sorted, are its offset index; it is read from the file when it is first
-needed and kept while memory lasts, as files never change. Bounds prune files, so a look-up's cost follows the dead.
+A file's `__bucket` and `__offset` columns, sorted, are its offset index. The index is read from the file when first
+needed and kept while memory lasts, as files never change. Manifest bounds prune files, so a look-up costs as much as
+there are dead rows, not as much as the lake is large. Every dead row must be found: a row that is found nowhere would
+stay visible in the lake, so a round compares the number (`flush`).
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ class FileOffsets:
     keys: npt.NDArray[np.int64]
     """bucket << 48 | offset, sorted."""
     order: npt.NDArray[np.int32] | None
-    """Position of each key; None when the file is in that order itself."""
+    """Position of each key in the file; None when the file has this order itself."""
 
     @property
     def nbytes(self) -> int:
-        """Memory it takes."""
+        """Memory of the index in bytes."""
         return int(self.keys.nbytes + (0 if self.order is None else self.order.nbytes))
 
     def places(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where in `keys` of the index those of the asked keys stand that the file holds."""
+        """Places in the index of the given keys, without the keys that the file does not hold."""
         if not len(self.keys):
             return np.empty(0, dtype=np.int64)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -61,7 +63,7 @@ class DeadRows:
     file: LakeFile
     positions: Positions
     keys: npt.NDArray[np.int64]
-    """Bucket and offset of each, sorted; as they stand in the file."""
+    """Packed bucket and offset of each row, sorted."""
 
 
 class OffsetIndexes:
@@ -70,7 +72,7 @@ class OffsetIndexes:
     def __init__(self, bytes_max: int = INDEX_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self.nbytes = 0
-        """Memory of the indexes kept."""
+        """Memory of the kept indexes in bytes."""
         self._kept: OrderedDict[str, FileOffsets] = OrderedDict()
 
     def of(self, file: LakeFile) -> FileOffsets:
@@ -112,7 +114,7 @@ def by_bucket(parts: Sequence[npt.NDArray[np.int64]]) -> dict[int, Offsets]:
 
 
 def _within(dead: Mapping[int, Offsets], bounds: Bounds | None) -> npt.NDArray[np.int64]:
-    """The dead that bounds allow, as sorted keys."""
+    """The packed keys of the dead rows that may be in a file with these bounds, sorted."""
     parts = []
     for bucket in sorted(dead):
         offsets = dead[bucket]
@@ -146,7 +148,7 @@ def read_offsets(file: LakeFile) -> FileOffsets:
 
 
 def place(location: str) -> tuple[FileSystem, str]:
-    """The file system and path of a location, whichever way its engine spells it."""
+    """The file system and path of a location; `file:/a`, `file:///a` and `/a` are the same file."""
     if location.startswith("file:"):
         return LocalFileSystem(), "/" + location.removeprefix("file:").lstrip("/")
     if "://" not in location:

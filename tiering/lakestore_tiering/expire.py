@@ -1,4 +1,4 @@
-"""Snapshot expiry, files included. Tags and branches stay, and so does what a reader holds by its lease."""
+"""Snapshot expiry, files included. Snapshots that a tag, a branch or a reader's lease names stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def expire(
     keep_seconds: float = SNAPSHOT_SECONDS_KEPT,
     clock: Callable[[], float] = time.time,
 ) -> int:
-    """Expire what is older than `keep_seconds` and not among main's last `keep_last`; how many snapshots went."""
+    """Expire snapshots older than `keep_seconds` and not among main's last `keep_last`; the number of expired ones."""
     with java_errors():
         lake = Iceberg(tools.spark, lake_name(table))
         kept = {int(snapshot.snapshotId()) for snapshot in islice(lake.ancestry(), keep_last)} | lake.referenced()
@@ -36,7 +36,10 @@ def expire(
 
 
 def _expire(lake: Iceberg, snapshots: Sequence[int]) -> int:
-    """Expire all of them but those the catalog refuses because a reader holds them: found by halving."""
+    """Expire the snapshots, except for the ones that the catalog refuses because a reader holds them; their number.
+
+    A refusal does not say which snapshot is held, so the list is halved until each part is taken or is a single one.
+    """
     if not snapshots:
         return 0
     update = lake.table.expireSnapshots().expireOlderThan(0)

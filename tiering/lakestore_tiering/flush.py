@@ -32,7 +32,7 @@ _NONE: Offsets = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What a round brought into the lake."""
+    """The rows and deaths that a round brought into the lake."""
 
     table: str
     rows: int
@@ -102,7 +102,7 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
 
 
 def sweep(lake: Iceberg, prefix: str, keep: str = "") -> None:
-    """Remove branches that an ended round left behind; what they staged is written anew."""
+    """Remove branches that an ended round left behind; their rows are staged anew."""
     for branch in lake.branches(prefix):
         if branch != keep:
             lake.drop_branch(branch)
@@ -133,7 +133,10 @@ def _check_found(scan: TableScan, found: Sequence[DeadRows]) -> None:
 
 
 def _born(scan: TableScan, indexes: OffsetIndexes, staged: Staged) -> dict[int, Offsets]:
-    """The offsets that are in the staged files, read back from them."""
+    """The offsets in the staged files, read back from the files; `Corrupt` if they are not the hot ranges' rows.
+
+    Read back rather than taken from the plan: the live sum of the commit must speak of what the files hold.
+    """
     born = by_bucket([indexes.of(file).keys for file in staged.files])
     for bucket, offsets in born.items():
         plan = scan.buckets[bucket]
@@ -144,7 +147,7 @@ def _born(scan: TableScan, indexes: OffsetIndexes, staged: Staged) -> dict[int, 
 
 
 def sums_after(before: Sequence[int], born: Mapping[int, Offsets], died: Mapping[int, Offsets]) -> tuple[int, ...]:
-    """Live sums per bucket once these came and those went."""
+    """Live sums per bucket after the given births and deaths."""
     return tuple(moved(total, born.get(i, _NONE), died.get(i, _NONE)) for i, total in enumerate(before))
 
 

@@ -1,6 +1,7 @@
 """Iceberg's public Java API, through the gateway of a Spark session, in small functions.
 
-Java objects are `Any`. What is asked often of a file is read once, into a `LakeFile`.
+Java objects are `Any`: py4j gives them no types. Facts that are asked often of a file are read once, into a `LakeFile`,
+for each question crosses into the JVM.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lakestore_tiering.record import KEYS, Record
 COMMIT_ATTEMPTS = 4
 TIER_TAG = "lakestore-tier"
 JAVA_FAILURES = (Py4JJavaError, PySparkException)
-"""PySpark turns some failures of the JVM into its own."""
+"""Exceptions of a call into the JVM; PySpark turns some of its failures into its own."""
 
 
 Result = TypeVar("Result")
@@ -47,12 +48,12 @@ class LakeFile:
     """None when its writer kept no bounds: then it may hold any offset."""
     java: Any
     deletes: dict[tuple[str, int], Any] = field(default_factory=dict)
-    """(path, place in the file) to Java DeleteFile."""
+    """`delete_key` to Java DeleteFile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What one snapshot added and removed, as Java files."""
+    """The files that one snapshot added and removed, as Java files."""
 
     added: list[Any]
     removed: list[Any]
@@ -66,7 +67,7 @@ class Iceberg:
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.spark = spark
         self.name = name
-        """As Spark SQL takes it, catalog included."""
+        """The name in Spark SQL, catalog included."""
         jvm: Any = spark._jvm  # noqa: SLF001 (the one way to the JVM that PySpark gives)
         self.jvm = jvm
         """The JVM's packages."""
@@ -76,7 +77,7 @@ class Iceberg:
         """The Java Table."""
 
     def refresh(self) -> None:
-        """See the catalog's newest state."""
+        """Take the catalog's newest state."""
         self.table.refresh()
 
     @property
@@ -114,7 +115,10 @@ class Iceberg:
         return [str(name) for name in self.table.refs() if str(name).startswith(prefix)]
 
     def retried(self, commit: Callable[[], Result]) -> Result:
-        """A commit, made again on the new state when another branch moved meanwhile: Iceberg does not for its refs."""
+        """The result of a commit, made again on the new state when another branch moved meanwhile.
+
+        Iceberg retries commits of data by itself, but not changes of branches and tags.
+        """
         for _ in range(COMMIT_ATTEMPTS - 1):
             try:
                 with java_errors():
@@ -142,7 +146,7 @@ class Iceberg:
         return snapshot
 
     def changes(self, snapshot: Any) -> Changes:
-        """What a snapshot added and removed."""
+        """The files that a snapshot added and removed."""
         made = self.api.SnapshotChanges.builderFor(self.table).snapshot(snapshot).build()
         return Changes(
             self._listed(made.addedDataFiles()),
@@ -167,7 +171,7 @@ class Iceberg:
             tasks.close()
 
     def lake_file(self, java: Any) -> LakeFile:
-        """A Java DataFile, with what is asked of it."""
+        """A Java DataFile as a value."""
         bucket, offset = self._bounds(java, LAKE_BUCKET), self._bounds(java, LAKE_OFFSET)
         bounds = Bounds(bucket, offset) if bucket and offset else None
         return LakeFile(str(java.location()), int(java.recordCount()), int(java.fileSizeInBytes()), bounds, java)
@@ -202,7 +206,7 @@ class Iceberg:
         return landed
 
     def landed(self, error: Py4JJavaError | PySparkException, ours: Callable[[Any], bool]) -> int:
-        """The snapshot of a commit whose answer was lost, found in main's ancestry; else what went wrong."""
+        """The snapshot of a commit whose answer was lost, found in main's ancestry by `ours`; else its error."""
         own = plain_error(error)
         if own.applied == "no":
             raise own from error
@@ -238,7 +242,7 @@ def record_of(snapshot: Any) -> Record | None:
 
 
 def delete_key(java: Any) -> tuple[str, int]:
-    """What tells a delete file, or a vector inside a Puffin file, from all others."""
+    """The identity of a delete file, or of a vector inside a Puffin file: path and place in it, -1 for a whole file."""
     offset = java.contentOffset()
     return str(java.location()), -1 if offset is None else int(offset)
 
@@ -264,14 +268,27 @@ def java_list(jvm: Any, values: Iterable[Any]) -> Any:
     return made
 
 
-_REFUSED = ("ForbiddenException", "NotAuthorizedException")
-_RACED = ("CommitFailedException", "ValidationException", "AlreadyExistsException")
-_ABSENT = ("NoSuchTableException", "NoSuchNamespaceException", "NotFoundException", "NoSuchIcebergTableException")
+_EXCEPTIONS = "org.apache.iceberg.exceptions."
+_KINDS: Mapping[str, type[Invalid | Conflict | NotFound]] = {
+    _EXCEPTIONS + "ForbiddenException": Invalid,
+    _EXCEPTIONS + "NotAuthorizedException": Invalid,
+    _EXCEPTIONS + "CommitFailedException": Conflict,
+    _EXCEPTIONS + "ValidationException": Conflict,
+    _EXCEPTIONS + "AlreadyExistsException": Conflict,
+    _EXCEPTIONS + "NoSuchTableException": NotFound,
+    _EXCEPTIONS + "NoSuchNamespaceException": NotFound,
+    _EXCEPTIONS + "NoSuchIcebergTableException": NotFound,
+    _EXCEPTIONS + "NotFoundException": NotFound,
+    "org.apache.spark.sql.catalyst.analysis.NoSuchTableException": NotFound,
+    "org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException": NotFound,
+}
+"""Java exception class to the error of ours that it means; all others leave the outcome unknown."""
+_CAUSES_MAX = 16
 
 
 @contextmanager
 def java_errors() -> Iterator[None]:
-    """Failures in the JVM leave as errors of ours."""
+    """Failures in the JVM leave the block as errors of ours."""
     try:
         yield
     except JAVA_FAILURES as error:
@@ -279,21 +296,23 @@ def java_errors() -> Iterator[None]:
 
 
 def plain_error(error: Py4JJavaError | PySparkException) -> LakestoreError:
-    """A Java failure as an error of ours: refused by the catalog, raced, absent, or of unknown outcome."""
+    """A Java failure as an error of ours, by the classes of its causes: refused, raced, absent, or unknown outcome."""
     if isinstance(error, PySparkException):
         return Unavailable(f"Spark failed: {str(error).splitlines()[0]}", applied="unknown")
-    names, message = _causes(error.java_exception)
-    for kinds, own in ((_REFUSED, Invalid), (_RACED, Conflict), (_ABSENT, NotFound)):
-        if names & set(kinds):
-            return own(message)
-    return Unavailable(message, applied="unknown")
+    causes = list(_causes(error.java_exception))
+    said = (str(cause.getMessage() or "").split("\n")[0] for cause in causes)
+    names = [str(cause.getClass().getName()) for cause in causes]
+    message = next((text for text in said if text), ", ".join(sorted(names)))
+    kinds = {_KINDS[name] for name in names if name in _KINDS}
+    # A refusal by the catalog says more than the race or the absence in which its client may have wrapped it.
+    own = next((kind for kind in (Invalid, Conflict, NotFound) if kind in kinds), None)
+    return own(message) if own else Unavailable(message, applied="unknown")
 
 
-def _causes(throwable: Any) -> tuple[set[str], str]:
-    names: set[str] = set()
-    message = ""
-    while throwable is not None and len(names) < 16:
-        names.add(str(throwable.getClass().getSimpleName()))
-        message = message or str(throwable.getMessage() or "").split("\n")[0]
+def _causes(throwable: Any) -> Iterator[Any]:
+    """A Java throwable and its causes, outermost first."""
+    for _ in range(_CAUSES_MAX):
+        if throwable is None:
+            return
+        yield throwable
         throwable = throwable.getCause()
-    return names, message or ", ".join(sorted(names))

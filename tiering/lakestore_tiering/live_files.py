@@ -33,7 +33,7 @@ class LiveFiles:
         return self._files
 
     def _apply(self, lake: Iceberg, changes: Changes) -> bool:
-        """Whether the changes could be applied: a delete file for a whole partition cannot."""
+        """Whether the changes could be applied; a delete file for a whole partition names no data file and cannot."""
         for java in changes.removed:
             self._files.pop(str(java.location()), None)
         for java in changes.added:
@@ -44,6 +44,7 @@ class LiveFiles:
             for file in self._files.values():
                 for key in gone & file.deletes.keys():
                     del file.deletes[key]
+        # Of a list, not a generator: every delete file is to be applied, also behind one that cannot be.
         return all([self._cover(java) for java in changes.added_deletes])
 
     def _cover(self, java: Any) -> bool:

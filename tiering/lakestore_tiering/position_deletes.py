@@ -23,7 +23,7 @@ from lakestore_tiering.dead_rows import DeadRows, Positions, place
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile, java_map
 
 FILES_PER_DATA_FILE_MAX = 4
-"""Delete files of one data file; the next write merges them."""
+"""Number of delete files of one data file from which the next write merges them."""
 _PATH, _POS = "file_path", "pos"
 _SCHEMA = pa.schema(
     [
@@ -36,7 +36,7 @@ _VECTOR_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
 
 @dataclass(frozen=True, slots=True)
 class Deletes:
-    """Delete files to add, and those they replace, as Java files."""
+    """Delete files to add, and the files that they replace, as Java files."""
 
     added: list[Any] = field(default_factory=list)
     removed: list[Any] = field(default_factory=list)
@@ -112,7 +112,7 @@ def _vectors(lake: Iceberg, found: Sequence[DeadRows]) -> Deletes:
 
 
 def _index(lake: Iceberg, part: DeadRows, spec: Any, partition: Any) -> Any:
-    """The positions as Iceberg's own bitmap. It takes a stored vector with its file, so it is given one of each."""
+    """The positions as Iceberg's own bitmap, which it takes only as a stored vector with a delete file around."""
     data = vector(part.positions)
     builder = lake.api.FileMetadata.deleteFileBuilder(spec).ofPositionDeletes().withFormat("PUFFIN")
     builder = builder.withPath(part.file.path).withPartition(partition).withFileSizeInBytes(len(data))

@@ -23,16 +23,16 @@ class Record:
 
     epoch: int
     tier_from: tuple[int, ...]
-    """Tier point of the snapshot before it."""
+    """Tier point of the record before this one."""
     tier_point: tuple[int, ...]
     """Per bucket, the offset below which everything is in the lake."""
     live_sum: tuple[int, ...]
-    """Per bucket, over the rows that the lake holds."""
+    """Per bucket, the live sum over the rows that the lake holds."""
     lsn: int
     schema_id: int
 
     def summary(self) -> dict[str, str]:
-        """The snapshot properties that carry it."""
+        """The snapshot properties that carry the record."""
         values = (
             str(self.epoch),
             json.dumps(self.tier_from),
@@ -57,6 +57,6 @@ class Record:
 
     @staticmethod
     def empty(buckets: int) -> Record:
-        """The record of a lake table nothing was tiered to."""
+        """The record of a lake table without any tiered rows."""
         zeros = (0,) * buckets
         return Record(0, zeros, zeros, zeros, 0, 0)

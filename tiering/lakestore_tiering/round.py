@@ -1,4 +1,4 @@
-"""What one round works with: the session, the server, the epoch, and what is remembered of each table."""
+"""The tools of a round: the session, the server, the epoch, and a memory of each table."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lakestore_tiering.live_files import LiveFiles
 from lakestore_tiering.record import Record
 
 STAGE, COMPACT = "lakestore_stage_", "lakestore_compact_"
-"""Branches of ours: the prefix, the epoch, and a random end."""
+"""Prefixes of our branches, before the epoch and a random end."""
 
 
 def no_crash(point: str) -> None:
-    """Nothing happens at a named point."""
+    """Nothing: the crash point of a round outside tests."""
 
 
 @dataclass(slots=True)
 class TableMemory:
-    """What is remembered of a table between rounds; all of it can be found again."""
+    """The memory of a table between rounds; all of it can be read again."""
 
     files: LiveFiles = field(default_factory=LiveFiles)
     indexes: OffsetIndexes = field(default_factory=OffsetIndexes)
@@ -37,7 +37,7 @@ class TableMemory:
 
 @dataclass(slots=True)
 class Round:
-    """What the steps of a round share."""
+    """The tools that the steps of a round share."""
 
     spark: SparkSession
     transport: Transport
@@ -47,9 +47,9 @@ class Round:
     confirm: Callable[[], None]
     """Ask the server whether the epoch is still held; `Fenced` if not."""
     crash: Callable[[str], None] = no_crash
-    """Called with the name of each step once it is done; tests raise or kill there."""
+    """Called with the name of each finished step; tests raise or kill there."""
     known: dict[str, TableMemory] = field(default_factory=dict)
-    """By table uuid."""
+    """Table uuid to its memory."""
 
     def plan(self, name: str) -> ReadPlan:
         """One cut of one table, leased."""
@@ -57,7 +57,7 @@ class Round:
         return plan.decode(self.transport.plan(asked))
 
     def of(self, scan: TableScan) -> TableMemory:
-        """What is remembered of a table."""
+        """The memory of a table."""
         return self.known.setdefault(scan.table.uuid, TableMemory())
 
     def open(self, scan: TableScan) -> tuple[Iceberg, Record]:
@@ -69,7 +69,10 @@ class Round:
         return lake, record
 
     def failed(self, lake: Iceberg, before: Record, error: LakestoreError) -> LakestoreError:
-        """Why a commit failed: another tierer (`Fenced`), a late commit of our own that went before, or as it said."""
+        """The error of a commit that failed: `Fenced` if another tierer took over, else `Conflict` if main moved.
+
+        Main may also have moved by a late commit of our own, whose answer was lost in an earlier round.
+        """
         self.confirm()
         lake.refresh()
         now = lake.record() or before

@@ -41,7 +41,7 @@ _log = logging.getLogger("lakestore.tiering")
 
 
 class LakeConnection(Protocol):
-    """What is needed of a `lakestore.connect(…)`."""
+    """A connection to a server, as `lakestore.connect(…)` gives it."""
 
     address: str
     transport: Transport
@@ -49,14 +49,22 @@ class LakeConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one round of one table did."""
+    """The result of one round of one table."""
 
     table: str
     flushed: Flushed | None
     compacted: Compacted | None
     expired: int
-    """Snapshots."""
+    """Number of expired snapshots."""
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    """A compaction whose files are being rewritten beside the rounds."""
+
+    fork: Fork
+    rewritten: Future[None]
 
 
 class Tierer:
@@ -81,10 +89,10 @@ class Tierer:
         self._swept: set[str] = set()
         self._rounds: dict[str, int] = {}
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
-        self._compacting: dict[str, tuple[Fork, Future[None]]] = {}
+        self._compacting: dict[str, _Rewrite] = {}
 
     def acquire(self, *, wait_seconds: float = 0.0) -> int:
-        """Take the epoch; `Unavailable` while another holder has it, after waiting so long."""
+        """Take the epoch; `Unavailable` if another holder still has it after so many seconds."""
         return self._held.acquire(wait_seconds)
 
     def run_once(self, table: str | None = None, *, compaction: bool | None = None) -> list[Outcome]:
@@ -95,7 +103,7 @@ class Tierer:
     def run_forever(self, stop: threading.Event) -> None:
         """Rounds by each table's freshness until told to stop, or until another tierer took over (`Fenced`)."""
         self._held.acquire(float("inf"), stop)
-        due: dict[str, float] = {}
+        due: dict[str, float] = {}  # table uuid to seconds of the clock
         while not stop.is_set():
             with suppress(Unavailable, Conflict):
                 for table in self._tables():
@@ -108,7 +116,7 @@ class Tierer:
         self._background.shutdown(wait=True)
         for name in list(self._compacting):
             with suppress(LakestoreError):
-                compact.abandon(self.tools, self._compacting.pop(name)[0])
+                compact.abandon(self.tools, self._compacting.pop(name).fork)
         self.tools.hot.close()
         self._held.release()
 
@@ -149,24 +157,29 @@ class Tierer:
         return float(table.lake.freshness_seconds)
 
     def _compact_beside(self, table: Table) -> None:
-        """Start a compaction that is due, or land one that is done."""
+        """Start a compaction that is due, or land one that is done.
+
+        Landing is serial with flushes, as it looks for the rows that died since the fork in the log up to main's tier
+        point, which must not move meanwhile.
+        """
         running = self._compacting.get(table.uuid)
         if running is None:
             fork = compact.fork(self.tools, table.name)
             if fork is not None:
-                self._compacting[table.uuid] = fork, self._background.submit(compact.rewrite, self.tools, fork)
+                rewritten = self._background.submit(compact.rewrite, self.tools, fork)
+                self._compacting[table.uuid] = _Rewrite(fork, rewritten)
             return
-        fork, done = running
-        if not done.done():
+        if not running.rewritten.done():
             return
         del self._compacting[table.uuid]
-        if done.exception() is not None:
-            compact.abandon(self.tools, fork)
-            raise Unavailable(f"the compaction of table {table.name} failed: {done.exception()}")
-        compact.land(self.tools, fork)
+        error = running.rewritten.exception()
+        if error is not None:
+            compact.abandon(self.tools, running.fork)
+            raise Unavailable(f"the compaction of table {table.name} failed: {error}") from error
+        compact.land(self.tools, running.fork)
 
     def _sweep(self, table: Table) -> None:
-        """Once per table: the branches of ended epochs, which may not land any more, go."""
+        """Remove the branches of ended epochs, which may not land any more; once per table."""
         if table.uuid in self._swept:
             return
         with java_errors():
@@ -233,6 +246,6 @@ class _HeldEpoch:
 
     def _renew(self) -> None:
         while not self._ended.wait(self.seconds / 4):
-            # Fenced ends it; through anything else the epoch lasts until its time is over, and is asked for again.
+            # Only Fenced ends the epoch; after any other failure it lasts until its time is over.
             with suppress(LakestoreError):
                 self._ask()
