@@ -151,7 +151,7 @@ class Scan:
         return await self._bridge.run(self._scan.to_pandas)
 
     async def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return await self._bridge.run(self._scan.count)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong, as a caller sees it.
+"""Errors, as a caller sees them.
 
     LakestoreError
     ├── Invalid           fix the request; nothing was stored
@@ -75,8 +75,8 @@ class Fenced(LakestoreError):
 
     kind = "Fenced"
     buckets: tuple[tuple[str, int], ...] = ()
-    """Table and bucket of what an acknowledgement of a shared subscription did not move; the others count. Empty if
-    this is of anything else, or nothing of it counts."""
+    """Table and number of each bucket that an acknowledgement of a shared subscription did not move; its other buckets
+    count. Empty if nothing of the acknowledgement counts, and in every other error."""
 
 
 class Denied(LakestoreError):

@@ -32,7 +32,7 @@ class Option:
     """An option of a table that may be changed."""
 
     field: str
-    """Of `Table`."""
+    """The field of `Table`."""
     read: Callable[[Any], Any]
     """From what a user writes."""
 
@@ -59,7 +59,7 @@ class AddColumn:
     type: str
     required: bool = False
     default: Any = None
-    """For rows that do not name the column, and for those there already."""
+    """The value for rows that do not name the column, and for rows that are there already."""
     new_rows_only: bool = False
     """The default is for new rows alone: older ones show null."""
     first: bool = False
@@ -118,7 +118,7 @@ class SetOptions:
     """Options of the table; they make no new schema version."""
 
     lake: dict[str, Any] = field(default_factory=dict)
-    """Of `LAKE_SETTABLE`."""
+    """Options of `LAKE_SETTABLE`."""
     retention: Any = UNCHANGED
     """As `create_table` takes it; None keeps everything."""
     deletes: Any = UNCHANGED
@@ -169,7 +169,7 @@ def _plain(value: Any) -> Any:
 
 
 def _said(step: Step) -> dict[str, Any]:
-    """What differs from a step's defaults."""
+    """The fields that differ from a step's defaults."""
     said = {part.name: getattr(step, part.name) for part in dataclasses.fields(step)}
     for part in dataclasses.fields(step):
         if part.default is not dataclasses.MISSING and said[part.name] == part.default:

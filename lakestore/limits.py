@@ -1,7 +1,7 @@
-"""Every limit, as one value that is handed to those who keep it.
+"""Every limit, as one value that is handed to the code that keeps it.
 
 A request beyond one is refused with a sentence that names it. `DEFAULT` holds what a server keeps without settings;
-the `limits` section of the settings changes them. Hard ends are those that a format or a library sets.
+the `limits` section of the settings changes them. Hard ends are set by a format or a library.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from lakestore.errors import Invalid
 from lakestore.model.settings import option, range_of
 
 LEASE_SECONDS_DEFAULT = 3_600
-"""How long a read may go on without a sign of life."""
+"""The seconds that a read may go on without a sign of life."""
 TIERER_SECONDS_DEFAULT = 30
-"""How long a silent tierer stays the tierer."""
+"""The seconds for which a silent tierer stays the tierer."""
 EPOCH_MAX = (1 << 32) - 1
 """The highest epoch of a producer: the wire has 32 bits."""
 FIXED_BYTES_MAX = 64 << 10
@@ -37,18 +37,18 @@ class Limits:
     message_bytes: int = option(64 * _MB, low=1 * _MB, high=_INT32)
     """A gRPC message, either way; a longer one is refused. gRPC counts in 32 bits."""
     batch_memory_bytes: int = option(256 * _MB, low=1 * _KB, high=_INT32)
-    """What the rows of one change may take once decoded, and what one commit may take of rows that are there to merge
-    with; more is refused. A column of an Arrow batch ends at 2 GB."""
+    """Memory of one change's rows once decoded, and of the rows that one commit merges with; more is refused. A column
+    of an Arrow batch ends at 2 GB."""
     batch_rows: int = option(4_000_000, low=1, high=_INT32)
     """Rows of one change; more are refused."""
     commit_changes: int = option(1_000, low=1, high=100_000)
     """Changes of one commit; more are refused."""
     progress_bytes: int = option(1 * _MB, low=0, high=16 * _MB)
-    """What a producer may attach to a commit as its progress; more is refused."""
+    """Progress that a producer may attach to a commit; more is refused."""
     columns: int = option(2_000, low=1, high=100_000)
     """Columns of a table; a definition with more is refused."""
     nesting_depth: int = option(16, low=0, high=32)
-    """How deep lists, structs and maps nest in one another; a definition that goes deeper is refused."""
+    """Depth of lists, structs and maps inside one another; a deeper definition is refused."""
     nested_fields: int = option(2_000, low=0, high=100_000)
     """Fields inside one column, at every depth; a definition with more is refused."""
     nested_values: int = option(64 * _MB, low=1, high=_INT32)
@@ -56,7 +56,7 @@ class Limits:
     name_chars: int = option(255, low=1, high=255)
     """Characters of a database's, table's, column's or producer's name; longer ones are refused."""
     key_bytes: int = option(64 * _KB, low=8, high=16 * _MB)
-    """One encoded primary key; a longer one is refused. What the index cannot take whole is kept as prefix and hash."""
+    """One encoded primary key; a longer one is refused. The index keeps a long one as prefix and hash."""
     buckets: int = option(4_096, low=1, high=65_536)
     """Buckets of a table; a definition with more is refused."""
     tables: int = option(100_000, low=1, high=10_000_000)
@@ -73,7 +73,7 @@ class Limits:
     queue_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)
     """Rows that wait to be written; more wait `queue_wait_ms` for room, then they are `Exhausted`."""
     queue_wait_ms: int = option(500, low=0, high=30_000)
-    """How long a commit waits for room, in the queue and in memory, before it is told to come again later."""
+    """Wait of a commit for room, in the queue and in memory, before it is told to come again later."""
     in_flight_bytes: int = option(512 * _MB, low=1 * _MB, high=64 * _GB)
     """Requests that are being decoded and checked, each counted with what that takes; one more waits, as above."""
     group_bytes: int = option(4 * _MB, low=1, high=_INT32)
@@ -90,7 +90,7 @@ class Limits:
     dead_cache_ranges: int = option(64, low=1, high=10_000)
     """Ranges whose superseded offsets are remembered for union reads; the least recently used is forgotten."""
     dead_cache_bytes: int = option(256 * _MB, low=0, high=64 * _GB)
-    """What such ranges may take in memory, those of plans and those of streams each; the newest one is always kept."""
+    """Memory of such ranges, once for plans and once for streams; the newest one is always kept."""
     segment_rows: int = option(1_000_000, low=1, high=_INT32)
     """Small segments are merged up to here."""
     segment_bytes: int = option(512 * _MB, low=1 * _KB, high=_INT32)
@@ -128,15 +128,15 @@ class Limits:
     http_connections: int = option(512, low=8, high=100_000)
     """HTTP connections; for one more, the one that has waited longest without a request is closed."""
     http_header_ms: int = option(10_000, low=10, high=600_000)
-    """How long a client may take over the head of a request, or stay without one; then its connection is closed."""
+    """Time of a client for the head of a request, or without a request; then its connection is closed."""
     http_stall_ms: int = option(30_000, low=10, high=600_000)
-    """How long a client may pause within a request's body or not read its answer; then its connection is closed."""
+    """Time for which a client may pause in a request's body or not read its answer; then its connection is closed."""
     header_bytes: int = option(32 * _KB, low=1 * _KB, high=1 * _MB)
     """HTTP headers or gRPC metadata of one request; more are refused."""
     connection_streams: int = option(1_024, low=8, high=100_000)
     """RPCs at once on one gRPC connection; more wait in the client."""
     access_token_seconds: int = option(3_600, low=1, high=31 * 86_400)
-    """How long a token that a catalog client got for its credentials is valid."""
+    """Life of a token that a catalog client got for its credentials."""
     idempotency_keys: int = option(10_000, low=1, high=1_000_000)
     """Catalog requests remembered by their Idempotency-Key; the oldest is forgotten for one more."""
 

@@ -31,7 +31,7 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What is to be done to one table."""
+    """The change that one table needs."""
 
     before: Table | None
     after: Table
@@ -180,7 +180,7 @@ def _changed_settings(before: Table, after: Table) -> Iterator[Line]:
 
 
 def _settings(table: Table) -> Iterator[Line]:
-    """What a new table is told beside its columns."""
+    """The options of a new table, beside its columns."""
     if table.merge != UPSERT:
         yield "+", f"merge: {table.merge}"
     plain = dict(_options(Table("", ())))
@@ -195,7 +195,7 @@ def _settings(table: Table) -> Iterator[Line]:
 
 
 def _options(table: Table) -> Iterator[tuple[str, str]]:
-    """What `evolution.OPTIONS` are of a table, as a person reads it."""
+    """The values of `evolution.OPTIONS` of a table, as a person reads them."""
     yield "retention", str(table.retention or "all")
     yield "deletes", table.deletes
     yield "skip_unchanged", "yes" if table.skip_unchanged else "no"

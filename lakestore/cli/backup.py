@@ -39,8 +39,8 @@ def backup(dest: Path, server: str, as_json: bool) -> None:
 def restore(src: Path, data: Path, as_json: bool) -> None:
     """Make a data folder of the backup SRC, after checking every byte of it; no server is needed.
 
-    What was committed after the backup is gone, so every position handed out by the old server is refused by the new
-    one: consumers begin with a snapshot. Producers and subscriptions stand where they stood.
+    Commits after the backup are gone, so every position handed out by the old server is refused by the new one:
+    consumers begin with a snapshot. Producers and subscriptions stand where they stood.
     """
     from lakestore_server.operate.restore import restore as run
 

@@ -31,7 +31,7 @@ def _remembered(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def shown(address: str) -> Credentials:
-    """What the options of this command, and the environment, say to show to a server."""
+    """The credentials that this command's options and the environment give."""
     context = click.get_current_context(silent=True)
     said = {name: value for name, value in (context.meta.get(_META, {}) if context else {}).items() if value}
     tls: TLS | bool | None = None

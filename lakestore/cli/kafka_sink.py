@@ -32,7 +32,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def sink_options(command: _Command) -> _Command:
-    """What a sink may be told."""
+    """The options of a sink."""
     for name, said in reversed(_OPTIONS):
         command = click.option(name, **said)(command)
     return command

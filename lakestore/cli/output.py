@@ -1,4 +1,4 @@
-"""What commands print: short tables or JSON on stdout, progress on stderr."""
+"""Output of commands: short tables or JSON on stdout, progress on stderr."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:
 
 
 def _shower(lake: Lake, tables: tuple[str, ...], kind: str | None) -> Callable[[ChangeBatch], None]:
-    """What prints a batch of changes."""
+    """The printer of a batch of changes."""
     if len(tables) > 1 and not (kind or "").startswith("debezium"):
         raise Invalid("changes of several tables are told apart by --format debezium or --to kafka: name one table")
     if kind == "json":

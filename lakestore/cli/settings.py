@@ -39,7 +39,7 @@ def _help(each: Option) -> str:
 
 
 def config_of(file: Path | None, flags: Mapping[str, Any]) -> Given[Settings]:
-    """What file, environment and flags say."""
+    """The settings that file, environment and flags give."""
     given = {name.replace("__", "."): value for name, value in flags.items() if value is not None}
     try:
         text = file.read_text() if file else ""

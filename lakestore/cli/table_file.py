@@ -1,7 +1,7 @@
-"""`tables.yaml`: what tables shall be, and the steps from what they are.
+"""`tables.yaml`: tables as they shall be, and the steps from the ones that are there.
 
-The file says all columns of a table in their order. What cannot be changed (key, buckets, layout in the lake) may be
-left out for a table that is there already; when it is said, it must be what it is.
+The file names all columns of a table in their order. An option that cannot be changed (key, buckets, layout in the
+lake) may be left out for a table that is there already; one that is named must have the value that it has.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class WantedColumn:
     new_rows_only: bool = False
     """When the column is new: its default does not show in rows that are there."""
     renamed_from: str = ""
-    """What it was called; may stay in the file for ever."""
+    """The name it had before; may stay in the file for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class WantedTable:
     name: str
     columns: tuple[WantedColumn, ...]
     options: dict[str, Any]
-    """What else is said, by the names of `create_table`."""
+    """Other options, by the names of `create_table`."""
 
     def definition(self) -> Table:
         """The table, when there is none yet."""

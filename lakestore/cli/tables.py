@@ -70,7 +70,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
 
 
 def _keyed(table: Table) -> dict[str, str]:
-    """What `describe` says of primary-key tables alone."""
+    """The lines of `describe` for primary-key tables alone."""
     skipped = ", rows that equal the live one are skipped" if table.skip_unchanged else ""
     lines = {
         "merge": f"{table.merge}{skipped}",
@@ -108,7 +108,7 @@ _FIRST = ("release", "health", "grpc", "http", "warehouse")
 
 
 def _server(found: dict[str, Any]) -> dict[str, Any]:
-    """What a server says of itself, for people; one of an older release says less."""
+    """The server's part of the status, for people; a server of an older release says less."""
     plain = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_bytes", "_failed"))}
     if scheme := plain.pop("scheme", ""):
         plain["http"] = f"{scheme}://{plain['http']}"
@@ -151,7 +151,7 @@ def _log_start(part: dict[str, Any]) -> str:
 
 
 def _behind(part: dict[str, Any], seconds: float) -> str:
-    """How much older than the head the lake is."""
+    """The lake's age behind the head."""
     if not part["hot"]:
         return "-"
     return f"{seconds:,.1f} s" if part["tiered_commit_us"] else "never tiered"

@@ -55,8 +55,8 @@ class ChangeBatch:
         self.token = token or message.token
         """Go on from here: `changes(start=batch.token)`."""
         self.whole = not message.goes_on and not (message.read_the_lake and self.token == message.token)
-        """Whether the token lies behind these rows. If not, it lies before them, as their commits go on in the next
-        batch: who applies commits whole applies these together with what follows up to a whole one."""
+        """Whether the token lies behind these rows. If not, the token lies before the rows, whose
+        commits go on in the next batch: to apply commits whole, apply all batches up to a whole one together."""
         self.schema_id = message.schema_id
         """The version of the table that these rows are in; all of a batch are in one."""
         self.snapshot = message.snapshot
@@ -72,10 +72,10 @@ class ChangeBatch:
     def ack(self) -> None:
         """Everything up to and with this batch is done: the named subscription goes on behind it, durably.
 
-        Of a shared one this moves the buckets in the batch. The `buckets` of a `Fenced` are those that another consumer
-        reads by now, which gets these changes again; the others count, and the stream goes on. If its `applied` is
-        "unknown", an answer was lost before (the server was restarted, say) and what it names may have counted: undo
-        nothing of it.
+        In a shared subscription the buckets in the batch are moved. The `buckets` of a `Fenced` are read by another
+        consumer by now, which gets these changes again; the other buckets count, and the stream goes on. If the error's
+        `applied` is "unknown", an answer was lost before (the server was restarted, say) and the buckets that are
+        named may have counted: undo nothing of them.
         """
         if self._stream is None or not self._stream.subscription:
             raise Invalid("only batches of a named subscription are acknowledged: changes(subscription='name')")
@@ -102,7 +102,8 @@ class ChangeStream:
         self._transport, self._request, self._shows_progress = transport, request, progress
         self._epoch = 0
         self.token = ""
-        """How far the stream has come: nothing between the last batch and here is for it. Empty before the start."""
+        """The position that the stream has come to: nothing between the last batch and here is for it. Empty before the
+        start."""
         self._handed = ("", "")  # the last batch's token, and the newest progress behind it
         self._acked = ""
         self._share = Share()
@@ -179,8 +180,8 @@ class ChangeStream:
     def _lake_snapshot(self, message: pb.ChangeBatch) -> Iterator[ChangeBatch]:
         """The snapshot of a table whose old rows are only in the lake: a union read at its cut.
 
-        These rows come in no order, so every batch but the last carries the position of the first: who goes on from
-        there reads the table's snapshot again.
+        The rows come in no order, so every batch but the last carries the position of the first: a stream that goes on
+        from there reads the table's snapshot again.
         """
         token = position_of(message.token)
         if isinstance(token, LogPosition):
@@ -206,7 +207,7 @@ class ChangeStream:
 
 
 def member_name(subscription: str | None, member: str | None, *, shared: bool) -> str:
-    """What a consumer that shares a subscription is called; empty for one that does not."""
+    """The name of a consumer that shares a subscription; empty for one that does not."""
     if not shared:
         if member:
             raise Invalid(f"the member name {member!r} is for a shared subscription: say shared=True as well")
@@ -244,7 +245,7 @@ def request(
 
 
 def _perhaps_applied(error: LakestoreError) -> LakestoreError:
-    """What an acknowledgement was told at last, after a try whose answer was lost."""
+    """The last error of an acknowledgement, after a try whose answer was lost."""
     lost = f"{error.message} (the answer to this acknowledgement was lost before, and it may have counted)"
     buckets = error.buckets if isinstance(error, Fenced) else ()
     return error_of(error.kind, lost, "unknown", error.retry_after, buckets)

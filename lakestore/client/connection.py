@@ -1,4 +1,4 @@
-"""What the tables of one lake share: the way to its server, producers, definitions as last seen, the newest token."""
+"""A lake's connection, which its tables share: transport, producers, definitions as last seen, the newest token."""
 
 from __future__ import annotations
 

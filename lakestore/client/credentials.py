@@ -1,6 +1,6 @@
-"""What a client shows to a server, and whom it believes: a token, a certificate, an authority. Never printed.
+"""Credentials of a client: the token or certificate that it shows, the authority that it believes. Never printed.
 
-A token goes over TLS, or to this machine; who wants it otherwise must say `tls=False`.
+A token goes over TLS, or to this machine; anything else takes an explicit `tls=False`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Credentials:
         return (self.token() if callable(self.token) else self.token or "").strip()
 
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """What a gRPC call carries."""
+        """The metadata of a gRPC call."""
         token = self.bearer
         return (("authorization", f"Bearer {token}"),) if token else ()
 
@@ -79,7 +79,7 @@ class Credentials:
 
     @staticmethod
     def from_options(options: Mapping[str, str]) -> Credentials:
-        """What `options` wrote."""
+        """The credentials that `options` wrote."""
         pem = None
         if options.get("tls") == "true":
             values = {field: options.get(option, "").encode() or None for field, option in _OPTIONS.items()}
@@ -91,7 +91,7 @@ NOTHING = Credentials()
 
 
 def credentials_for(address: str, token: Token | None = None, tls: TLS | bool | None = None) -> Credentials:
-    """What was given or, where nothing was, what the environment says; `Invalid` for a token in the clear."""
+    """The credentials that were given, or else the environment's; `Invalid` for a token in the clear."""
     token = token if token is not None else _token_of_environment()
     if tls is None:
         tls = _tls_of_environment()

@@ -1,4 +1,4 @@
-"""Single writes of many threads as one commit: while a few are on their way, those that come wait and go together.
+"""Single writes of many threads as one commit: while a few are on their way, later writes wait and go together.
 
 A thread alone never waits. Nobody's error is another's: a group that is refused is sent again one by one, each by
 its own thread. Writes inside `within` and large ones go alone.
@@ -39,7 +39,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one call's rows."""
+    """The outcome of one call's rows."""
 
     token: str
     result: pb.ChangeResult
@@ -93,7 +93,7 @@ class Combiner:
         return Written(answer.token, answer.results[0])
 
     def _lead(self, mine: _Waiting) -> None:
-        """Send this write with those that wait; then one of those that came meanwhile leads."""
+        """Send this write with the waiting ones; then a write that came meanwhile leads."""
         group = [mine]
         with self._lock:
             while self._waiting and len(group) < GROUP_WRITES_MAX:
@@ -149,7 +149,7 @@ def _joined(writes: Sequence[Write]) -> pb.Change:
 
 
 def _share(write: Write, result: pb.ChangeResult) -> pb.ChangeResult:
-    """What one write did of what its change did."""
+    """One write's part in the result of its change."""
     if write.kind != pb.APPEND:
         return result
     own = pb.ChangeResult()

@@ -23,7 +23,7 @@ BACKUP_SECONDS = 86_400.0
 """A backup is one call, however much there is to copy."""
 HELLO_SECONDS = 10.0
 METADATA_BYTES = 1 << 20
-"""What an error may take: it may have to name every bucket of a table."""
+"""The room of an error in metadata: a `Fenced` may have to name every bucket of a table."""
 _ADDRESS = re.compile(r"\D.*:\d+$|^unix:")
 _CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -65,7 +65,7 @@ class GrpcTransport:
         self._closed = False
         self._hello = threading.Lock()
         self.server = pb.HelloAnswer()
-        """What the server said of itself; empty if it is older than `Hello`."""
+        """The server's own words about its release; empty before the first call, and of one older than `Hello`."""
         for method in rpc.methods():
             setattr(self, method.attribute, self._callable(method))
 
@@ -143,7 +143,7 @@ class GrpcTransport:
         told = _error_of(error, method, self.server.release, self._address)
         call: Any = error
         if call.code() is grpc.StatusCode.UNAVAILABLE:
-            self._greeted = False  # what answers next may be another release
+            self._greeted = False  # the next server to answer may be of another release
         return told
 
     def _ready(self, greets: bool) -> None:

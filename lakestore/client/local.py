@@ -18,7 +18,7 @@ class Verbs(Protocol):
     """A server's verbs by the names of their RPCs."""
 
     def verb(self, name: str, /) -> Callable[..., Any]:
-        """The verb of an RPC; the one of `Changes` is also told who listens."""
+        """The verb of an RPC; the verb of `Changes` takes a second argument, the listener."""
 
 
 class Encoded(Protocol):

@@ -18,7 +18,7 @@ KEYS_MAX = 65_536
 """Keys of one request."""
 KEYS_BYTES_MAX = 4 << 20
 TRIES = 3
-"""Of a look-up in several requests whose cut fell out of the log meanwhile."""
+"""Tries of a look-up in several requests whose cut fell out of the log meanwhile."""
 
 
 def lookup(
@@ -45,7 +45,7 @@ def lookup(
 
 
 def _keys_of(batch: pa.RecordBatch, definition: Definition) -> pa.RecordBatch:
-    """What of rows is their key: the rest need not travel. Leading parts go as they are, to be looked at there."""
+    """The key columns of rows: the rest need not travel. Leading parts of a key go as they are."""
     key, names = definition.primary_key, batch.schema.names
     if len(names) == len(key) or not set(key) <= set(names):
         return batch

@@ -1,4 +1,4 @@
-"""What a forked process inherits: the parent's memory, and none of the threads behind its connections."""
+"""Forked processes: a child inherits the parent's memory, and none of the threads behind its connections."""
 
 from __future__ import annotations
 

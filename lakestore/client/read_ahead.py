@@ -1,4 +1,4 @@
-"""A change stream read by a thread of its own, ahead of whoever takes its batches, within a bound of bytes."""
+"""A change stream read ahead by a thread of its own, within a bound of bytes."""
 
 from __future__ import annotations
 

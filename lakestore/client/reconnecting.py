@@ -120,12 +120,12 @@ class Resumed:
 
 
 class _Handed:
-    """What the caller has of a stream, over all its connections."""
+    """The rows of a stream that the caller has, over all connections."""
 
     def __init__(self, request: pb.ChangesRequest, share: Share) -> None:
         self._request, self._share = request, share
         self._seen = Seen()
-        self._since: list[pb.ChangeBatch] = []  # not yet in `_seen`; what lies behind the newest token is forgotten
+        self._since: list[pb.ChangeBatch] = []  # not yet in `_seen`; messages behind the newest token are forgotten
         self._lakes: set[tuple[str, str]] = set()
         self._again = False
 

@@ -31,7 +31,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def seconds_left(most: float) -> float:
-    """How long a call may take: `most`, or what is left of the caller's deadline."""
+    """The seconds that a call may take: `most`, or the rest of the caller's deadline."""
     end = _DEADLINE.get()
     return most if end is None else min(most, max(end - time.monotonic(), 0.0))
 

@@ -1,8 +1,8 @@
-"""A consumer's share of a subscription: which rows it may be given again.
+"""A consumer's share of a subscription, which decides what rows may be handed out again.
 
 Each message says where the server began to read its buckets, and whether somebody else has read them since. If nobody
-has, rows that were handed out already are left out. Else what is not acknowledged of them no longer counts, and they
-come again. So do those of a bucket that an acknowledgement was refused for, until one counts.
+has, rows that were handed out already are left out. Else rows that are not acknowledged no longer count and come again.
+Rows of a bucket whose acknowledgement was refused come again too, until an acknowledgement of the bucket counts.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Table:
         self.definition = definition
         """Columns, key, buckets and lake options."""
         self.last_result: pb.ChangeResult | None = None
-        """What the last single write did: inserted, updated, deleted, not_found, ignored, unchanged, folded."""
+        """The result of the last single write: inserted, updated, deleted, not_found, ignored, unchanged, folded."""
 
     @property
     def name(self) -> str:
@@ -67,8 +67,8 @@ class Table:
     def upsert(self, data: Any) -> str:
         """Insert or update rows by key; the commit's token.
 
-        What becomes of a row whose key is there is the merge engine's to say. Of a `partial` or `aggregate` table
-        columns that rows do not name are left as they are: a list of dicts may name others in each row.
+        The merge engine says what becomes of a row whose key is there. In a `partial` or `aggregate` table columns that
+        a row does not name are left as they are: a list of dicts may name others in each row.
         """
         return self._write(pb.UPSERT, data)
 
@@ -83,8 +83,8 @@ class Table:
     def insert_if_absent(self, data: Any) -> pa.Table:
         """Insert the rows whose keys are not there; of every key the row that is there then, in the order of the rows.
 
-        Of several clients that insert one key at once exactly one does, and all are given its row. `last_result` counts
-        inserted and ignored ones.
+        If several clients insert one key at once, exactly one does, and all are given its row. `last_result` counts
+        inserted and ignored rows.
         """
         data = user.readable_again(data)
         version, batch = fitting(self._connection, self.definition, data)
@@ -156,7 +156,7 @@ class Table:
 
 
 def _total(results: Sequence[pb.ChangeResult]) -> pb.ChangeResult:
-    """What several changes of one table did together."""
+    """The results of several changes of one table, added up."""
     total = pb.ChangeResult(table=results[0].table, schema_id=results[-1].schema_id)
     for result in results:
         for name in ("inserted", "updated", "deleted", "not_found", "ignored", "unchanged", "folded"):

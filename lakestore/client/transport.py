@@ -79,7 +79,7 @@ class Scope:
         return self._cancelled
 
     def cancel(self) -> None:
-        """End the calls that run, and those that begin later."""
+        """End the calls that run, and every later one."""
         with self._lock:
             self._cancelled = True
             calls = list(self._calls)

@@ -1,8 +1,8 @@
 """`table.writer()`: pipelined, batching, idempotent.
 
-Calls put rows in a buffer and return; one stream carries them as commits, several in flight. What is not
-answered when a stream breaks is sent again on the next one with the same sequences. Rows count against the window
-until they are answered. After a failure nothing more is applied: `unconfirmed` has the rows, in order.
+Calls put rows in a buffer and return; one stream carries them as commits, several in flight. A commit without an
+answer when a stream breaks is sent again on the next one with the same sequence. Rows count against the window until
+they are answered. After a failure nothing more is applied: `unconfirmed` has the rows, in order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMIT_ROWS_MAX = 100_000
 COMMIT_BYTES_MAX = 8 << 20
 WINDOW_BYTES = 128 << 20
 PUT_SECONDS = 120.0
-"""How long rows wait for room in the window: longer than a stream is tried again."""
+"""The longest wait of rows for room in the window: longer than a stream is tried again."""
 
 
 @dataclass(slots=True)
@@ -71,13 +71,13 @@ class Writer:
         self._closing = False
         self._stream = 0
         self.token = ""
-        """Of the last answered commit."""
+        """The token of the last answered commit."""
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
     @property
     def progress(self) -> str:
-        """What the producer attached last, as handed back when it was opened."""
+        """The progress that the producer attached last, as handed back when it was opened."""
         return self._producer.progress
 
     def append(self, data: Any, *, progress: str = "") -> None:
@@ -118,8 +118,8 @@ class Writer:
 
     @property
     def unconfirmed(self) -> list[pa.RecordBatch]:
-        """Rows that no answer confirms, in order. After a failure that was not applied none of them is applied; after
-        one whose outcome is unknown, those in front may be."""
+        """Rows that no answer confirms, in order. After a failure that was not applied, none of the rows is
+        applied; after one whose outcome is unknown, rows in front may be."""
         with self._state:
             waiting = [pending for request in self._unanswered for pending in self._sent[request.sequence]]
             return [batch for pending in (*waiting, *self._buffer) for batch in pending.batches]

@@ -36,7 +36,7 @@ _TRANSACTION = (("id", "string"), ("total_order", "int64"), ("data_collection_or
 
 
 def envelope(table: Table) -> str:
-    """What stands in front of an event: its schema, and where the payload begins."""
+    """The text in front of an event: its schema, up to where the payload begins."""
     row = _record([_field(column.arrow.name, column.arrow) for column in table.columns], f"{table.name}.Value")
     source = _record([_named(name, {"type": kind, "optional": False}) for name, kind in _SOURCE], "lakestore.Source")
     transaction = _record(
@@ -54,7 +54,7 @@ def envelope(table: Table) -> str:
 
 
 def key(table: Table) -> str:
-    """What stands in front of a key."""
+    """The text in front of a key."""
     return _front(_record([_field(field.name, field) for field in table.key_schema], f"{table.name}.Key"))
 
 

@@ -1,8 +1,8 @@
 """Kafka transactions of one sink: events and the position behind them are visible together or not at all.
 
 Positions are in a topic of the sink's own, compacted, with one partition; its newest committed record is where the sink
-stands. Committed offsets of a consumer group are no place for it: brokers forget those after a week without a commit.
-Opening fences an earlier process of the same sink, and waits until what that left under way is committed or aborted.
+stands. Committed offsets of a consumer group are no place for it: brokers forget such offsets after a week without a
+commit. Opening fences an earlier process of the same sink, and waits until that one's transaction is settled.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LOG.addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SinkPosition:
     """Where a sink stands, as its position topic says."""
 
     token: str
@@ -75,10 +75,10 @@ class Position:
         return json.dumps(data).encode()
 
     @staticmethod
-    def decode(value: bytes) -> Position | None:
+    def decode(value: bytes) -> SinkPosition | None:
         """The position that `encode` wrote; None for one that says that nothing was written yet."""
         data = json.loads(value)
-        return Position(data["token"], tuple(data["tables"]), data["topic"]) if data["token"] else None
+        return SinkPosition(data["token"], tuple(data["tables"]), data["topic"]) if data["token"] else None
 
 
 def check_topic(name: str) -> None:
@@ -138,7 +138,7 @@ class Transactions:
         if error is not None and self._undelivered is None and error.code() not in _PURGED:
             self._undelivered = error
 
-    def open(self) -> Position | None:
+    def open(self) -> SinkPosition | None:
         """Fence an earlier process of this sink; where it stands, None if it never wrote."""
         self._ensure(self.identity, 1, {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)})
         self._until_done(self._producer.init_transactions, "open its transactions")
@@ -177,7 +177,7 @@ class Transactions:
                 " options of --kafka-option fit it?"
             ) from error
 
-    def _stored(self) -> Position | None:
+    def _stored(self) -> SinkPosition | None:
         settings = {
             **self._common,
             "group.id": self.identity,
@@ -194,7 +194,7 @@ class Transactions:
         finally:
             consumer.close()
 
-    def _newest(self, consumer: Consumer) -> Position | None:
+    def _newest(self, consumer: Consumer) -> SinkPosition | None:
         """The last committed record, looked for from the end backwards."""
         place = TopicPartition(self.identity, 0)
         low, high = self._ends(consumer, place)
@@ -205,7 +205,7 @@ class Transactions:
             consumer.assign([TopicPartition(self.identity, 0, start)])
             values = [value for value in self._values(consumer) if value]
             if values:
-                return Position.decode(values[-1])
+                return SinkPosition.decode(values[-1])
         return None
 
     def _ends(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
@@ -243,7 +243,7 @@ class Transactions:
             self._began, self._undelivered = True, None
 
     def send(self, topic: str, events: Events, *, tombstones: bool) -> int:
-        """Add events to the open transaction; how many messages they are. Those of one key keep their order."""
+        """Add events to the open transaction; the number of messages. Events of one key keep their order."""
         if events.keys is None:
             count = self._partitions[topic]
             for bucket, value in zip(events.buckets.tolist(), events.values.to_pylist(), strict=True):
@@ -279,12 +279,12 @@ class Transactions:
                 raise self._late("write")
         self._sent_bytes = 0
 
-    def commit(self, position: Position | None) -> None:
+    def commit(self, position: SinkPosition | None) -> None:
         """Make everything since `begin` visible, with the position behind it.
 
         `Unavailable` with `applied="unknown"` if Kafka does not say how it went: the next `open` finds out.
         """
-        value = (position or Position("", (), "")).encode()
+        value = (position or SinkPosition("", (), "")).encode()
         self._send(self.identity, value, self._name.encode())
         self._until_done(self._producer.commit_transaction, "commit a transaction")
         self._began, self._sent_bytes = False, 0
@@ -348,7 +348,7 @@ class Transactions:
         return Unavailable(f"Kafka at {self._bootstrap} did not {what}: {why.str()}")
 
     def _fatal(self, error: KafkaError) -> KafkaError:
-        """What is behind an error that only says that another one came before it."""
+        """The cause behind an error that only says that another one came before it."""
         if error.code() not in _AFTER_ANOTHER:
             return error
         try:

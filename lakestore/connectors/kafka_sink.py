@@ -1,8 +1,8 @@
 """A sink: the changes of tables, written to Kafka topics exactly once.
 
-What Kafka says of the sink's position is the truth, for it is committed with the events. A named subscription of the
-same identity follows it, so that the server keeps the changes that are not written yet. Every start is a recovery: the
-stream is opened where Kafka says, whatever was under way before was aborted or committed by Kafka.
+The sink's position in Kafka is the truth, for it is committed with the events. A named subscription of the same
+identity follows that position, so that the server keeps the changes that are not written yet. Every start is a
+recovery: the stream is opened where Kafka says; Kafka has aborted or committed everything that was under way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakestore.client.changes import ChangeBatch, ChangeStream, Start
 from lakestore.client.read_ahead import Ahead
 from lakestore.client.retry import Backoff
 from lakestore.connectors.events import Encoder
-from lakestore.connectors.kafka import Position, Transactions, check_topic
+from lakestore.connectors.kafka import SinkPosition, Transactions, check_topic
 from lakestore.errors import Exhausted, Fenced, Internal, Invalid, LakestoreError, PositionExpired, Unavailable
 from lakestore.model.times import start_text
 from lakestore.model.token import LogPosition, position_of
@@ -31,7 +31,7 @@ TRANSACTION_SECONDS = 1.0
 AHEAD_BYTES = 64 << 20
 ACK_SECONDS = 1.0
 PROGRESS_SECONDS = 60.0
-"""How often the position is written while the tables are quiet and others are not."""
+"""Seconds between writes of the position while the sink's tables are quiet and others are not."""
 RECOVERY_SECONDS = 300.0
 WHOLE_SINCE = 3
 """The protocol whose change batches say whether their token lies behind them."""
@@ -40,7 +40,7 @@ _TICK_SECONDS = 0.2
 
 @dataclass(slots=True)
 class Written:
-    """What a sink has committed since it began to run."""
+    """The events that a sink has committed since it began to run."""
 
     events: int = 0
     transactions: int = 0
@@ -87,7 +87,7 @@ class KafkaSink:
         self._progress, self._noted = progress, noted
         self._stop = threading.Event()
         self.name = name or topic.replace("{table}", "tables")
-        """Of the sink."""
+        """The sink's name."""
         self.written = Written()
         """So far."""
         Encoder(lake, format)
@@ -113,10 +113,10 @@ class KafkaSink:
                     self._recover(error, backoff)
         return self.written
 
-    def _begin_at(self, position: Position | None) -> None:
+    def _begin_at(self, position: SinkPosition | None) -> None:
         if position is not None:
             self.written.token = position.token
-        elif self._start == "latest":  # what that means is fixed now, also for the next process
+        elif self._start == "latest":  # fixed now, for the next process too
             self._kafka.begin()
             uuids = tuple(self._lake.table(name).definition.uuid for name in self._tables)
             now = position_of(self._lake.snapshot().token)
@@ -138,7 +138,7 @@ class KafkaSink:
                 " needs: run the server with a newer release"
             )
 
-    def _checked(self, position: Position | None) -> Position | None:
+    def _checked(self, position: SinkPosition | None) -> SinkPosition | None:
         if self._restart or position is None:
             return None
         if (position.tables, position.topic) != (self._tables, self._topic):
@@ -164,9 +164,9 @@ class KafkaSink:
         if not backoff.wait(Unavailable(error.message) if isinstance(error, Fenced) else error):
             raise error
 
-    def position(self) -> Position | None:
+    def position(self) -> SinkPosition | None:
         """Where the sink stands."""
-        return Position(self.written.token, self._tables, self._topic) if self.written.token else None
+        return SinkPosition(self.written.token, self._tables, self._topic) if self.written.token else None
 
     def topic_of(self, table: str) -> str:
         """Where a table's changes go."""
@@ -174,14 +174,14 @@ class KafkaSink:
 
     def commit(self, kafka: Transactions, token: str, events: int) -> None:
         """Commit the open transaction with the position behind it."""
-        kafka.commit(Position(token, self._tables, self._topic))
+        kafka.commit(SinkPosition(token, self._tables, self._topic))
         self.written.token = token
         self.written.events += events
         self.written.transactions += 1
         self._progress(self.written)
 
     def encoder(self) -> Encoder:
-        """What makes events of a stream's batches."""
+        """The encoder of a stream's batches as events."""
         return Encoder(self._lake, self._format, name=self.name)
 
     def opened(self, until: str | None) -> ChangeStream:
@@ -219,7 +219,7 @@ class _Run:
         self._sink, self._kafka, self._backoff, self._stop = sink, kafka, backoff, stop
         self._encoder = sink.encoder()
         self._token = ""
-        """Of the open transaction, once it ends with whole commits."""
+        """The position behind the open transaction, once it ends with whole commits."""
         self._events = self._rows = 0
         self._began = self._acked = 0.0
         self._committed = time.monotonic()

@@ -169,7 +169,7 @@ class Demo:
         return all(part["snapshot_id"] for part in self._status())
 
     def _compare(self) -> dict[str, bool]:
-        """What must be one, and whether it is."""
+        """The comparisons that must hold, and whether they do."""
         self._say("the producer stopped; comparing")
         self._subscriber.stopping.set()
         self._subscriber.end.set_result(self._producer.step())

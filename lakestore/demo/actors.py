@@ -1,4 +1,4 @@
-"""Who writes and who follows in the demo: a producer, and a subscriber of the changelog."""
+"""The demo's actors: a producer, and a subscriber of the changelog."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ QUERY = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one query found, over both tables at one cut."""
+    """The answer of one query over both tables at one cut."""
 
     number: int
     """Orders."""

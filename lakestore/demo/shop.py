@@ -75,7 +75,7 @@ _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class State:
-    """What the orders are: for each number the hash of its row, 0 for none."""
+    """The orders: for each number the hash of its row, 0 for none."""
 
     def __init__(self) -> None:
         self.hashes: Hashes = np.zeros(1 << 20, dtype=np.uint64)
@@ -92,7 +92,7 @@ class State:
 
     @property
     def rows(self) -> int:
-        """How many orders there are."""
+        """The number of orders."""
         return int(np.count_nonzero(self.hashes))
 
     def same(self, other: State) -> bool:
@@ -114,7 +114,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one commit does."""
+    """The rows of one commit."""
 
     changed: pa.Table
     """Orders to insert or update."""
@@ -158,7 +158,7 @@ class Shop:
         return Step(orders(changed, self._versions[changed]), pa.table({"order_id": deleted}), pa.table(events))
 
     def state(self) -> State:
-        """What the orders must be now."""
+        """The orders as they must be now."""
         state = State()
         alive = np.flatnonzero(self._alive)
         if len(alive):

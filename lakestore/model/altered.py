@@ -179,7 +179,7 @@ def _(step: SetOptions, table: Table) -> Table:
 
 
 def _options(step: SetOptions) -> dict[str, Any]:
-    """What a step sets beside the lake's options, by the names of `Table`."""
+    """The fields of `Table` that a step sets, beside the lake's options."""
     said = {name: getattr(step, name) for name in OPTIONS if getattr(step, name) != UNCHANGED}
     return {OPTIONS[name].field: OPTIONS[name].read(value) for name, value in said.items()}
 
@@ -197,7 +197,7 @@ def _refused(table: Table, column: str, rule: str) -> Invalid:
 
 
 def _use(table: Table, name: str) -> str:
-    """What a column is needed for, if it is."""
+    """The use that a column is needed for; empty if none."""
     uses = {
         "primary key": table.primary_key,
         "bucket key": table.bucket_key,

@@ -15,7 +15,7 @@ from lakestore.model.types import arrow_type
 
 SYSTEM_PREFIX = "__"
 PREV = "__prev"
-"""Of a primary-key table's stored rows: the offset that a row supersedes."""
+"""Column of a primary-key table's stored rows: the offset that a row supersedes."""
 LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP = "__bucket", "__offset", "__timestamp"
 LAKE_COLUMNS = (LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP)
 SYSTEM_TYPES: dict[str, pa.DataType] = {
@@ -44,9 +44,9 @@ class Column:
     nested: tuple[int, ...] = ()
     """Ids of the fields inside a nested type, depth first; stable for ever as `id` is."""
     default: Any = None
-    """For rows that do not name the column; JSON as `lakestore.defaults` has it."""
+    """The value for rows that do not name the column; JSON as `lakestore.model.defaults` has it."""
     initial: Any = None
-    """What rows show that are older than the column. Fixed when the column is added."""
+    """The value in rows that are older than the column. Fixed when the column is added."""
 
     @property
     def arrow(self) -> pa.Field:
@@ -84,10 +84,10 @@ class SortField:
 
 @dataclass(frozen=True, slots=True)
 class LakeOptions:
-    """How the lake keeps a table."""
+    """A table's options in the lake."""
 
     freshness: str = "1m"
-    """How old the tiered state may grow before the next round, `10s` … `1h`."""
+    """Age that the tiered state may reach before the next round, `10s` … `1h`."""
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     format_version: int = 2
@@ -132,7 +132,7 @@ def _sort_field(text: str) -> SortField:
 
 
 def numbered(columns: Iterable[Column], last: int = 0) -> tuple[Column, ...]:
-    """The columns with ids above `last`: first one for each column, then those of the fields inside them."""
+    """The columns with ids above `last`: first one for each column, then one for each field inside a column."""
     named = [replace(column, id=number) for number, column in enumerate(columns, start=last + 1)]
     last += len(named)
     done: list[Column] = []

@@ -51,7 +51,7 @@ def in_lake(value: Any, kind: str, column: str) -> Any:
 
 
 def _python(value: Any, arrow: pa.DataType) -> Any:
-    """What `pyarrow.scalar` takes without guessing."""
+    """The value as `pyarrow.scalar` takes it without guessing."""
     t = pa.types
     if t.is_boolean(arrow) != isinstance(value, bool):
         raise TypeError("booleans are no numbers")

@@ -1,4 +1,4 @@
-"""Merge engines: what a row means whose key is there already. Values only; the server does the merging.
+"""Merge engines, which give a meaning to a row whose key is there already. Values only; the server merges.
 
 `upsert` replaces the row; `partial` only the columns that are sent; `first_row` keeps the row that is there;
 `versioned(column)` keeps the row with the higher version; `aggregate({column: function, …})` combines both,
@@ -35,19 +35,19 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "bitmap": ("binary",),
     "distinct_count": ("int64",),
 }
-"""Name to what the types of its columns begin with; nothing: any type."""
+"""Name to beginnings of the types that its columns may have; none: any type."""
 REST = "last_non_null"
-"""What columns of an `aggregate` table do that no function is named for."""
+"""The function of columns of an `aggregate` table for which none is named."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Function:
-    """How a column is aggregated."""
+    """The aggregation of one column."""
 
     name: str
     """One of `FUNCTIONS`."""
     argument: str = ""
-    """Of `string_list` the separator, by default a comma; of `distinct_count` the bitmap column that it counts."""
+    """The separator of `string_list`, by default a comma; the bitmap column that a `distinct_count` counts."""
 
     def __str__(self) -> str:
         return f"{self.name}({self.argument})" if self.argument else self.name
@@ -59,9 +59,9 @@ class Merge:
 
     engine: str = "upsert"
     column: str = ""
-    """Of `versioned`: where the version stands."""
+    """The column with the version, for `versioned`."""
     functions: tuple[tuple[str, Function], ...] = ()
-    """Of `aggregate`: (column, function) pairs, by column."""
+    """(column, function) pairs by column, for `aggregate`."""
 
     @property
     def folds(self) -> bool:

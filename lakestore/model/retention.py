@@ -1,4 +1,4 @@
-"""How long a table's log is kept: by the age of its commits, by its bytes, or both. What falls out is in the lake."""
+"""Retention of a table's log: by the age of its commits, by its bytes, or both. Rows that fall out are in the lake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPTIONS = ("age", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a table keeps of its log; None keeps everything. Only what is in the lake ever goes."""
+    """The part of its log that a table keeps; None keeps everything. Only rows that are in the lake ever go."""
 
     age_seconds: int | None = None
     """Commits older than this may go."""
@@ -30,7 +30,7 @@ class Retention:
 
     @staticmethod
     def from_dict(data: dict[str, Any] | None) -> Retention | None:
-        """What `as_dict` gave; None for a table that keeps everything."""
+        """The retention that `as_dict` gave; None for a table that keeps everything."""
         return Retention(data["age_seconds"], data["bytes"]) if data else None
 
     def __str__(self) -> str:

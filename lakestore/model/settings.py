@@ -33,7 +33,7 @@ NOT_SETTINGS = frozenset(
 """Variables with our prefix that the server's settings do not include."""
 MASK = "********"
 _NOT_OURS = re.compile(r"LAKESTORE_(SERVICE_(HOST|PORT.*)|PORT_\d+_.*|MODEL_.*)")
-"""What Kubernetes sets in every container beside a service named lakestore, and what the tests take."""
+"""Variables that Kubernetes sets in every container beside a service named lakestore, and those of the tests."""
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", tuple: "a list"}
 _OPTION = "lakestore.option"
@@ -102,7 +102,7 @@ class Option:
 
     @property
     def rule(self) -> str:
-        """What a value must be."""
+        """The rule for a value, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         kind = _KINDS[self.kind]

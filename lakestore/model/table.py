@@ -56,7 +56,7 @@ class Table:
     bucket_key: tuple[str, ...] = ()
     """Columns whose hash picks the bucket; the primary key by default, none for a log table."""
     merge: Merge = UPSERT
-    """What a row means whose key is there already."""
+    """The meaning of a row whose key is there already."""
     lake: LakeOptions = field(default_factory=LakeOptions)
     uuid: str = ""
     """Given by the server: a table dropped and made anew is another table."""
@@ -66,7 +66,7 @@ class Table:
     last_column_id: int = 0
     """Highest id that any column or nested field ever had; none is given twice."""
     retention: Retention | None = None
-    """How long the log is kept; None keeps all of it."""
+    """The part of the log that is kept; None keeps all of it."""
     deletes: str = "allow"
     """Whether deletes are taken: one of `DELETES`."""
     skip_unchanged: bool = False
@@ -74,7 +74,7 @@ class Table:
     ttl: Ttl | None = None
     """When rows expire; None: never."""
     tombstone_seconds: int = TOMBSTONE_SECONDS
-    """How long a `versioned` table remembers the version of a deleted row, at least."""
+    """Seconds for which a `versioned` table remembers the version of a deleted row, at least."""
 
     @property
     def keyed(self) -> bool:
@@ -161,7 +161,7 @@ class Table:
         }
 
     def _keyed_options(self) -> dict[str, Any]:
-        """Those that differ from what they are by default."""
+        """The options that differ from their defaults."""
         said: dict[str, Any] = {
             "deletes": self.deletes,
             "skip_unchanged": self.skip_unchanged,
@@ -279,7 +279,7 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
 
 
 def _check_changes(table: Table) -> None:
-    """What becomes of a row whose key is there already, of deletes and of old rows."""
+    """Refuse options about merging, deletes and old rows that do not fit the table."""
     check_merge(table.merge, {c.name: (c.type, c.required) for c in table.columns}, table.primary_key, table.name)
     if table.deletes not in DELETES:
         raise Invalid(f"table {table.name}: deletes is one of {', '.join(DELETES)}, not {table.deletes!r}")

@@ -1,4 +1,4 @@
-"""When rows of a primary-key table expire: by the time in a column of theirs. They are deleted as by a user."""
+"""Expiry of a primary-key table's rows by the time in one of its columns: rows are deleted as by a user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS_MAX = 10_000 * 366 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class Ttl:
-    """Rows are deleted when the time in `column` is `seconds` ago; those without a time stay."""
+    """Rows are deleted when the time in `column` is `seconds` ago; rows without a time stay."""
 
     column: str
     seconds: int
@@ -28,7 +28,7 @@ class Ttl:
 
     @staticmethod
     def from_dict(data: dict[str, Any] | None) -> Ttl | None:
-        """What `as_dict` gave."""
+        """The TTL that `as_dict` gave."""
         return Ttl(data["column"], data["seconds"]) if data else None
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """The types a user may declare: each one's name here, its Arrow type and its type in the lake.
 
 A name is a scalar's, such as `int64`, `decimal(12,2)` or `fixed(16)`, or nests others: `list<int64 not null>`,
-`struct<a: int64 not null, b: list<string>>`, `map<string, float64>`. What lies inside may be null unless it says not.
+`struct<a: int64 not null, b: list<string>>`, `map<string, float64>`. Inner values may be null unless the type says not.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ELSEWHERE = {
     "array": "list",
     "row": "struct",
 }
-"""What other systems call our types."""
+"""Names that other systems have for our types."""
 _UINT64 = "uint64 has no type in the lake that holds it: use decimal(20,0), which keeps every value, or int64"
 
 
@@ -88,7 +88,7 @@ def is_nested(name: str) -> bool:
 
 
 def parts(kind: pa.DataType) -> list[pa.Field]:
-    """What an Arrow type of ours directly holds, as fields named as in the lake."""
+    """The fields directly inside an Arrow type of ours, named as in the lake."""
     if pa.types.is_struct(kind):
         return list(kind)
     if pa.types.is_list(kind):
@@ -121,7 +121,7 @@ def optional(kind: pa.DataType) -> pa.DataType:
 
 
 def nested_count(name: str) -> int:
-    """How many fields a declared type holds inside, at every depth: so many ids it needs."""
+    """The number of fields inside a declared type, at every depth: the type needs so many ids."""
     return _count(arrow_type(name))
 
 

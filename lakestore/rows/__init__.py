@@ -1,4 +1,7 @@
-"""Rows as Arrow: in from users and off the wire, keys and hashes, conditions.
+"""Rows as Arrow: rows of users and messages as batches, casts, keys and their buckets, hashes, conditions.
 
-What comes from outside is validated before anything touches it; no loop over rows.
+Bytes from outside are validated before anything touches them, and cast losslessly or refused by column, row and rule.
+Keys, buckets, row hashes and live sums are for ever: golden tests hold their bytes. A condition is a filter, and its
+SQL text another module. No loop over rows, but where a handful is cheaper so.
+Not here: the formats of files (`lakestore_server.files`), plans of reads (`union`).
 """

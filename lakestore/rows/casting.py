@@ -1,8 +1,8 @@
 """Arrow arrays of any layout, cast losslessly to exactly one of our types, or refused by column, row and rule.
 
 Layouts are large, view, dictionary, fixed-size list and sliced ones, at any depth; fields of structs are found by name.
-What unfolds (dictionaries, views, nulls) is paid for from a budget before it is made: a small message must not
-become a large array.
+Arrays that unfold (dictionaries, views, nulls) are paid for from a budget before they are made: a small message must
+not become a large array.
 """
 
 from __future__ import annotations

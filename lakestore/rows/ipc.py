@@ -22,7 +22,7 @@ from lakestore.model.table import Table
 from lakestore.rows.casting import Cast
 
 SMALL_BYTES_MAX = 64 << 10
-"""Of a stream that is read without a reader, as far as its schema was seen before."""
+"""The longest stream that is read without a reader, as far as its schema was seen before."""
 SCHEMA_BYTES_MAX, SCHEMAS_KEPT = 4 << 10, 512
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF

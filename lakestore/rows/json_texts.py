@@ -22,7 +22,7 @@ _NULL = "null"
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How the types are written that JSON does not have."""
+    """The texts of types that JSON does not have."""
 
     numbers_of_time: bool
     """Dates as days, times and timestamps without a zone as microseconds; else ISO 8601 texts."""
@@ -134,7 +134,7 @@ def _or_null(array: pa.Array, text: pa.Array) -> pa.Array:
 
 
 def _inside(array: pa.Array, held: pa.Array) -> pa.Array:
-    """What the lists or maps of an array hold, which may be a part of its child."""
+    """The values inside the lists or maps of an array, which may be a part of its child."""
     start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
     return held.slice(start, end - start)
 

@@ -24,7 +24,7 @@ from lakestore.limits import WIDEST
 INDEX_KEY_BYTES_MAX = 511
 NUMBER_BYTES_MAX = 8
 HASH_BITS = 128
-"""Of the hash of a key that the index cannot take whole; less only in tests."""
+"""Bits of the hash of a key that the index cannot take whole; less only in tests."""
 SLOTS_MAX = 1 << 16
 _HASH_BYTES = 16
 WHOLE_BYTES_MAX = INDEX_KEY_BYTES_MAX - _HASH_BYTES
@@ -43,7 +43,7 @@ class _Number:
     unsigned: np.dtype[Any]
     width: int
     bias: np.uint64
-    """What flips the sign, so that the order is that of unsigned numbers."""
+    """The bits that flip the sign, so that the order is that of unsigned numbers."""
 
     @staticmethod
     def of(arrow: pa.DataType) -> _Number:
@@ -145,7 +145,7 @@ def _numbers_of(column: pa.Array) -> tuple[npt.NDArray[np.uint64], int]:
 
 
 def leading(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
-    """What the keys with these leading columns begin with, before they are cut."""
+    """The beginnings of all keys with these leading columns, before they are cut."""
     return [prefix + key for key in _bytes_of(_joined(columns, closed=True))]
 
 

@@ -12,7 +12,7 @@ from sqlglot import exp
 from lakestore.errors import Invalid
 
 _ESCAPED = re.compile(rb"\\x([0-9A-Fa-f]{2})")
-"""How DuckDB writes a byte in a text that is cast to BLOB."""
+"""A byte as DuckDB writes it in a text that is cast to BLOB."""
 
 
 def first_line(error: BaseException) -> str:

@@ -54,7 +54,7 @@ class OffsetSet:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory once it was asked."""
+        """Bytes in memory once the set was asked."""
         return int(self.values.nbytes) + (self._span + 2 if self._is_flagged else 0)
 
     @property

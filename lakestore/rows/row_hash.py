@@ -1,7 +1,7 @@
 """A 64-bit hash of every row over all its columns, vectorised. Equal values of one type have equal hashes.
 
-What lies under a null, the place in a slice and the offsets of lists do not count; the order of a map's entries does
-not either, for engines keep it as they like.
+Bytes under a null, the place in a slice and the offsets of lists do not count; nor does the order of a map's entries,
+for engines keep that order as they like.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ RENEWALS_PER_LEASE = 3
 
 
 class Transport(Protocol):
-    """What union reads need of a server."""
+    """The calls that union reads make."""
 
     def plan(self, request: pb.PlanRequest, /) -> pb.PlanAnswer:
         """One cut over the named tables."""
@@ -51,7 +51,7 @@ class Cut:
         self._renewed = clock()
         request = plan.request(tables, at="" if at is None else str(at), lease_seconds=lease_seconds)
         self.plan = plan.decode(transport.plan(request))
-        """What is read."""
+        """The tables of the cut, and what to read of them."""
         self._closed = False
 
     @property
@@ -73,7 +73,7 @@ class Cut:
         if self._closed or not self.plan.lease:
             return
         self._closed = True
-        # What could not be released runs out by itself, and the rows read so far are right.
+        # A lease that could not be released runs out by itself, and the rows read so far are right.
         with suppress(NotFound, Unavailable):
             self.transport.release_lease(pb.LeaseRequest(lease=self.plan.lease))
 

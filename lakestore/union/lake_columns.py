@@ -1,7 +1,7 @@
 """Columns of lake files in the types their table declares.
 
 Fields inside nested columns are found by id, in whatever order the file has them; narrow and unsigned integers and
-times are wider in the lake. What an engine wrote there was checked when it came in.
+times are wider in the lake. Files of other engines were checked when they came in.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ class _FileReader:
     def _groups(
         self, stream: Any, parquet: pq.ParquetFile, names: Mapping[str, str], condition: RowFilter | None
     ) -> list[int]:
-        """Row groups whose statistics do not rule the condition out. They leave NaN out, so floats decide nothing."""
+        """Row groups whose statistics do not rule the condition out. Statistics leave NaN out: floats decide nothing."""
         every = list(range(parquet.num_row_groups))
         if condition is None or condition.floats or any(names.get(name) != name for name in condition.columns):
             return every
@@ -306,7 +306,7 @@ class _FileReader:
         return declared(batch.column(name), field, self._table)
 
     def _initial(self, field: pa.Field, rows: int) -> pa.Array:
-        """What rows show that are older than the column."""
+        """The value in rows that are older than the column."""
         if field.name in SYSTEM_TYPES:
             return pa.nulls(rows, field.type)
         return filled(self._table.column(field.name), rows, "initial")
@@ -347,7 +347,7 @@ def files(metadata_location: str, snapshot_id: int) -> list[LakeFile]:
 
 
 def history(metadata_location: str) -> list[str]:
-    """What the kept snapshots of main did, oldest first: append, overwrite, replace (a compaction), delete."""
+    """The operations of main's kept snapshots, oldest first: append, overwrite, replace (a compaction), delete."""
     table = metadata(metadata_location)
     found = (table.snapshot_by_id(entry.snapshot_id) for entry in table.history())
     return [snapshot.summary.operation.value for snapshot in found if snapshot and snapshot.summary]

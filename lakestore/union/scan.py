@@ -72,7 +72,7 @@ class Scan:
         return frame_of_polars(self.to_arrow())
 
     def count(self) -> int:
-        """How many rows; without a condition no row is read."""
+        """The number of rows; without a condition no row is read."""
         if self._where is None and self._columns is None and not isinstance(self._source, Cut):
             at = "" if self._at is None else str(self._at)
             answer = self._source.plan(plan.request([self._table], at=at, no_dead=True))

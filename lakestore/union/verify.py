@@ -36,7 +36,7 @@ class Auditor(Transport, Protocol):
 
 @dataclass(slots=True)
 class Sums:
-    """What one side of a bucket adds up to."""
+    """The sums of one side of a bucket."""
 
     rows: int = 0
     offsets: int = 0
@@ -51,7 +51,7 @@ class BucketCheck:
     bucket: int
     head: int
     sides: dict[str, Sums] = field(default_factory=dict)
-    """Of commits, log, index (of primary-key tables), and read."""
+    """The sums of commits, log, index (of primary-key tables), and read."""
 
     @property
     def same(self) -> bool:

@@ -14,7 +14,7 @@ BUSY_SECONDS = 0.5
 RETRY_KEY = "lakestore-retry-after"
 """Seconds, as text; an entry of its own, for older clients take the first one to have three parts."""
 BUCKETS_KEY = "lakestore-buckets-bin"
-"""What `Fenced` names, by table, as JSON."""
+"""The buckets that a `Fenced` names, by table, as JSON."""
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 

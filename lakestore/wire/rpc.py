@@ -16,7 +16,7 @@ from lakestore.v1 import lakestore_pb2
 SERVICE = "lakestore.v1.Lakestore"
 
 PROTOCOL, PROTOCOL_MIN = 4, 1
-"""What this release speaks, and the oldest client that its server still understands. Both ends must know it."""
+"""The protocol of this release, and the oldest one of a client that its server understands. Both ends must know it."""
 SINCE = {
     **dict.fromkeys(("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup"), 2),
     "Head": 4,
@@ -73,7 +73,7 @@ SERVER_KEEPALIVE = [
 
 
 def options(message_bytes: int) -> list[tuple[str, int]]:
-    """Of a channel or a server: the longest message either way."""
+    """Options of a channel or a server for the longest message either way."""
     return [("grpc.max_receive_message_length", message_bytes), ("grpc.max_send_message_length", message_bytes)]
 
 

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Message
 
 import lakestore as ls
 from lakestore.connectors.events import Encoder
-from lakestore.connectors.kafka import Position, Transactions
+from lakestore.connectors.kafka import SinkPosition, Transactions
 from lakestore.connectors.kafka_sink import KafkaSink
 from lakestore.errors import Fenced, Invalid, LakestoreError, Unavailable
 from tests.support.kafka import KafkaProcess, read_committed
@@ -172,7 +172,7 @@ def test_a_zombie_is_fenced_and_what_it_had_under_way_is_never_seen(
         first.send(topic, events, tombstones=True)
     assert _sink(lake, kafka, topic).run(until="now").events == 1
     with pytest.raises(Fenced, match="another process writes as sink"):
-        first.commit(Position(batch.token, ("shop.orders",), topic))
+        first.commit(SinkPosition(batch.token, ("shop.orders",), topic))
     first.close()
     assert len(_read(kafka, topic)) == 1
 
@@ -260,14 +260,14 @@ def test_rows_as_json_are_told_by_their_table(lake: ls.Lake, kafka: KafkaProcess
 
 
 def test_a_position_is_found_behind_many_transactions_that_were_aborted(kafka: KafkaProcess, topic: str) -> None:
-    position = Position("token", ("shop.orders",), topic)
+    position = SinkPosition("token", ("shop.orders",), topic)
     first = Transactions(kafka.address, topic)
     assert first.open() is None
     first.begin()
     first.commit(position)
     for _ in range(40):
         first.begin()
-        first._send(first.identity, Position("never", (), "").encode(), b"x")
+        first._send(first.identity, SinkPosition("never", (), "").encode(), b"x")
         first._producer.flush()
         first.abort()
     first.close()
@@ -291,7 +291,7 @@ def test_the_reader_of_these_tests_waits_for_transactions_that_are_under_way(
         def poll(self, timeout: float = -1) -> Message | None:
             message = super().poll(timeout)
             if message is not None and message.error() is not None and transactions._began:
-                transactions.commit(Position("token", ("shop.orders",), topic))
+                transactions.commit(SinkPosition("token", ("shop.orders",), topic))
             return message
 
     monkeypatch.setattr("tests.support.kafka.Consumer", CommitsAtTheEnd)
