@@ -47,7 +47,7 @@ class Draft:
 
     record: CommitRecord
     current_bytes_max: int
-    """How much memory the rows that are there may take."""
+    """The memory that the rows that are there may take."""
     current_bytes: int = 0
     results: dict[int, ChangeResult] = field(default_factory=dict)
     """By the id of the change object."""

@@ -21,7 +21,7 @@ ABSENT = -1
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What became of each row."""
+    """The outcome for each row."""
 
     kept: npt.NDArray[np.bool_]
     change: npt.NDArray[np.int8]

@@ -24,7 +24,7 @@ from lakestore_server.state.state import State
 ANSWER_SECONDS = 60.0
 IDLE_SECONDS = 1.0
 DECODING_COPIES = 3
-"""What decoding takes of a request's bytes: the rows, cast, and in the order of their buckets."""
+"""Copies of a request's bytes that decoding makes: the rows, cast, and in the order of their buckets."""
 
 _COUNTS = tuple(field.name for field in fields(ChangeResult))
 """The message has the same names."""
@@ -94,7 +94,7 @@ class Writes:
                     waiting.get_nowait()
 
     def _next(self, waiting: queue.Queue[_Waiting | None]) -> _Waiting | None:
-        """What is to be answered next; an idle stream is told when the server goes."""
+        """The next request to answer; an idle stream is told when the server goes."""
         while True:
             with suppress(queue.Empty):
                 return waiting.get(timeout=IDLE_SECONDS)

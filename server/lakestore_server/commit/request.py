@@ -1,6 +1,6 @@
 """A commit request on its way to the commit loop: decoded, checked, cast, keyed and routed.
 
-Runs in the threads of those who ask; nothing here changes state. Rows of a change are sorted by bucket, so
+The work is done in the threads of the callers; nothing here changes state. Rows of a change are sorted by bucket, so
 that each bucket's part is a slice.
 Rows of a producer name the version whose names they use: older names are followed by id; a column that is gone, or a
 required one that is missing, is refused with what to do; one that is not named has its default. A refusal waits its
@@ -51,7 +51,7 @@ class Change:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What the commit loop takes."""
+    """A request of one producer: the work that the commit loop puts into a group."""
 
     changes: tuple[Change, ...]
     producer: str = ""
@@ -109,7 +109,7 @@ def _check_deletes(table: Table, *, delete: bool) -> None:
 
 
 def _of_a_delete(batch: pa.RecordBatch, source: Table) -> pa.RecordBatch:
-    """What a delete means: its key, of `partial` also the columns to empty, of `versioned` the version."""
+    """The columns that a delete means: its key, of `partial` also the columns to empty, of `versioned` the version."""
     names = batch.schema.names
     if source.merge.engine == "partial":
         for name in names:

@@ -1,7 +1,7 @@
-"""The manifest of a backup: what its files are, so that a restore can tell a whole backup from anything else.
+"""The manifest of a backup: its files with their checksums, so that a restore knows a whole backup.
 
-Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32 of the JSON that follows. It is written last: a folder
-without one is a backup that was not finished. Beside it lie the files it names, as in a data folder.
+Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32 of the JSON that follows. The manifest is written
+last: a folder without one is a backup that was not finished. The files named lie beside it, as in a data folder.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Manifest:
     """A backup."""
 
     release: str
-    """That wrote it."""
+    """The release that wrote the backup."""
     time_us: int
-    """Of the newest commit in it."""
+    """The time of the newest commit in the backup."""
     timeline: str
     lsn: int
     """Everything up to this commit is in it, and nothing else."""

@@ -44,7 +44,7 @@ class SegmentFile:
     """A segment that a checkpoint names."""
 
     name: str
-    """Of the file, in its table's folder."""
+    """The file's name in its table's folder."""
     size: int
     """In bytes."""
 

@@ -47,14 +47,14 @@ _BLOCK = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class SparseRows:
-    """What is left of a run of offsets of which some rows are gone."""
+    """The rows that are left of a run of offsets of which some are gone."""
 
     start: int
     end: int
     schema_id: int
     batch: pa.RecordBatch
     offsets: Ints
-    """Of the batch's rows."""
+    """The offsets of the batch's rows."""
     kills: Ints
     """Offsets that gone records superseded, and whose rows may still be there; sorted."""
     index: CommitIndex
@@ -203,7 +203,7 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """The number of rows in the file."""
         return sum(rows for _, _, rows in self._layout.batches)
 
     def kills(self) -> Ints:

@@ -1,9 +1,9 @@
 """The log of one bucket as an immutable value: chunks of rows in offset order and the commit index.
 
-A chunk is a segment file or rows still in memory. `append`, `freeze` and `install` give a new log; whoever
-holds an old one goes on reading it. Small chunks in memory are joined, sixteen of a size at a time.
-Of a primary-key table, chunks below the log start stay: they hold the rows that live there (the base), others only
-until they are compacted, and then know which rows are left.
+A chunk is a segment file or rows still in memory. `append`, `freeze` and `install` give a new log; a reader of an old
+log goes on reading that one. Small chunks in memory are joined, sixteen of a size at a time. Chunks of a primary-key
+table stay below the log start: they hold the rows that live there (the base). Their other rows go when the chunk is
+compacted; a compacted chunk knows which rows are left.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class BucketLog:
     """Storage schema, with `__change` and `__prev` in front for primary-key tables."""
     chunks: tuple[Chunk, ...] = ()
     sealed: int = 0
-    """How many chunks a running checkpoint is cutting into segments, or are segments."""
+    """The number of chunks in front that are segments, or that a running checkpoint is cutting into segments."""
     at_head: Position = field(default_factory=Position)
     base: Position = field(default_factory=Position)
     """The bucket at its log start. Its LSN is the table's log start: nothing is known of commits before it."""
     compactions: int = 0
-    """How often rows below the log start were dropped since the server began."""
+    """The number of times that rows below the log start were dropped since the server began."""
 
     @property
     def head(self) -> int:
@@ -92,7 +92,7 @@ class BucketLog:
         return self.above(base)
 
     def above(self, base: Position) -> BucketLog:
-        """The log that starts at `base`, one of its commit ends. What lives there stays."""
+        """The log that starts at `base`, one of its commit ends. Rows that live below the start stay."""
         if self.keyed:
             return replace(self, base=base)
         kept = tuple(chunk for chunk in self.chunks if chunk.end > base.end)

@@ -16,7 +16,7 @@ class Pointer:
     location: str
     """URI of metadata.json."""
     uuid: str
-    """The Iceberg table's uuid. Of our own tables it is the Lakestore table's uuid."""
+    """The Iceberg table's uuid; one of our own tables has the Lakestore table's uuid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,11 @@ class Chunk(Protocol):
 
     @property
     def size(self) -> int:
-        """About how many bytes."""
+        """Bytes, about."""
 
     @property
     def rows(self) -> int:
-        """How many rows it holds; fewer than offsets if some are gone."""
+        """The number of rows; fewer than offsets if some are gone."""
 
     @property
     def schema_id(self) -> int:
@@ -64,7 +64,7 @@ class StoredBatch:
     load: BatchLoader
     schema_id: int = 0
     left: Callable[[], Ints] | None = None
-    """Where rows of the range are gone: gives the offsets of those that are left."""
+    """Gives the offsets of the rows that are left; None where no row of the range is gone."""
 
     def offsets(self) -> Ints:
         """The offset of each row, ascending."""
@@ -80,7 +80,7 @@ class StoredBatch:
         return first, last, held[first:last]
 
     def places(self, offsets: Ints) -> Ints:
-        """Where in the batch these offsets are; -1 for rows that are gone."""
+        """The places of these offsets in the batch; -1 for rows that are gone."""
         if self.left is None:
             return np.where(offsets < self.end, offsets - self.start, -1)
         held = self.left()
@@ -91,7 +91,7 @@ class StoredBatch:
 
 
 class BatchLoader(Protocol):
-    """Gives a record batch; checks its bytes the first time. Named columns are enough for who asks for them."""
+    """Gives a record batch; checks its bytes the first time. With `names`, at least these columns."""
 
     def __call__(self, names: Sequence[str] | None = None) -> pa.RecordBatch: ...
 
@@ -121,7 +121,7 @@ class MemoryChunk:
         return int(self.batch.num_rows)
 
     def kills(self) -> Ints:
-        """None: every record is here."""
+        """No offset: every record is here."""
         return _NONE
 
     def batches(self) -> Sequence[StoredBatch]:

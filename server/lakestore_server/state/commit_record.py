@@ -40,9 +40,9 @@ class RowsPart:
     """Offset of the first row."""
     batch: pa.RecordBatch
     live_sum: int
-    """Of the bucket after these rows."""
+    """The bucket's live sum after these rows."""
     live_rows: int
-    """Of the bucket after these rows."""
+    """The bucket's live rows after these rows."""
     schema_id: int = 0
     """The table's version that the batch is in."""
     slots: Sequence[KeySlot] = ()

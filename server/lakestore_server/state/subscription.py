@@ -1,4 +1,4 @@
-"""A named subscription as a value: where its consumers stand. Kept in journal and checkpoint.
+"""A named subscription as a value: the positions of its consumers. Journal and checkpoint keep it.
 
 One consumer alone has one position for all tables; consumers that share a subscription have a mark for each bucket.
 """
@@ -14,7 +14,7 @@ NO_CUT = -1
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far one bucket of a shared subscription was acknowledged."""
+    """The acknowledged position of one bucket of a shared subscription."""
 
     offset: int
     """The next one; a commit end but in a snapshot."""
@@ -23,7 +23,7 @@ class Mark:
     by: int = 0
     """The session that moved it last."""
     since: int = 0
-    """Where that session found it: nobody else has moved it from there to here."""
+    """The offset at which that session found the mark: nobody else has moved the mark since."""
 
     def order(self) -> tuple[int, int]:
         """Marks of one bucket in the order in which a consumer reaches them."""
@@ -48,7 +48,7 @@ Marks = tuple[tuple[Mark, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One name and where its consumers stand."""
+    """One name and the positions of its consumers."""
 
     name: str
     tables: tuple[str, ...]
@@ -61,7 +61,7 @@ class Subscription:
     acked_us: int
     """When it was last opened, acknowledged, or seen with a consumer."""
     marks: Marks = ()
-    """Of a shared one, whose `lsn` and `place` are where it began; empty for one consumer alone."""
+    """The marks of a shared subscription, whose `lsn` and `place` are where it began; empty for one consumer alone."""
 
     @property
     def is_shared(self) -> bool:

@@ -30,12 +30,12 @@ class Versions:
     """The definitions of one table, oldest first."""
 
     lsns: tuple[int, ...]
-    """Since which commit each one holds."""
+    """The commit since which each definition holds."""
     tables: tuple[Table, ...]
 
     @staticmethod
     def first(table: Table, lsn: int) -> Versions:
-        """Of a new table."""
+        """The versions of a new table."""
         return Versions((lsn,), (table,))
 
     @property
@@ -66,7 +66,7 @@ class Versions:
         raise Invalid(f"table {self.current.name} has no schema version {schema_id}: load the table again")
 
     def column_id(self, name: str) -> int:
-        """The id of the column that has the name, or had it last: who follows it goes on when it is renamed."""
+        """The id of the column that has the name, or had it last, so that readers follow a renamed column."""
         named = (column.id for table in reversed(self.tables) for column in table.columns if column.name == name)
         found = next(named, None)
         return self.current.column(name).id if found is None else found
@@ -80,11 +80,11 @@ class Versions:
         return Projection(self.numbered(schema_id), target)
 
     def shown_as(self, target: Table) -> Callable[[pa.RecordBatch, int], pa.RecordBatch]:
-        """How stored batches become ones of that version."""
+        """A function that turns stored batches into batches of that version."""
         return lambda batch, schema_id: self.projection(schema_id, target).batch(batch)
 
     def stored_names(self, target: Table, columns: Sequence[str]) -> Callable[[int], list[str]]:
-        """What the named columns of a version, all by default, are called in a stored one; system columns have none."""
+        """A function from a stored version to its names of these columns of `target`, by default of all."""
         names = [name for name in columns if name not in SYSTEM_TYPES] if columns else target.selected(None)
         ids = {target.column(name).id for name in names}
 

@@ -21,7 +21,7 @@ from lakestore_server.arrays.grouping import Ints, Stack
 from lakestore_server.arrays.integers import Numbers, bounds, column_of, integers
 
 _EXACT = float(1 << 62)
-"""What 64 bits hold with room for the error of a float."""
+"""The largest sum that 64 bits hold, with room for the error of a float."""
 
 
 class Overflow(Exception):
@@ -178,7 +178,7 @@ def _united(valid: Valid, _: Function) -> pa.Array:
 
 
 def members(bitmaps: pa.Array) -> Ints:
-    """How many numbers each bitmap holds; null holds none."""
+    """The number of numbers in each bitmap; null holds none."""
     sizes = [0 if data is None else len(opened(data)) for data in bitmaps.to_pylist()]
     return np.array(sizes, dtype=np.int64)
 

@@ -33,19 +33,19 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class CurrentRows:
-    """What there is of the keys of a change before it."""
+    """The rows of a change's keys before the change."""
 
     groups: Groups
     alive: Flags
-    """Of each key, whether it has a row."""
+    """Whether each key has a row."""
     remembered: Flags
-    """Of each key, whether it has none, but a deleted one is remembered."""
+    """Whether each key has no row, but a deleted one that is remembered."""
     rows: Callable[[Ints, Sequence[str]], Columns]
     """Some columns of the rows, or of the remembered records, of some keys, which ascend."""
 
     @property
     def count(self) -> int:
-        """How many keys."""
+        """The number of keys."""
         return len(self.alive)
 
 
@@ -56,7 +56,7 @@ class Merged:
     batch: pa.RecordBatch
     """In the storage schema, sorted by bucket."""
     keys: Ints
-    """Of each record the number of its key; one that comes again follows its own record."""
+    """The number of each record's key; a record of a key that comes again follows the key's earlier record."""
     change: npt.NDArray[np.int8]
     not_found: int = 0
     ignored: int = 0
@@ -176,7 +176,7 @@ def _versions(column: pa.Array) -> Ints:
 
 
 def _is_lower(change: Change, table: Table, found: CurrentRows, rows: Ints) -> Flags:
-    """Of each key, whether the row's version is lower than that of its live row or of its remembered delete."""
+    """Whether the row's version of each key is lower than that of the key's live row or remembered delete."""
     column = table.merge.column
     lower = np.zeros(found.count, dtype=np.bool_)
     held = np.flatnonzero(found.alive | found.remembered)

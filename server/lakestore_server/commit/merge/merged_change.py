@@ -1,4 +1,4 @@
-"""The changes of one table whose rows are merged: one after the other, each into what those before it left."""
+"""Merged changes of one table: one after the other, each into the rows that the changes before it left."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MergedChanges:
             values[places[made.keys]] = after
 
     def _found(self, groups: Groups, buckets: npt.NDArray[np.int32], values: Ints) -> CurrentRows:
-        """What the index names, as values."""
+        """The rows that the index names for these keys."""
         alive, offsets = is_live(values), values & ~FLAG
         remembered = np.zeros(len(values), dtype=np.bool_)
         if self._remembers and (flagged := np.flatnonzero(values >= FLAG)).size:

@@ -1,1 +1,1 @@
-"""What the server's files hold, described offline: one module for each format."""
+"""Reports on the server's files, made offline: one module for each format."""

@@ -13,15 +13,15 @@ from lakestore_server.operate.inspect.report import Report
 
 
 def describe(path: Path) -> Report:
-    """What a checkpoint says; its segment files are looked for beside it."""
+    """The report on a checkpoint; its segment files are looked for beside it."""
     raw = path.read_bytes()
-    found = Report(str(path), "checkpoint", {"bytes": len(raw)})
+    report = Report(str(path), "checkpoint", {"bytes": len(raw)})
     try:
         held = checkpoint.decode(raw, path.name)
     except Corrupt as error:
-        found.damage.append(error.message)
-        return found
-    found.about |= {
+        report.damage.append(error.message)
+        return report
+    report.about |= {
         "timeline": held.timeline,
         "lsn": held.lsn,
         "time_us": held.time_us,
@@ -32,7 +32,7 @@ def describe(path: Path) -> Report:
     }
     for entry in held.tables:
         segments = [file for files in entry.buckets for file in files]
-        found.parts.append(
+        report.parts.append(
             {
                 "table": entry.table.name,
                 "uuid": entry.table.uuid,
@@ -42,8 +42,8 @@ def describe(path: Path) -> Report:
                 "tier_records": len(entry.tiers),
             }
         )
-        found.damage += _missing(path.parent, entry.table.uuid, segments)
-    return found
+        report.damage += _missing(path.parent, entry.table.uuid, segments)
+    return report
 
 
 def _missing(folder: Path, uuid: str, segments: Sequence[SegmentFile]) -> list[str]:

@@ -22,7 +22,7 @@ class Definitions:
 
     @staticmethod
     def of_folder(folder: Path) -> Definitions:
-        """What the newest whole checkpoint names; nothing when there is none."""
+        """The definitions in the newest whole checkpoint; none when there is no checkpoint."""
         known = Definitions()
         try:
             held = checkpoint.newest(RealDisk(), folder)

@@ -1,4 +1,4 @@
-"""What a path is, and the module that describes it."""
+"""The kind of a path, and the module that describes such a file."""
 
 from __future__ import annotations
 

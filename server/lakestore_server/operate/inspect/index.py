@@ -14,22 +14,22 @@ SLICE = 100_000
 
 def describe(path: Path) -> Report:
     """Every entry is read; the folder is opened for reading only."""
-    found = Report(str(path), "index", {"bytes": (path / "data.mdb").stat().st_size})
+    report = Report(str(path), "index", {"bytes": (path / "data.mdb").stat().st_size})
     process = IndexProcess(path, read_only=True)
     try:
-        found.about["lsn"] = process.ask(Op.LSN)[0]
+        report.about["lsn"] = process.ask(Op.LSN)[0]
         number: int | None = 0
         while number is not None:
-            number = _table_from(process, number, found)
+            number = _table_from(process, number, report)
     except Unavailable as error:
-        found.damage.append(f"the index in {path} cannot be read ({error.message}): it is rebuilt by the server")
+        report.damage.append(f"the index in {path} cannot be read ({error.message}): it is rebuilt by the server")
     finally:
         process.close()
-    found.about["entries"] = sum(part["entries"] for part in found.parts)
-    return found
+    report.about["entries"] = sum(part["entries"] for part in report.parts)
+    return report
 
 
-def _table_from(process: IndexProcess, number: int, found: Report) -> int | None:
+def _table_from(process: IndexProcess, number: int, report: Report) -> int | None:
     """Describe the first table from this number on; the number to go on from."""
     _, at = process.ask(Op.NEXT, [number.to_bytes(4, "big")])
     if not at:
@@ -44,9 +44,9 @@ def _table_from(process: IndexProcess, number: int, found: Report) -> int | None
         damaged, start = damaged + walked.damaged, walked.following
         if not start:
             break
-    found.parts.append({"table number": table, "entries": entries, "sum": f"{total:016x}", "damaged": damaged})
+    report.parts.append({"table number": table, "entries": entries, "sum": f"{total:016x}", "damaged": damaged})
     if damaged:
-        found.damage.append(
+        report.damage.append(
             f"{damaged} entries of table number {table} do not match their checks: rebuilt by the server"
         )
     return table + 1 if table + 1 < 1 << 32 else None

@@ -17,27 +17,27 @@ from lakestore_server.operate.inspect.report import Report
 def describe(path: Path, known: Definitions, *, rows: bool) -> Report:
     """The frames of a journal file."""
     data = path.read_bytes()
-    found = Report(str(path), "journal", {"bytes": len(data)})
+    report = Report(str(path), "journal", {"bytes": len(data)})
     head = journal.head_of(data, path.name)
     if head:
-        found.about |= {"version": head.version, "salt": f"{head.salt:016x}"}
+        report.about |= {"version": head.version, "salt": f"{head.salt:016x}"}
     end = head.frames_at if head else 0
     try:
         for frame in journal.frames(data, path.name, last=True):
-            found.parts.append(_frame(frame, end))
+            report.parts.append(_frame(frame, end))
             known.follow(frame)
             if rows:
-                _rows(frame, known, found)
+                _rows(frame, known, report)
             end = frame.end
     except Corrupt as error:
-        found.damage.append(error.message)
+        report.damage.append(error.message)
     else:
         if end < len(data):
-            found.about["torn tail"] = f"{len(data) - end} bytes from byte {end}: cut off by the next start"
-    found.about["frames"] = len(found.parts)
-    if found.parts:
-        found.about["lsn"] = f"{found.parts[0]['lsn']} to {found.parts[-1]['lsn']}"
-    return found
+            report.about["torn tail"] = f"{len(data) - end} bytes from byte {end}: cut off by the next start"
+    report.about["frames"] = len(report.parts)
+    if report.parts:
+        report.about["lsn"] = f"{report.parts[0]['lsn']} to {report.parts[-1]['lsn']}"
+    return report
 
 
 def _frame(frame: RawFrame, at: int) -> dict[str, Any]:
@@ -54,14 +54,14 @@ def _frame(frame: RawFrame, at: int) -> dict[str, Any]:
     }
 
 
-def _rows(frame: RawFrame, known: Definitions, found: Report) -> None:
+def _rows(frame: RawFrame, known: Definitions, report: Report) -> None:
     for part in frame.rows():
         where = f"lsn {frame.lsn}, table {part.table}, bucket {part.bucket}, offsets from {part.start}"
         schema = known.stored(part.table, part.schema_id)
         if schema is None:
-            found.unread.append(f"{where}: the table's definition is neither here nor in a checkpoint beside")
+            report.unread.append(f"{where}: the table's definition is neither here nor in a checkpoint beside")
             continue
         try:
-            found.rows.append((where, frame.batch(part, schema)))
+            report.rows.append((where, frame.batch(part, schema)))
         except pa.ArrowException as error:
-            found.unread.append(f"{where}: {error}")
+            report.unread.append(f"{where}: {error}")

@@ -1,4 +1,4 @@
-"""A backup's manifest: what the backup is of, and whether every file that it names is there as it was copied."""
+"""A backup's manifest: the origin of the backup, and whether every file that it names is there as it was copied."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _READ_BYTES = 16 << 20
 
 
 def describe(path: Path) -> Report:
-    """What a manifest says; the files that it names are read against their checksums."""
+    """The report on a manifest; the files that it names are read against their checksums."""
     raw = path.read_bytes()
-    found = Report(str(path), "manifest", {"bytes": len(raw)})
+    report = Report(str(path), "manifest", {"bytes": len(raw)})
     try:
         manifest = Manifest.decode(raw, path.name)
     except Corrupt as error:
-        found.damage.append(error.message)
-        return found
-    found.about |= {
+        report.damage.append(error.message)
+        return report
+    report.about |= {
         "release": manifest.release,
         "as of": text_of(manifest.time_us),
         "lsn": manifest.lsn,
@@ -32,7 +32,7 @@ def describe(path: Path) -> Report:
     }
     for entry in manifest.files:
         whole = _is_whole(path.parent / entry.path, entry)
-        found.parts.append(
+        report.parts.append(
             {
                 "file": entry.path.removeprefix("segments/")[-40:],
                 "bytes": entry.size,
@@ -40,8 +40,8 @@ def describe(path: Path) -> Report:
             }
         )
         if not whole:
-            found.damage.append(f"file {entry.path} of the backup is missing or differs from what was copied")
-    return found
+            report.damage.append(f"file {entry.path} of the backup is missing or differs from what was copied")
+    return report
 
 
 def _is_whole(file: Path, entry: Entry) -> bool:

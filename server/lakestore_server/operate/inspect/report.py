@@ -1,4 +1,4 @@
-"""What a look at one file or folder gives: figures, a list of its parts, and how far it is whole."""
+"""The report on one file: figures, a list of its parts, and its damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Report:
     damage: list[str] = field(default_factory=list)
     """Sentences; empty when everything matches its checksum."""
     rows: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
-    """Where from, and the rows."""
+    """The place of the rows, and the rows."""
     unread: list[str] = field(default_factory=list)
     """Rows that cannot be shown, and why."""
 

@@ -14,8 +14,8 @@ from lakestore_server.operate.inspect.report import Report
 
 
 def describe(path: Path, known: Definitions, *, rows: bool) -> Report:
-    """What a segment holds; damaged blocks are named, the others are read."""
-    found = Report(
+    """The report on a segment; damaged blocks are named, the others are read."""
+    report = Report(
         str(path), "segment", {"bytes": path.stat().st_size, "table": known.name(path.parent.name) or "unknown"}
     )
     schema = None
@@ -30,10 +30,10 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Report:
         keyed = bool(schema is not None and schema.names[:1] == ["__change"])
         segment = Segment(RealDisk(), path, stored, keyed=keyed) if keyed else segment
     except Corrupt as error:
-        found.damage.append(error.message)
-        return found
+        report.damage.append(error.message)
+        return report
     index = segment.index
-    found.about |= {
+    report.about |= {
         "offsets": f"{segment.start}..{segment.end}",
         "schema version": segment.schema_id,
         **({"rows left": segment.rows} if segment.is_sparse else {}),
@@ -43,19 +43,19 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Report:
         "live sum at its end": f"{int(index.live_sum[-1]):016x}",
     }
     checked = list(segment.scrub())
-    found.about["blocks"] = len(checked)
-    found.damage += [damage for _, damage in checked if damage]
-    found.parts = [{"batch": i, "offsets": f"{p.start}..{p.end}"} for i, p in enumerate(segment.batches())]
+    report.about["blocks"] = len(checked)
+    report.damage += [damage for _, damage in checked if damage]
+    report.parts = [{"batch": i, "offsets": f"{p.start}..{p.end}"} for i, p in enumerate(segment.batches())]
     if rows and schema is None:
-        found.unread.append("the table's definition is not in a checkpoint of this data folder")
+        report.unread.append("the table's definition is not in a checkpoint of this data folder")
     elif rows:
-        _rows(segment, found)
-    return found
+        _rows(segment, report)
+    return report
 
 
-def _rows(segment: Segment, found: Report) -> None:
+def _rows(segment: Segment, report: Report) -> None:
     for i, piece in enumerate(segment.batches()):
         try:
-            found.rows.append((f"batch {i}, offsets from {piece.start}", piece.load()))
+            report.rows.append((f"batch {i}, offsets from {piece.start}", piece.load()))
         except (Corrupt, pa.ArrowException) as error:
-            found.unread.append(f"batch {i}: {error}")
+            report.unread.append(f"batch {i}: {error}")
