@@ -265,7 +265,7 @@ class _FileReader:
     def _groups(
         self, stream: Any, parquet: pq.ParquetFile, names: Mapping[str, str], condition: RowFilter | None
     ) -> list[int]:
-        """Row groups whose statistics do not rule the condition out. Statistics leave NaN out: floats decide nothing."""
+        """Row groups whose statistics do not rule the condition out; floats decide nothing, for NaN is not in them."""
         every = list(range(parquet.num_row_groups))
         if condition is None or condition.floats or any(names.get(name) != name for name in condition.columns):
             return every
