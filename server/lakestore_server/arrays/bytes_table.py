@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lakestore_server.arrays.grouping import Flags, last_of_each
 from lakestore_server.arrays.hash_table import MISS, HashTable
 from lakestore_server.arrays.padded_bytes import PaddedBytes, Words, equal_words, hash_of, joined
 
@@ -90,39 +91,32 @@ class BytesTable:
             return
         self.highest = max(self.highest, strings.greatest())
         slots = self._table.get(hashes)
-        known = np.flatnonzero(slots != MISS)
-        if len(known) < len(slots):
-            slots = self._added(strings, hashes, slots)
-            known = np.arange(len(slots))
-        elsewhere = known[~self._are(strings, known, self._held(slots[known]))]
-        if not len(elsewhere):
-            self._slots[slots, 0] = values
-            return
-        mine = np.ones(len(slots), dtype=np.bool_)
-        mine[elsewhere] = False
-        self._slots[slots[mine], 0] = values[mine]
-        for row in elsewhere.tolist():
-            self._others[strings.one(row)] = int(values[row])
+        is_doubtful = slots != MISS
+        new = np.flatnonzero(~is_doubtful)
+        if len(new):
+            slots[new], chosen = self._added(strings, hashes[new], new)
+            is_doubtful[new] = ~chosen
+        doubtful = np.flatnonzero(is_doubtful)
+        elsewhere = doubtful[~self._are(strings, doubtful, self._held(slots[doubtful]))]
+        if len(elsewhere):
+            mine = np.ones(len(slots), dtype=np.bool_)
+            mine[elsewhere] = False
+            for row in elsewhere.tolist():
+                self._others[strings.one(row)] = int(values[row])
+            slots, values = slots[mine], values[mine]
+        self._slots[slots, 0] = values
 
-    def _added(self, strings: PaddedBytes, hashes: Words, slots: Ints) -> Ints:
-        """The slots of all rows, after strings whose hashes are new got theirs; of one hash the last row's string."""
-        new = np.flatnonzero(slots == MISS)
-        words = int(strings.starts[-1] - strings.starts[0])
-        if self.needs_more(len(new), words):
-            self.reserve(len(new), words)
-        hashes = hashes[new]
-        self._table.put(hashes, self._used + np.arange(len(new)))
-        given = self._table.get(hashes)
-        chosen = given == self._used + np.arange(len(new))
-        if not chosen.all():
-            mine = np.flatnonzero(chosen)
-            self._table.put(hashes[mine], self._used + np.arange(len(mine)))
-            given, new_strings = self._table.get(hashes), strings.take(new[mine])
+    def _added(self, strings: PaddedBytes, hashes: Words, rows: Ints) -> tuple[Ints, Flags]:
+        """(slots of rows whose hashes are new, whether the slot has the row's string: the last row of each hash)."""
+        self.reserve(len(rows), int(strings.starts[-1] - strings.starts[0]))
+        chosen, number = last_of_each(hashes)
+        if chosen.all():
+            self._append(strings if len(rows) == len(strings) else strings.take(rows))
         else:
-            new_strings = strings if len(new) == len(slots) else strings.take(new)
-        self._append(new_strings)
-        slots[new] = given
-        return slots
+            self._append(strings.take(rows[chosen]))
+            hashes = hashes[chosen]
+        self._table.put(hashes, np.arange(self._used - len(hashes), self._used))
+        return number + (self._used - len(hashes)), chosen
 
     def _append(self, strings: PaddedBytes) -> None:
         """Strings for the next slots, whose values are still to be written."""
@@ -159,7 +153,8 @@ class BytesTable:
 
     def reserve(self, more: int, words: int) -> None:
         """Make room for so many others, of so many words."""
-        self._table = self._table.grown(more) if self._table.needs_more(more) else self._table
+        if self._table.needs_more(more):
+            self._table = self._table.grown(more)
         self._slots = _larger(self._slots, self._used, more)
         self._words = _larger(self._words, self._used_words, words)
 

@@ -127,3 +127,20 @@ def first_places(order: Ints, same: Flags) -> Ints:
         starts = np.flatnonzero(np.append(True, ~same))
         rows[order] = np.repeat(order[starts], np.diff(starts, append=len(order)))
     return rows
+
+
+def last_of_each(numbers: Numbers) -> tuple[Flags, Ints]:
+    """(whether a row is the last one with its number, of each row which of those last rows has its number)."""
+    order, same = ordered(numbers >> np.uint64(len(numbers).bit_length()))
+    pairs = np.flatnonzero(same)
+    if not (numbers[order[pairs]] == numbers[order[pairs + 1]]).all():  # numbers that differ in their last bits
+        order = np.argsort(numbers, kind="stable")
+        same = numbers[order][1:] == numbers[order][:-1]
+    is_last = np.ones(len(numbers), dtype=np.bool_)
+    if not same.any():
+        return is_last, np.arange(len(numbers))
+    is_last[order[:-1][same]] = False
+    ends = np.flatnonzero(np.append(~same, True))
+    of = np.empty(len(numbers), dtype=np.int64)
+    of[order] = (np.cumsum(is_last) - 1)[np.repeat(order[ends], np.diff(ends, prepend=-1))]
+    return is_last, of
