@@ -1,4 +1,4 @@
-"""A hash table of byte strings in numpy arrays: what the key index keeps in memory where keys are no numbers.
+"""A hash table of byte strings in numpy arrays: the key index in memory where keys are no numbers.
 
 A `HashTable` leads from a string's hash to its slot; a slot holds the value and the place of the string, which lie
 together in one access to memory. Strings are compared whole: one whose hash another string has is in a dictionary.
@@ -32,7 +32,7 @@ class BytesTable:
     def __init__(self) -> None:
         self._table = HashTable()
         self._slots = np.empty((_SLOTS_MIN, 2), dtype=np.int64)
-        """Of each string its value, and its place: first word and length."""
+        """The value of each string, and its place: first word and length."""
         self._words: Words = np.empty(_WORDS_MIN, dtype=np.uint64)
         self._used = self._used_words = 0
         self._others: dict[bytes, int] = {}
@@ -138,7 +138,7 @@ class BytesTable:
         return joined([strings, PaddedBytes.of(list(self._others))]), np.concatenate([slots[:, 0], others])
 
     def needs_more(self, more: int, words: int) -> bool:
-        """Whether it must grow before so many others, of so many words, are put."""
+        """Whether the table must grow before so many others, of so many words, are put."""
         return (
             self._used + more > len(self._slots)
             or self._used_words + words > len(self._words)

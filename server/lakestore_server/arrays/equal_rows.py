@@ -43,7 +43,7 @@ def _valid(column: pa.Array) -> Flags:
 
 
 def _values(a: pa.Array, b: pa.Array) -> Flags:
-    """Of columns without nulls."""
+    """As `equal`, of columns without nulls."""
     kind = a.type
     if pa.types.is_struct(kind):
         return equal_rows(zip(a.flatten(), b.flatten(), strict=True), len(a))
@@ -59,7 +59,7 @@ def _values(a: pa.Array, b: pa.Array) -> Flags:
 
 
 def _lists(a: pa.Array, b: pa.Array, elements: list[tuple[pa.Array, pa.Array]]) -> Flags:
-    """Lists, or maps, are equal that are as long and equal at each place; `elements` are all those of their columns."""
+    """Whether lists, or maps, are as long and equal at each place; `elements` are the elements of all lists."""
     starts_a, lengths_a = _extent(a)
     starts_b, lengths_b = _extent(b)
     same: Flags = lengths_a == lengths_b

@@ -1,4 +1,4 @@
-"""The rows of a change by key, and those that are there already in front of them: pure arithmetic on places."""
+"""Rows by key: the rows of a change, and older rows in front of them. Pure arithmetic on places."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Groups:
     """Rows by key; keys are numbered in the order of their first rows."""
 
     of: Ints
-    """Of each row the number of its key."""
+    """The number of each row's key."""
     first: Ints
-    """Of each key its first row, ascending."""
+    """The first row of each key, ascending."""
 
     @staticmethod
     def by(slots: Ints) -> Groups:
-        """Of rows where equal keys have equal slots."""
+        """Groups of rows whose keys are equal where their slots are."""
         slot, first, inverse = np.unique(slots, return_index=True, return_inverse=True)
         if len(slot) == len(slots):
             rows = np.arange(len(slots), dtype=np.int64)
@@ -41,7 +41,7 @@ class Groups:
 
     @property
     def last(self) -> Ints:
-        """Of each key its last row."""
+        """The last row of each key."""
         if self.distinct:
             return self.first
         last = np.empty(len(self.first), dtype=np.int64)
@@ -50,11 +50,11 @@ class Groups:
 
     @property
     def before(self) -> Ints:
-        """Of each row the one before it with the same key, or -1."""
+        """For each row, the row before it with the same key, or -1."""
         return np.full(len(self.of), -1, dtype=np.int64) if self.distinct else before(self.of)
 
     def highest(self, values: Ints) -> Ints:
-        """Of each key the row with the highest value, of equal ones the last."""
+        """For each key, the row with the highest value; among equal values the last row."""
         if self.distinct:
             return self.first
         order = np.argsort(self.of, kind="stable")
@@ -68,14 +68,14 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Old rows and those of a change together, key by key, the oldest first."""
+    """Old rows and the rows of a change together, key by key, the oldest first."""
 
     order: Ints
     """Places in: the old rows, then the rows of the change."""
     of: Ints
-    """Of each place in `order` the number of its key, ascending."""
+    """The number of the key at each place in `order`, ascending."""
     starts: Ints
-    """Of each key its first place in `order`."""
+    """The first place of each key in `order`."""
 
     @staticmethod
     def of_rows(old: Ints, groups: Groups) -> Stack:
@@ -86,12 +86,12 @@ class Stack:
 
     @property
     def ends(self) -> Ints:
-        """Of each key its last place in `order`."""
+        """The last place of each key in `order`."""
         return np.append(self.starts, len(self.order))[1:] - 1
 
 
 def before(of: Ints) -> Ints:
-    """Of each row the one before it with the same number, or -1."""
+    """For each row, the row before it with the same number, or -1."""
     order = np.argsort(of, kind="stable")
     return linked(order, of[order][1:] == of[order][:-1])
 
@@ -121,7 +121,7 @@ def ordered(numbers: Numbers) -> tuple[Ints, Flags]:
 
 
 def first_places(order: Ints, same: Flags) -> Ints:
-    """Of each row the first one that equals it, of rows in an order that keeps equal ones as they came."""
+    """For each row, the first row that equals it; `order` keeps equal rows as they came."""
     rows = np.arange(len(order), dtype=np.int64)
     if same.any():
         starts = np.flatnonzero(np.append(True, ~same))
@@ -130,7 +130,7 @@ def first_places(order: Ints, same: Flags) -> Ints:
 
 
 def last_of_each(numbers: Numbers) -> tuple[Flags, Ints]:
-    """(whether a row is the last one with its number, of each row which of those last rows has its number)."""
+    """(whether each row is the last one with its number; for each row, which of these last rows has its number)."""
     order, same = ordered(numbers >> np.uint64(len(numbers).bit_length()))
     pairs = np.flatnonzero(same)
     if not (numbers[order[pairs]] == numbers[order[pairs + 1]]).all():  # numbers that differ in their last bits

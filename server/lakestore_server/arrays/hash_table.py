@@ -1,4 +1,4 @@
-"""A hash table of numbers in one numpy array: what the key index keeps in memory where keys are numbers.
+"""A hash table of numbers in one numpy array: the key index in memory where keys are numbers, or have a hash.
 
 Open addressing with linear probing, at most five eighths full; an entry is 16 bytes, so that number and value are one
 access to memory. Look-ups and changes go in rounds over the rows that are not settled yet; the last few row by row.
@@ -20,7 +20,7 @@ MISS = -3
 _FEW = 8
 _CAPACITY_MIN = 64
 _LARGE = 1 << 20
-"""Below it a table grows fourfold, for to move entries costs as much as to put them."""
+"""Entries up to which a table grows fourfold, for to move entries costs as much as to put them."""
 _PART = 1 << 16
 """Places whose entries move into a larger table at once."""
 _WORD = (1 << 64) - 1
@@ -35,7 +35,7 @@ class HashTable:
     __slots__ = ("_count", "_entries", "_highest", "_mask", "_numbers", "_shift", "_values")
 
     def __init__(self, room: int = 0) -> None:
-        """For so many numbers before it has to grow."""
+        """A table with room for so many numbers."""
         capacity = max(_CAPACITY_MIN, 1 << (-(-8 * room // 5) - 1).bit_length())
         self._entries: Pairs = np.empty(capacity, dtype=np.complex128)
         """Each a number and its value; as one type of 16 bytes, which numpy moves in one go."""
@@ -113,7 +113,7 @@ class HashTable:
         return np.flatnonzero(~mine)
 
     def _occupied(self, at: Ints, pairs: Ints) -> npt.NDArray[np.bool_]:
-        """Write pairs to free places: of several on one the last has it; which numbers are there now."""
+        """Write pairs to free places, the last of several on one place; which numbers are there now."""
         rows = np.arange(len(at))
         marked = pairs.copy()
         marked[:, 1] = rows  # tells which row came last, and with that how many places are taken
@@ -136,7 +136,7 @@ class HashTable:
         return there[:, 0].view(np.uint64), there[:, 1]
 
     def needs_more(self, more: int) -> bool:
-        """Whether it must grow before so many others are put."""
+        """Whether the table must grow before so many others are put."""
         return 8 * (self._count + more) > 5 * (self._mask + 1)
 
     def grown(self, more: int) -> HashTable:

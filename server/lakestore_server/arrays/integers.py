@@ -10,7 +10,7 @@ import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[Any]
-"""Integers of 64 bits, or Python's where those do not hold them."""
+"""Integers of 64 bits, or Python's where 64 bits do not hold them."""
 _MASK = (1 << 64) - 1
 
 
@@ -29,7 +29,7 @@ def integers(column: pa.Array) -> Numbers:
 
 
 def column_of(values: Numbers, kind: pa.DataType) -> pa.Array:
-    """What `integers` came from."""
+    """The column from which `integers` made its values."""
     if pa.types.is_decimal(kind):
         return _decimals(values, kind)
     if pa.types.is_boolean(kind):

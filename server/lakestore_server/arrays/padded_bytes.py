@@ -23,7 +23,7 @@ Lengths = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 WORD_BYTES = 8
 BYTES_MAX = 1 << 12
-"""Of a string: the hash has secrets for so many."""
+"""The longest string that the hash has secrets for."""
 _ZEROS = [bytes(-length % WORD_BYTES) for length in range(WORD_BYTES)]
 _EMPTY = bytes(WORD_BYTES)
 _SORTED_WORDS_MAX = 16
@@ -32,7 +32,7 @@ _HALF, _LOW = np.uint64(32), np.uint64((1 << 32) - 1)
 _MASK = (1 << 64) - 1
 _HIGH = _MASK ^ ((1 << 32) - 1)
 _SECRETS = np.frombuffer(secrets.token_bytes(16 * (2 + BYTES_MAX // 4)), dtype=np.uint64).reshape(2, -1)
-"""Of each half of the hash: one that is added, one for the length, one for each four bytes."""
+"""For each half of the hash: a number that is added, a factor of the length, one for each four bytes."""
 _SECRET_INTS: list[list[int]] = _SECRETS.tolist()
 
 
@@ -41,9 +41,9 @@ class PaddedBytes:
     """Byte strings."""
 
     words: Words
-    """Of all strings, one behind the other; maybe others before and after."""
+    """All strings, one behind the other; maybe others before and after."""
     starts: Ints
-    """Of each string its first word; then the end of the last."""
+    """The first word of each string; then the end of the last."""
     lengths: Lengths
     """Bytes of each string, without the zeros that fill it up."""
 

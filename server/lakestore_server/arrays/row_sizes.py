@@ -1,4 +1,4 @@
-"""How many bytes chosen rows of a column take, told from its offsets before anything is copied."""
+"""The bytes of chosen rows of a column, told from its offsets before anything is copied."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ PAUSE_SECONDS_MAX = 86_400.0
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """The source of time."""
 
     def now_us(self) -> int:
         """Microseconds since 1970, UTC."""
@@ -32,7 +32,7 @@ class RealClock:
 
 
 class JumpWatch:
-    """Notices that the time of day was set; what compares times with the clock then pauses as long as it jumped."""
+    """A watch over the time of day: after a jump, duties that compare times with the clock pause for its length."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class JumpWatch:
         self._paused_until = float("-inf")
 
     def look(self) -> tuple[int, float]:
-        """(the time in microseconds, by how many seconds it has jumped since the last look or 0)."""
+        """(the time in microseconds, the seconds of its jump since the last look or 0)."""
         before_us, before = self._last
         now_us, now = self._last = (self._clock.now_us(), self._clock.monotonic())
         jump = abs((now_us - before_us) / 1e6 - (now - before))

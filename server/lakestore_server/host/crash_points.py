@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """A step, named by what has just been done."""
+    """A step, named by the deed that has just been done."""
 
     JOURNAL_READY = "journal.ready-to-write"
     JOURNAL_WRITTEN = "journal.frame-written"

@@ -1,4 +1,4 @@
-"""The disk seam: what the server does to files, and nothing else does.
+"""The disk seam: all that the server does to files goes through here.
 
 A file is durable after `sync`, its name after `sync_folder`. A failed sync is never retried: it leaves as
 `OSError` and ends the server.
@@ -35,7 +35,7 @@ class AppendFile(Protocol):
 
 
 class Disk(Protocol):
-    """A file system as the server needs it. Paths are real: readers may map them."""
+    """A file system as the server needs one. Paths are real: other processes may open them."""
 
     def create(self, path: Path) -> AppendFile:
         """A new empty file; `FileExistsError` if there is one."""
@@ -68,10 +68,10 @@ class Disk(Protocol):
         """Bytes of a file; None when there is no such file."""
 
     def free_bytes(self, path: Path) -> int:
-        """What is left for this user."""
+        """Free bytes for this user."""
 
     def reach(self, point: CrashPoint) -> None:
-        """A crash point is passed: what a crash leaves is something else from here on."""
+        """A crash point is passed: a crash leaves something else from here on."""
 
 
 class RealFile:

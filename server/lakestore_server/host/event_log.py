@@ -23,7 +23,7 @@ _FIELDS = "lakestore_fields"
 
 
 def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
-    """Log that something happened; what tells one time from another is in the fields."""
+    """Log that something happened; the fields tell one time from another."""
     logger.log(level, name, extra={_FIELDS: fields})
 
 

@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper bounds for how long something took."""
+"""Upper bounds of durations."""
 COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0)
-"""Upper bounds for how many there were."""
+"""Upper bounds of counts."""
 
 
 class Histogram:
@@ -27,7 +27,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of values so far."""
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, float]]:

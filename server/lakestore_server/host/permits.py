@@ -1,6 +1,7 @@
 """Something of which there is only so much: memory for requests that are being decoded, open streams.
 
-Who finds none left waits a little, then is told to come again later. Whoever asks for more than there is gets all.
+A request that finds none left waits a little, then is told to come again later. A request larger than the pool takes
+the whole pool.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Claim = Callable[[int], None]
 
 
 class Permits:
-    """Counted; thread-safe."""
+    """A pool of permits; thread-safe."""
 
     def __init__(self, most: int, wait_seconds: float, refusal: str) -> None:
         self._most, self._wait_seconds, self._refusal = most, wait_seconds, refusal
@@ -26,12 +27,12 @@ class Permits:
 
     @property
     def held(self) -> int:
-        """What is taken now."""
+        """The permits that are taken now."""
         return self._held
 
     @contextmanager
     def taken(self, amount: int) -> Iterator[Claim]:
-        """Hold that much while the block runs, or `Exhausted`; what the block is given takes more, for as long."""
+        """Hold so many permits while the block runs, or `Exhausted`; the block is given a `Claim` to take more."""
         mine = 0
 
         def claim(more: int) -> None:

@@ -1,4 +1,4 @@
-"""Work that one thread does whenever it is asked for, or now and then, and again after a pause when it failed."""
+"""A thread for work that is asked for, or due now and then, and tried again after a pause when it failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETRY_SECONDS = 5.0
 
 
 class Worker:
-    """A thread that runs `work` once for all that asked for it meanwhile; a failure is told, then tried again."""
+    """A thread that runs `work` once for all requests so far; a failure is told, and the work tried again."""
 
     def __init__(
         self, name: str, work: Callable[[], None], failed: Callable[[Exception], None], every: float | None = None
@@ -25,7 +25,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to wait for what is asked."""
+        """Begin to wait for requests."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -33,7 +33,7 @@ class Worker:
         self._wanted.set()
 
     def taken(self) -> None:
-        """What was asked for until now is being done; who asks later wants it once more."""
+        """Count the requests so far as served by the work that runs; a later one asks for the work once more."""
         self._wanted.clear()
         if self._closing.is_set():
             self._wanted.set()

@@ -1,8 +1,8 @@
 """Keys that the index keeps as prefix and hash: which slot of a hash is whose.
 
-What is found under a hashed key is compared with the row's whole key; a key that finds another one's row there goes
-on to the next slot. A chain of slots has no gaps: where a further one is in use, a delete leaves a flagged entry, a
-link. Values of hashed keys carry their bucket, for keys of one hash may lie in different ones. Others cost nothing.
+A row found under a hashed key is compared by its whole key; a key that finds another key's row there goes on to the
+next slot. A chain of slots has no gaps: where a further slot is in use, a delete leaves a flagged entry, a link.
+Values of hashed keys carry their bucket, for keys of one hash may lie in different buckets. Other keys cost nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class FoundKeys:
-    """Keys with their slots, which no two keys share, and what the index says of them."""
+    """Keys with their slots, which no two keys share, and their values in the index."""
 
     keys: IndexKeys
     values: Ints
@@ -44,7 +44,7 @@ class FoundKeys:
     """Keys whose entries stay when they are deleted: a further slot is in use."""
 
     def part(self, rows: slice) -> FoundKeys:
-        """Those of some rows."""
+        """The keys of consecutive rows."""
         return FoundKeys(self.keys.part(rows), self.values[rows], self.links)
 
 
@@ -58,11 +58,11 @@ def hashed(index_keys: IndexKeys) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What stored rows make of the index."""
+    """The index entries that stored rows make."""
 
     keys: IndexKeys
     values: Ints
-    """ABSENT for a delete that leaves nothing; those of hashed keys carry their bucket."""
+    """ABSENT for a delete that leaves nothing; the values of hashed keys carry their bucket."""
 
     @staticmethod
     def of(
@@ -74,7 +74,7 @@ class Entries:
         *,
         remembers: bool = False,
     ) -> Entries:
-        """Entries of rows whose keys have their slots; a table that `remembers` keeps flagged what it deletes."""
+        """Entries of rows whose keys have their slots; a table that `remembers` keeps its deletes, flagged."""
         values = np.where(deletes, offsets | FLAG if remembers else ABSENT, offsets)
         rows = hashed(slotted)
         if rows:
@@ -106,7 +106,7 @@ def replayed(
     *,
     remembers: bool = False,
 ) -> Entries:
-    """The entries that a commit made, of its rows and of what its frame says of slots."""
+    """The entries that a commit made, from its rows and the slots that its frame names."""
     if not slots:
         return Entries.of(index_keys, offsets, deletes, bucket, remembers=remembers)
     slotted = list(index_keys.listed())
@@ -122,7 +122,7 @@ def resolved(
     ask: Callable[[IndexKeys], Ints],
     deletes: npt.NDArray[np.bool_] | None = None,
 ) -> FoundKeys:
-    """What an index that nobody else changes meanwhile says of keys; as `Probe.resolved`, however long the chains."""
+    """The found keys of an index that nobody else changes meanwhile; as `Probe.resolved`, of chains of any length."""
     probe = Probe(asked)
     while (found := probe.resolved(state, ask(probe.keys), deletes)) is None:
         probe = probe.deeper()
@@ -139,7 +139,7 @@ class Probe:
         self._bases = list(dict.fromkeys(listed[row] for row in self._rows))
         further = dict.fromkeys(keys.slot(base, n) for base in self._bases for n in range(1, depth + 1))
         self.keys: IndexKeys = ByteKeys([*listed, *further]) if further else asked.keys
-        """What to look up, at one moment."""
+        """The keys to look up, at one moment."""
 
     def deeper(self) -> Probe:
         """The same with more slots."""
@@ -148,7 +148,7 @@ class Probe:
     def resolved(
         self, state: TableState, values: Ints, deletes: npt.NDArray[np.bool_] | None = None
     ) -> FoundKeys | None:
-        """What was found; None when a chain is longer than was asked for.
+        """The found keys; None when a chain is longer than was asked for.
 
         With `deletes`, which rows are such, keys that are not there get free slots, for a commit that stores a row of
         each of them; a key that is only deleted takes none.
@@ -174,7 +174,7 @@ class Probe:
         return keys.whole(list(columns.values())), buckets
 
     def _chains(self, found: Mapping[bytes, int], buckets: Buckets) -> dict[tuple[bytes, int], int]:
-        """(slot's key, bucket) to its value, for those that may hold a row of a key that is asked for."""
+        """(slot's key, bucket) to the slot's value, for slots that may hold a row of a key of the query."""
         chains: dict[tuple[bytes, int], int] = {}
         listed = self._asked.keys.listed()
         for row, bucket in zip(self._rows, buckets.tolist(), strict=True):
@@ -188,13 +188,13 @@ class Probe:
 
 
 def _bucket_of(value: int) -> int | None:
-    """The bucket in a hashed key's value; None in one of a release that did not keep it."""
+    """The bucket in a hashed key's value; None in a value of a release that kept none."""
     bucket = (value & ~FLAG) >> OFFSET_BITS
     return bucket - 1 if bucket else None
 
 
 class _Places:
-    """Which slot each key has, or gets."""
+    """The slot that each key has, or gets."""
 
     def __init__(self, state: TableState, found: dict[bytes, int], chains: Mapping[tuple[bytes, int], int]) -> None:
         self._found = found
@@ -205,7 +205,7 @@ class _Places:
         self._given: set[bytes] = set()
 
     def of(self, base: bytes, whole: bytes, bucket: int, *, takes: bool) -> tuple[bytes, int]:
-        """(slot's key, offset, flagged or not) of a key; a free slot, if it takes one, when it has none."""
+        """(slot's key, offset, flagged or not) of a key; a free slot for a key without one that takes one."""
         if whole not in self._mine:
             key, value = self._searched(base, whole, bucket)
             if value == ABSENT and not takes:
@@ -230,7 +230,7 @@ class _Places:
             n += 1
 
     def links(self, slotted: Iterable[bytes]) -> frozenset[bytes]:
-        """Of these, the keys behind which a further slot is in use."""
+        """The given keys behind which a further slot is in use."""
         used = self._found.keys() | self._given
         return frozenset(key for key in slotted if keys.following(key) in used)
 

@@ -12,15 +12,15 @@ log = logging.getLogger("lakestore.index")
 
 
 class Health:
-    """The problem of an index, if it has one, and how far the rebuild is."""
+    """The problem of an index, if there is one, and the progress of the rebuild."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         """Held while the problem changes."""
         self.generation = 0
-        """Of LMDB's files: an answer of an earlier generation is none."""
+        """The generation of LMDB's files: an answer of an earlier one does not count."""
         self.progress = 0.0
-        """Of the rebuild, 0 to 1."""
+        """The part of the rebuild that is done, 0 to 1."""
         self.damaged = False
         """Whether LMDB's files must not be used any more."""
         self.broken: Mapping[bytes, str] = {}

@@ -42,7 +42,7 @@ class Reading:
     lsn_max: int
     """LMDB may have moved on to here and still answer as of the moment of the reading."""
     generation: int
-    """Of LMDB's files: answers of another generation are none."""
+    """The generation of LMDB's files: answers of another one do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RangeReading:
 class Index:
     """Owned by the commit loop; `begin` and `finish` serve readers.
 
-    While it is not whole (lost, behind, damaged), `begin` refuses, and a rebuild makes it anew beside serving:
+    While the index is not whole (lost, behind, damaged), `begin` refuses, and a rebuild makes it anew beside serving:
     nothing with a primary key is committed meanwhile, so that the rows it is made from stay true.
     """
 
@@ -106,7 +106,7 @@ class Index:
 
     @property
     def progress(self) -> float:
-        """How far the rebuild is, 0 to 1."""
+        """The part of the rebuild that is done, 0 to 1."""
         return self._health.progress
 
     @progress.setter
@@ -244,7 +244,7 @@ class Index:
             self._frozen_lsn = lsn
 
     def merge(self, lsn: int) -> None:
-        """Put the frozen overlay into LMDB; runs beside the commit loop. A rebuild under way makes it needless."""
+        """Put the frozen overlay into LMDB; runs beside the commit loop. A rebuild under way makes that needless."""
         frozen = self._frozen if self._frozen is not None else Overlay()
         with self._writing:
             # LMDB may stand further on, after a rebuild: it then holds the frozen entries, or newer ones.
@@ -308,7 +308,8 @@ class Index:
     def finish_rebuild(self, lsn: int, broken: dict[bytes, str]) -> None:
         """Have the rebuilt index stand at `lsn`, but for tables whose rows are damaged. On the commit loop.
 
-        It holds all that commits made so far, some of it in other slots than they said: their entries are forgotten.
+        LMDB then holds all entries of commits so far, some in other slots than the commits said: the overlays are
+        forgotten.
         """
         with self._writing:
             merged_lsn = self._lmdb.stand_at(EMPTY_LSN if broken else lsn)

@@ -27,9 +27,9 @@ from lakestore_server.index.packed import PackedKeys
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
 _FEW = 8
-"""Of so few keys Python's own numbers are faster than arrays."""
+"""Keys up to which Python's own objects are faster than arrays."""
 KEY_OBJECT_BYTES = 96
-"""About what an encoded key takes as an object of Python, beside its column."""
+"""About the memory of an encoded key as an object of Python, or as padded words with hash, start and length."""
 NUMBER_BYTES = 8
 _ZEROS = pa.array([bytes(size) for size in range(WORD_BYTES + 1)], pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -49,7 +49,7 @@ class NumberKeys:
 
     @property
     def nbytes(self) -> int:
-        """Memory that they take."""
+        """The memory of the keys."""
         return NUMBER_BYTES * len(self.numbers)
 
     @property
@@ -58,11 +58,11 @@ class NumberKeys:
         return self.prefix + int(self.numbers.min()).to_bytes(self.width, "big")
 
     def part(self, rows: slice) -> NumberKeys:
-        """Those of some rows."""
+        """The keys of consecutive rows."""
         return NumberKeys(self.prefix, self.width, self.numbers[rows])
 
     def take(self, rows: Ints) -> NumberKeys:
-        """Those of some rows."""
+        """The keys of some rows."""
         return NumberKeys(self.prefix, self.width, self.numbers[rows])
 
     def packed(self) -> PackedKeys:
@@ -87,7 +87,7 @@ class NumberKeys:
         return linked(order, same) if same.any() else None
 
     def places(self) -> Ints:
-        """Of each key the row where it comes first."""
+        """The first row of each row's key."""
         rows = len(self.numbers)
         return first_places(*ordered(self.numbers)) if rows > 1 else np.arange(rows, dtype=np.int64)
 
@@ -96,14 +96,14 @@ class NumberKeys:
         return NumberKeys(self.prefix, self.width, np.unique(self.numbers))
 
     def at(self, bound: bytes) -> int:
-        """How many of these, which ascend, lie below a bound."""
+        """The number of keys, which ascend, below a bound."""
         number = self._bound(bound)
         if number >> 8 * NUMBER_BYTES:
             return len(self.numbers)
         return int(np.searchsorted(self.numbers, np.uint64(number)))
 
     def within(self, low: bytes, high: bytes) -> NumberKeys:
-        """Those of [low, high)."""
+        """The keys of [low, high)."""
         first, end = self._bound(low), self._bound(high)
         if not end or first >> 8 * NUMBER_BYTES:
             return self.part(slice(0))
@@ -120,14 +120,14 @@ class NumberKeys:
 
 
 class ByteKeys:
-    """Keys of any kind, in full: one by one, or as arrays; each form is made of the other when it is asked for."""
+    """Keys of any kind, in full: one by one, or as arrays; a form that is asked for is made of the other one."""
 
     __slots__ = ("_hashes", "_padded", "_rows")
 
     def __init__(
         self, rows: Sequence[bytes] | None = None, padded: PaddedBytes | None = None, hashes: Numbers | None = None
     ) -> None:
-        """`rows` or `padded` are there; `hashes` are those of `padded`."""
+        """`rows`, `padded` or both are given; `hashes` belong to `padded`."""
         self._rows, self._padded, self._hashes = rows, padded, hashes
 
     def __len__(self) -> int:
@@ -214,7 +214,7 @@ class ByteKeys:
         return linked(order, same) if same.any() else None
 
     def places(self) -> Ints:
-        """Of each key the row where it comes first."""
+        """The first row of each row's key."""
         return first_places(*self._ordered()) if len(self) > 1 else np.arange(len(self), dtype=np.int64)
 
     def _ordered(self) -> tuple[Ints, Flags]:
@@ -239,11 +239,11 @@ class ByteKeys:
         return ByteKeys(None, padded if len(chosen) == len(padded) else padded.take(chosen))
 
     def is_few(self) -> bool:
-        """Whether they are handled one by one."""
+        """Whether the keys are handled one by one."""
         return len(self) <= _FEW
 
     def at(self, bound: bytes) -> int:
-        """How many of these, which ascend, lie below a bound."""
+        """The number of keys, which ascend, below a bound."""
         if self._rows is not None:
             return bisect_left(self._rows, bound)
         return bisect_left(range(len(self)), bound, key=self.padded.one)

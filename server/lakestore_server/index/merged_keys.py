@@ -29,7 +29,7 @@ EMPTY_LSN = -1
 DAMAGED_NAME = "damaged"
 _STAGE_KEYS = 20_000
 _STAGED_BYTES_MAX = 160 << 20
-"""Of a rebuild, before the worker sorts the parts and puts them into LMDB, which takes some three times as much."""
+"""The parts of a rebuild that the worker holds before it puts them into LMDB, which takes three times as much."""
 
 
 class MergedKeys:
@@ -87,7 +87,7 @@ class MergedKeys:
         return [(keys, values.tolist()) for keys, values in found]
 
     def _highest_of(self, prefix: bytes) -> tuple[int, bytes]:
-        """(LSN, an upper bound of a table's keys in LMDB then): new keys above it need not be asked for."""
+        """(LSN, an upper bound of a table's keys in LMDB then): new keys above that bound need not be asked for."""
         with self._highest_lock:
             generation = self._highest
             if prefix not in generation:

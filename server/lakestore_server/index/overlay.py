@@ -1,8 +1,8 @@
 """An overlay of the key index: keys to values, and on demand the keys of a table in order, for look-ups by prefix.
 
-Each table has its part: a hash table of numbers where its keys are such, else one of byte strings.
-Only tables that are asked for pay: new keys wait in the lists that they came in until somebody asks, then become a
-sorted run; runs are merged as they double.
+Each table has its part: a hash table of numbers or one of byte strings, as its keys are.
+An order costs only the tables that are asked for one: new keys wait in the batches of their commits until somebody
+asks, then become a sorted run; runs are merged as they double.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 _STEP = 7
 _NO_VALUES: Ints = np.empty(0, dtype=np.int64)
 _WORDS_EACH = 4
-"""Of a key, before there are any."""
+"""A guess at the words of a key, while there is none."""
 
 Entries = list[tuple[Sequence[bytes], Sequence[int]]]
 """Keys and values of several ranges."""
@@ -36,11 +36,11 @@ class Range:
     keys: list[bytes]
     values: list[int]
     end: bytes | None
-    """The last key up to which they are complete; None: to the range's end."""
+    """The last key up to which the keys are complete; None: to the range's end."""
 
 
 def merged(sources: Entries, most: int) -> Range:
-    """What several sources, newest first, have of a range; each gave its first keys, at most that many."""
+    """The live keys of a range in several sources, newest first; each gave its first keys, at most that many."""
     cut = [keys[-1] for keys, _ in sources if len(keys) >= most]
     end = min(cut) if cut else None
     values: dict[bytes, int] = {}
@@ -51,14 +51,14 @@ def merged(sources: Entries, most: int) -> Range:
 
 
 class KeyOrder:
-    """The keys of one table in one overlay. Who adds or reads holds the overlay's lock."""
+    """The keys of one table in one overlay. Adding and reading need the overlay's lock."""
 
     def __init__(self, *, is_whole: bool) -> None:
         self._merging = threading.Lock()
         self._runs: tuple[IndexKeys, ...] = ()
         self._waiting: list[IndexKeys] = []
         self.is_whole = is_whole
-        """Whether the keys that were there before it are here."""
+        """Whether the keys from before this order was asked for are here."""
         self.is_used = False
         """Whether somebody has asked."""
 
@@ -67,13 +67,13 @@ class KeyOrder:
         self._waiting.append(keys)
 
     def fill(self, keys: IndexKeys) -> None:
-        """The first keys; who settles meanwhile waits for them."""
+        """Take the first keys; `settle` waits meanwhile."""
         with self._merging:
             self._runs = (keys.ascending(),)
             self.is_whole = True
 
     def settle(self, lock: threading.Lock) -> None:
-        """Sort what waits and merge small runs; the overlay's lock is held for the exchange only."""
+        """Sort the waiting keys and merge small runs; the overlay's lock is held for the exchange only."""
         self.is_used = True
         with self._merging:
             waiting = self._waiting[:]
@@ -138,7 +138,7 @@ class Overlay:
             order.add(keys)
 
     def make_room(self, prefix: bytes, more: int, lock: threading.Lock) -> None:
-        """Let a table's part grow, if it must for so many keys, before they are put; `lock` is the overlay's own."""
+        """Let a table's part grow before so many keys are put, if need be; `lock` is the overlay's own."""
         part, held = self._numbers.get(prefix), self._bytes.get(prefix)
         if part is not None and part.table.needs_more(more):
             grown = part.table.grown(self._step(prefix, len(part.table), more))
@@ -166,7 +166,7 @@ class Overlay:
         return held.get(keys.padded, keys.hashes)
 
     def is_below(self, keys: IndexKeys) -> bool:
-        """Whether these keys of one table lie above all that are here of it: then none of them is."""
+        """Whether these keys of one table lie above all its keys here: then none of them is here."""
         if isinstance(keys, NumberKeys):
             numbers = self._numbers.get(keys.prefix)
             return numbers is None or not len(keys) or numbers.table.is_below(keys.numbers)
@@ -174,7 +174,7 @@ class Overlay:
         return held is None or keys.above(held.highest)
 
     def following(self) -> Overlay:
-        """What comes after this one, which keeps in order what was asked for."""
+        """The overlay that comes after this one; tables that were asked for in order are kept in order."""
         expected = {prefix: len(part.table) for prefix, part in self._numbers.items()}
         expected |= {prefix: len(held) for prefix, held in self._bytes.items()}
         return Overlay([prefix for prefix, order in self._orders.items() if order.is_used], expected)
@@ -220,7 +220,7 @@ def _words(held: BytesTable, more: int) -> int:
 
 
 def combined(older: Overlay, newer: Overlay) -> Overlay:
-    """What two overlays say together."""
+    """Two overlays as one."""
     both = Overlay()
     for overlay in (older, newer):
         for keys, values in overlay.parts():

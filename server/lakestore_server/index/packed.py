@@ -13,7 +13,7 @@ from lakestore_server.index.entry import PREFIX_BYTES, Ints
 
 Matrix = npt.NDArray[np.uint8]
 _SORTED_MIN = 256
-"""Of fewer keys the order does not pay."""
+"""Keys from which on an order pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class PackedKeys:
     width: int
     """Bytes of each key; 0: the lengths differ, and keys are padded to whole words."""
     lengths: bytes = b""
-    """Of each key, as uint32; empty with a width."""
+    """The bytes of each key, as uint32; empty with a width."""
 
     @staticmethod
     def of(keys: Sequence[bytes]) -> PackedKeys:

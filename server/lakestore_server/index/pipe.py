@@ -51,7 +51,7 @@ class Request:
     op: Op
     keys: PackedKeys = NO_KEYS
     values: Ints | None = None
-    """Of STAGE, one for each key."""
+    """One for each key of STAGE; None of all other requests."""
     number: int = 0
     """The LSN of MERGE; of RANGES and WALK the most entries."""
 
@@ -95,7 +95,7 @@ class Size:
 
     keys: int = 0
     nbytes: int = 0
-    """Of the pages in use; the file also has free ones, and does not shrink."""
+    """The pages in use; the file also has free ones, and does not shrink."""
 
     @property
     def key_bytes(self) -> float:

@@ -25,11 +25,11 @@ _OWN_SIGNALS = {-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE
 
 
 class DamagedIndex(Unavailable):
-    """The files of the index cannot be trusted; it must be rebuilt."""
+    """The files of the index cannot be trusted: the index must be rebuilt."""
 
 
 class IndexProcess:
-    """A worker process, started when it is first asked; one request at a time."""
+    """A worker process, started by the first request; one request at a time."""
 
     def __init__(self, folder: Path, *, map_bytes: int = 0, read_only: bool = False) -> None:
         self._command = [sys.executable, "-Pm", _WORKER, str(folder), str(map_bytes), str(int(read_only))]
