@@ -132,7 +132,7 @@ def position_of(text: str) -> Token:
     return position
 
 
-def _text(position: Token, rest: list[Any]) -> str:
+def _text(position: Token, rest: list[object]) -> str:
     """The token's text; `rest` is what follows the LSN."""
     if position.shard != SHARD:
         rest = [*rest, *[None] * (3 - len(rest)), position.shard]
