@@ -1,4 +1,4 @@
-"""Leases of reads: what a plan named, in the lake and in the log, stays until its lease is over. In memory.
+"""Leases of reads: lake snapshots and ranges of the log that a plan names stay until its lease is over. In memory.
 
 After a start, the snapshots that were there are held for one grace time: their readers may still be running.
 """
@@ -18,16 +18,16 @@ from lakestore_server.host.clock import Clock
 
 @dataclass(slots=True)
 class Lease:
-    """One read."""
+    """One read's claim on snapshots and on the log."""
 
     expires: float
     """Monotonic seconds."""
     snapshots: Mapping[str, int]
-    """Table uuid to the lake snapshot it reads."""
+    """Table uuid to the lake snapshot that is read."""
     starts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Table uuid to the first offset of each bucket that it reads from the log."""
+    """Table uuid to the first offset of each bucket that is read from the log."""
     holders: int = 0
-    """Streams that are connected and need it: while there are any, it does not expire."""
+    """Number of connected streams that need the lease: it does not expire while there are any."""
 
 
 class Leases:
@@ -50,7 +50,7 @@ class Leases:
 
     @property
     def count(self) -> int:
-        """Reads that hold a cut now."""
+        """Number of reads that hold a cut now."""
         with self._lock:
             self._drop_expired()
             return len(self._leases)
@@ -69,8 +69,9 @@ class Leases:
         return name
 
     def hold(self, name: str, snapshots: Mapping[str, int], starts: Mapping[str, tuple[int, ...]]) -> None:
-        """Hold what a stream needs until it calls `leave`, under a name by which it, or another one that needs the
-        same, finds it again. As `grant` otherwise.
+        """Lease for a stream until `leave`, under a name by which a stream with the same needs finds the lease again.
+
+        As `grant` otherwise.
         """
         with self._lock:
             self._drop_expired()
@@ -79,7 +80,7 @@ class Leases:
             self._leases[name].holders += 1
 
     def leave(self, name: str, seconds: int) -> None:
-        """One holder is gone; it may come back for so long."""
+        """Note that one holder is gone; the lease lasts so many seconds more, for it to come back."""
         with self._lock:
             lease = self._leases[name]
             lease.holders -= 1
@@ -100,7 +101,10 @@ class Leases:
         self._leases[name] = lease
 
     def raise_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> bool:
-        """Let no read begin below these offsets from now on; False, and nothing done, if one needs them."""
+        """Let no read begin below these offsets from now on; False, and nothing done, if a read needs them.
+
+        Checked and noted under one lock, so no read can begin between the check and the cut of the log.
+        """
         with self._lock:
             if any(_below(held, starts) for held in self._starts(table_uuid)):
                 return False
@@ -108,12 +112,12 @@ class Leases:
         return True
 
     def reset_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> None:
-        """The log start stays at `starts` after all."""
+        """Take a raised log start back: it stays at `starts`."""
         with self._lock:
             self._log_starts[table_uuid] = starts
 
     def starts(self, table_uuid: str) -> list[tuple[int, ...]]:
-        """What running reads need of a table's log: the first offset of each bucket, per read."""
+        """The first offset of each bucket that is needed of a table's log, one entry per running read."""
         with self._lock:
             return self._starts(table_uuid)
 
@@ -135,7 +139,7 @@ class Leases:
             self._leases[name].expires = self._until(seconds)
 
     def check(self, name: str) -> None:
-        """`PlanExpired` unless the lease runs; no lease is asked for by the empty name."""
+        """`PlanExpired` unless the lease runs; the empty name stands for a read without a lease."""
         if name:
             with self._lock:
                 self._drop_expired()
@@ -158,7 +162,7 @@ class Leases:
         return True
 
     def keep(self, table_uuid: str, snapshots: frozenset[int]) -> None:
-        """These snapshots do not expire after all."""
+        """Take a retirement back: these snapshots do not expire."""
         with self._lock:
             self._retired.difference_update((table_uuid, snapshot) for snapshot in snapshots)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,28 @@ from lakestore_server.index.overlay import Range
 from lakestore_server.state.view import TableState, View
 
 RETRIES = 20
+
+
+class Bounded(Protocol):
+    """A question for ranges of keys."""
+
+    @property
+    def bounds(self) -> Sequence[tuple[bytes, bytes]]:
+        """The ranges as [low, high) of encoded keys."""
+
+
+Question = TypeVar("Question", bound=Bounded)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRanges(Generic[Question]):
+    """The first live keys of some ranges, at one moment."""
+
+    view: View
+    """The state that the ranges belong to."""
+    question: Question
+    """The question as it was put to this very view's table."""
+    ranges: list[Range]
 
 
 def of_keys(engine: Engine, name: str, encode: Callable[[TableState], KeyQuery]) -> tuple[View, npt.NDArray[np.int64]]:
@@ -41,21 +65,19 @@ def of_keys(engine: Engine, name: str, encode: Callable[[TableState], KeyQuery])
     raise moved_on
 
 
-def of_ranges(
-    engine: Engine, name: str, bounds: Callable[[TableState], Sequence[tuple[bytes, bytes]]], most: int
-) -> tuple[View, list[Range]]:
-    """(view, the first live keys of each [low, high)) at one moment; `Unavailable` as `of_keys`."""
+def of_ranges(engine: Engine, name: str, ask: Callable[[TableState], Question], most: int) -> LiveRanges[Question]:
+    """The first live keys of each range, `most` altogether; `Unavailable` as `of_keys`."""
     index, moved_on = engine.index, _moved_on(name)
     for _ in range(RETRIES):
         state = engine.view.named(name)
-        wanted = bounds(state)
+        question = ask(state)
         index.arrange(table_prefix(state.table.number))
         try:
             with index.lock:
                 view = engine.view
-                reading = index.begin_ranges(wanted, most)
+                reading = index.begin_ranges(question.bounds, most)
             if view.named(name).table.uuid == state.table.uuid:
-                return view, index.finish_ranges(reading)
+                return LiveRanges(view, question, index.finish_ranges(reading))
         except Unavailable as error:
             moved_on = error
     raise moved_on

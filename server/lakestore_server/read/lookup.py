@@ -24,7 +24,7 @@ from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.read import live_offsets, lookup_at
 from lakestore_server.read import rows as reads
-from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading, Page
+from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading
 from lakestore_server.read.lookup_rows import AnswerShape, Located
 from lakestore_server.read.positions import lsn_at, parse_token, reached
 from lakestore_server.state.view import TableState
@@ -37,8 +37,9 @@ class LookupKeys:
     """The keys of a request, in the table's names and types."""
 
     columns: list[pa.Array]
-    """Those of the primary key, or the first of them, in its order."""
+    """The columns of the primary key, or the first of these columns, in the key's order."""
     bucket_columns: list[pa.Array]
+    """The columns of the bucket key."""
     is_whole: bool
 
     @staticmethod
@@ -65,17 +66,18 @@ class LookupKeys:
 
 
 class _RequestedKeys:
-    """A request with its keys as the table takes them now."""
+    """A request, and its keys conformed to the table's version of the moment."""
 
     def __init__(self, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> None:
         self.request, self.batch, self._limits = request, batch, limits
-        self._known: tuple[Table, LookupKeys] | None = None
+        self._table: Table | None = None
+        self._keys: LookupKeys | None = None
 
     def keys(self, state: TableState) -> LookupKeys:
         """The keys in the current version."""
-        if self._known is None or self._known[0] is not state.table:
-            self._known = state.table, LookupKeys.of(state, self.request, self.batch, self._limits)
-        return self._known[1]
+        if self._keys is None or self._table is not state.table:
+            self._table, self._keys = state.table, LookupKeys.of(state, self.request, self.batch, self._limits)
+        return self._keys
 
 
 class Lookups:
@@ -130,37 +132,31 @@ class Lookups:
     def _page(self, asking: _RequestedKeys, cut: int | None, prefixes: int, keys_most: int) -> pb.RowBatch | None:
         """An answer for the first prefixes; None when that many keys of the first one are not enough."""
         request = asking.request
-        asked: list[Leading] = []
-        located: list[Located] = []
 
-        def bounds(state: TableState) -> list[tuple[bytes, bytes]]:
+        def ask(state: TableState) -> Leading:
             wanted = asking.keys(state)
-            asked.append(Leading.of(state, wanted.columns, wanted.buckets(state.table), request.after, prefixes))
-            return asked[-1].bounds
+            return Leading.of(state, wanted.columns, wanted.buckets(state.table), request.after, prefixes)
 
-        view, ranges = live_offsets.of_ranges(self._engine, request.table, bounds, keys_most)
-        state = view.named(request.table)
+        live = live_offsets.of_ranges(self._engine, request.table, ask, keys_most)
+        state = live.view.named(request.table)
         if cut is not None:
             check_created(state, cut)
         shape = self._shape(state, request, cut)
-
-        def fitting(page: Page) -> int:
-            located.append(shape.located(page.buckets, page.offsets))
-            return self._fitting(located[-1], request)
-
-        page = asked[-1].page(state, ranges, cut, fitting)
-        if page is None:
+        candidates = live.question.candidates(state, live.ranges, cut)
+        if candidates is None:
             return None
-        found = located[-1].rows(len(page.offsets))
-        return self._answer(found, shape, page.answered, page.next, view.lsn if cut is None else cut)
+        located = shape.located(candidates.page.buckets, candidates.page.offsets)
+        page = candidates.first(self._fitting(located, request))
+        found = located.rows(len(page.offsets))
+        return self._answer(found, shape, page.answered, page.next, live.view.lsn if cut is None else cut)
 
     def _shape(self, state: TableState, request: pb.LookupRequest, cut: int | None) -> AnswerShape:
-        """Rows are shown in the current version, or in the one at the cut."""
+        """The shape of the answer: in the current version, or in the version at the cut."""
         target = state.table if cut is None else state.versions.at(cut)
         return AnswerShape.of(state, target, _columns(list(request.columns), _source(state, request), target))
 
     def _fitting(self, located: Located, request: pb.LookupRequest) -> int:
-        """How many of the rows fit into the answer; `Invalid` when all of them must and do not."""
+        """The number of rows that fit into the answer; `Invalid` when all of them must fit and do not."""
         limits = self._engine.limits
         bytes_max = limits.read_batch_bytes if request.in_parts else limits.message_bytes
         count = located.fitting(bytes_max)

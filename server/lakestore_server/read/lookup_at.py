@@ -1,4 +1,4 @@
-"""What was live at a cut, for look-ups of the past.
+"""The offsets that were live at a cut, for look-ups of the past.
 
 A key that was live at the cut and changed since is named by exactly one record behind the cut whose `prev` lies below
 it; every other key is as the index says now, or was not there.
@@ -22,9 +22,9 @@ from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 WALK_STEPS_MAX = 8
-"""Versions of a key that are followed back before the range is searched instead."""
+"""Versions of a key that are followed back; for older ones the range behind the cut is searched."""
 Matching = Callable[[Sequence[pa.Array]], pa.Array]
-"""Key columns to a mask of those that may be wanted."""
+"""Key columns to a mask of the keys that may be wanted."""
 
 
 def offsets_at(
@@ -48,7 +48,7 @@ def offsets_at(
 
 
 def _walked_back(log: BucketLog, end: int, now: Ints) -> tuple[Ints, Ints]:
-    """(offsets, places of those still unknown) after following `prev`s from what is live now to below `end`."""
+    """(offsets below `end`, places of keys still unknown) after following `prev`s back from the live offsets."""
     found = now.copy()
     pending = np.flatnonzero(found >= end)
     for _ in range(WALK_STEPS_MAX):

@@ -1,4 +1,4 @@
-"""Look-ups by a leading part of the key: which rows lie in a range of keys, page by page, in key order.
+"""Look-ups by a leading part of the key: the rows in a range of keys, page by page, in key order.
 
 The index cuts long keys and puts a hash behind them. So keys that begin alike up to the cut are one group: a page
 sorts a group by the whole keys and says how many rows of it were sent.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,14 +26,16 @@ from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 PAGE_KEYS = 65_536
-"""About how many keys an answer looks at."""
+"""Keys that an answer looks at, about."""
 PREFIX_KEYS_MIN = 256
-"""Of each of many prefixes."""
+"""Keys that an answer looks at of each of many prefixes, at least."""
 PREFIXES_MAX = 1_024
-"""Of one answer."""
+"""Prefixes that one answer looks at, at most."""
 GROUP_KEYS_MAX = 1_000_000
-"""Keys that are alike as far as the index knows them whole."""
+"""Keys of one group, which are alike up to the length that the index keeps."""
 _SKIP = struct.Struct("<I")
+KeyAndOffset = tuple[bytes, int]
+"""A key as the index has it, and the offset of its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,38 +45,49 @@ class Page:
     buckets: npt.NDArray[np.int32]
     offsets: Ints
     answered: int
-    """How many keys, or prefixes, are answered in full."""
+    """Number of keys, or prefixes, that are answered in full."""
     next: bytes
-    """Where the rows of the one behind them go on; empty: from its first."""
+    """The place at which the rows of the next prefix go on; empty for its first row."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
+    """A row of an answer."""
+
     key: bytes
-    """As the index has it."""
+    """The key as the index has it, cut if it is long."""
     whole: bytes
-    """What rows are sorted by."""
+    """The whole key, by which rows are sorted."""
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
+class _PrefixRows:
+    """The rows of one prefix, as far as the index was read."""
+
+    rows: list[_Row]
+    following: bytes
+    """The place at which the prefix goes on; empty if these are all its rows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Leading:
-    """Prefixes that are looked up."""
+    """Prefixes to be looked up."""
 
     table: bytes
     prefixes: list[bytes]
-    """As all their keys begin, however long."""
+    """The bytes with which all keys of a prefix begin; longer ones than the index keeps are not cut."""
     columns: list[pa.Array]
     buckets: npt.NDArray[np.int32]
     skip: int
-    """Rows of the first group that were sent before."""
+    """Number of rows of the first group that were sent before."""
     bounds: list[tuple[bytes, bytes]]
 
     @staticmethod
     def of(
         state: TableState, columns: list[pa.Array], buckets: npt.NDArray[np.int32], after: bytes, most: int
     ) -> Leading:
-        """The first prefixes by their columns; `after` is where the first one goes on."""
+        """The first prefixes by their columns; `after` is the place at which the first one goes on."""
         table = table_prefix(state.table.number)
         columns = [column.slice(0, most) for column in columns]
         prefixes = keys.leading(columns, table)
@@ -89,38 +102,32 @@ class Leading:
             skip, bounds[0] = _SKIP.unpack_from(after)[0], (low, high)
         return Leading(table, prefixes, columns, buckets[:most], skip, bounds)
 
-    def page(
-        self, state: TableState, ranges: Sequence[Range], cut: int | None, fitting: Callable[[Page], int]
-    ) -> Page | None:
-        """The rows of as many prefixes as there is room for; None where more keys of the first must be read."""
+    def candidates(self, state: TableState, ranges: Sequence[Range], cut: int | None) -> Candidates | None:
+        """The rows of the prefixes, as far as the index was read; None if more keys of the first must be read."""
         superseded = self._superseded(state, cut) if cut is not None else {}
         found: list[_Row] = []
         owners: list[int] = []
         answered, following = len(ranges), b""
         for at, live in enumerate(ranges):
             if live.end is not None and self._is_one_group(at, live.end):
+                # A group is sorted as a whole, so one that was read in part gives no rows yet.
                 if not at:
                     return None
                 answered = at
                 break
-            rows, following = self._rows(state, at, live, cut, superseded.get(int(self.buckets[at]), []))
-            found += rows
-            owners += [at] * len(rows)
-            if following:
-                answered = at
+            part = self._rows(state, at, live, cut, superseded.get(int(self.buckets[at]), []))
+            found += part.rows
+            owners += [at] * len(part.rows)
+            if part.following:
+                answered, following = at, part.following
                 break
         offsets = np.fromiter((row.offset for row in found), dtype=np.int64, count=len(found))
         page = Page(self.buckets[np.array(owners, dtype=np.int64)], offsets, answered, following)
-        count = fitting(page)
-        if count == len(found):
-            return page
-        place = self._place(found, owners, count)
-        return Page(page.buckets[:count], offsets[:count], owners[count], place)
+        return Candidates(self, found, owners, page)
 
     def _rows(
-        self, state: TableState, at: int, live: Range, cut: int | None, superseded: list[tuple[bytes, int]]
-    ) -> tuple[list[_Row], bytes]:
-        """(rows of a prefix in order, where it goes on or nothing)."""
+        self, state: TableState, at: int, live: Range, cut: int | None, superseded: list[KeyAndOffset]
+    ) -> _PrefixRows:
         low, high = self.bounds[at]
         bucket = int(self.buckets[at])
         end, following = live.end, b""
@@ -132,19 +139,17 @@ class Leading:
         if cut is not None:
             head = state.logs[bucket].at_lsn(cut).end
             past = superseded[bisect_left(superseded, (low,)) : bisect_left(superseded, (high,))]
-            entries = sorted([entry for entry in entries if entry[1] < head] + past)
+            entries = sorted([(key, offset) for key, offset in entries if offset < head] + past)
         entries = entries[: bisect_left(entries, (high,))]
         rows = self._in_order(state, at, entries)
-        if at == 0 and self.skip:
-            rows = rows[self.skip :]
-        return rows, following
+        return _PrefixRows(rows[self.skip :] if at == 0 else rows, following)
 
     def _is_one_group(self, at: int, end: bytes) -> bool:
-        """Whether what was read, up to `end`, is a part of one group."""
+        """Whether all keys that were read, up to `end`, are of one group."""
         return len(end) >= keys.KEPT_BYTES and self.bounds[at][0] >= end[: keys.KEPT_BYTES]
 
-    def _in_order(self, state: TableState, at: int, entries: list[tuple[bytes, int]]) -> list[_Row]:
-        """The rows by their whole keys; only those that begin with the whole prefix."""
+    def _in_order(self, state: TableState, at: int, entries: list[KeyAndOffset]) -> list[_Row]:
+        """The rows sorted by their whole keys, without rows whose keys do not begin with the whole prefix."""
         if all(len(key) < keys.KEPT_BYTES for key, _ in entries):
             return [_Row(key, key, offset) for key, offset in entries]
         log, prefix = state.logs[int(self.buckets[at])], self.prefixes[at]
@@ -161,8 +166,8 @@ class Leading:
                     found.append(_Row(key, whole, offset))
         return sorted(found, key=lambda row: row.whole)
 
-    def _place(self, found: list[_Row], owners: list[int], count: int) -> bytes:
-        """Where the rows behind the first `count` go on, in the prefix that they belong to."""
+    def place(self, found: list[_Row], owners: list[int], count: int) -> bytes:
+        """The place at which the rows behind the first `count` go on, in the prefix of the next row."""
         row, owner = found[count], owners[count]
         group = row.key[: keys.KEPT_BYTES]
         if len(row.key) < keys.KEPT_BYTES:
@@ -174,9 +179,9 @@ class Leading:
         first = owner == 0 and sent == count and self.bounds[0][0] == group
         return _SKIP.pack(sent + (self.skip if first else 0)) + group
 
-    def _superseded(self, state: TableState, cut: int) -> dict[int, list[tuple[bytes, int]]]:
-        """Of each bucket the keys that were live at the cut and are superseded since, with their offsets, in order."""
-        found: dict[int, list[tuple[bytes, int]]] = {}
+    def _superseded(self, state: TableState, cut: int) -> dict[int, list[KeyAndOffset]]:
+        """Bucket to the keys that were live at the cut and are superseded since, in order."""
+        found: dict[int, list[KeyAndOffset]] = {}
         wanted = self.columns
 
         def matching(columns: Sequence[pa.Array]) -> pa.Array:
@@ -188,7 +193,7 @@ class Leading:
         for bucket in np.unique(self.buckets).tolist():
             log = state.logs[bucket]
             end = log.at_lsn(cut).end
-            entries: list[tuple[bytes, int]] = []
+            entries: list[KeyAndOffset] = []
             for columns, prevs in lookup_at.superseded_behind(state, bucket, end, matching):
                 live = lookup_at.without_deletes(log, prevs) >= 0
                 encoded = keys.encode(columns, self.table)
@@ -197,8 +202,31 @@ class Leading:
         return found
 
 
-def _of_bucket(state: TableState, bucket: int, live: Range) -> list[tuple[bytes, int]]:
-    """(key, offset) of the entries of one bucket; those of hashed keys may be of others, or not say whose they are."""
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Rows of prefixes in order, before it is known how many of them fit into the answer."""
+
+    leading: Leading
+    rows: list[_Row]
+    owners: list[int]
+    """The prefix of each row, by number."""
+    page: Page
+    """The answer with all these rows."""
+
+    def first(self, count: int) -> Page:
+        """The answer with the first rows."""
+        if count == len(self.rows):
+            return self.page
+        place = self.leading.place(self.rows, self.owners, count)
+        return Page(self.page.buckets[:count], self.page.offsets[:count], self.owners[count], place)
+
+
+def _of_bucket(state: TableState, bucket: int, live: Range) -> list[KeyAndOffset]:
+    """The entries of one bucket.
+
+    A hashed key may be that of another bucket's row. Its entry says the bucket, or nothing: then the row at the offset
+    decides, which is compared with the key.
+    """
     if not any(map(keys.is_hashed, live.keys)):
         return list(zip(live.keys, live.values, strict=True))
     log = state.logs[bucket]
@@ -208,5 +236,5 @@ def _of_bucket(state: TableState, bucket: int, live: Range) -> list[tuple[bytes,
         if said == bucket + 1 or not keys.is_hashed(key):
             found.append((key, offset))
         elif not said and offset < log.head and log.holds(np.array([offset])).all():
-            found.append((key, offset))  # its row is compared with the key
+            found.append((key, offset))
     return found

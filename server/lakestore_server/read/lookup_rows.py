@@ -30,9 +30,9 @@ class _Part:
     batch: pa.RecordBatch
     """The piece, with the columns that are needed."""
     places: Ints
-    """Of the rows in the answer."""
+    """Places of the rows in the answer."""
     rows: Ints
-    """In the batch."""
+    """Places of the rows in the batch."""
 
     def taken(self) -> pa.RecordBatch:
         """The rows alone."""
@@ -43,15 +43,15 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class AnswerShape:
-    """What rows are shown as."""
+    """The version and the columns in which rows are shown."""
 
     state: TableState
     target: Table
-    """The version they are shown in."""
+    """The version in which the rows are shown."""
     columns: Sequence[str]
-    """Its names, system columns among them."""
+    """Names of columns in that version, system columns among them."""
     stored: Callable[[int], list[str]]
-    """Version to the stored columns that these need."""
+    """Schema version to the stored columns that the shown ones need."""
 
     @staticmethod
     def of(state: TableState, target: Table, columns: Sequence[str]) -> AnswerShape:
@@ -61,7 +61,7 @@ class AnswerShape:
         return AnswerShape(state, target, columns, stored)
 
     def located(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Located:
-        """Where the rows at (bucket, offset) pairs lie."""
+        """The rows at (bucket, offset) pairs, piece by piece."""
         return Located(self, offsets, list(self._parts(buckets, offsets)))
 
     def _parts(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Iterator[_Part]:
@@ -84,7 +84,7 @@ class Located:
     parts: Sequence[_Part]
 
     def fitting(self, bytes_max: int) -> int:
-        """How many of the rows, from the first on, take no more than that together; at least one."""
+        """The number of first rows that take at most so many bytes together; at least one."""
         if len(self.offsets) <= 1:
             return len(self.offsets)
         sizes = np.empty(len(self.offsets), dtype=np.int64)
@@ -124,7 +124,7 @@ class Located:
 
 
 def _first(parts: Sequence[_Part], count: int) -> Iterator[_Part]:
-    """What of the parts is among the first rows."""
+    """The parts, without rows that are not among the first."""
     for part in parts:
         kept = part.places < count
         if kept.any():

@@ -8,6 +8,7 @@ range is gone from the log, is read from that snapshot below the heads (`lake_be
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.model.columns import LAKE_TIMESTAMP
@@ -21,7 +22,21 @@ from lakestore_server.state.chunk import PREV
 from lakestore_server.state.view import TableState, View
 
 AGAIN_SECONDS = 0.1
+"""Seconds to wait for the next view when an expiry or a moving log start got between a cut and its lease."""
 NOT_READ = 1 << 62
+"""The first offset that is needed of a bucket whose log is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LeasedCut:
+    """A cut whose lake snapshots and log are leased."""
+
+    view: View
+    states: list[TableState]
+    tiers: list[TierRecord | None]
+    """The tier record of the lake snapshot to read of each table; None for a table that is read from its log."""
+    lease: str
+    """Empty for a cut without a lease."""
 
 
 class Plans:
@@ -34,17 +49,18 @@ class Plans:
     def plan(self, request: pb.PlanRequest) -> pb.PlanAnswer:
         """A cut over tables, with a lease."""
         lsn = lsn_at(self._engine, request.at, request.tables) if request.at else self._engine.view.lsn
-        view, states, tiers, lease = self._held(list(request.tables), lsn, request.lease_seconds)
-        answer = pb.PlanAnswer(token=self._engine.view.token(lsn), lsn=lsn, lease=lease)
-        for state, tier in zip(states, tiers, strict=True):
-            answer.tables.append(self._table_plan(view, state, tier, lsn, dead=not request.no_dead))
+        cut = self._leased(list(request.tables), lsn, request.lease_seconds)
+        answer = pb.PlanAnswer(token=self._engine.view.token(lsn), lsn=lsn, lease=cut.lease)
+        for state, tier in zip(cut.states, cut.tiers, strict=True):
+            answer.tables.append(self._table_plan(cut.view, state, tier, lsn, dead=not request.no_dead))
         return answer
 
-    def _held(
-        self, names: list[str], lsn: int, seconds: int
-    ) -> tuple[View, list[TableState], list[TierRecord | None], str]:
-        """(view, tables, the lake snapshot to read of each, a lease on all that); an expiry or a moving log start that
-        gets in between is gone around."""
+    def _leased(self, names: list[str], lsn: int, seconds: int) -> _LeasedCut:
+        """The cut over some tables, leased for so many seconds; without a lease for 0.
+
+        Between choosing a snapshot and leasing it an expiry may take it, or the log start move: then the next view
+        shows what is left, and the choice is made again.
+        """
         view = reached(self._engine, lsn)
         while True:
             states = [view.named(name) for name in names]
@@ -56,14 +72,17 @@ class Plans:
             snapshots = {state.table.uuid: tier.snapshot_id for state, tier in named if tier is not None}
             starts = {state.table.uuid: log_needed(state, tier, lsn) for state, tier in named}
             if not seconds:
-                return view, states, tiers, ""
+                return _LeasedCut(view, states, tiers, "")
             try:
-                return view, states, tiers, self._leases.grant(snapshots, seconds, starts)
+                return _LeasedCut(view, states, tiers, self._leases.grant(snapshots, seconds, starts))
             except Unavailable:
                 view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
 
     def _without_lake(self, state: TableState) -> bool:
-        """Files of a lake that went on without this history may have been expired: the log is read where it has all."""
+        """Whether a table is read from its log alone, as the log has all rows and its lake went another way.
+
+        The history that the lake went on with may have expired the files that this one knows.
+        """
         return state.table.uuid in self._engine.lake_ahead and state.has_all_rows
 
     def _table_plan(
@@ -103,15 +122,15 @@ class Plans:
         wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
         columns = list(request.columns) if request.columns else wanted.selected(None)
         wanted.selected(names)
-        wish = rows.ReadOptions(
+        options = rows.ReadOptions(
             limits.fetch_batch_rows, LAKE_TIMESTAMP in columns, state.versions.stored_names(wanted, names)
         )
         if request.live_only:
             dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
             based = log.keyed and request.live_start == 0 and request.live_end >= max(log.base.end, request.end)
-            parts = (rows.live_at if based else rows.live)(log, request.start, request.end, dead, wish)
+            parts = (rows.live_at if based else rows.live)(log, request.start, request.end, dead, options)
         else:
-            parts = rows.read(log, request.start, request.end, wish)
+            parts = rows.read(log, request.start, request.end, options)
         shown = (
             rows.project(state.versions.projection(part.schema_id, wanted), part, columns, request.bucket)
             for part in parts

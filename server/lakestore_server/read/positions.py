@@ -13,7 +13,7 @@ from lakestore_server.state.view import TableState, View
 
 AT_WAIT_SECONDS = 30.0
 TOKEN_CHARS_KEPT = 256
-"""Of a token that is remembered: clients name the same one in every read until they write again."""
+"""Characters up to which a parsed token is kept: clients name the same token in every read until they write again."""
 
 
 _parsed = lru_cache(maxsize=256)(position_of)
@@ -38,7 +38,7 @@ def reached(engine: Engine, lsn: int) -> View:
 
 
 def lsn_at(engine: Engine, text: str, names: Sequence[str]) -> int:
-    """The cut that a token or a time names: of a time the last commit to these tables at or before it."""
+    """The LSN of the cut that a token or a time names; a time means the last commit to these tables until then."""
     time_us = times.micros_of(text)
     if time_us is None:
         return parse_token(text, engine).lsn
@@ -50,8 +50,10 @@ def lsn_at(engine: Engine, text: str, names: Sequence[str]) -> int:
 
 
 def lsn_by_time(states: Sequence[TableState], time_us: int, *, before: bool = False) -> int:
-    """The last commit to these tables at a time or before it, or only `before` it, where a stream begins that starts
-    there; 0 when there is none. The log must reach back to it.
+    """The LSN of the last commit to these tables at a time or before; 0 when there is none.
+
+    With `before` a commit of that very time does not count, as a stream that starts there is to send it.
+    `PositionExpired` if the log no longer reaches back to the time.
     """
     last = time_us - before
     for state in states:
@@ -66,7 +68,7 @@ def lsn_by_time(states: Sequence[TableState], time_us: int, *, before: bool = Fa
 
 
 def _created(state: TableState, time_us: int, tables: int) -> int:
-    """The commit that created a table, which must be old enough; of older data its time is not known."""
+    """The LSN at which a table was created; `Invalid` if that was after the time. Older releases noted no time."""
     if state.created_us > time_us:
         raise Invalid(f"table {state.table.name} did not exist at {times.text_of(time_us)}: choose a later time")
     return state.created_lsn if state.created_us or tables == 1 else 0

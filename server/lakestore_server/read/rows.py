@@ -26,7 +26,7 @@ CHANGE_NAMES = pa.array(["+I", "+U", "-D", "-U"])
 BEFORE = 3
 STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 MESSAGE_BYTES = 4 << 20
-"""About what a message of a stream of rows holds: large enough to cost little, small enough to overlap."""
+"""Bytes that a message of a stream of rows holds, about: large enough to cost little, small enough to overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +50,31 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader needs of rows; the rest costs nothing."""
+    """The needs of a reader; whatever is not needed costs nothing."""
 
     rows_max: int = DEFAULT.fetch_batch_rows
-    """In one piece."""
+    """Rows in one piece, at most."""
     timed: bool = True
-    """Without it all times are zero."""
+    """Whether times are needed; without them all are zero."""
     needed: Needed | None = None
-    """Stored columns that are enough; all by default."""
+    """Stored columns that are needed; all by default."""
 
 
-def read(log: BucketLog, start: int, end: int, wish: ReadOptions = ReadOptions()) -> Iterator[Rows]:
+def read(log: BucketLog, start: int, end: int, options: ReadOptions = ReadOptions()) -> Iterator[Rows]:
     """The rows of [start, end) in pieces."""
-    for at, batch, schema_id in log.rows(start, end, wish.rows_max, wish.needed):
-        yield _rows(log, np.arange(at, at + batch.num_rows, dtype=np.int64), batch, schema_id, wish)
+    for at, batch, schema_id in log.rows(start, end, options.rows_max, options.needed):
+        yield _rows(log, np.arange(at, at + batch.num_rows, dtype=np.int64), batch, schema_id, options)
 
 
-def _rows(log: BucketLog, offsets: Ints, batch: pa.RecordBatch, schema_id: int, wish: ReadOptions) -> Rows:
+def _rows(log: BucketLog, offsets: Ints, batch: pa.RecordBatch, schema_id: int, options: ReadOptions) -> Rows:
     change = batch.column(CHANGE).to_numpy() if log.keyed else np.zeros(batch.num_rows, dtype=np.int8)
-    times = log.times_at(offsets) if wish.timed else np.zeros(batch.num_rows, dtype=np.int64)
+    times = log.times_at(offsets) if options.timed else np.zeros(batch.num_rows, dtype=np.int64)
     return Rows(batch, offsets, times, change, schema_id)
 
 
-def live(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: ReadOptions = ReadOptions()) -> Iterator[Rows]:
+def live(log: BucketLog, start: int, end: int, dead: OffsetSet, options: ReadOptions = ReadOptions()) -> Iterator[Rows]:
     """The rows of [start, end) that are no deletes and not in `dead`."""
-    for rows in read(log, start, end, wish):
+    for rows in read(log, start, end, options):
         if not log.keyed:
             yield rows
             continue
@@ -83,24 +83,26 @@ def live(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: ReadOption
             yield kept
 
 
-def live_at(log: BucketLog, start: int, end: int, dead: OffsetSet, wish: ReadOptions = ReadOptions()) -> Iterator[Rows]:
-    """The rows of offsets [start, end) that live at a cut, those of the base as well; `dead` is `dead_of(log, 0, cut)`.
+def live_at(
+    log: BucketLog, start: int, end: int, dead: OffsetSet, options: ReadOptions = ReadOptions()
+) -> Iterator[Rows]:
+    """The rows of offsets [start, end) that live at a cut, rows of the base included; `dead` is `dead_of(log, 0, cut)`.
 
-    Of a log table what lies below the log start is not here.
+    Rows of a log table below its log start are in the lake only, and not among them.
     """
     if not log.keyed:
-        yield from live(log, start, end, dead, wish)
+        yield from live(log, start, end, dead, options)
         return
-    for offsets, batch, schema_id in log.stored(start, end, wish.rows_max, wish.needed):
+    for offsets, batch, schema_id in log.stored(start, end, options.rows_max, options.needed):
         mask = (batch.column(CHANGE).to_numpy() != DELETE) & ~dead.contains(offsets)
         if mask.any():
             whole = mask.all()
             kept = batch if whole else batch.filter(pa.array(mask))
-            yield _rows(log, offsets if whole else offsets[mask], kept, schema_id, wish)
+            yield _rows(log, offsets if whole else offsets[mask], kept, schema_id, options)
 
 
 def dead_of(log: BucketLog, start: int, end: int) -> OffsetSet:
-    """Every offset that [start, end) supersedes; from 0 on, of those whose rows may still be there."""
+    """Every offset that [start, end) supersedes; from 0 on only offsets whose rows the log may still hold."""
     if start == 0 and log.keyed and log.base.end <= end:
         return OffsetSet.of(log.dead_below(end))
     return OffsetSet.of(log.prevs(start, end))
@@ -112,8 +114,9 @@ def with_before_images(log: BucketLog, rows: Rows, versions: Versions) -> Rows:
 
 
 def imaged(log: BucketLog, rows: Rows, prev: Ints, versions: Versions, *, updates: bool) -> Rows:
-    """Changes of the rows at `prev` (-1 for none): deletes carry the row they removed, and with `updates` the row
-    before each update stands in front of it. What was is shown in the version of its change.
+    """Changes with the rows at `prev` (-1 for none), which are shown in the version of their change.
+
+    Deletes carry the row that they removed; with `updates` the row before each update stands in front of the update.
     """
     wanted = (prev >= 0) & (updates | (rows.change == DELETE))
     has_prev = np.flatnonzero(wanted)
