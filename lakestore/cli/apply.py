@@ -87,7 +87,7 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
 
 
 def _moves(wanted: Sequence[table_file.WantedTable], there: dict[str, Table]) -> list[Move]:
-    """All that is to be done, or `Invalid` with everything that cannot be."""
+    """The changes that all tables need, or one `Invalid` that names everything that cannot be changed."""
     moves: list[Move] = []
     problems: list[str] = []
     for table in wanted:
@@ -148,7 +148,7 @@ def _as_data(move: Move) -> dict[str, Any]:
 
 
 def lines(before: Table | None, after: Table) -> Iterator[Line]:
-    """The difference between two definitions as a person reads it."""
+    """The difference between two definitions, line by line, as a person reads it."""
     old = {column.id: column for column in before.columns} if before else {}
     new = {column.id for column in after.columns}
     for i, column in enumerate(after.columns):

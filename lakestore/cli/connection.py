@@ -44,7 +44,7 @@ def shown(address: str) -> Credentials:
 
 
 def server_option(command: _Command) -> _Command:
-    """`--server`, or the variable LAKESTORE_SERVER; and what to show to it."""
+    """The option `--server`, or the variable LAKESTORE_SERVER, and the options of its credentials."""
     for name, what in _SHOWN.items():
         command = click.option(
             f"--{name}", expose_value=False, callback=_remembered, metavar="true|false" if name == "tls" else "FILE",
@@ -60,7 +60,7 @@ def server_option(command: _Command) -> _Command:
 
 
 def json_option(command: _Command) -> _Command:
-    """`--json`."""
+    """The option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="The same as JSON.")(command)
 
 

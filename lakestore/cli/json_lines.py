@@ -1,4 +1,4 @@
-"""Rows as lines of JSON, and back: what is printed can be read in again, in the same types.
+"""Rows as lines of JSON, and back: printed rows can be read in again, in the same types.
 
 Decimals, dates and times are texts, bytes are hex, structs are objects; a map is an object whose keys are texts.
 """
@@ -56,7 +56,7 @@ def rows(path: Path, wanted: pa.Schema) -> Iterator[list[dict[str, Any]]]:
 
 
 def _refuse_line(path: Path, wanted: pa.Schema) -> None:
-    """Name the first line that does not fit, where Arrow's reader only says why."""
+    """Raise `Invalid` that names the first line that does not fit; Arrow's reader gives a reason without a line."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -75,7 +75,7 @@ def _as_text(field: pa.Field) -> pa.Field:
 
 
 def by_hand(kind: pa.DataType) -> bool:
-    """Types that Arrow's reader of JSON does not know, or not as they are written here."""
+    """Whether Arrow's reader of JSON does not know a type, or not in the form that is written here."""
     t = pa.types
     of_bytes = t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind))
     return bool(t.is_nested(kind) or t.is_time(kind) or of_bytes)
@@ -107,7 +107,7 @@ def _row(line: str, wanted: pa.Schema, place: str) -> dict[str, Any]:
 
 
 def python_value(value: Any, kind: pa.DataType) -> Any:
-    """A value of a type as JSON writes it, as Python has it; what does not fit is left for the table to refuse."""
+    """The Python value of a value in JSON; a value that does not fit stays as it is, for the table to refuse."""
     t = pa.types
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""`lakestore changes --to kafka`: options of the sink, and how it runs until it is told to stop."""
+"""`lakestore changes --to kafka`: options of the sink, and its run until it is told to stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sink_options(command: _Command) -> _Command:
 
 
 def check_unused(said: dict[str, Any]) -> None:
-    """Refuse options of a sink where there is none."""
+    """Refuse options of a sink in a command without one."""
     for name, value in (said | {"tombstones": not said["tombstones"]}).items():
         if value:
             option = "no-tombstones" if name == "tombstones" else name.replace("_", "-")

@@ -72,7 +72,7 @@ def _text(value: Any) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A number of bytes as people read it, such as `1.5 MB`."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -81,7 +81,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Time for people."""
+    """A number of seconds as people read it."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -106,7 +106,7 @@ class Progress:
             click.echo(("\r" if self._live else "") + self._line(), err=True, nl=not self._live)
 
     def done(self) -> None:
-        """The last line."""
+        """Print the last line."""
         click.echo(("\r" if self._live else "") + self._line(), err=True)
 
     def _line(self) -> str:

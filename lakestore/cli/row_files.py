@@ -79,7 +79,7 @@ def changes_of(path: Path, table: Table, *, delete: bool = False) -> Iterator[pa
 
 
 def _wanted(table: Table, kind: str) -> pa.Schema:
-    """In what types a text file is read. CSV holds members of a bitmap, not its bytes."""
+    """The types in which a text file is read. CSV holds the members of a bitmap, not its bytes."""
     bitmaps = {column for column, function in table.merge.functions if function.name == "bitmap"}
     as_numbers = bitmaps if kind == "csv" else set()
     fields = [field.with_nullable(True) for field in table.schema]
@@ -87,7 +87,7 @@ def _wanted(table: Table, kind: str) -> pa.Schema:
 
 
 def _carried(table: Table, *, delete: bool) -> set[str]:
-    """The columns of a file that go to the server: of deletes the key, and what the merge engine makes something of."""
+    """The columns of a file that go to the server: of deletes the key, and columns that the merge engine uses."""
     if delete and table.merge.engine != "partial":
         return {*table.primary_key, table.merge.column}
     return set(table.schema.names)

@@ -236,12 +236,16 @@ def changes(
                 _acknowledge(batch, shared=shared)
     if not any_shown:
         click.echo("no changes", err=True)
-    if stream.token and not shared:  # whose tokens are for acknowledging only
+    # The tokens of a shared subscription acknowledge batches only: no stream can start at them.
+    if stream.token and not shared:
         click.echo(f"token: {stream.token}", err=True)
 
 
 def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:
-    """The batch is done; what another consumer has taken over is shown there again, and the stream goes on."""
+    """Acknowledge a batch.
+
+    If another consumer has taken some of its buckets over, their changes are shown there again, and the stream goes on.
+    """
     try:
         batch.ack()
     except Fenced as error:
@@ -307,7 +311,7 @@ def _keys(key: pa.Schema, texts: tuple[str, ...]) -> pa.Table:
 
 
 def _key_column(texts: list[str], kind: pa.DataType) -> pa.Array:
-    """Texts as they are printed: Arrow reads all but times and bytes, which are hex."""
+    """A key column of texts as they are printed: Arrow reads all types but times, and bytes, which are hex."""
     if json_lines.by_hand(kind):
         return pa.array([json_lines.python_value(text, kind) for text in texts], kind)
     return pa.array(texts).cast(kind)

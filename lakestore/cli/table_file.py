@@ -63,7 +63,7 @@ class WantedColumn:
     required: bool = False
     default: Any = None
     new_rows_only: bool = False
-    """When the column is new: its default does not show in rows that are there."""
+    """Whether the default of a new column is for new rows only, and does not show in older ones."""
     renamed_from: str = ""
     """The name it had before; may stay in the file for ever."""
 
@@ -137,7 +137,7 @@ def _known(entry: dict[str, Any], keys: Sequence[str], where: str) -> None:
 
 
 def steps_between(table: Table, wanted: WantedTable) -> list[Step]:
-    """The steps that make a table what the file says, or `Invalid` for what cannot be changed."""
+    """The steps from a table to the file's, or `Invalid` for a difference that no step can make."""
     taken = _taken(table, wanted)
     gone = [column.name for column in table.columns if column not in taken.values()]
     renamed = {old.name: name for name, old in taken.items() if old.name != name}
@@ -158,7 +158,7 @@ def steps_between(table: Table, wanted: WantedTable) -> list[Step]:
 
 
 def _added(wanted: WantedTable, taken: Collection[str]) -> list[Step]:
-    """New columns, each behind the one that the file has before it."""
+    """The steps that add new columns, each behind its neighbour in the file."""
     last = max((i for i, column in enumerate(wanted.columns) if column.name in taken), default=-1)
     steps: list[Step] = []
     for i, column in enumerate(wanted.columns):
@@ -173,7 +173,7 @@ def _added(wanted: WantedTable, taken: Collection[str]) -> list[Step]:
 
 
 def _taken(table: Table, wanted: WantedTable) -> dict[str, Column]:
-    """Wanted name to the column that is there for it."""
+    """Name in the file to the existing column that it stands for."""
     there = {column.name: column for column in table.columns}
     names = {column.name for column in wanted.columns}
     moved = {
@@ -221,7 +221,7 @@ def _options(table: Table, wanted: WantedTable) -> list[Step]:
 
 
 def _check_fixed(reached: Table, wanted: WantedTable) -> None:
-    """Refuse what would have to move rows to other places, or merge them anew."""
+    """Refuse differences for which rows would have to move, or to be merged anew."""
     lake = columns.lake_options(wanted.options.get("lake", {}))
     said = {name: value for name, value in wanted.options.items() if name not in ("lake", *OPTIONS)}
     said["primary_key"] = said.get("primary_key") or []
@@ -244,7 +244,7 @@ def _text(value: Any) -> str:
 
 
 def _moves(names: Iterable[str], wanted: Sequence[str]) -> list[Step]:
-    """Each column that is not where it belongs goes behind the one before it."""
+    """The steps that put columns into the file's order, each behind its neighbour there."""
     now, steps = list(names), list[Step]()
     for i, name in enumerate(wanted):
         if now[i] != name:

@@ -144,7 +144,7 @@ def _table_row(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _log_start(part: dict[str, Any]) -> str:
-    """Since when the log is complete."""
+    """The time since which the log is complete."""
     if not part.get("log_start_lsn"):
         return "-"
     return text_of(part["log_start_us"])[:19].replace("T", " ")
@@ -183,7 +183,7 @@ def files(table: str, server: str, as_json: bool) -> None:
 
 
 def _tail(path: str) -> str:
-    """Partition folders and name: what tells files of one table apart."""
+    """The part of a path that tells files of one table apart: partition folders and name."""
     return path.split("/data/", 1)[-1][-80:]
 
 

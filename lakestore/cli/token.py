@@ -1,4 +1,4 @@
-"""The command that makes a token: the one moment that it is seen in clear."""
+"""The command that makes a token, and prints it this one time: files hold its hash only."""
 
 from __future__ import annotations
 

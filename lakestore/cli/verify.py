@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -123,15 +124,26 @@ iceberg.rest-catalog.oauth2.credential=PRINCIPAL:TOKEN""",
 @json_option
 def connect(engine: str, http: str | None, table: str, server: str, as_json: bool) -> None:
     """Print the lines that open this lake in ENGINE."""
-    scheme, found, is_open = _http_of(server)
-    catalog = f"{scheme}://{http or found}/iceberg"
-    auth = (_OPEN if is_open else _WITH_TOKEN)[engine].format(catalog=catalog)
+    found = _catalog_of(server)
+    catalog = f"{found.scheme}://{http or found.host}/iceberg"
+    auth = (_OPEN if found.is_open else _WITH_TOKEN)[engine].format(catalog=catalog)
     lines = _LINES[engine].format(server=server, catalog=catalog, table=table, packages=PACKAGES, auth=auth)
     emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else click.echo(lines)
 
 
-def _http_of(server: str) -> tuple[str, str, bool]:
-    """(scheme, host and port) of the catalog as the server says, else the defaults; whether it asks for no token."""
+@dataclass(frozen=True, slots=True)
+class _Catalog:
+    """The address of a server's Iceberg catalog."""
+
+    scheme: str
+    host: str
+    """Host and port."""
+    is_open: bool
+    """Whether the catalog asks for no token."""
+
+
+def _catalog_of(server: str) -> _Catalog:
+    """The catalog's address as the server says it, else the default one."""
     from lakestore.v1 import lakestore_pb2 as pb
 
     host = server.rsplit(":", 1)[0]
@@ -142,8 +154,8 @@ def _http_of(server: str) -> tuple[str, str, bool]:
         with connected(server) as lake:
             said = json.loads(lake.transport.status(pb.StatusRequest()).status)
     except (Unavailable, Denied) as error:
-        return scheme, f"{host}:{HTTP_PORT}", is_open and not isinstance(error, Denied)
-    return said["scheme"], f"{host}:{said['http'].rsplit(':', 1)[1]}", is_open
+        return _Catalog(scheme, f"{host}:{HTTP_PORT}", is_open and not isinstance(error, Denied))
+    return _Catalog(said["scheme"], f"{host}:{said['http'].rsplit(':', 1)[1]}", is_open)
 
 
 COMMANDS = (verify, connect)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,14 @@ STEP_INSERTS, STEP_UPDATES, STEP_DELETES = 300, 600, 100
 STEPS_PER_SECOND = 5
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A commit of the producer."""
+
+    rows: int
+    token: str
+
+
 class Producer:
     """Writes a change stream: first a load as fast as it goes, then steps at a steady pace."""
 
@@ -33,14 +42,14 @@ class Producer:
         self.commit_seconds: list[float] = []
 
     def load(self) -> None:
-        """The orders that are there before the stream begins."""
+        """Write the orders that are there before the stream begins."""
         started = time.perf_counter()
         for _ in range(LOAD_ORDERS // LOAD_STEP_ORDERS):
-            self.loaded_rows += self._commit(LOAD_STEP_ORDERS, 0, 0)[0]
+            self.loaded_rows += self._commit(LOAD_STEP_ORDERS, 0, 0).rows
         self.load_seconds = time.perf_counter() - started
 
     def stream(self, stop: threading.Event) -> None:
-        """Steps until told to stop."""
+        """Write steps until told to stop."""
         started = due = time.perf_counter()
         while not stop.is_set():
             self.step()
@@ -49,21 +58,21 @@ class Producer:
         self.stream_seconds = time.perf_counter() - started
 
     def step(self) -> str:
-        """One commit over both tables; its token."""
+        """Write one step in one commit over both tables; the token of the commit."""
         started = time.perf_counter()
-        rows, token = self._commit(STEP_INSERTS, STEP_UPDATES, STEP_DELETES)
-        self.rows += rows
+        sent = self._commit(STEP_INSERTS, STEP_UPDATES, STEP_DELETES)
+        self.rows += sent.rows
         self.commit_seconds.append(time.perf_counter() - started)
-        return token
+        return sent.token
 
-    def _commit(self, inserts: int, updates: int, deletes: int) -> tuple[int, str]:
+    def _commit(self, inserts: int, updates: int, deletes: int) -> _Sent:
         step = self.shop.step(inserts, updates, deletes)
         with self._lake.commit() as commit:
             commit.upsert(ORDERS, step.changed)
             if step.deleted.num_rows:
                 commit.delete(ORDERS, step.deleted)
             commit.append(EVENTS, step.events)
-        return step.rows, str(commit.token)
+        return _Sent(step.rows, str(commit.token))
 
 
 class Subscriber:

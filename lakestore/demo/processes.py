@@ -32,7 +32,7 @@ class Process:
             )
 
     def check(self) -> None:
-        """`Unavailable` with its last words if it ended."""
+        """`Unavailable` with the process's last lines if it has ended."""
         code = self._process.poll()
         if code is not None:
             raise Unavailable(f"the {self.name} ended with code {code}; its last lines: {self.tail()}")
@@ -43,7 +43,7 @@ class Process:
         return " | ".join(lines[-TAIL_LINES:]) or "none"
 
     def stop(self) -> None:
-        """Ask it to end, with its children; insist after a while."""
+        """Ask the process to end; kill it and its children after a while."""
         if self._process.poll() is not None:
             return
         self._process.send_signal(signal.SIGTERM)

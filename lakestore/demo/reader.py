@@ -31,9 +31,9 @@ class Answer:
     """The answer of one query over both tables at one cut."""
 
     number: int
-    """Orders."""
+    """Number of orders."""
     cents: int
-    """Sum of all orders."""
+    """Sum of all orders, in cents."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Reader:
             stop.wait(PAUSE_SECONDS)
 
     def once(self) -> Answer:
-        """One read."""
+        """Read once; `Corrupt` if the tables disagree."""
         assert self._process is not None
         assert self._process.stdin is not None
         started = time.perf_counter()

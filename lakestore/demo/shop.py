@@ -1,4 +1,4 @@
-"""The demo's shop: orders that follow from their number and version, so that anybody can say what they must be."""
+"""The demo's shop: orders that follow from their number and version, so that their content is known without a read."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Step:
     changed: pa.Table
     """Orders to insert or update."""
     deleted: pa.Table
-    """Their keys."""
+    """Keys of orders to delete."""
     events: pa.Table
 
     @property
