@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakestore.errors import Fenced
@@ -36,8 +36,17 @@ def request(epoch: int, sequence: int) -> pb.CommitRequest:
     return pb.CommitRequest(changes=[change], producer="p", epoch=epoch, sequence=sequence, progress=progress)
 
 
+def sent_again_after(*between: str) -> list[tuple[str, int]]:
+    """Two batches, what happens then, and both again."""
+    return [("send", 0), ("send", 0), *((verb, 0) for verb in between), ("again", 0), ("again", 1), ("send", 0)]
+
+
 @given(STEPS)
-@settings(max_examples=6)
+@example(sent_again_after())
+@example(sent_again_after("kill"))
+@example(sent_again_after("checkpoint", "kill"))
+@example(sent_again_after("restart"))
+@settings(max_examples=20)
 def test_a_batch_that_is_sent_again_is_answered_as_at_first_and_applied_once(steps: list[tuple[str, int]]) -> None:
     with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
         served.lake.create_table("a.log", schema=SCHEMA, buckets=1)

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lakestore as ls
@@ -37,8 +37,18 @@ def records(lake: ls.Lake) -> dict[int, dict[int, dict[str, Any]]]:
     return found
 
 
+def written_around(*between: str) -> list[tuple[str, list[int]]]:
+    """Rows, what happens then, and more rows; keys come twice, and some that are deleted are not there."""
+    rows: list[tuple[str, list[int]]] = [("upsert", [0, 1, 2, 1]), ("delete", [1, 7])]
+    return [*rows, *((verb, list[int]()) for verb in between), ("upsert", [1, 3, 4]), *rows]
+
+
 @given(STEPS)
-@settings(max_examples=6)
+@example(written_around())
+@example(written_around("kill"))
+@example(written_around("checkpoint", "kill"))
+@example(written_around("restart", "kill"))
+@settings(max_examples=20)
 def test_offsets_are_dense_and_records_never_change(steps: list[tuple[str, list[int]]]) -> None:
     with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
         served.lake.create_table("a.b", schema=SCHEMA, primary_key=["id"], buckets=3)

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakestore.union.verify import verify
@@ -30,8 +30,24 @@ def row_of(key: tuple[str, int], **values: int) -> dict[str, Any]:
     return {"region": key[0], "id": key[1], **values}
 
 
+def replaced_around(*between: str) -> list[tuple[str, list[tuple[str, int]]]]:
+    """Rows, what happens then, and rows in their place; keys come twice, and one is deleted and comes back."""
+    first, second = KEYS[:2]
+    return [
+        ("upsert", [*KEYS, first]),
+        ("delete", [second]),
+        *((verb, [first]) for verb in between),
+        ("upsert", [first, second, first]),
+        ("delete", [KEYS[2]]),
+    ]
+
+
 @given(STEPS)
-@settings(max_examples=6)
+@example(replaced_around())
+@example(replaced_around("kill"))
+@example(replaced_around("checkpoint"))
+@example(replaced_around("checkpoint", "kill"))
+@settings(max_examples=20)
 def test_every_key_has_one_live_version_and_the_index_names_it(steps: list[tuple[str, list[tuple[str, int]]]]) -> None:
     with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
         served.lake.create_table("a.b", schema=SCHEMA, primary_key=["region", "id"], bucket_key=["id"], buckets=2)
