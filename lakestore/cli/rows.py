@@ -231,6 +231,7 @@ def changes(
             any_shown = True
             show(batch)
             if follow or subscription:
+                # Shown before it is acknowledged: a line that is still buffered would be lost with this process.
                 sys.stdout.flush()
             if subscription:
                 _acknowledge(batch, shared=shared)

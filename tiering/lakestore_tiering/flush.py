@@ -67,6 +67,10 @@ def flush(tools: Round, name: str) -> Flushed | None:
 
 
 def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
+    """One round: stage the hot rows, write deletes for the dead ones, land both in one commit.
+
+    Nothing of it is seen before the commit, so a round that breaks anywhere is done again from its start.
+    """
     epoch = tools.epoch()
     lake, record = tools.open(scan)
     sweep(lake, STAGE)
@@ -76,6 +80,7 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     known = tools.of(scan)
     staged = _stage(tools, lake, cut, scan, epoch)
     tools.crash("staged")
+    # From here on the commit is refused if another engine rewrites a file with dead rows, rather than its deaths lost.
     base = lake.current_id()
     found = known.indexes.find(known.files.at_main(lake).values(), scan.cold_dead()) if lake.current_id() else []
     _check_found(scan, found)
@@ -96,9 +101,15 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     except LakestoreError as error:
         raise tools.failed(lake, record, error) from error
     tools.crash("after-commit")
-    deaths = sum(len(part.positions) for part in found)
-    rows = sum(file.rows for file in staged.files)
-    return Flushed(scan.table.name, rows, deaths, len(staged.files), len(deletes.added), after.tier_point, landed)
+    return Flushed(
+        table=scan.table.name,
+        rows=sum(file.rows for file in staged.files),
+        deaths=sum(len(part.positions) for part in found),
+        files=len(staged.files),
+        delete_files=len(deletes.added),
+        tier_point=after.tier_point,
+        snapshot_id=landed,
+    )
 
 
 def sweep(lake: Iceberg, prefix: str, keep: str = "") -> None:
