@@ -30,6 +30,12 @@ class Bells:
                     if not self._waiting[key]:
                         del self._waiting[key]
 
+    @property
+    def listeners(self) -> int:
+        """The number of streams that are open and hear of commits; 0 once all have ended."""
+        with self._lock:
+            return len(set[threading.Event]().union(*self._waiting.values()))
+
     def ring(self, keys: Iterable[str]) -> None:
         """Wake who listens to one of the keys."""
         if not self._waiting:

@@ -92,12 +92,13 @@ def test_a_stream_sleeps_through_commits_to_other_tables(served: Served, monkeyp
 def test_bells_wake_who_listens_and_nobody_else() -> None:
     bells = Bells()
     with bells.heard(["a", "b"]) as first, bells.heard(["b"]) as second:
+        assert bells.listeners == 2
         bells.ring(["a", "c"])
         assert first.is_set()
         assert not second.is_set()
         bells.ring_all()
         assert second.is_set()
-    assert not bells._waiting
+    assert not bells.listeners
 
 
 def test_streams_of_one_shape_are_encoded_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

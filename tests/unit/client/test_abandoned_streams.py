@@ -40,11 +40,11 @@ def test_a_stream_is_not_ended_by_the_garbage_collector_in_the_middle_of_somethi
             _abandon(table)
             with bells._lock:
                 gc.collect()
-            assert bells._waiting
+            assert bells.listeners
         finally:
             gc.enable()
         list(table.changes("earliest", until="now"))
-        assert not bells._waiting
+        assert not bells.listeners
 
 
 def test_a_closed_stream_is_ended_at_once(tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ def test_a_closed_stream_is_ended_at_once(tmp_path: Path) -> None:
         table.append([{"id": 1}])
         stream = table.changes("earliest")
         next(stream)
-        assert bells._waiting
+        assert bells.listeners
         stream.close()
-        assert not bells._waiting
+        assert not bells.listeners
 
 
 def _abandon_read(lake: ls.Lake) -> None:
