@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lakestore_server.arrays.grouping import Flags, last_of_each
 from lakestore_server.arrays.hash_table import MISS, HashTable
-from lakestore_server.arrays.padded_bytes import PaddedBytes, Words, equal_words, hash_of, joined
+from lakestore_server.arrays.padded_bytes import PaddedBytes, Words, equal_words, hash_of, joined, padded
 
 Ints = npt.NDArray[np.int64]
 _FEW = 8
@@ -54,6 +54,24 @@ class BytesTable:
         if slot == MISS:
             return MISS
         return int(self._slots[slot, 0]) if self._string(slot) == string else self._others.get(string, MISS)
+
+    def put_one(self, string: bytes, value: int) -> None:
+        """A new value of one string: of a few, one by one is faster than together."""
+        self.highest = max(self.highest, string)
+        number = hash_of(string)
+        slot = self._table.one(number)
+        if slot == MISS:
+            words = np.frombuffer(padded(string), dtype=np.uint64)
+            self.reserve(1, len(words))
+            end = self._used_words + len(words)
+            self._words[self._used_words : end] = words
+            self._slots[self._used] = value, self._used_words << _LENGTH_BITS | len(string)
+            self._table.put(np.array([number], dtype=np.uint64), np.array([self._used]))
+            self._used, self._used_words = self._used + 1, end
+        elif self._string(slot) == string:
+            self._slots[slot, 0] = value
+        else:
+            self._others[string] = value
 
     def _string(self, slot: int) -> bytes:
         place = int(self._slots[slot, 1])

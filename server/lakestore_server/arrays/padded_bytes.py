@@ -51,8 +51,7 @@ class PaddedBytes:
     def of(strings: Sequence[bytes]) -> PaddedBytes:
         """Strings that are there one by one."""
         lengths = np.fromiter(map(len, strings), dtype=np.uint32, count=len(strings))
-        filled = [string + _ZEROS[len(string) % WORD_BYTES] if string else _EMPTY for string in strings]
-        return PaddedBytes.of_buffer(b"".join(filled), lengths)
+        return PaddedBytes.of_buffer(b"".join(map(padded, strings)), lengths)
 
     @staticmethod
     def of_buffer(buffer: bytes | memoryview, lengths: Lengths) -> PaddedBytes:
@@ -186,6 +185,11 @@ class PaddedBytes:
         lengths = self.lengths[rows]
         same: Flags = lengths == other.lengths[others]
         return same & equal_words(self.words, self.starts[rows], other.words, other.starts[others], lengths, same)
+
+
+def padded(string: bytes) -> bytes:
+    """One string as it lies in the words."""
+    return string + _ZEROS[len(string) % WORD_BYTES] if string else _EMPTY
 
 
 def joined(parts: Sequence[PaddedBytes]) -> PaddedBytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
 _FEW = 8
 """Keys up to which Python's own objects are faster than arrays."""
+_FEW_BYTES, _LISTED_MAX = 20, 64
+"""Keys of bytes up to which they are handled one by one; up to which a request has them so, for a group joins them."""
 KEY_OBJECT_BYTES = 96
 """About the memory of an encoded key as an object of Python, or as padded words with hash, start and length."""
 NUMBER_BYTES = 8
@@ -197,7 +199,7 @@ class ByteKeys:
     def take(self, rows: Ints) -> ByteKeys:
         """The keys of some rows."""
         held = self._rows
-        if held is not None and len(rows) <= _FEW:
+        if held is not None and len(rows) <= _LISTED_MAX:
             return ByteKeys([held[row] for row in rows.tolist()])
         hashes = self._hashes[rows] if self._hashes is not None else None
         return ByteKeys(None, self.padded.take(rows), hashes)
@@ -208,7 +210,7 @@ class ByteKeys:
 
     def previous(self) -> Ints | None:
         """For each row, the row before it with the same key, or -1; None when no key comes twice."""
-        if len(self) < 2:
+        if len(self) < 2 or (self.is_few() and len(set(self.listed())) == len(self)):
             return None
         order, same = self._ordered()
         return linked(order, same) if same.any() else None
@@ -240,7 +242,11 @@ class ByteKeys:
 
     def is_few(self) -> bool:
         """Whether the keys are handled one by one."""
-        return len(self) <= _FEW
+        return len(self) <= _FEW_BYTES
+
+    def is_listed(self) -> bool:
+        """Whether the keys are there one by one."""
+        return self._rows is not None
 
     def at(self, bound: bytes) -> int:
         """The number of keys, which ascend, below a bound."""
@@ -262,7 +268,7 @@ def encoded(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.
     width = keys.number_width([column.type for column in columns])
     if width is not None:
         return NumberKeys(prefix, width, keys.numbers(columns))
-    if len(columns[0]) <= _FEW:
+    if len(columns[0]) <= _LISTED_MAX:
         return ByteKeys(keys.encode(columns, prefix, bytes_max))
     matrix = keys.fixed(columns, prefix)
     padded = _padded(keys.joined(columns, prefix, bytes_max)) if matrix is None else PaddedBytes.of_matrix(matrix)
@@ -290,7 +296,10 @@ def joined(parts: Sequence[IndexKeys]) -> IndexKeys:
     if isinstance(first, NumberKeys):
         numbers = [part.numbers for part in parts if isinstance(part, NumberKeys)]
         return NumberKeys(first.prefix, first.width, np.concatenate(numbers))
-    many = [part for part in parts if isinstance(part, ByteKeys)]
-    if sum(map(len, many)) <= _FEW:
-        return ByteKeys([key for part in many for key in part.listed()])
+    many: list[ByteKeys] = []
+    for one_by_one, run in groupby((part for part in parts if isinstance(part, ByteKeys)), ByteKeys.is_listed):
+        some = list(run)
+        many += [ByteKeys([key for part in some for key in part.listed()])] if one_by_one else some
+    if len(many) == 1:
+        return many[0]
     return ByteKeys(None, padded_joined([part.padded for part in many]), np.concatenate([part.hashes for part in many]))

@@ -133,7 +133,11 @@ class Overlay:
             held = self._bytes.get(prefix)
             if held is None:
                 held = self._bytes[prefix] = BytesTable()
-            held.put(keys.padded, keys.hashes, values)
+            if keys.is_few():
+                for key, value in zip(keys.listed(), values.tolist(), strict=True):
+                    held.put_one(key, value)
+            else:
+                held.put(keys.padded, keys.hashes, values)
         if self._orders and (order := self._orders.get(prefix)) is not None:
             order.add(keys)
 

@@ -23,6 +23,7 @@ STRING = st.one_of(
 )
 VALUE = st.one_of(st.just(ABSENT), st.integers(0, 5), st.integers(0, 5).map(lambda n: FLAG | n))
 PUTS = st.lists(st.lists(st.tuples(STRING, VALUE), min_size=1, max_size=40), max_size=8)
+PLACES = st.sets(st.integers(0, 7))
 Weak = Callable[[bytes], int] | None
 
 
@@ -37,9 +38,11 @@ def weak(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("weak")
-@given(puts=PUTS, grows=st.sets(st.integers(0, 7)), others=st.lists(STRING, max_size=30))
+@given(
+    puts=PUTS, grows=st.sets(st.integers(0, 7)), alone=st.sets(st.integers(0, 7)), others=st.lists(STRING, max_size=30)
+)
 def test_what_was_put_last_is_found_and_nothing_else(
-    puts: list[list[tuple[bytes, int]]], grows: set[int], others: list[bytes]
+    puts: list[list[tuple[bytes, int]]], grows: set[int], alone: set[int], others: list[bytes]
 ) -> None:
     table, model = BytesTable(), dict[bytes, int]()
     for at, pairs in enumerate(puts):
@@ -48,7 +51,11 @@ def test_what_was_put_last_is_found_and_nothing_else(
             words = int(strings.starts[-1])
             table = table.grown(len(pairs), words)
             assert not table.needs_more(len(pairs), words)
-        table.put(strings, strings.hashes(), np.array([value for _, value in pairs]))
+        if at in alone:
+            for string, value in pairs:
+                table.put_one(string, value)
+        else:
+            table.put(strings, strings.hashes(), np.array([value for _, value in pairs]))
         model.update(pairs)
         assert len(table) == len(model)
         assert table.highest == max(model)

@@ -68,3 +68,15 @@ def test_both_forms_answer_alike(numbers: list[int], cut: int, rows: list[int]) 
     assert list(known.ascending().listed()) == list(plain.ascending().listed())
     some = np.array([row for row in rows if row < len(numbers)], dtype=np.int64)
     assert list(known.take(some).listed()) == list(plain.take(some).listed())
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=30), max_size=6))
+def test_parts_of_any_size_make_one(parts: list[list[int]]) -> None:
+    """Few keys are objects of Python, many are arrays."""
+    columns = [pa.array([f"key {number}" for number in part], pa.string()) for part in parts]
+    listed = [key for column in columns for key in keys.encode([column], PREFIX)]
+    whole = joined([encoded([column], PREFIX) for column in columns])
+    assert list(whole.listed()) == listed
+    assert whole.places().tolist() == [listed.index(key) for key in listed]
+    assert list(whole.part(slice(3, 14)).listed()) == listed[3:14]
+    assert whole.packed().listed() == listed
