@@ -83,8 +83,9 @@ class BatchCache:
                 self._streams[key] -= 1
                 if not self._streams[key]:
                     del self._streams[key]
-                    for place in [place for place in self._entries if place[0] == key]:
-                        self._bytes -= self._entries.pop(place).counted
+                    for kind, lsn in list(self._entries):
+                        if kind == key:
+                            self._bytes -= self._entries.pop((kind, lsn)).counted
 
     def of(self, key: Hashable, lsn: int, limit: int, make: Callable[[], StreamRun]) -> StreamRun:
         """The run that begins at `lsn` and ends at or before `limit`: a shared run, or the caller's own."""

@@ -161,7 +161,7 @@ class SharedSubscriptions:
         with self._lock:
             changed = membership.group.look(self._clock.monotonic())
             held = current(self._engine.view, membership.name)
-            now = dict(_by_bucket(held))
+            now = dict(by_bucket(held))
             grants = membership.group.take(
                 membership.member, membership.number, {bucket: mark.order() for bucket, mark in now.items()}
             )
@@ -198,7 +198,7 @@ class SharedSubscriptions:
     def _group(self, held: Subscription) -> Group:
         group = self._groups.get(held.name)
         if group is None:
-            buckets = [bucket for bucket, _ in _by_bucket(held)]
+            buckets = [bucket for bucket, _ in by_bucket(held)]
             group = self._groups[held.name] = Group(buckets, self._rebalance_seconds, self._clock.now_us())
         return group
 
@@ -249,7 +249,8 @@ def current(view: View, name: str) -> Subscription:
     return held
 
 
-def _by_bucket(held: Subscription) -> Iterable[tuple[Bucket, Mark]]:
+def by_bucket(held: Subscription) -> Iterable[tuple[Bucket, Mark]]:
+    """The mark of each bucket of a shared subscription."""
     for uuid, table in zip(held.tables, held.marks, strict=True):
         for bucket, mark in enumerate(table):
             yield (uuid, bucket), mark

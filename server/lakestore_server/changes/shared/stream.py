@@ -17,7 +17,7 @@ from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.batches import LiveBatch, Shape, live_piece, message
 from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.changes.shared.batches import member_run
-from lakestore_server.changes.shared.group import Grant, Membership, bell_key, current
+from lakestore_server.changes.shared.group import Grant, Membership, bell_key, by_bucket, current
 from lakestore_server.changes.shared.members import Sending
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.rows import DeadCache
@@ -115,7 +115,8 @@ class MemberStream:
         for bucket, reading in self._readings.items():
             if reading.at.cut == NO_CUT:
                 continue
-            state = view.by_uuid(bucket[0])
+            uuid, _ = bucket
+            state = view.by_uuid(uuid)
             if reading.reached is None and not state.has_all_rows:
                 yield from self._from_lake(view, state, reading.at.cut)
             else:
@@ -143,10 +144,11 @@ class MemberStream:
 
     def _look_ahead(self, state: TableState, bucket: Bucket, reading: _Reading) -> None:
         """Read the next piece of a snapshot; no view is kept while the consumer takes its time."""
-        log, cut = state.logs[bucket[1]], reading.at.cut
+        uuid, number = bucket
+        log, cut = state.logs[number], reading.at.cut
         at = reading.at.offset if reading.reached is None else reading.reached
-        dead = self._dead.of(*bucket, log, 0, log.at_lsn(cut).end)
-        found = live_piece(state, self._shape, Place(*bucket, at), cut, dead, self._engine.limits)
+        dead = self._dead.of(uuid, number, log, 0, log.at_lsn(cut).end)
+        found = live_piece(state, self._shape, Place(uuid, number, at), cut, dead, self._engine.limits)
         reading.reached = found[-1].end if found else at
         reading.is_read = not found
         reading.ahead += [piece for piece in found if piece.batch.num_rows]
@@ -159,9 +161,11 @@ class MemberStream:
                 f"the old rows of table {table.name} are only in the lake, which this client does not read in a stream:"
                 " let a newer one share the subscription"
             )
-        readings = self._readings.items()
-        own = [b for b, reading in readings if b[0] == table.uuid and reading.at.cut == cut and reading.reached is None]
-        marks = {bucket: Mark(_end(view, bucket, cut)) for bucket in own}
+        marks = {
+            (uuid, number): Mark(_end(view, (uuid, number), cut))
+            for (uuid, number), reading in self._readings.items()
+            if uuid == table.uuid and reading.at.cut == cut and reading.reached is None
+        }
         if self._sends(marks):
             for bucket, mark in marks.items():
                 self._readings[bucket].at = mark
@@ -211,19 +215,19 @@ class MemberStream:
         The result is the seconds until it is to be done again; None when no mark lags behind.
         """
         shared, view = self._membership.shared, self._engine.view
-        done = {bucket for bucket in shared.acknowledged(self._membership) if bucket in self._readings}
-        held = current(view, self._membership.name)
-        stand = {b: held.marks[held.tables.index(b[0])][b[1]].order() for b in done}
-        open_ = {b: self._readings[b].at for b in done if self._readings[b].at.order() > stand[b]}
-        if not open_:
+        stand = dict(by_bucket(current(view, self._membership.name)))
+        done = [(b, self._readings[b].at) for b in shared.acknowledged(self._membership) if b in self._readings]
+        lagging = {bucket: at for bucket, at in done if at.order() > stand[bucket].order()}
+        if not lagging:
             return None
         left = self._settled + SETTLE_SECONDS - shared.now()
         if left <= 0:
             self._settled = shared.now()
-            self._membership.settle(view, self._parts(open_))
+            self._membership.settle(view, self._parts(lagging))
         return max(left, 0.0) or SETTLE_SECONDS
 
 
 def _end(view: View, bucket: Bucket, lsn: int) -> int:
-    log = view.by_uuid(bucket[0]).logs[bucket[1]]
+    uuid, number = bucket
+    log = view.by_uuid(uuid).logs[number]
     return log.base.end if lsn < log.base.lsn else log.at_lsn(lsn).end
