@@ -56,10 +56,11 @@ def forked_index() -> Iterator[None]:
     _FORKS.set_forkserver_preload([__name__])
 
     def started(process: IndexProcess) -> Forked:
-        return Forked(process._command[3:])
+        with pytest.MonkeyPatch.context() as environment:  # of the process that forks, which starts with the first
+            environment.setenv("OPENBLAS_NUM_THREADS", "1")
+            return Forked(process._command[3:])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENBLAS_NUM_THREADS", "1")
         patch.setattr(IndexProcess, "_started", started)
         yield
 

@@ -15,6 +15,7 @@ from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.chunk import MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
 from tests.support.served import Served
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -72,11 +73,7 @@ def test_the_checkpoint_thread_tries_again_by_itself(tmp_path: Path, monkeypatch
 
         monkeypatch.setattr(checkpointer._duty, "_work", counted)
         checkpointer.wake()
-        for _ in range(500):
-            if len(runs) > 1:
-                break
-            checkpointer._duty._closing.wait(0.01)
-        assert len(runs) > 1
+        until(lambda: len(runs) > 1, "a second try")
 
 
 def test_segments_end_at_a_size() -> None:

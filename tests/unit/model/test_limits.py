@@ -354,7 +354,7 @@ def test_an_idempotency_key_is_forgotten_for_a_newer_one(tmp_path: Path) -> None
     with Served(tmp_path / "data", limits=Limits(idempotency_keys=2)) as served:
         lake = served.lake
         state = served.engine.loop.state
-        assert state._limits.idempotency_keys == 2
+        assert served.engine.limits.idempotency_keys == 2
         lake.create_table("a.b", SCHEMA)
         state.idempotency.update(dict.fromkeys(["one", "two", "three"]))
         lake.create_table("a.c", SCHEMA)
