@@ -18,6 +18,7 @@ from lakestore_server.access.callers import Access
 from lakestore_server.access.policy import Kind
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
@@ -25,6 +26,7 @@ from lakestore_server.edge import exposure_check
 from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
 from lakestore_server.files import checkpoint, data_folder, journal, segment
+from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
@@ -73,6 +75,7 @@ class Server:
         disk: Disk | None = None,
         clock: Clock | None = None,
         on_fatal: Callable[[BaseException], None] | None = None,
+        journal_of: JournalOf = FileJournal,
     ) -> None:
         self.settings = settings
         exposure_check.check(settings)
@@ -87,7 +90,12 @@ class Server:
             file = Path(settings.auth) if settings.auth else None
             self.access = Access(file, clock, key, settings.limits.access_token_seconds)
             self.engine = Engine(
-                settings.data, disk or RealDisk(), clock, on_fatal=on_fatal or _no_op, limits=settings.limits
+                settings.data,
+                disk or RealDisk(),
+                clock,
+                on_fatal=on_fatal or _no_op,
+                limits=settings.limits,
+                journal_of=journal_of,
             )
         except BaseException:
             self._lock.close()

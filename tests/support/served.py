@@ -12,7 +12,8 @@ import lakestore as ls
 from lakestore.client.local import LocalTransport
 from lakestore.limits import Limits
 from lakestore_server.commit.engine import Engine
-from lakestore_server.host.disk import Disk
+from lakestore_server.files.journal_file import FileJournal
+from lakestore_server.host.disk import AppendFile, Disk
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
@@ -92,6 +93,14 @@ class Served:
     def disk(self) -> Disk:
         """The disk that the server writes to."""
         return self.engine.disk
+
+    @property
+    def journal_file(self) -> AppendFile:
+        """The file that the journal is written to."""
+        journal = self.engine.loop.journal
+        assert isinstance(journal, FileJournal)
+        assert journal._file is not None
+        return journal._file
 
     def verbs(self, rpc: str) -> Any:
         """The object whose method answers an RPC, for tests of that object."""

@@ -11,7 +11,9 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit import recovery
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.commit.queue import Done, Operation, T
+from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.commit.request import Request
+from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
@@ -37,13 +39,14 @@ class Engine:
         *,
         on_fatal: Callable[[BaseException], None],
         limits: Limits = DEFAULT,
+        journal_of: JournalOf = FileJournal,
     ) -> None:
         self.folder, self.disk, self.limits, self._clock = folder, disk, limits, clock
         began = clock.monotonic()
-        opened = recovery.open_folder(folder, disk, limits)
+        opened = recovery.open_folder(folder, disk, limits, journal_of)
         self.recovery_seconds = clock.monotonic() - began
         self.loop = CommitLoop(opened, disk, clock, limits, on_fatal)
-        self.index, self.bells, self.totals = self.loop.index, self.loop.bells, self.loop.totals
+        self.index, self.bells, self.totals = self.loop.index, self.loop.published.bells, self.loop.totals
         self.timeline = opened.state.timeline
         self.is_restored = opened.state.restored is not None
         """Whether this history began with a backup."""

@@ -1,8 +1,9 @@
 """The commit loop: one thread that owns all state and makes every change to it.
 
-A turn takes a group of requests, or one operation, from the queue, makes it a commit record, writes and syncs it,
-applies it, publishes the new view and answers. A synced record has happened: if anything fails after the sync, no
-caller is told "refused".
+A turn takes a group of requests, or one operation, from the queue and makes it a commit record upon the next state,
+which has all commits so far; appends it to the journal, applies it to the next state, and lets `flight` show and answer
+it when it is durable. Tasks, checkpoints among them, run when nothing is under way. A durable record has happened: if
+anything fails then, no caller is told "refused".
 """
 
 from __future__ import annotations
@@ -10,40 +11,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from lakestore.errors import Fenced, Invalid, LakestoreError, Stopped, Unavailable
+from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
-from lakestore_server.commit.build import Commit, build
+from lakestore_server.commit.build import build
 from lakestore_server.commit.draft import GroupTooLarge, RequestRefused
+from lakestore_server.commit.flight import Flight, Underway
+from lakestore_server.commit.published import JournalSize, Published, Totals
 from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
 from lakestore_server.commit.recovery import Opened
 from lakestore_server.commit.request import Request, renewed
-from lakestore_server.commit.wakeups import Bells
+from lakestore_server.files.journal import encode
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.host.histogram import COUNTS, Histogram
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.state.commit_record import Answer, CommitRecord
+from lakestore_server.state.journal import NotWritten
 from lakestore_server.state.state import FrozenState, ProducerState, State
 from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.engine")
-
-
-@dataclass(slots=True)
-class Totals:
-    """Sums over everything written since the start."""
-
-    frames: int = 0
-    rows: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    commit_seconds: Histogram = field(default_factory=Histogram)
-    """From the queue to the answer, per request."""
-    group_requests: Histogram = field(default_factory=lambda: Histogram(COUNTS))
-    sync_seconds: Histogram = field(default_factory=Histogram)
+FLIGHT_GROUPS = 2
+"""Commits of about so many full groups are under way at most: one is written while the next one is made."""
 
 
 class CommitLoop:
@@ -52,14 +42,15 @@ class CommitLoop:
     def __init__(
         self, opened: Opened, disk: Disk, clock: Clock, limits: Limits, on_fatal: Callable[[BaseException], None]
     ) -> None:
-        self.state, self.journal, self.index = opened.state, opened.journal, opened.index
-        self.limits, self._disk, self._clock, self._on_fatal = limits, disk, clock, on_fatal
+        self.journal, self.index, self.limits = opened.journal, opened.index, limits
+        self._disk, self._clock, self._on_fatal = disk, clock, on_fatal
         self.totals = Totals()
-        self.bells = Bells()
-        """Rung for the uuids of tables and the names of subscriptions that a commit touches."""
+        self.published = Published(opened.state, opened.index, JournalSize(opened.journal_bytes))
+        self._next = opened.state.copy()
+        """The state with all commits under way, upon which the next one is made."""
         self.queue = CommitQueue(limits, self.is_journal_full, self.refuse_when_down)
-        self._view = self.state.view
-        self._changed = threading.Condition()
+        lsn, bytes_max = opened.state.view.lsn, FLIGHT_GROUPS * limits.group_bytes
+        self._flight = Flight(self.journal, lsn, bytes_max, clock, self.totals, self._show, self.queue.poke)
         self._current: Sequence[Work] = ()
         self._checkpoint_due: Callable[[], None] = lambda: None
         self.failure: BaseException | None = None
@@ -69,23 +60,27 @@ class CommitLoop:
         self._thread.start()
 
     @property
+    def state(self) -> State:
+        """The state as of the newest durable commit."""
+        return self.published.state
+
+    @property
     def view(self) -> View:
-        """The newest published state."""
-        return self._view
+        """The newest published state: all of it is durable."""
+        return self.published.view
 
     def wait_beyond(self, lsn: int, seconds: float) -> View:
         """The view once it is beyond `lsn`, or the current one when the time is over."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._view.lsn > lsn or self.failure or self._closing, seconds)
+        self.published.wait_for(lambda: self.view.lsn > lsn or not self.is_running, seconds)
         self.refuse_when_down()
-        return self._view
+        return self.view
 
     def is_journal_full(self, stretch: float = 1.0) -> bool:
         """Whether a recovery would have to read as much journal as the limit, times `stretch`, allows."""
-        return self.journal.untrimmed_bytes >= self.limits.journal_bytes * stretch
+        return self.published.size.untrimmed >= self.limits.journal_bytes * stretch
 
     def refuse_when_down(self) -> None:
-        """`Unavailable` once the loop has failed or is closing."""
+        """`Stopped` once the loop has failed or is closing."""
         if self.failure is not None:
             raise Stopped("the server has failed and is going down", applied="unknown")
         if self._closing:
@@ -97,7 +92,7 @@ class CommitLoop:
         return self.failure is None and not self._closing
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run a function on the loop, between two commits; its result."""
+        """Run a function on the loop when no commit is under way; its result."""
         task = Task(work)
         self.queue.put(task)
         return task.answer.result()
@@ -114,8 +109,8 @@ class CommitLoop:
             self.journal.roll(self.state.view.lsn + 1)
             frozen = self.state.freeze()
             self.index.freeze(frozen.view.lsn)
-            with self.index.lock:
-                self._view = frozen.view
+            self.published.size.freeze()
+            self._exchange(frozen.view)
             return frozen
 
         return self.run(freeze)
@@ -126,9 +121,8 @@ class CommitLoop:
         def exchange() -> None:
             view = install(self.state)
             self.index.merged()
-            self.journal.trimmed()
-            with self.index.lock:
-                self._view = view
+            self.published.size.frozen = 0
+            self._exchange(view)
 
         self.run(exchange)
         self.queue.wake()
@@ -140,11 +134,12 @@ class CommitLoop:
         self._closing = True
         self.queue.close()
         self._thread.join()
-        self._wake_all()
+        self._flight.stop()
+        self.published.wake_all()
         self.journal.close()
         self.index.close()
 
-    # The rest runs on the loop's thread.
+    # The rest runs on the loop's thread, `_show` also on the flight's.
 
     def _run(self) -> None:
         try:
@@ -155,9 +150,11 @@ class CommitLoop:
 
     def _turn(self) -> bool:
         work = self._current = self.queue.take()
-        if not work:
+        self._wait(self._flight.await_room)
+        if not work and self.queue.is_over:
+            self._wait(self._flight.drain)
             return False
-        first = work[0]
+        first = work[0] if work else None
         if isinstance(first, Task):
             self._do(first)
         elif isinstance(first, Operation):
@@ -167,8 +164,15 @@ class CommitLoop:
         self._maybe_checkpoint()
         return True
 
-    @staticmethod
-    def _do(task: Task[T]) -> None:
+    def _wait(self, wait: Callable[[], None]) -> None:
+        """Wait for commits under way; those that were given back are undone."""
+        try:
+            wait()
+        except NotWritten as refusal:
+            self._undo(refusal)
+
+    def _do(self, task: Task[T]) -> None:
+        self._wait(self._flight.drain)
         try:
             result = task.run()
         except LakestoreError as error:
@@ -176,20 +180,24 @@ class CommitLoop:
         else:
             task.answer.set_result(result)
 
+    def _exchange(self, view: View) -> None:
+        """Show the same commits in another form. Nothing is under way."""
+        self._next.view = view
+        self.published.exchange(view)
+
     def _time_us(self) -> int:
-        return max(self._clock.now_us(), self.state.view.time_us)
+        return max(self._clock.now_us(), self._next.view.time_us)
 
     def _commit(self, requests: list[Request]) -> None:
         group = self._admitted(requests)
         while group:
-            view = self.state.view
+            view = self._next.view
             try:
                 room = self.limits.batch_memory_bytes
                 commit = build(group, view, self.index, view.lsn + 1, self._time_us(), room)
-                self._append(commit.record)
-            except GroupTooLarge as too_large:
+            except GroupTooLarge as large:
                 if len(group) == 1:
-                    group[0].answer.set_exception(too_large.error)
+                    self._flight.answer(group[0].answer, large.error)
                     return
                 half = len(group) // 2
                 self._commit(group[:half])
@@ -197,40 +205,39 @@ class CommitLoop:
                 continue
             except RequestRefused as refused:
                 request = refused.among(group)
-                request.answer.set_exception(refused.error)
+                self._flight.answer(request.answer, refused.error)
                 group = self._admitted([other for other in group if other is not request])
                 continue
             except LakestoreError as error:
                 for request in group:
-                    request.answer.set_exception(error)
+                    self._flight.answer(request.answer, error)
                 return
-            self._committed(group, commit)
+            self._launch(
+                Underway(
+                    commit.record,
+                    self._next.apply(commit.record),
+                    commit.entries,
+                    [request.queued for request in group],
+                    [(request.answer, answer) for request, answer in zip(group, commit.answers, strict=True)],
+                )
+            )
             return
 
-    def _committed(self, group: Sequence[Request], commit: Commit) -> None:
-        self._publish(commit)
-        self._disk.reach(CrashPoint.COMMIT_PUBLISHED)
-        now = self._clock.monotonic()
-        self.totals.group_requests.add(len(group))
-        for request, answer in zip(group, commit.answers, strict=True):
-            self.totals.commit_seconds.add(now - request.queued)
-            request.answer.set_result(answer)
-
     def _admitted(self, requests: list[Request]) -> list[Request]:
-        """The requests to commit; the others are answered at once. A broken sequence breaks all behind it."""
+        """The requests to commit; the others have their answer already. A broken sequence breaks all behind it."""
         group = []
         last: dict[str, int] = {}
         for request in requests:
             try:
                 known = self._known_answer(request, last)
-                ready = request if known else renewed(request, self.state.view)
+                ready = request if known else renewed(request, self._next.view)
                 if known is None:
                     self._refuse_unindexed(request)
             except LakestoreError as error:
-                request.answer.set_exception(error)
+                self._flight.answer(request.answer, error)
                 continue
             if known is not None:
-                request.answer.set_result(known)
+                self._flight.answer(request.answer, known)
                 continue
             if request.producer:
                 last[request.producer] = request.sequence
@@ -244,10 +251,10 @@ class CommitLoop:
 
     def _known_answer(self, request: Request, last: dict[str, int]) -> Answer | None:
         for change in request.changes:
-            self.state.view.by_uuid(change.table.uuid)
+            self._next.view.by_uuid(change.table.uuid)
         if not request.producer:
             return None
-        producer = self.state.producers.get(request.producer, ProducerState())
+        producer = self._next.producers.get(request.producer, ProducerState())
         if request.epoch < producer.epoch:
             raise Fenced(f"producer {request.producer!r} was opened again with epoch {producer.epoch}")
         done = 0 if request.epoch > producer.epoch else producer.last_sequence
@@ -261,44 +268,52 @@ class CommitLoop:
         return None
 
     def _operate(self, operation: Operation[T]) -> None:
-        view = self.state.view
-        record = CommitRecord(view.lsn + 1, self._time_us())
+        record = CommitRecord(self._next.view.lsn + 1, self._time_us())
         try:
-            result = operation.plan(self.state, record)
-            self._append(record)
+            result = operation.plan(self._next, record)
         except LakestoreError as error:
-            operation.answer.set_exception(error)
+            self._flight.answer(operation.answer, error)
             return
-        self._publish(Commit(record, [], operation.entries(result)))
-        operation.answer.set_result(Done(self._view, result))
+        view = self._next.apply(record)
+        answers = [(operation.answer, Done(view, result))]
+        self._launch(Underway(record, view, operation.entries(result), answers=answers))
 
-    def _append(self, record: CommitRecord) -> None:
-        began = self._clock.monotonic()
-        self.totals.bytes += self.journal.append(record)
-        seconds = self._clock.monotonic() - began
-        self.totals.seconds += seconds
-        self.totals.sync_seconds.add(seconds)
-        self.totals.frames += 1
-        self.totals.rows += sum(part.batch.num_rows for part in record.rows)
+    def _launch(self, commit: Underway) -> None:
+        """Have a commit that is applied to the next state on its way to the journal."""
+        self.index.expect(commit.entries)
+        try:
+            self._flight.add(commit, encode(commit.record))
+            self._flight.go_on(more_waits=len(self.queue) > 0)
+        except NotWritten as refusal:
+            self._undo(refusal, commit)
 
-    def _publish(self, commit: Commit) -> None:
-        """Show a commit: its rows are in the tails before the index names them, and both are seen at once."""
-        view = self.state.apply(commit.record)
-        self.index.make_room(commit.entries)
-        with self.index.lock:
-            for keys, offsets in commit.entries:
-                self.index.put(keys, offsets)
-            self._view = view
-        with self._changed:
-            self._changed.notify_all()
-        record = commit.record
-        self.bells.ring(
-            [*(part.table for part in record.rows), *record.drop, *(change.name for change in record.subscriptions)]
-        )
+    def _undo(self, refusal: NotWritten, *given_back: Underway) -> None:
+        """Go on from the durable state: no commit that is under way is in the journal, nor will be."""
+        lost = {id(commit): commit for commit in (*self._flight.undo(), *given_back)}
+        self._next = self.state.copy()
+        self.index.forget_expected()
+        for commit in lost.values():
+            for future, _ in commit.answers:
+                future.set_exception(Exhausted(refusal.message))
+
+    def _show(self, commit: Underway) -> None:
+        """Publish a commit that is durable; its answers are given next."""
+        record, totals = commit.record, self.totals
+        self.published.show(record, commit.view, commit.entries)
+        self.published.size.since_checkpoint += commit.nbytes
+        totals.frames += 1
+        totals.bytes += commit.nbytes
+        totals.rows += sum(part.batch.num_rows for part in record.rows)
+        if commit.queued:
+            self._disk.reach(CrashPoint.COMMIT_PUBLISHED)
+            totals.group_requests.add(len(commit.queued))
+            now = self._clock.monotonic()
+            for queued in commit.queued:
+                totals.commit_seconds.add(now - queued)
 
     def _maybe_checkpoint(self) -> None:
         if (
-            self.journal.since_checkpoint_bytes >= self.limits.journal_checkpoint_bytes
+            self.published.size.since_checkpoint >= self.limits.journal_checkpoint_bytes
             or self.index.overlay_keys >= self.limits.overlay_checkpoint_keys
         ):
             self._checkpoint_due()
@@ -306,14 +321,11 @@ class CommitLoop:
     def _fail(self, error: BaseException) -> None:
         log.critical("the commit loop failed: %s", error)
         self.failure = error
+        unknown = [future for commit in self._flight.stop() for future, _ in commit.answers]
+        unknown += [work.answer for work in (*self._current, *self.queue.abandon())]
         lost = Unavailable("the server failed before it could answer: try again", applied="unknown")
-        for work in (*self._current, *self.queue.abandon()):
-            if not work.answer.done():
-                work.answer.set_exception(lost)
-        self._wake_all()
+        for future in unknown:
+            if not future.done():
+                future.set_exception(lost)
+        self.published.wake_all()
         self._on_fatal(error)
-
-    def _wake_all(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-        self.bells.ring_all()

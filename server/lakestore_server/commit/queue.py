@@ -91,7 +91,7 @@ class CommitQueue:
         self._passed = 0
         """Turns since the large lane had one while something waited in it."""
         self._nbytes = 0
-        self._closed = False
+        self._closed = self._poked = False
 
     def __len__(self) -> int:
         return len(self._small) + len(self._large)
@@ -131,9 +131,12 @@ class CommitQueue:
         return request.nbytes > SMALL_BYTES_MAX or bool(request.producer and self._in_large[request.producer])
 
     def take(self) -> list[Work]:
-        """Wait for work: one operation or task, or the requests of one group; empty once the queue is closed."""
+        """Wait for work: one operation or task, or the requests of one group; empty once closed, or when poked."""
         with self._changed:
-            self._changed.wait_for(lambda: self._small or self._large or self._closed)
+            self._changed.wait_for(lambda: self._small or self._large or self._closed or self._poked)
+            if self._poked:
+                self._poked = False
+                return []
             waiting = len(self._large)
             if self._is_large_due():
                 work: list[Work] = [self._pop_large()]
@@ -178,6 +181,17 @@ class CommitQueue:
             if following.producer:
                 named.add((following.producer, following.sequence))
         return group
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the queue is closed, and nothing waits in it."""
+        return self._closed and not len(self)
+
+    def poke(self) -> None:
+        """Let the next `take` give nothing: the commit loop is to look at something else."""
+        with self._changed:
+            self._poked = True
+            self._changed.notify_all()
 
     def wake(self) -> None:
         """Something that made no room has changed."""

@@ -7,22 +7,23 @@ order, which keeps a folder recoverable when the power is lost between any two o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
-from lakestore_server.files import checkpoint, data_folder, journal, journal_file
+from lakestore_server.files import checkpoint, data_folder, journal_file
 from lakestore_server.files import versions as formats
 from lakestore_server.files.checkpoint import Checkpoint
-from lakestore_server.files.journal import RawFrame
-from lakestore_server.files.journal_file import JournalReader, JournalWriter
+from lakestore_server.files.journal import decode, nbytes_of, raw_of
+from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index import replay
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.replay import KeyedRows
+from lakestore_server.state.journal import Entry, Journal, LocalJournal
 from lakestore_server.state.state import State
 
 
@@ -31,37 +32,51 @@ class Opened:
     """A folder ready to serve."""
 
     state: State
-    journal: JournalWriter
+    journal: LocalJournal
     index: Index
+    journal_bytes: int
+    """Bytes of the records behind the checkpoint."""
 
 
-def open_folder(folder: Path, disk: Disk, limits: Limits = DEFAULT) -> Opened:
+JournalOf = Callable[[Disk, Path], LocalJournal]
+"""Gives the journal of a folder."""
+
+
+def open_folder(folder: Path, disk: Disk, limits: Limits = DEFAULT, journal_of: JournalOf = FileJournal) -> Opened:
     """Recover, or begin an empty folder."""
     try:
-        return _open(folder, disk, limits)
+        return _open(folder, disk, limits, journal_of(disk, folder))
     except NewerFormat as error:
         raise formats.with_release(error, disk, folder) from error
 
 
-def _open(folder: Path, disk: Disk, limits: Limits) -> Opened:
+def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal) -> Opened:
     data_folder.make(disk, folder)
     held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
     state = held.state(disk, folder, limits)
     data_folder.remove_temporary(disk, folder)
     data_folder.remove_unnamed(disk, folder, held.segment_names())
-    reader = JournalReader(disk, folder)
-    keyed = [rows for raw in reader.frames(held.lsn) for rows in _applied(raw, state)]
+    keyed: list[KeyedRows] = []
+    journal_bytes = 0
+    for entry in _entries(journal, held.lsn):
+        keyed += _applied(entry, state)
+        journal_bytes += nbytes_of(entry.record)
     formats.sign(disk, folder)
     disk.reach(CrashPoint.RECOVERY_REPLAYED)
     index = Index(folder / data_folder.INDEX, disk, limits.index_cache_keys)
     try:
         replay.load(index, keyed, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
-        writer = JournalWriter(disk, folder, state.view.lsn + 1)
+        journal.roll(state.view.lsn + 1)
     except BaseException:
         index.close()
         raise
-    writer.since_checkpoint_bytes = reader.nbytes
-    return Opened(state, writer, index)
+    return Opened(state, journal, index, journal_bytes)
+
+
+def _entries(journal: Journal, after: int) -> Iterator[Entry]:
+    """All records behind an LSN; then the journal is this server's."""
+    yield from journal.read(journal.place_after(after))
+    yield from journal.lead("")
 
 
 def _first_checkpoint(folder: Path, disk: Disk) -> Checkpoint:
@@ -73,10 +88,11 @@ def _first_checkpoint(folder: Path, disk: Disk) -> Checkpoint:
     return first
 
 
-def _applied(raw: RawFrame, state: State) -> Iterator[KeyedRows]:
-    """Apply a frame's record; the rows that the index must know."""
+def _applied(entry: Entry, state: State) -> Iterator[KeyedRows]:
+    """Apply a record; the rows that the index must know."""
+    raw = raw_of(entry.lsn, entry.record)
     versions = {rows.table: state.view.tables[rows.table].versions for rows in raw.rows()}
-    record = journal.decode(raw, lambda uuid, schema_id: versions[uuid].stored(schema_id))
+    record = decode(raw, lambda uuid, schema_id: versions[uuid].stored(schema_id))
     state.apply(record)
     for part in record.rows:
         table = versions[part.table].numbered(part.schema_id)

@@ -21,7 +21,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.retention import Retention
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.duties.compaction import Compactions, Compactor
-from lakestore_server.files import checkpoint, journal_file, segment
+from lakestore_server.files import checkpoint, segment
 from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.data_folder import SEGMENTS, SUFFIX, remove_unnamed
 from lakestore_server.host import event_log
@@ -217,11 +217,11 @@ class Checkpointer:
     def _trim(self, content: Checkpoint) -> None:
         """Remove what the durable checkpoint no longer needs; open maps keep their bytes."""
         for name in self._disk.list(self._folder):
-            old_journal = name.startswith(journal_file.PREFIX) and name < journal_file.name_of(content.lsn + 1)
-            old_checkpoint = name.startswith(checkpoint.PREFIX) and name < checkpoint.name_of(content.lsn)
-            if old_journal or old_checkpoint:
+            if name.startswith(checkpoint.PREFIX) and name < checkpoint.name_of(content.lsn):
                 self._disk.remove(self._folder / name)
                 self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
+        journal = self._loop.journal
+        journal.trim(journal.place_after(content.lsn))
         remove_unnamed(self._disk, self._folder, content.segment_names())
         self._disk.reach(CrashPoint.TRIM_SEGMENTS_REMOVED)
         self._disk.sync_folder(self._folder)

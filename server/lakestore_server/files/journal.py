@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -32,6 +33,7 @@ from lakestore_server.state.commit_record import (
     SubscriptionChange,
     TiererClaim,
 )
+from lakestore_server.state.journal import Buffer
 from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDrop, SubscriptionMove
 
 MAGIC = 0x4C534A31
@@ -52,9 +54,9 @@ def file_header(salt: int) -> bytes:
     return (header + _CRC.pack(crc32c(header))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
-def encode(record: CommitRecord, salt: int) -> list[Any]:
-    """The record's frame as parts to write one after the other, into a file with that salt."""
-    parts: list[Any] = []
+def encode(record: CommitRecord) -> list[Buffer]:
+    """The record as buffers for a journal: its meta, then the batches, each padded to 64 bytes."""
+    parts: list[Buffer] = []
     rows_meta: list[list[Any]] = []
     at = 0
     for rows in record.rows:
@@ -63,13 +65,23 @@ def encode(record: CommitRecord, salt: int) -> list[Any]:
         rows_meta.append([*about, rows.live_sum, rows.live_rows, rows.schema_id])
         parts += [buffer, _PADDING[: -buffer.size % 64]]
         at += buffer.size + -buffer.size % 64
-    meta = orjson.dumps(_meta(record, rows_meta))
-    header = _HEADER.pack(MAGIC, VERSION, 0, record.lsn, len(meta), at, salt)
+    return [orjson.dumps(_meta(record, rows_meta)), *parts]
+
+
+def framed(lsn: int, record: Sequence[Buffer], salt: int) -> list[Buffer]:
+    """A record's frame as parts to write one after the other, into a file with that salt."""
+    meta, *parts = record
+    header = _HEADER.pack(MAGIC, VERSION, 0, lsn, len(meta), nbytes_of(parts), salt)
     crc = crc32c(meta, crc32c(header))
     for part in parts:
         crc = crc32c(part, crc)
     head = (header + _CRC.pack(crc)).ljust(HEADER_BYTES, b"\0")
     return [head, meta, _PADDING[: -len(meta) % 64], *parts]
+
+
+def nbytes_of(record: Sequence[Buffer]) -> int:
+    """The bytes of all buffers."""
+    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in record)
 
 
 def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
@@ -135,17 +147,24 @@ Schemas = Callable[[str, int], pa.Schema]
 """(table uuid, schema version) to the schema of stored batches."""
 
 
-@dataclass(slots=True)
+@dataclass
 class RawFrame:
     """A frame read back; its rows stay bytes until the table's schema is known."""
 
     lsn: int
-    meta: dict[str, Any]
+    head: Buffer
+    """The meta as stored."""
     body: pa.Buffer
-    end: int
+    end: int = 0
     """Place of the next frame in the file."""
     version: int = VERSION
     salt: int = 0
+
+    @cached_property
+    def meta(self) -> dict[str, Any]:
+        """The sections beside the batches."""
+        found: dict[str, Any] = orjson.loads(memoryview(self.head))
+        return found
 
     @property
     def time_us(self) -> int:
@@ -168,6 +187,13 @@ class RawFrame:
     def definitions(self) -> list[dict[str, Any]]:
         """The table definitions that the commit makes, as stored: another release may say them otherwise."""
         return [*self.meta.get("create", ()), *self.meta.get("alter", ())]
+
+
+def raw_of(lsn: int, record: Sequence[Buffer]) -> RawFrame:
+    """A record as a journal gives it back."""
+    head, *parts = record
+    body = parts[0] if len(parts) == 1 and isinstance(parts[0], pa.Buffer) else pa.py_buffer(b"".join(parts))
+    return RawFrame(lsn, head, body)
 
 
 def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
@@ -276,8 +302,8 @@ def _frame_at(buffer: pa.Buffer, data: bytes, at: int) -> RawFrame | None:
     crc = crc32c(buffer.slice(meta_at, meta_bytes), crc)
     if crc32c(buffer.slice(body_at, body_bytes), crc) != stored:
         return None
-    meta = orjson.loads(data[meta_at : meta_at + meta_bytes])
-    return RawFrame(lsn, meta, buffer.slice(body_at, body_bytes), end, version, salt if version == VERSION else 0)
+    head, body = buffer.slice(meta_at, meta_bytes), buffer.slice(body_at, body_bytes)
+    return RawFrame(lsn, head, body, end, version, salt if version == VERSION else 0)
 
 
 def _frame_follows(data: bytes, at: int, head: FileHead | None, lsn: int) -> bool:

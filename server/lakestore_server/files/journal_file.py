@@ -1,22 +1,26 @@
-"""The journal's files: read behind a checkpoint, then one that is open, to which frames are appended and synced.
+"""The journal in files of the data folder: records are framed, appended and synced, several with one sync.
 
-A failed write is cut off again; a failed sync ends the server.
-A new file is durable before its first frame. A torn tail is told from damage by looking for frames behind it: damage
-refuses the start. At a start the valid frames of the last file are copied to a new one before anything is served.
+A failed write is cut off again, and the cut synced; a failed sync ends the journal. A new file is durable before its
+first frame. A torn tail is told from damage by looking for frames behind it: damage refuses the start. The valid frames
+of the last file are copied to a new one before anything is served. The claim is the lock of the data folder, which the
+server takes before it reads anything, so the epoch is always 1. The place behind an LSN is the name of the file that
+begins with the next one, so a checkpoint need not keep it. A record is one frame, however long.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from lakestore.errors import Corrupt, Exhausted
 from lakestore_server.files import journal
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.host.disk import Disk
-from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.host.disk import AppendFile, Disk
+from lakestore_server.state.journal import Buffer, Entry, NotWritten, Place, Unknown
 
 PREFIX = "journal-"
 
@@ -31,37 +35,65 @@ def names(disk: Disk, folder: Path) -> list[str]:
     return [name for name in disk.list(folder) if name.startswith(PREFIX)]
 
 
-class JournalReader:
-    """The journal of a folder, read once before anything is written to it."""
+@contextmanager
+def _full() -> Iterator[None]:
+    """A step without which no new file begins, and the old one goes on."""
+    try:
+        yield
+    except OSError as error:
+        raise Exhausted(f"no journal file can be begun ({error.strerror}): free space on the disk") from error
+
+
+class FileJournal:
+    """`LocalJournal` in one folder."""
+
+    settles_in_place = True
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self._disk, self._folder = disk, folder
-        self.nbytes = 0
-        """Bytes of whole frames in the files read so far."""
+        self._file: AppendFile | None = None
+        self._salt = 0
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[int, Sequence[Buffer]]] = deque()
+        """Appended, not yet durable; changed under the lock."""
+        self._last = self._durable = 0
+        """LSNs of the last record that was appended, and of the last one that stands."""
+        self._refusal: NotWritten | None = None
+        """What `durable` has still to say of records that were given back."""
+        self._lost: Unknown | None = None
+        self.written = ("", 0)
+        """(name of the open file, bytes of it that are durable)."""
+        self._tail: tuple[str, bytes] | None = None
+        """(name, whole frames) of the last file that was there, until they are made durable."""
 
-    def frames(self, after: int) -> Iterator[journal.RawFrame]:
-        """The frames behind an LSN; `Corrupt` if one is missing.
+    def place_after(self, lsn: int) -> Place:
+        """The name of the file that begins behind an LSN."""
+        return Place(name_of(lsn + 1))
 
-        At the end the last file is a copy of its whole frames: those may have been in the page cache only, and nothing
-        is served before they are durable.
-        """
+    def read(self, after: Place) -> Iterator[Entry]:
+        """The records behind a place; `Corrupt` if one is missing or damaged. A torn tail ends the last file."""
+        lsn = int(after.removeprefix(PREFIX)) - 1
         found = names(self._disk, self._folder)
         for name in found:
-            last = name == found[-1]
-            data = self._disk.read(self._folder / name)
-            end = 0
-            for raw in journal.frames(data, name, last=last):
-                if raw.lsn > after:
-                    if raw.lsn != after + 1:
-                        raise Corrupt(f"journal file {name} goes on at LSN {raw.lsn}, not {after + 1}: one is missing")
-                    yield raw
-                    after = raw.lsn
-                end = raw.end
-            self.nbytes += end
-            if last:
-                self._copy_synced(name, data[:end])
+            data, end = self._disk.read(self._folder / name), 0
+            for frame in journal.frames(data, name, last=name == found[-1]):
+                if frame.lsn > lsn:
+                    if frame.lsn != lsn + 1:
+                        raise Corrupt(f"journal file {name} goes on at LSN {frame.lsn}, not {lsn + 1}: one is missing")
+                    lsn += 1
+                    yield Entry(lsn, (frame.head, frame.body), Place(name))
+                end = frame.end
+            self._tail = name, data[:end]
+
+    def lead(self, address: str) -> Iterator[Entry]:
+        """Make durable what was read, for it may have been in the page cache only; nothing else can have come."""
+        if self._tail is not None:
+            self._copy_synced(*self._tail)
+            self._tail = None
+        return iter(())
 
     def _copy_synced(self, name: str, data: bytes) -> None:
+        """Put the whole frames of the last file into a new one of that name, without the torn tail."""
         temporary = self._folder / f"{name}.tmp"
         file = self._disk.create(temporary)
         try:
@@ -79,24 +111,15 @@ class JournalReader:
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.RECOVERY_DURABLE)
 
-
-@contextmanager
-def _full() -> Iterator[None]:
-    """A step without which no new file begins, and the old one goes on."""
-    try:
-        yield
-    except OSError as error:
-        raise Exhausted(f"no journal file can be begun ({error.strerror}): free space on the disk") from error
-
-
-class JournalWriter:
-    """Owned by the commit loop."""
-
-    def __init__(self, disk: Disk, folder: Path, first_lsn: int) -> None:
-        self._disk, self._folder = disk, folder
-        self.since_checkpoint_bytes = 0
-        self._frozen_bytes = 0
-        self._open(first_lsn)
+    def roll(self, first_lsn: int) -> Place:
+        """Go on in a new file, unless the open one has no record yet."""
+        if self._file is None or self.written[1] > journal.FILE_HEADER_BYTES:
+            old = self._file
+            self._open(first_lsn)
+            if old is not None:
+                old.close()
+        self._last = self._durable = first_lsn - 1
+        return Place(self.written[0])
 
     def _open(self, first_lsn: int) -> None:
         """Begin a file: its header is durable before it has its name, and its name before it has a frame."""
@@ -120,49 +143,79 @@ class JournalWriter:
         self._disk.reach(CrashPoint.ROLL_RENAMED)
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.ROLL_DURABLE)
-        self._file, self._size, self.salt, self._name = file, size, salt, path.name
+        self._file, self._salt, self.written = file, salt, (path.name, size)
 
-    def append(self, record: CommitRecord) -> int:
-        """Write and sync one record; its bytes. `Exhausted` if it cannot be written: the file is as before."""
-        parts = journal.encode(record, self.salt)
-        self._disk.reach(CrashPoint.JOURNAL_READY)
-        try:
-            written = self._file.write(parts)
-        except OSError as error:
-            self._file.truncate(self._size)
-            self._disk.reach(CrashPoint.JOURNAL_CUT)
-            self._file.sync()
-            raise Exhausted(f"the journal cannot be written ({error.strerror}): free space on the disk") from error
-        self._disk.reach(CrashPoint.JOURNAL_WRITTEN)
+    def append(self, lsn: int, record: Sequence[Buffer]) -> None:
+        """Keep the record until `settle` writes it."""
+        with self._lock:
+            if lsn != self._last + 1:
+                raise NotWritten(self._last + 1, "an earlier record of the journal was not written: try again")
+            self._last = lsn
+            self._waiting.append((lsn, record))
+
+    def durable(self) -> int:
+        """The last LSN that is synced."""
+        if self._lost is not None:
+            raise self._lost
+        if self._refusal is not None:
+            refusal, self._refusal = self._refusal, None
+            raise refusal
+        return self._durable
+
+    def settle(self, beyond: int) -> int:
+        """Write and sync all records that wait."""
+        if self._durable > beyond:
+            return self._durable
+        if self.durable() <= beyond:
+            try:
+                self._settle()
+            except OSError as error:
+                self._lost = Unknown(f"the journal cannot be synced: {error}")
+                raise self._lost from error
+        return self._durable if self._durable > beyond else self.durable()
+
+    def _settle(self) -> None:
+        with self._lock:
+            batch = tuple(self._waiting)
+        assert self._file is not None, "the journal was rolled before it was appended to"
+        (name, size), written = self.written, 0
+        for lsn, record in batch:
+            parts = journal.framed(lsn, record, self._salt)
+            self._disk.reach(CrashPoint.JOURNAL_READY)
+            try:
+                size += self._file.write(parts)
+            except OSError as error:
+                self._file.truncate(size)
+                self._disk.reach(CrashPoint.JOURNAL_CUT)
+                self._give_back(written, lsn, error)
+                break
+            self._disk.reach(CrashPoint.JOURNAL_WRITTEN)
+            written += 1
         self._file.sync()
-        self._disk.reach(CrashPoint.JOURNAL_SYNCED)
-        self._size += written
-        self.since_checkpoint_bytes += written
-        return written
+        if written:
+            self._disk.reach(CrashPoint.JOURNAL_SYNCED)
+            self.written = name, size
+            with self._lock:
+                for _ in range(written):
+                    self._durable, _ = self._waiting.popleft()
 
-    @property
-    def written(self) -> tuple[str, int]:
-        """The file that is open, and how much of it is durable."""
-        return self._name, self._size
+    def _give_back(self, written: int, lsn: int, error: OSError) -> None:
+        """Drop the records from one on that could not be written; said once the cut before it is synced."""
+        said = f"the journal cannot be written ({error.strerror}): free space on the disk"
+        with self._lock:
+            while len(self._waiting) > written:
+                self._waiting.pop()
+            self._last = lsn - 1
+        self._refusal = NotWritten(lsn, said)
 
-    @property
-    def untrimmed_bytes(self) -> int:
-        """What a recovery would have to read."""
-        return self._frozen_bytes + self.since_checkpoint_bytes
-
-    def trimmed(self) -> None:
-        """The checkpoint for which the journal was rolled is durable."""
-        self._frozen_bytes = 0
-
-    def roll(self, first_lsn: int) -> None:
-        """Go on in a new file: a checkpoint begins here."""
-        if self._size > journal.FILE_HEADER_BYTES:
-            old = self._file
-            self._open(first_lsn)
-            old.close()
-        self._frozen_bytes += self.since_checkpoint_bytes
-        self.since_checkpoint_bytes = 0
+    def trim(self, below: Place) -> None:
+        """Remove the files before one."""
+        for name in names(self._disk, self._folder):
+            if name < below:
+                self._disk.remove(self._folder / name)
+                self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()

@@ -58,6 +58,25 @@ class RangeReading:
     generation: int
 
 
+class _Expected:
+    """The entries of a commit that is not durable yet, arranged for look-ups of the tables that are asked for."""
+
+    __slots__ = ("_layers", "entries")
+
+    def __init__(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
+        self.entries = entries
+        self._layers: dict[bytes, Overlay] = {}
+
+    def arranged(self, prefix: bytes) -> Overlay | None:
+        """The entries of one table; None if there are none. On the commit loop."""
+        mine = [(keys, values) for keys, values in self.entries if len(keys) and keys.prefix == prefix]
+        if mine and prefix not in self._layers:
+            layer = self._layers[prefix] = Overlay()
+            for keys, values in mine:
+                layer.put(keys, values)
+        return self._layers.get(prefix)
+
+
 class Index:
     """Owned by the commit loop; `begin` and `finish` serve readers.
 
@@ -72,6 +91,8 @@ class Index:
         self._overlay = Overlay()
         self._older: tuple[Overlay, ...] = ()
         self._frozen: Overlay | None = None
+        self._expected: tuple[_Expected, ...] = ()
+        """Commits that are not durable yet, newest first."""
         self._writing = threading.Lock()
         self._health = Health()
         self._lmdb = MergedKeys(folder, disk)
@@ -140,8 +161,34 @@ class Index:
         return len(self._overlay)
 
     def find(self, keys: IndexKeys) -> Ints:
-        """Values for the commit loop: live offsets, flagged ones, or ABSENT."""
-        return self.finish(self.begin(keys))
+        """Values for the commit loop, of expected commits as well: live offsets, flagged ones, or ABSENT."""
+        layers = [layer for commit in self._expected if (layer := commit.arranged(keys.prefix)) is not None]
+        if not layers:
+            return self.finish(self.begin(keys))
+        newest = [layer.get(keys) for layer in layers]
+        with self.lock:  # entries that are put meanwhile are the same ones
+            reading = self.begin(keys)
+        values = reading.values
+        for found in reversed(newest):
+            np.copyto(values, found, where=found != MISS)
+        return self.finish(reading)
+
+    def expect(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
+        """Have `find` see the entries of a commit that is not durable yet; readers do not. On the commit loop."""
+        with self.lock:
+            self._expected = (_Expected(entries), *self._expected)
+
+    def put_expected(self) -> None:
+        """Put the entries of the oldest expected commit, which is durable now. Under `lock`."""
+        *newer, commit = self._expected
+        for keys, offsets in commit.entries:
+            self.put(keys, offsets)
+        self._expected = tuple(newer)
+
+    def forget_expected(self) -> None:
+        """Expect nothing any more: the commits will never be durable. On the commit loop."""
+        with self.lock:
+            self._expected = ()
 
     def begin(self, keys: IndexKeys) -> Reading:
         """The part of a look-up that must be atomic, for keys of one table; readers call it under `lock`."""

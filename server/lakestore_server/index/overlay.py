@@ -117,7 +117,8 @@ class Overlay:
         self._expected = expected or {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._bytes.values())) + sum(len(part.table) for part in self._numbers.values())
+        parts = tuple(self._bytes.values()), tuple(self._numbers.values())  # another thread may add one meanwhile
+        return sum(map(len, parts[0])) + sum(len(part.table) for part in parts[1])
 
     def put(self, keys: IndexKeys, values: Ints) -> None:
         """New values of keys of one table."""

@@ -86,7 +86,7 @@ FAMILIES = (
         "lakestore_journal_bytes",
         "gauge",
         "Journal that a recovery would read.",
-        lambda m: m.loop.journal.untrimmed_bytes,
+        lambda m: m.loop.published.size.untrimmed,
     ),
     Family(
         "lakestore_checkpoint_seconds",

@@ -228,7 +228,7 @@ class StatusVerbs:
             uptime_seconds=round(now - self._began, 1),
             checkpoint_age_seconds=round(now - checkpoints.at, 1),
             checkpoints_failed=checkpoints.failed,
-            journal_bytes=engine.loop.journal.untrimmed_bytes,
+            journal_bytes=engine.loop.published.size.untrimmed,
             disk_free_bytes=disk_free_bytes(engine),
             tables=tuple(self._table(view.named(name)) for name in list(tables) or sorted(view.names)),
         )

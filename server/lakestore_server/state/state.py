@@ -18,15 +18,23 @@ from lakestore_server.state.subscription import Subscription, SubscriptionDrop, 
 from lakestore_server.state.view import TableState, View
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ProducerState:
     """What is known of a producer; the newest answers are kept for retries."""
 
     epoch: int = 0
     last_sequence: int = 0
     progress: str = ""
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: Mapping[int, Answer] = field(default_factory=dict)
     """By sequence."""
+
+    def after(self, lsn: int, commit: ProducerCommit, answers_kept: int) -> ProducerState:
+        """The producer after one of its commits, or after its opening with a new epoch."""
+        last, answers = (0, {}) if commit.epoch > self.epoch else (self.last_sequence, self.answers)
+        if commit.sequence:
+            last, answers = commit.sequence, {**answers, commit.sequence: Answer(lsn, commit.results)}
+            answers.pop(commit.sequence - answers_kept, None)
+        return ProducerState(max(commit.epoch, self.epoch), last, commit.progress or self.progress, answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,34 @@ class State:
 
     def apply(self, record: CommitRecord) -> View:
         """The view after a record. The same code runs at commit and at recovery."""
+        self.view = self._view_after(record)
+        self._note(record)
+        return self.view
+
+    def follow(self, record: CommitRecord, view: View) -> None:
+        """Apply a record of which another copy of this state has made the view."""
+        self.view = view
+        self._note(record)
+
+    def copy(self) -> State:
+        """A state that goes its own way from here."""
+        return State.of(self.frozen(), self._limits)
+
+    def _note(self, record: CommitRecord) -> None:
+        """What a record changes beside the view."""
+        for table in record.create:
+            self.next_number = max(self.next_number, table.number + 1)
+        for commit in record.producers:
+            self._producer(record.lsn, commit)
+        if record.tierer is not None:
+            self.tierer_holder = record.tierer.holder
+        for change in record.catalog:
+            if change.idempotency_key:
+                self.idempotency[change.idempotency_key] = None
+        while len(self.idempotency) > self._limits.idempotency_keys:
+            del self.idempotency[next(iter(self.idempotency))]
+
+    def _view_after(self, record: CommitRecord) -> View:
         view = self.view
         tables, names = view.tables, view.names
         namespaces, pointers, epoch = view.namespaces, view.pointers, view.tierer_epoch
@@ -85,16 +121,14 @@ class State:
                 _add_rows(tables, part, record)
         if record.catalog:
             tables, namespaces, pointers = self._catalog(record, tables)
-        for commit in record.producers:
-            self._producer(record.lsn, commit)
         if record.tierer is not None:
-            epoch, self.tierer_holder = record.tierer.epoch, record.tierer.holder
+            epoch = record.tierer.epoch
         if record.starts:
             tables = dict(tables)
             for start in record.starts:
                 tables[start.table] = tables[start.table].from_lsn(start.lsn)
         subscriptions = _subscribed(view.subscriptions, record.subscriptions) if record.subscriptions else None
-        self.view = View(
+        return View(
             record.lsn,
             record.time_us,
             tables,
@@ -105,14 +139,12 @@ class State:
             view.subscriptions if subscriptions is None else subscriptions,
             view.timeline,
         )
-        return self.view
 
     def _tables(self, record: CommitRecord) -> tuple[dict[str, TableState], dict[str, str]]:
         tables, names = dict(self.view.tables), dict(self.view.names)
         for table in record.create:
             tables[table.uuid] = TableState.new(table, record.lsn, record.time_us)
             names[table.name] = table.uuid
-            self.next_number = max(self.next_number, table.number + 1)
         for table in record.alter:
             tables[table.uuid] = tables[table.uuid].altered(table, record.lsn)
         for uuid in record.drop:
@@ -127,10 +159,6 @@ class State:
         for change in record.catalog:
             catalog_change.apply(change, namespaces, pointers)
             self._tiers(change, changed)
-            if change.idempotency_key:
-                self.idempotency[change.idempotency_key] = None
-        while len(self.idempotency) > self._limits.idempotency_keys:
-            del self.idempotency[next(iter(self.idempotency))]
         return changed, namespaces, pointers
 
     @staticmethod
@@ -142,16 +170,8 @@ class State:
                 tables[uuid] = replace(tables[uuid], tiers=tiers)
 
     def _producer(self, lsn: int, commit: ProducerCommit) -> None:
-        state = self.producers.pop(commit.producer, None)
-        if state is None or commit.epoch > state.epoch:
-            state = ProducerState(commit.epoch, progress=state.progress if state else "")
-        self.producers[commit.producer] = state
-        if commit.sequence:
-            state.last_sequence = commit.sequence
-            state.answers[commit.sequence] = Answer(lsn, commit.results)
-            state.answers.pop(commit.sequence - self._limits.producer_answers, None)
-        if commit.progress:
-            state.progress = commit.progress
+        known = self.producers.pop(commit.producer, None) or ProducerState()
+        self.producers[commit.producer] = known.after(lsn, commit, self._limits.producer_answers)
         if len(self.producers) > self._limits.producers:
             del self.producers[next(iter(self.producers))]
 
@@ -175,7 +195,7 @@ class State:
 
     def frozen(self) -> FrozenState:
         """The state as of now, as a value."""
-        producers, keys = _copied(self.producers), tuple(self.idempotency)
+        producers, keys = dict(self.producers), tuple(self.idempotency)
         return FrozenState(self.view, self.restored, self.next_number, producers, self.tierer_holder, keys)
 
     @staticmethod
@@ -183,13 +203,9 @@ class State:
         """The state that goes on from a frozen one."""
         state = State(frozen.view.timeline, limits)
         state.view, state.restored, state.next_number = frozen.view, frozen.restored, frozen.next_number
-        state.producers = _copied(frozen.producers)
+        state.producers = dict(frozen.producers)
         state.tierer_holder, state.idempotency = frozen.tierer_holder, dict.fromkeys(frozen.idempotency)
         return state
-
-
-def _copied(producers: Mapping[str, ProducerState]) -> dict[str, ProducerState]:
-    return {name: replace(known, answers=dict(known.answers)) for name, known in producers.items()}
 
 
 def _add_rows(tables: dict[str, TableState], part: RowsPart, record: CommitRecord) -> None:

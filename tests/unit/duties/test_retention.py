@@ -254,7 +254,7 @@ def test_a_refused_frame_moves_nothing(served: Served, monkeypatch: pytest.Monke
         raise OSError(28, "no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(served.engine.loop.journal._file, "write", full)
+        broken.setattr(served.journal_file, "write", full)
         with pytest.raises(Exception, match="free space"):
             served.run()
     assert served.values(NAME, first) == [2, 3, 4]
@@ -278,7 +278,7 @@ def test_an_expiry_that_is_refused_leaves_its_snapshots_readable(
         raise OSError(28, "no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(served.engine.loop.journal._file, "write", full)
+        broken.setattr(served.journal_file, "write", full)
         with pytest.raises(Exhausted, match="free space"):
             served.server.catalog.ledger.commit(CatalogChange((expiry,)))
     asked = pb.PlanRequest(tables=[NAME], at=first)

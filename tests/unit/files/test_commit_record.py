@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -114,7 +113,7 @@ SHA256 = "b23a1b7944879eeff8c6b290b414dec6e2579150579ca94d11023c75e1c44673"
 
 
 def encoded(record: CommitRecord) -> bytes:
-    return b"".join(bytes(part) for part in journal.encode(record, SALT))
+    return b"".join(bytes(part) for part in journal.framed(record.lsn, journal.encode(record), SALT))
 
 
 def decoded(data: bytes) -> CommitRecord:
@@ -132,7 +131,7 @@ def test_the_bytes_of_a_record_are_those_of_earlier_releases() -> None:
 def test_results_of_earlier_releases_are_shorter() -> None:
     commit = decoded(encoded(CommitRecord(1, 1, producers=[ProducerCommit("p", 1, 1, (ChangeResult("t", 1),))])))
     assert commit.producers[0].results == (ChangeResult("t", inserted=1),)
-    raw = journal.RawFrame(1, json.loads('{"t":1,"producers":[["p",1,1,[["t",1,2,3,4]],""]]}'), pa.py_buffer(b""), 0)
+    raw = journal.RawFrame(1, b'{"t":1,"producers":[["p",1,1,[["t",1,2,3,4]],""]]}', pa.py_buffer(b""))
     found = journal.decode(raw, lambda _uuid, _schema_id: SCHEMA)
     assert found.producers[0].results == (ChangeResult("t", 1, 2, 3, 4),)
 

@@ -24,7 +24,8 @@ HEAD = journal.file_header(SALT)
 def frame(lsn: int, rows: int, salt: int = SALT) -> bytes:
     batch = pa.record_batch([list(range(rows)), [f"row {i}" for i in range(rows)]], schema=SCHEMA)
     part = RowsPart("table", 3, 100, batch, 2**64 - 1, rows)
-    parts = journal.encode(CommitRecord(lsn, 1_000 + lsn, [part], producers=[ProducerCommit("p", 1, lsn)]), salt)
+    record = CommitRecord(lsn, 1_000 + lsn, [part], producers=[ProducerCommit("p", 1, lsn)])
+    parts = journal.framed(lsn, journal.encode(record), salt)
     return b"".join(bytes(part) for part in parts)
 
 
@@ -70,7 +71,7 @@ def test_a_flipped_bit_before_a_whole_frame_is_never_served(place: int, bit: int
 def carrying(lsn: int, inner: bytes) -> bytes:
     """A frame whose only row is these bytes."""
     batch = pa.record_batch([pa.array([inner])], names=["bytes"])
-    parts = journal.encode(CommitRecord(lsn, 1, [RowsPart("table", 0, 0, batch, 0, 1)]), SALT)
+    parts = journal.framed(lsn, journal.encode(CommitRecord(lsn, 1, [RowsPart("table", 0, 0, batch, 0, 1)])), SALT)
     return b"".join(bytes(part) for part in parts)
 
 

@@ -185,14 +185,14 @@ def test_a_full_queue_is_exhausted_at_once_with_a_hint(
         table = lake.create_table("a.b", SCHEMA)
         engine = served.engine
         begun, go_on = threading.Event(), threading.Event()
-        append = engine.loop._append
+        launch = engine.loop._launch
 
-        def slow(frame: Any) -> None:
+        def slow(commit: Any) -> None:
             begun.set()
             assert go_on.wait(30)
-            append(frame)
+            launch(commit)
 
-        monkeypatch.setattr(engine.loop, "_append", slow)
+        monkeypatch.setattr(engine.loop, "_launch", slow)
         first = threading.Thread(target=table.append, args=(rows(1),))
         first.start()
         assert begun.wait(30)
@@ -259,7 +259,7 @@ def test_commits_wait_for_a_checkpoint_when_the_journal_is_long(
         engine = served.engine
         engine.loop.on_checkpoint_due(lambda: None)
         table = lake.create_table("a.b", SCHEMA)
-        while engine.loop.journal.untrimmed_bytes < 2048:
+        while engine.loop.published.size.untrimmed < 2048:
             table.append(rows(1))
         with pytest.raises(Exhausted, match="queue is full") as refused:
             engine.await_room()

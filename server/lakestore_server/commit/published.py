@@ -1,0 +1,103 @@
+"""The durable side of the commit loop: the state that everybody sees, and the waking of those who wait for more.
+
+A commit is shown once its record stands in the journal. Either the loop or the thread of `flight` shows commits, never
+both at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lakestore_server.commit.queue import IndexEntries
+from lakestore_server.commit.wakeups import Bells
+from lakestore_server.host.histogram import COUNTS, Histogram
+from lakestore_server.index.key_index import Index
+from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.state.state import State
+from lakestore_server.state.view import View
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over everything written since the start."""
+
+    frames: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    """Spent in waiting for the journal."""
+    commit_seconds: Histogram = field(default_factory=Histogram)
+    """From the queue to the answer, per request."""
+    group_requests: Histogram = field(default_factory=lambda: Histogram(COUNTS))
+    sync_seconds: Histogram = field(default_factory=Histogram)
+
+
+@dataclass(slots=True)
+class JournalSize:
+    """Bytes of records that a recovery would read."""
+
+    since_checkpoint: int
+    frozen: int = 0
+    """Of the records that the running checkpoint makes needless."""
+
+    @property
+    def untrimmed(self) -> int:
+        """All of them."""
+        return self.frozen + self.since_checkpoint
+
+    def freeze(self) -> None:
+        """Note that a checkpoint begins."""
+        self.frozen += self.since_checkpoint
+        self.since_checkpoint = 0
+
+
+@dataclass(slots=True)
+class Published:
+    """State, view and index as of the newest durable commit."""
+
+    state: State
+    index: Index
+    size: JournalSize
+    bells: Bells = field(default_factory=Bells)
+    """Rung for the uuids of tables and the names of subscriptions that a commit touches."""
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _view: View = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._view = self.state.view
+
+    @property
+    def view(self) -> View:
+        """The newest durable state."""
+        return self._view
+
+    def show(self, record: CommitRecord, view: View, entries: IndexEntries) -> None:
+        """Show a durable commit: its rows are in the tails before the index names them, and both are seen at once."""
+        self.state.follow(record, view)
+        self.index.make_room(entries)
+        with self.index.lock:
+            self.index.put_expected()
+            self._view = view
+        with self._changed:
+            self._changed.notify_all()
+        self.bells.ring(
+            [*(part.table for part in record.rows), *record.drop, *(change.name for change in record.subscriptions)]
+        )
+
+    def exchange(self, view: View) -> None:
+        """Show the same commits in another form: rows in segments, not in memory."""
+        with self.index.lock:
+            self._view = view
+
+    def wait_for(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Wait for a condition that `show` or `wake_all` may bring about."""
+        with self._changed:
+            self._changed.wait_for(is_over, seconds)
+
+    def wake_all(self) -> None:
+        """Have everybody look again: no more commits come."""
+        with self._changed:
+            self._changed.notify_all()
+        self.bells.ring_all()

@@ -1,0 +1,89 @@
+"""The seam to the journal: the one log of a server's commits, in order and durable.
+
+The commit loop owns the numbers of records (LSNs); a journal owns where they lie (`Place`), the claim that only one
+server appends, and the word that a record stands. It splits a record that is too long for it (a Kafka topic takes 1 MB
+at once; a file takes any). `append` does not wait, so the next records can be made while others are on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from lakestore.errors import Exhausted
+
+Buffer: TypeAlias = bytes | memoryview | pa.Buffer
+Place = NewType("Place", str)
+"""A position in a journal, which only that journal reads. A checkpoint goes on at one."""
+
+
+class Deposed(Exception):
+    """Another server has claimed the journal. Records beyond `durable` may stand or not; this one appends no more."""
+
+
+class Unknown(Exception):
+    """Whether the records beyond `durable` stand cannot be told; opening the journal again tells."""
+
+
+class NotWritten(Exhausted):
+    """No record from `lsn` on is in the journal, and none of them will be: the journal goes on at that LSN."""
+
+    def __init__(self, lsn: int, message: str) -> None:
+        super().__init__(message)
+        self.lsn = lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record that counts."""
+
+    lsn: int
+    record: Sequence[Buffer]
+    """As it was appended, perhaps in other pieces behind the first one."""
+    place: Place
+
+
+class Journal(Protocol):
+    """A journal of whole commits. The commit loop appends; one thread at a time settles; any may ask for the rest."""
+
+    @property
+    def settles_in_place(self) -> bool:
+        """Whether `settle` does the work itself, so that a caller without other work loses nothing by calling it."""
+
+    def read(self, after: Place) -> Iterator[Entry]:
+        """The records behind a place, in order; `Corrupt` where one is damaged."""
+
+    def lead(self, address: str) -> Iterator[Entry]:
+        """Claim the journal: the records that were appended before the claim and not read yet; or `Deposed`."""
+
+    def place_after(self, lsn: int) -> Place:
+        """The place at which a checkpoint of that LSN goes on."""
+
+    def append(self, lsn: int, record: Sequence[Buffer]) -> None:
+        """Take the record behind the last one, without waiting. `NotWritten` if an earlier one was given back."""
+
+    def durable(self) -> int:
+        """The last LSN that stands. Raises `Deposed` or `Unknown` once and for good, `NotWritten` once."""
+
+    def settle(self, beyond: int) -> int:
+        """Wait until a record beyond an LSN stands; returns and raises as `durable`."""
+
+    def roll(self, first_lsn: int) -> Place:
+        """Begin the part that `trim` leaves: `first_lsn` is the next record's. Nothing is under way."""
+
+    def trim(self, below: Place) -> None:
+        """Forget the records before a place: a durable checkpoint holds them."""
+
+    def close(self) -> None:
+        """Let go of the journal."""
+
+
+class LocalJournal(Journal, Protocol):
+    """A journal whose records lie in files of the data folder."""
+
+    @property
+    def written(self) -> tuple[str, int]:
+        """(name of the file that is appended to, bytes of it that stand)."""
