@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from lakestore.wire.grpc import grpc
+
+# isort: split
+# Below gRPC's own import, which sets how gRPC behaves in a fork: both packages import gRPC themselves.
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lakestore.errors import Internal, Invalid, LakestoreError, NotAuthenticated
 from lakestore.limits import DEFAULT, Limits
 from lakestore.wire import errors, rpc
-from lakestore.wire.grpc import grpc
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.permits import Permits

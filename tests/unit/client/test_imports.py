@@ -72,12 +72,12 @@ def test_importing_everything_leaves_the_environment_as_it_was(said: str) -> Non
 
 
 def test_a_child_that_is_forked_beside_a_connection_runs_no_handler_of_grpc(tmp_path: Path) -> None:
-    """Spark's JVM is such a child: it is forked and executed while threads of gRPC run."""
+    """Spark's JVM is such a child: it is forked and executed while threads of gRPC run. The server is no other."""
     script = tmp_path / "forks.py"
     script.write_text(
-        "import os, sys\n"
-        "if sys.argv[1] == 'ours':\n    from lakestore.wire.grpc import grpc\n"
-        "else:\n    import grpc\n"
+        "import importlib, os, sys\n"
+        "importlib.import_module(sys.argv[1])\n"
+        "import grpc\n"
         "channel = grpc.insecure_channel('127.0.0.1:1')\n"
         "try:\n    channel.unary_unary('/a/b')(b'', timeout=5)\n"
         "except grpc.RpcError:\n    pass\n"
@@ -86,8 +86,9 @@ def test_a_child_that_is_forked_beside_a_connection_runs_no_handler_of_grpc(tmp_
         "os.waitpid(child, 0)\n"
     )
     said = {}
-    for whose in ("theirs", "ours"):
-        program = f"import runpy, sys; sys.argv = ['forks', {whose!r}]; runpy.run_path({str(script)!r})"
-        said[whose] = run(program, GRPC_VERBOSITY="debug", GRPC_TRACE="fork,event_engine")
-    assert "PrepareFork" in said["theirs"], "gRPC's handlers say another word by now: look for that one"
-    assert "PrepareFork" not in said["ours"]
+    theirs, ours = "grpc", ("lakestore.wire.grpc", "lakestore_server.main")
+    for module in (theirs, *ours):
+        program = f"import runpy, sys; sys.argv = ['forks', {module!r}]; runpy.run_path({str(script)!r})"
+        said[module] = run(program, GRPC_VERBOSITY="debug", GRPC_TRACE="fork,event_engine")
+    assert "PrepareFork" in said[theirs], "gRPC's handlers say another word by now: look for that one"
+    assert [module for module in ours if "PrepareFork" in said[module]] == []
