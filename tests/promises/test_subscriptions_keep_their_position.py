@@ -175,7 +175,7 @@ def test_the_number_of_subscriptions_ends(tmp_path: Path) -> None:
     table.append([{"v": 1}])
     for name in ("a", "b", "a"):
         next(table.changes(subscription=name))
-    with pytest.raises(Exhausted, match="2 subscriptions"):
+    with pytest.raises(Exhausted, match="2 subscriptions"), served.lake.within(0.1):
         next(table.changes(subscription="c"))
     served.close()
 
