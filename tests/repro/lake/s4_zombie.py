@@ -83,7 +83,7 @@ for p in POINTS:
     from lakestore_server.iceberg import tierer_epoch
 
     for s in gc.get_objects():
-        if isinstance(s, tierer_epoch.Tierer):
+        if isinstance(s, tierer_epoch.TiererVerbs):
             s._until = 0.0
     B = Tierer(w.lake, w.spark, seconds=60, holder="B")
     try:

@@ -128,7 +128,7 @@ def svc(s):
 
 
 def mk(s, **kw):
-    return s.service.verb("create_table")(pb.CreateTableRequest(definition=json.dumps({**definition, **kw})))
+    return s.service.verbs["CreateTable"](pb.CreateTableRequest(definition=json.dumps({**definition, **kw})))
 
 
 bad = []
@@ -143,8 +143,8 @@ def attempt(label, fn):
         r = type(e).__name__ + ": " + e.message[:80]
     except Exception as e:
         r = "RAW " + type(e).__name__ + ": " + str(e)[:100]
-    if s.engine._failure is not None:
-        err = s.engine._failure
+    if s.engine.loop.failure is not None:
+        err = s.engine.loop.failure
         tb = traceback.extract_tb(err.__traceback__)[-1]
         bad.append(
             (label, f"{type(err).__name__}: {str(err)[:80]}", f"{tb.filename.split('lakestore')[-1]}:{tb.lineno}")
@@ -163,8 +163,8 @@ mk(s)
 
 
 def alter(steps):
-    cur = json.loads(s.service.verb("get_table")(pb.TableRequest(table="a.t")).definition)["schema_id"]
-    return s.service.verb("alter_table")(pb.AlterTableRequest(table="a.t", alteration=json.dumps(steps), schema_id=cur))
+    cur = json.loads(s.service.verbs["GetTable"](pb.TableRequest(table="a.t")).definition)["schema_id"]
+    return s.service.verbs["AlterTable"](pb.AlterTableRequest(table="a.t", alteration=json.dumps(steps), schema_id=cur))
 
 
 n = 0
@@ -195,7 +195,7 @@ for w in weird:
         m += 1
         attempt(
             f"create {k}={str(w)[:40]!r}",
-            lambda: s.service.verb("create_table")(
+            lambda: s.service.verbs["CreateTable"](
                 pb.CreateTableRequest(definition=json.dumps({**definition, "name": f"a.x{m}", k: w}))
             ),
         )
@@ -203,7 +203,7 @@ for w in weird:
         m += 1
         attempt(
             f"create lake.{k}={str(w)[:40]!r}",
-            lambda: s.service.verb("create_table")(
+            lambda: s.service.verbs["CreateTable"](
                 pb.CreateTableRequest(
                     definition=json.dumps({**definition, "name": f"a.x{m}", "lake": {**definition["lake"], k: w}})
                 )
@@ -214,14 +214,14 @@ for w in weird:
         cols = [definition["columns"][0], {**definition["columns"][1], k: w}, definition["columns"][2]]
         attempt(
             f"create col.{k}={str(w)[:40]!r}",
-            lambda: s.service.verb("create_table")(
+            lambda: s.service.verbs["CreateTable"](
                 pb.CreateTableRequest(definition=json.dumps({**definition, "name": f"a.x{m}", "columns": cols}))
             ),
         )
     if isinstance(w, str):
         attempt(
             f"create db {w[:10]!r}",
-            lambda: s.service.verb("create_table")(
+            lambda: s.service.verbs["CreateTable"](
                 pb.CreateTableRequest(definition=json.dumps({**definition, "name": f"{w}.t"}))
             ),
         )

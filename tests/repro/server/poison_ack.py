@@ -61,7 +61,7 @@ def attempt(label, fn, lake):
         r = type(e).__name__ + ": " + e.message[:90]
     except Exception as e:
         r = "RAW " + type(e).__name__ + ": " + str(e)[:100]
-    fail = engine_of(lake)._failure
+    fail = engine_of(lake).loop.failure
     if fail is not None:
         tb = traceback.extract_tb(fail.__traceback__)[-1]
         print("KILLED by", label, "->", type(fail).__name__, str(fail)[:80], tb.filename.split("/")[-1], tb.lineno)
@@ -141,7 +141,7 @@ for shared in (False, True):
                 except Exception as e:
                     print(e)
                 try:
-                    engine_of(lake)._checkpointer.run_once()
+                    lake._on_close.__self__.upkeep.checkpoint()
                 except Exception as e:
                     print("   CHECKPOINT fails after", name, type(e).__name__, e)
                 st.close()
@@ -149,6 +149,6 @@ for shared in (False, True):
                     lake.transport.drop_subscription(pb.DropSubscriptionRequest(subscription=name))
                 except Exception as e:
                     print("   drop", e)
-            if engine_of(lake)._failure is not None:
+            if engine_of(lake).loop.failure is not None:
                 print("DEAD after", name)
                 lake, t = fresh()

@@ -40,21 +40,21 @@ for i in range(17):
             type(e).__name__,
             str(e)[:120],
             "| engine:",
-            type(s.engine._failure).__name__,
-            str(s.engine._failure)[:120],
+            type(s.engine.loop.failure).__name__,
+            str(s.engine.loop.failure)[:120],
         )
         break
     print(
         i,
         "ok journal",
-        s.engine.journal_bytes >> 20,
+        s.engine.loop.published.size.untrimmed >> 20,
         "MB rss",
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         flush=True,
     )
 s._lock.close()
 try:
-    s.engine.close(checkpoint=False)
+    s.engine.loop.close()
 except BaseException as e:
     print("close", type(e).__name__)
 try:

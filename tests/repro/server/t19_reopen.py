@@ -35,8 +35,8 @@ for d in sorted(glob.glob(str(BASE / "poison[0-9]*"))):
     for n, f in {
         "retention": s.retention.run_once,
         "expiry": s.expiry.run_once,
-        "checkpoint": s.engine.checkpoint,
-        "status": lambda: s.service.verb("status")(pb.StatusRequest()),
+        "checkpoint": s.upkeep.checkpoint,
+        "status": lambda: s.service.verbs["Status"](pb.StatusRequest()),
     }.items():
         try:
             f()

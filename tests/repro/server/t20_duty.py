@@ -49,11 +49,11 @@ for i in range(60):
     except Exception as e:
         print("write", i, type(e).__name__, e)
         break
-st = json.loads(s.service.verb("status")(pb.StatusRequest()).status)
+st = json.loads(s.service.verbs["Status"](pb.StatusRequest()).status)
 print(
     {k: st[k] for k in ("health", "checkpoints_failed", "journal_bytes")},
     "checkpoint thread alive:",
-    s.engine._checkpointer._duty._thread.is_alive(),
+    s.upkeep.checkpointer._duty._thread.is_alive(),
 )
 
 os._exit(0)

@@ -19,7 +19,7 @@ logging.disable(logging.CRITICAL)
 d = str(BASE / "t21")
 shutil.rmtree(d, ignore_errors=True)
 lake = ls.open(d)
-eng = lake._on_close.__self__.engine
+server = lake._on_close.__self__
 for B in (1024, 4096):
     t = lake.create_table(
         f"a.b{B}",
@@ -32,7 +32,7 @@ for B in (1024, 4096):
     a = time.process_time()
     w = time.time()
     p.enable()
-    eng.checkpoint()
+    server.upkeep.checkpoint()
     p.disable()
     print(B, "buckets: checkpoint cpu", round(time.process_time() - a, 1), "wall", round(time.time() - w, 1))
     ps = pstats.Stats(p)

@@ -13,7 +13,7 @@ from tests.repro.server.common import BASE
 d = f"{BASE}/t3"
 shutil.rmtree(d, ignore_errors=True)
 lake = ls.open(d)
-eng = lake._on_close.__self__.engine
+server = lake._on_close.__self__
 for r in range(6):
     t = lake.create_table(
         "a.t", schema=pa.schema([("id", pa.string()), ("v", pa.int64())]), primary_key=["id"], buckets=1
@@ -22,26 +22,26 @@ for r in range(6):
     for a in range(0, 50_000, 10_000):
         t.upsert(pa.table({"id": ids[a : a + 10_000], "v": np.arange(10_000)}))
     lake.drop_table("a.t")
-    eng.checkpoint()
+    server.upkeep.checkpoint()
     print(
         "round",
         r,
         "live tables",
-        len(eng.view.tables),
+        len(server.engine.view.tables),
         "index keys",
-        eng.index.size.keys,
+        server.engine.index.size.keys,
         "index bytes",
-        eng.index.size.bytes >> 10,
+        server.engine.index.size.nbytes >> 10,
         "KB, cached overlay keys",
-        sum(map(len, eng.index._older)),
+        sum(map(len, server.engine.index._older)),
         "segments",
         sum(1 for _ in pathlib.Path(d + "/segments").rglob("*.seg")),
         flush=True,
     )
-eng.checkpoint()
-print("after one more checkpoint", eng.index.size)
+server.upkeep.checkpoint()
+print("after one more checkpoint", server.engine.index.size)
 lake.close()
 lake = ls.open(d)
-eng = lake._on_close.__self__.engine
-print("after restart", eng.index.size, len(eng.view.tables))
+server = lake._on_close.__self__
+print("after restart", server.engine.index.size, len(server.engine.view.tables))
 lake.close()

@@ -21,7 +21,7 @@ mode = sys.argv[1]
 d = str(BASE / f"t5_{mode}")
 shutil.rmtree(d, ignore_errors=True)
 lake = ls.open(d)
-eng = lake._on_close.__self__.engine
+server = lake._on_close.__self__
 sch = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
 
@@ -47,9 +47,9 @@ if mode == "buckets":
             "again",
             clock(lambda: t.upsert(tab)),
             "checkpoint",
-            clock(eng.checkpoint),
+            clock(server.upkeep.checkpoint),
             "checkpoint 1 row",
-            (t.upsert([{"id": 1, "v": 2}]), clock(eng.checkpoint))[1],
+            (t.upsert([{"id": 1, "v": 2}]), clock(server.upkeep.checkpoint))[1],
             "maps",
             maps(),
             "fds",
@@ -77,9 +77,9 @@ else:
             "upsert each s",
             round(up, 1),
             "checkpoint (wall,cpu)",
-            clock(eng.checkpoint),
+            clock(server.upkeep.checkpoint),
             "idle checkpoint",
-            clock(eng.checkpoint),
+            clock(server.upkeep.checkpoint),
             "maps",
             maps(),
             flush=True,

@@ -93,7 +93,7 @@ for k in range(3):
     t.upsert([{"id": 3, "v": f"day{k}"}])
     clock.off += 86400
     clock.mono += 86400
-s.engine.checkpoint()
+s.upkeep.checkpoint()
 s.retention.run_once()
 print("retention decision (1h kept):", s.retention.decision(t.definition.uuid))
 ask = dt.datetime.fromtimestamp(clock.now_us() / 1e6 - 3600, dt.UTC).isoformat()

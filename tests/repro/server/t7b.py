@@ -48,17 +48,17 @@ for jump in (0, 10 * 365 * 86400):
         "a.t", schema=pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key=["id"], retention="1h"
     )
     t.upsert([{"id": 1, "v": "before"}])
-    s.engine.checkpoint()
+    s.upkeep.checkpoint()
     clock.off += jump
     t.upsert([{"id": 1, "v": "during"}])
     clock.off -= jump
     for b in t.changes("earliest", until="now", subscription="gone"):
         b.ack()
-    s.engine.checkpoint()
+    s.upkeep.checkpoint()
     for k in range(30):
         clock.both(86400)
         t.upsert([{"id": k, "v": "x"}])
-        s.engine.checkpoint()
+        s.upkeep.checkpoint()
     s.retention.run_once()
     s.retention.run_once()
     st = s.engine.view.named("a.t")
