@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import mul
@@ -112,12 +112,11 @@ class PaddedBytes:
         starts, counts = self.starts[:-1], _counts(self.lengths)
         lengths = self.lengths.astype(np.uint64)
         halves = [secret[0] + lengths * secret[1] for secret in _SECRETS]
-        for number in range(int(counts.max(initial=0))):
-            word = self._word(number, starts, counts)
+        for number, rows in _rows_by_word(counts):
+            word = self.words.take(starts[rows] + number)
             low, high = word & _LOW, word >> _HALF
             for half, secret in zip(halves, _SECRETS, strict=True):
-                half += low * secret[2 + 2 * number]
-                half += high * secret[3 + 2 * number]
+                half[rows] += low * secret[2 + 2 * number] + high * secret[3 + 2 * number]
         first, second = halves
         found: Words = (first >> _HALF) | (second & ~_LOW)
         return found
@@ -202,11 +201,9 @@ def joined(parts: Sequence[PaddedBytes]) -> PaddedBytes:
 
 def equal_words(words: Words, starts: Ints, others: Words, at: Ints, lengths: Lengths, chosen: Flags) -> Flags:
     """Whether strings of one length at some words are those at other words, of chosen pairs; the rest is noise."""
-    last = _counts(np.where(chosen, lengths, 0)) - 1
     same = np.ones(len(starts), dtype=np.bool_)
-    for number in range(int(last.max(initial=-1)) + 1):
-        step = number if number <= last.min() else np.minimum(number, last)  # a last word is compared once more
-        same &= words.take(starts + step) == others.take(at + step)
+    for number, rows in _rows_by_word(_counts(np.where(chosen, lengths, 0))):
+        same[rows] &= words.take(starts[rows] + number) == others.take(at[rows] + number)
     return same
 
 
@@ -219,6 +216,19 @@ def hash_of(string: bytes) -> int:
     )
     found: int = (first & _MASK) >> 32 | second & _HIGH
     return found
+
+
+def _rows_by_word(counts: Ints) -> Iterator[tuple[int, Ints | slice]]:
+    """Each word's number with the rows that have the word: one long string among short ones costs its words alone."""
+    if not len(counts):
+        return
+    fewest, most = int(counts.min()), int(counts.max())
+    for number in range(fewest):
+        yield number, slice(None)
+    rows = np.flatnonzero(counts > fewest)
+    for number in range(fewest, most):
+        yield number, rows
+        rows = rows[counts[rows] > number + 1]
 
 
 def _counts(lengths: Lengths) -> Ints:
