@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from lakestore.client.process import PROCESS
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import has_deadline, is_passing
 from lakestore.client.writer import change
-from lakestore.errors import Internal, LakestoreError, Unavailable, error_of
+from lakestore.errors import Internal, LakestoreError, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 
 SMALL_BYTES_MAX = 64 << 10
@@ -100,14 +101,14 @@ class Combiner:
                 group.append(self._waiting.popleft())
         lost = Unavailable("the call that carried this commit was interrupted", applied="unknown")
         for each in group:
-            each.outcome = _copy(lost)
+            each.outcome = copy(lost)
         try:
             for each, outcome in zip(group, self._sent([each.write for each in group]), strict=True):
                 each.outcome = outcome
         except LakestoreError as error:
             refused = len(group) > 1 and error.applied == "no" and not is_passing(error)
             for each in group:
-                each.outcome, each.refused = _copy(error), refused
+                each.outcome, each.refused = copy(error), refused  # each thread raises its own
         finally:
             self._hand_over(group)
 
@@ -156,8 +157,3 @@ def _share(write: Write, result: pb.ChangeResult) -> pb.ChangeResult:
     own.CopyFrom(result)
     own.inserted = write.batch.num_rows
     return own
-
-
-def _copy(error: LakestoreError) -> LakestoreError:
-    """Each thread raises its own."""
-    return error_of(error.kind, error.message, error.applied, error.retry_after)

@@ -13,7 +13,7 @@ import pytest
 import lakestore as ls
 from lakestore.client.group_commit import Combiner, Write
 from lakestore.client.producer import ProducerPool
-from lakestore.errors import Invalid, LakestoreError, Unavailable
+from lakestore.errors import Invalid, LakestoreError, Stopped, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -91,6 +91,13 @@ def test_an_unknown_end_is_unknown_for_all_and_never_tried_again() -> None:
     answers = together(pool, [write("a.b", 1), write("a.lost", 3), write("a.lost", 4)])
     assert [getattr(answer, "applied", None) for answer in answers] == [None, "unknown", "unknown"]
     assert len(pool.sent) == 2
+
+
+def test_each_raises_an_error_of_its_own_of_the_class_that_was_raised() -> None:
+    pool = Pool(lambda changes: Stopped("the server is shutting down") if changes[0].table == "a.lost" else None)
+    first, second = together(pool, [write("a.b", 1), write("a.lost", 3), write("a.lost", 4)])[1:]
+    assert [type(first), type(second)] == [Stopped, Stopped]
+    assert first is not second
 
 
 def test_an_interrupted_leader_leaves_nobody_waiting() -> None:
