@@ -22,7 +22,7 @@ from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties import expiry, expiry_bounds
-from lakestore_server.duties.expiry_bounds import Due
+from lakestore_server.duties.expiry_bounds import ExpiryBounds
 from lakestore_server.host import worker
 from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_server.read import live_offsets
@@ -341,7 +341,7 @@ def test_status_and_metrics_say_what_expired_and_what_is_next(served: Served) ->
 def test_figures_can_be_told_while_a_round_forgets_the_last_row() -> None:
     looks: list[int] = []
 
-    class Bounds(Due):
+    class Bounds(ExpiryBounds):
         """Empty from the second look on."""
 
         def __getattribute__(self, name: str) -> Any:
@@ -418,7 +418,7 @@ def test_keys_of_any_length_expire(served: Served) -> None:
 def test_bounds_find_every_block_that_may_have_something_due(rows: list[tuple[int, int]], data: st.DataObject) -> None:
     """Against the rows themselves: counted in in parts, settled at rising and falling limits."""
     rows.sort()
-    part, at = Due(), 0
+    part, at = ExpiryBounds(), 0
     while at < len(rows):
         count = data.draw(st.integers(1, len(rows) - at))
         part.add(*columns_of(rows[at : at + count]))

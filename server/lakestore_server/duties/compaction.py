@@ -84,7 +84,7 @@ class Base:
 
 
 @dataclass(slots=True)
-class Run:
+class SegmentRun:
     """Neighbouring segments that become one."""
 
     chunks: list[Chunk]
@@ -111,13 +111,13 @@ class Run:
         return sum(chunk.size for chunk in self.chunks)
 
 
-def runs_due(chunks: Sequence[Chunk], base: Base, limits: Limits) -> list[Run]:
+def runs_due(chunks: Sequence[Chunk], base: Base, limits: Limits) -> list[SegmentRun]:
     """What to rewrite of a bucket's chunks, of which those that end at or below `base.upto` are looked at.
 
     A segment half of which is gone; and a small one with the next one, unless it is twice as large: so a bucket has a
     logarithmic number of them, and a row that lives is rewritten as often, or paid for by the dead.
     """
-    runs: list[Run] = []
+    runs: list[SegmentRun] = []
     for chunk in chunks:
         if chunk.end > base.upto or not isinstance(chunk, Segment):
             break
@@ -125,20 +125,20 @@ def runs_due(chunks: Sequence[Chunk], base: Base, limits: Limits) -> list[Run]:
         while len(runs) > 1 and _belong(runs[-2], runs[-1], limits):
             last = runs.pop()
             before = runs[-1]
-            runs[-1] = Run(before.chunks + last.chunks, before.live + last.live, before.size + last.size, True)
+            runs[-1] = SegmentRun(before.chunks + last.chunks, before.live + last.live, before.size + last.size, True)
     return [run for run in runs if run.due]
 
 
-def _alone(chunk: Chunk, base: Base) -> Run:
+def _alone(chunk: Chunk, base: Base) -> SegmentRun:
     kills = chunk.kills()
     dead = base.dead.range_cardinality(chunk.start, chunk.end)
     stale = len(kills) - len(BitMap64(kills) & base.dead) if len(kills) else 0
     held, gone = chunk.rows + len(kills), dead + stale
     size = chunk.size * (held - gone) // max(held, 1)
-    return Run([chunk], held - gone, size, gone > 0 and 2 * gone >= held)
+    return SegmentRun([chunk], held - gone, size, gone > 0 and 2 * gone >= held)
 
 
-def _belong(before: Run, after: Run, limits: Limits) -> bool:
+def _belong(before: SegmentRun, after: SegmentRun, limits: Limits) -> bool:
     return (
         before.live + 1 < 2 * (after.live + 1)
         and before.chunks[0].schema_id == after.chunks[0].schema_id
@@ -148,7 +148,7 @@ def _belong(before: Run, after: Run, limits: Limits) -> bool:
     )
 
 
-def left_of(run: Run, base: Base, gone: BitMap64) -> SparseRows | None:
+def left_of(run: SegmentRun, base: Base, gone: BitMap64) -> SparseRows | None:
     """What stays of a run when all of `gone` go, those of other runs too; None when nothing does."""
     dead = _array(base.within(run.start, run.end))
     batches: list[pa.RecordBatch] = []
@@ -170,7 +170,7 @@ def left_of(run: Run, base: Base, gone: BitMap64) -> SparseRows | None:
     return SparseRows(run.start, run.end, run.chunks[0].schema_id, rows, kept, superseded, index)
 
 
-def _forgotten(run: Run, base: Base, state: TableState) -> tuple[IndexKeys, Ints]:
+def _forgotten(run: SegmentRun, base: Base, state: TableState) -> tuple[IndexKeys, Ints]:
     """(keys, offsets) of the deletes that go from a run; keys that the index keeps by hash stay in their chains."""
     prefix, dead = table_prefix(state.table.number), _array(base.within(run.start, run.end))
     found: list[IndexKeys] = []
@@ -293,7 +293,7 @@ class Compactor:
         self._swaps.append(_Swap(key, after, gone, count, replaced - added, forgotten))
         return after
 
-    def _affordable(self, runs: list[Run]) -> list[Run]:
+    def _affordable(self, runs: list[SegmentRun]) -> list[SegmentRun]:
         """The first runs, as many as a checkpoint may read; one is always done."""
         chosen = []
         for run in runs:

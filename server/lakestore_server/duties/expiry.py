@@ -24,7 +24,7 @@ from lakestore.rows.live_sum import moved
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.queue import Operation
 from lakestore_server.duties import expiry_bounds
-from lakestore_server.duties.expiry_bounds import BLOCK_ROWS, Due
+from lakestore_server.duties.expiry_bounds import BLOCK_ROWS, ExpiryBounds
 from lakestore_server.host.clock import Clock, JumpWatch
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
@@ -46,7 +46,7 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExpiredRows:
     """Rows of a bucket in the newest version, as far as expiry needs them."""
 
     offsets: Ints
@@ -55,11 +55,11 @@ class Found:
     times: Ints
     """In the unit of the TTL's column."""
 
-    def take(self, rows: npt.NDArray[np.bool_] | Ints) -> Found:
+    def take(self, rows: npt.NDArray[np.bool_] | Ints) -> ExpiredRows:
         """Some of them."""
         mask = pa.array(rows)
         batch = self.batch.filter(mask) if rows.dtype == np.bool_ else self.batch.take(mask)
-        return Found(self.offsets[rows], batch, self.times[rows])
+        return ExpiredRows(self.offsets[rows], batch, self.times[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Expiry:
         self._engine = engine
         self._running = threading.Lock()
         self._watch = JumpWatch(clock)
-        self._due: dict[tuple[str, int, int], Due] = {}
+        self._due: dict[tuple[str, int, int], ExpiryBounds] = {}
         """By table uuid, bucket and id of the TTL's column."""
         self._expired: Counter[str] = Counter()
         self._duty = Worker("expiry", self.run_once, _failed, check_seconds)
@@ -148,7 +148,7 @@ class _Round:
         engine: Engine,
         state: TableState,
         now_us: int,
-        known: dict[tuple[str, int, int], Due],
+        known: dict[tuple[str, int, int], ExpiryBounds],
         counted: Callable[[str, int], None],
         is_over: Callable[[], bool],
     ) -> None:
@@ -175,15 +175,15 @@ class _Round:
                 part.settle(first, last, *_joined(left))
             part.finish(self._limit)
 
-    def _part(self, bucket: int) -> Due:
+    def _part(self, bucket: int) -> ExpiryBounds:
         key = self._table.uuid, bucket, self._column.id
-        part = self._known.get(key, Due())
+        part = self._known.get(key, ExpiryBounds())
         if part.outgrown(sum(chunk.rows for chunk in self._state.logs[bucket].chunks)):
-            part = Due(done=part.done)
+            part = ExpiryBounds(done=part.done)
         self._known[key] = part
         return part
 
-    def _learn(self, part: Due, bucket: int) -> None:
+    def _learn(self, part: ExpiryBounds, bucket: int) -> None:
         """Count in what came since the last round."""
         head = self._state.logs[bucket].head
         while part.upto < head and not self._is_over():
@@ -191,7 +191,7 @@ class _Round:
             part.add(*_joined(list(self._rows(bucket, part.upto, end))))
             part.upto = end
 
-    def _rows(self, bucket: int, start: int, end: int) -> Iterator[Found]:
+    def _rows(self, bucket: int, start: int, end: int) -> Iterator[ExpiredRows]:
         """The rows of [start, end) that have a time."""
         versions, table = self._state.versions, self._table
         held = self._state.logs[bucket]
@@ -201,9 +201,9 @@ class _Round:
             there &= batch.column(CHANGE).to_numpy() != DELETE
             names = [column.name for column in self._carried]
             carried = pa.RecordBatch.from_arrays(arrays[:-1], names=names)
-            yield Found(offsets, carried, times).take(there)
+            yield ExpiredRows(offsets, carried, times).take(there)
 
-    def _expire(self, bucket: int, rows: Found) -> None:
+    def _expire(self, bucket: int, rows: ExpiredRows) -> None:
         """Delete those that are live."""
         if not len(rows.offsets):
             return
@@ -216,12 +216,12 @@ class _Round:
                 raise Stopped("the server is shutting down")
             self._commit(bucket, rows.take(np.arange(first, last)))
 
-    def _asked(self, rows: Found) -> KeyQuery:
+    def _asked(self, rows: ExpiredRows) -> KeyQuery:
         columns = [rows.batch.column(name) for name in self._table.primary_key]
         prefix = table_prefix(self._table.number)
         return KeyQuery(encoded(columns, prefix, self._engine.limits.key_bytes), lambda: columns)
 
-    def _commit(self, bucket: int, rows: Found) -> None:
+    def _commit(self, bucket: int, rows: ExpiredRows) -> None:
         """One commit of deletes, on the commit loop; it waits for room as a bulk load does."""
         asked = self._asked(rows)
 
@@ -260,12 +260,14 @@ def _carried(table: Table) -> Sequence[Column]:
     return [table.column(name) for name in names]
 
 
-def _joined(parts: Sequence[Found]) -> tuple[Ints, Ints]:
+def _joined(parts: Sequence[ExpiredRows]) -> tuple[Ints, Ints]:
     """Offsets and times of all of them."""
     return np.concatenate([_NONE, *(p.offsets for p in parts)]), np.concatenate([_NONE, *(p.times for p in parts)])
 
 
-def _deletes(held: TableState, bucket: int, rows: Found, found: FoundKeys, places: Ints) -> tuple[RowsPart, Entries]:
+def _deletes(
+    held: TableState, bucket: int, rows: ExpiredRows, found: FoundKeys, places: Ints
+) -> tuple[RowsPart, Entries]:
     """The deletes of rows as they are stored, and what the index then says."""
     table, at, count = held.table, held.logs[bucket].at_head, len(rows.offsets)
     schema = stored_schema(table)

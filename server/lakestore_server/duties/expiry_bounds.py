@@ -22,7 +22,7 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
-class Due:
+class ExpiryBounds:
     """The bounds of one bucket."""
 
     upto: int = 0

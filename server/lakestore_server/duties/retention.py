@@ -31,7 +31,7 @@ _SAID = {"lake": "what is not in the lake yet", "restore": "a lake that is ahead
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class LogHold:
     """Something that needs a table's log."""
 
     by: str
@@ -46,7 +46,7 @@ class Decision:
 
     lsn: int
     """The log start; the present one if nothing goes."""
-    held: tuple[Hold, ...] = ()
+    held: tuple[LogHold, ...] = ()
     """What keeps rows that the retention would let go."""
     held_bytes: int = 0
 
@@ -55,7 +55,7 @@ class Decision:
         return sorted({hold.by for hold in self.held})
 
 
-def decide(state: TableState, now_us: int, holds: Sequence[Hold]) -> Decision:
+def decide(state: TableState, now_us: int, holds: Sequence[LogHold]) -> Decision:
     """How far a table's log start may move."""
     ends = sorted(_chunk_ends(state))
     wanted = _wanted(state, now_us, ends)
@@ -150,19 +150,19 @@ class Retention:
             log.warning("the clock jumped by %.0f s: no log is dropped for %.0f s", jump, self._watch.left)
         return now_us
 
-    def _holds(self, view: View, state: TableState) -> list[Hold]:
+    def _holds(self, view: View, state: TableState) -> list[LogHold]:
         uuid = state.table.uuid
-        holds = [Hold("lake", self._tiered(state))]
-        holds += [Hold("lease", reaching(state, starts)) for starts in self._leases.starts(uuid)]
+        holds = [LogHold("lake", self._tiered(state))]
+        holds += [LogHold("lease", reaching(state, starts)) for starts in self._leases.starts(uuid)]
         holds += [
-            Hold(f"subscription {s.name}", needed(s, state)) for s in view.subscriptions.values() if uuid in s.tables
+            LogHold(f"subscription {s.name}", needed(s, state)) for s in view.subscriptions.values() if uuid in s.tables
         ]
         if uuid in self._engine.lake_ahead:
-            holds.append(Hold("restore", state.log_start_lsn))
+            holds.append(LogHold("restore", state.log_start_lsn))
         if self._leases.in_grace:
-            holds.append(Hold("restart", state.log_start_lsn))
+            holds.append(LogHold("restart", state.log_start_lsn))
         if self._watch.paused:
-            holds.append(Hold("clock", state.log_start_lsn))
+            holds.append(LogHold("clock", state.log_start_lsn))
         return holds
 
     def _tiered(self, state: TableState) -> int:

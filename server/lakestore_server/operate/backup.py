@@ -37,7 +37,7 @@ PART_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BackupCut:
     """The parts of a backup, fixed at one commit."""
 
     view: View
@@ -73,7 +73,7 @@ class BackupVerbs:
         )
         return pb.BackupAnswer(token=self._engine.view.token(manifest.lsn), files=len(manifest.files) + 1, bytes=size)
 
-    def cut(self) -> Cut:
+    def cut(self) -> BackupCut:
         """A checkpoint and the journal behind it, up to one commit; all of it stays, whatever happens next."""
         engine = self._engine
         with self._checkpointer.held() as made:
@@ -82,7 +82,7 @@ class BackupVerbs:
             names = [name for name in engine.disk.list(engine.folder) if name.startswith(journal_file.PREFIX)]
             files = [(name, engine.disk.read(engine.folder / name)) for name in names if first <= name <= last]
         journal = [(name, data[:size] if name == last else data) for name, data in files]
-        return Cut(view, made.content, made.segments, journal)
+        return BackupCut(view, made.content, made.segments, journal)
 
 
 def _checked(text: str, engine: Engine) -> Path:
@@ -97,7 +97,7 @@ def _checked(text: str, engine: Engine) -> Path:
     return folder
 
 
-def write(disk: Disk, folder: Path, cut: Cut, timeline: str) -> Manifest:
+def write(disk: Disk, folder: Path, cut: BackupCut, timeline: str) -> Manifest:
     """Write a cut into an empty folder, durably; the manifest comes last."""
     disk.make_folder(folder)
     entries = list(_segments(disk, folder, cut.segments))
