@@ -15,7 +15,7 @@ Bucket = tuple[str, int]
 
 
 class Share:
-    """Where a consumer's buckets began, and how far it has acknowledged them itself."""
+    """The begin of each of a consumer's buckets, and the end of its own acknowledgements."""
 
     def __init__(self) -> None:
         self._begun: dict[Bucket, int] = {}

@@ -63,7 +63,7 @@ _LOG.addHandler(logging.NullHandler())
 
 @dataclass(frozen=True, slots=True)
 class SinkPosition:
-    """Where a sink stands, as its position topic says."""
+    """The position of a sink, as its position topic says."""
 
     token: str
     tables: tuple[str, ...]

@@ -165,11 +165,11 @@ class KafkaSink:
             raise error
 
     def position(self) -> SinkPosition | None:
-        """Where the sink stands."""
+        """The sink's position."""
         return SinkPosition(self.written.token, self._tables, self._topic) if self.written.token else None
 
     def topic_of(self, table: str) -> str:
-        """Where a table's changes go."""
+        """The topic of a table's changes."""
         return self._topic.replace("{table}", table)
 
     def commit(self, kafka: Transactions, token: str, events: int) -> None:

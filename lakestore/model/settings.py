@@ -297,7 +297,7 @@ class _Loader(yaml.SafeLoader):
     """A key that is written twice is a mistake; plain YAML takes the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As the safe loader, or an error that names the key."""
+        """The safe loader's answer, or an error that names the key."""
         seen = set()
         for key, _ in node.value:
             name = str(key.value).replace("-", "_")

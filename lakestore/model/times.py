@@ -47,7 +47,7 @@ def position_text(value: Any) -> str:
 
 
 def start_text(value: Any) -> str:
-    """Where a change stream begins, as the wire takes it."""
+    """The begin of a change stream, as the wire takes it."""
     if isinstance(value, str) and value in _NAMES:
         return value
     if not value:
@@ -56,7 +56,7 @@ def start_text(value: Any) -> str:
 
 
 def until_text(value: Any) -> str:
-    """Where a change stream ends, as the wire takes it; nothing for one that goes on."""
+    """The end of a change stream, as the wire takes it; nothing for one that goes on."""
     if not value or value == "now":
         return str(value or "")
     return _told(value, f"until {str(value)!r} is not 'now', a token or a time that has been")

@@ -98,7 +98,7 @@ class SharedPosition:
 
 
 StreamPosition = LogPosition | SnapshotPosition
-"""Where one consumer of a stream stands."""
+"""The position of one consumer of a stream."""
 Token = LogPosition | SnapshotPosition | SharedPosition
 """A point in a server's history; `str` gives its text, `position_of` reads it."""
 

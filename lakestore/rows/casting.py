@@ -121,7 +121,7 @@ class Cast:
         return self.nulls(count, part.want.kind, path)
 
     def _places(self, source: pa.StructType, want: Wanted, path: str) -> list[int | None]:
-        """Where the wanted fields are in the source; None where they are not."""
+        """Places of the wanted fields in the source; None for a field that the source lacks."""
         names = [part.name for part in source]
         if len(set(names)) != len(names):
             raise self._refused(path, "has a field twice in the rows")

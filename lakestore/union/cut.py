@@ -87,7 +87,7 @@ class Cut:
 
 
 Source = Transport | Cut
-"""Where a read gets its plan: a server, for the head of the moment, or a cut that somebody holds."""
+"""The source of a read's plan: a server, for the head of the moment, or a cut that somebody holds."""
 
 
 @contextmanager

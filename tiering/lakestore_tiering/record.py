@@ -1,4 +1,4 @@
-"""What each of our snapshots says of itself in its summary, as a value.
+"""The record that each of our snapshots carries in its summary, as a value.
 
 The keys are `lakestore.epoch`, `tier-from` and `tier-point` (JSON lists of offsets, one per bucket), `live-sum` (a JSON
 list of decimal texts), `lsn` and `schema-id`; Iceberg adds `source-snapshot-id`. The catalog's gate takes a commit only

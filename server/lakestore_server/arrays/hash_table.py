@@ -161,7 +161,7 @@ class HashTable:
         return mixed.view(np.int64)
 
     def _place_of(self, number: int) -> int:
-        """Where a number stands, or would."""
+        """The slot of a number, or the one that it would take."""
         numbers, values, mask = self._numbers, self._values, self._mask
         at = scattered_one(number) >> self._shift
         while numbers[2 * at] != number and values[2 * at + 1] != MISS:

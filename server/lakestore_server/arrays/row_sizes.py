@@ -48,7 +48,7 @@ def _between(column: pa.Array, starts: Ints, ends: Ints) -> Ints:
 
 
 def _offsets(column: pa.Array) -> npt.NDArray[Any]:
-    """Where the values of each row begin, and the last ones end."""
+    """The begin of each row's values, and the end of the last ones."""
     raw = column.buffers()[1]
     if raw is None or not raw.size:
         return np.zeros(len(column) + 1, dtype=np.int64)

@@ -40,7 +40,7 @@ class JournalSize:
 
     since_checkpoint: int
     frozen: int = 0
-    """Of the records that the running checkpoint makes needless."""
+    """Bytes of the records that the running checkpoint makes needless."""
 
     @property
     def untrimmed(self) -> int:

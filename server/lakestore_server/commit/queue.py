@@ -1,4 +1,4 @@
-"""What waits for the commit loop: bounded, in two lanes, so that small work need not wait behind a bulk load.
+"""The queue in front of the commit loop: bounded, in two lanes, so that small work need not wait behind a bulk load.
 
 Work of one producer stays in order: what follows a large request of its producer waits in the same lane.
 Who puts work in waits for room for a while, and is then told when to come again.

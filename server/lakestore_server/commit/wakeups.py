@@ -1,4 +1,4 @@
-"""Who waits for what: streams hear of the commits that touch their tables and sleep through all others."""
+"""Wake-ups: a stream hears of the commits that touch its tables and sleeps through all others."""
 
 from __future__ import annotations
 

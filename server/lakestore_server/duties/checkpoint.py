@@ -45,11 +45,11 @@ class DurableCheckpoint:
     """A checkpoint that is durable."""
 
     content: Checkpoint
-    """Of its file."""
+    """The content of its file."""
     segments: list[segment.Segment]
-    """Those it names; they are mapped, and so stay whatever is removed later."""
+    """The segments that it names; they are mapped, and so stay whatever is removed later."""
     cut: int
-    """How many of them it wrote."""
+    """The number of segments that it wrote."""
 
     @property
     def lsn(self) -> int:
@@ -59,11 +59,11 @@ class DurableCheckpoint:
 
 @dataclass(slots=True)
 class Checkpoints:
-    """What was done since the start."""
+    """Sums since the start."""
 
     failed: int = 0
     lsn: int = -1
-    """Of the newest one; -1 before the first."""
+    """The LSN of the newest checkpoint; -1 before the first."""
     at: float = 0.0
     """When that was done, in monotonic seconds; before the first, when the server began."""
     seconds: Histogram = field(default_factory=Histogram)
@@ -93,7 +93,7 @@ class Checkpointer:
 
     @property
     def compactions(self) -> Compactions:
-        """What local compaction did since the start."""
+        """Sums of local compaction since the start."""
         return self._compactor.figures
 
     def wake(self) -> None:

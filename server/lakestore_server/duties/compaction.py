@@ -37,7 +37,7 @@ _EMPTY: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(slots=True)
 class Base:
-    """What is known of a bucket's rows below its log start."""
+    """Knowledge of a bucket's rows below its log start."""
 
     upto: int = 0
     """Up to where changes were looked at: a log start."""
@@ -112,7 +112,7 @@ class SegmentRun:
 
 
 def runs_due(chunks: Sequence[Chunk], base: Base, limits: Limits) -> list[SegmentRun]:
-    """What to rewrite of a bucket's chunks, of which those that end at or below `base.upto` are looked at.
+    """The runs of a bucket's chunks to rewrite; only chunks that end at or below `base.upto` are looked at.
 
     A segment half of which is gone; and a small one with the next one, unless it is twice as large: so a bucket has a
     logarithmic number of them, and a row that lives is rewritten as often, or paid for by the dead.
@@ -149,7 +149,7 @@ def _belong(before: SegmentRun, after: SegmentRun, limits: Limits) -> bool:
 
 
 def left_of(run: SegmentRun, base: Base, gone: BitMap64) -> SparseRows | None:
-    """What stays of a run when all of `gone` go, those of other runs too; None when nothing does."""
+    """The rows that stay of a run when all of `gone` go, those of other runs too; None when nothing stays."""
     dead = _array(base.within(run.start, run.end))
     batches: list[pa.RecordBatch] = []
     offsets: list[Ints] = []
@@ -200,7 +200,7 @@ def _members(offsets: Ints, among: Ints) -> npt.NDArray[np.bool_]:
 
 @dataclass(slots=True)
 class Compactions:
-    """What was done since the start."""
+    """Sums since the start."""
 
     segments: int = 0
     """Rewritten."""
@@ -212,7 +212,7 @@ class Compactions:
 
 @dataclass(frozen=True, slots=True)
 class _Swap:
-    """What a checkpoint under way does to one bucket."""
+    """The effect of a checkpoint under way on one bucket."""
 
     key: tuple[str, int]
     chunks: list[Chunk]
@@ -224,7 +224,7 @@ class _Swap:
 
 
 class Compactor:
-    """What each checkpoint rewrites. Belongs to the checkpointer and its thread."""
+    """The choice of segments that each checkpoint rewrites. Belongs to the checkpointer and its thread."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -64,7 +64,7 @@ class ExpiredRows:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a table with a TTL says of it."""
+    """The expiry of one table, as status and metrics show it."""
 
     expired: int
     """Rows since the start."""
@@ -90,7 +90,7 @@ class Expiry:
         self._duty.close()
 
     def figures(self, state: TableState) -> Figures | None:
-        """Of a table that has a TTL."""
+        """The figures of a table that has a TTL; None for one without."""
         table = state.table
         if table.ttl is None:
             return None
@@ -131,7 +131,7 @@ class Expiry:
         self._expired[uuid] += rows
 
     def _forget(self, tables: set[str]) -> None:
-        """What is known of tables that have no TTL any more."""
+        """Drop the bounds of tables that have no TTL any more."""
         for key in [key for key in self._due if key[0] not in tables]:
             del self._due[key]
 
@@ -255,7 +255,7 @@ def _commits(sizes: Ints, bytes_max: int) -> Iterator[tuple[int, int]]:
 
 
 def _carried(table: Table) -> Sequence[Column]:
-    """What a delete carries: the key, and the version of a `versioned` table."""
+    """The columns that a delete carries: the key, and the version of a `versioned` table."""
     names = [*table.primary_key, *([table.merge.column] if table.merge.engine == "versioned" else [])]
     return [table.column(name) for name in names]
 

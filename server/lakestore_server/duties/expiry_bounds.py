@@ -28,7 +28,7 @@ class ExpiryBounds:
     upto: int = 0
     """Offsets below are counted in."""
     blocks: Ints = field(default_factory=lambda: _NONE)
-    """Those that hold a time, ascending."""
+    """The blocks that hold a time, ascending."""
     bounds: Ints = field(default_factory=lambda: _NONE)
     """The lowest time of each."""
     done: tuple[int, int] = (0, 0)

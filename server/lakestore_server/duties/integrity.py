@@ -31,7 +31,7 @@ class WrongIndex(Corrupt):
 
 @dataclass(slots=True)
 class Findings:
-    """What a check has read, and what of it is damaged."""
+    """The bytes that a check has read, and the damage among them."""
 
     damage: list[str] = field(default_factory=list)
     bytes_checked: int = 0

@@ -42,21 +42,21 @@ class LogHold:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens to one table's log."""
+    """The decision about one table's log."""
 
     lsn: int
     """The log start; the present one if nothing goes."""
     held: tuple[LogHold, ...] = ()
-    """What keeps rows that the retention would let go."""
+    """Holders of rows that the retention would let go."""
     held_bytes: int = 0
 
     def holders(self) -> list[str]:
-        """Who holds rows back."""
+        """Names of the holders."""
         return sorted({hold.by for hold in self.held})
 
 
 def decide(state: TableState, now_us: int, holds: Sequence[LogHold]) -> Decision:
-    """How far a table's log start may move."""
+    """The LSN up to which a table's log start may move."""
     ends = sorted(_chunk_ends(state))
     wanted = _wanted(state, now_us, ends)
     allowed = min([wanted, *(hold.lsn for hold in holds)])
@@ -166,7 +166,7 @@ class Retention:
         return holds
 
     def _tiered(self, state: TableState) -> int:
-        """How far the lake alone would do: the tier point of the newest snapshot on which reads may begin."""
+        """The LSN up to which the lake alone would do: the tier point of the newest snapshot on which reads may begin."""
         usable = [
             tier for tier in state.tiers.values() if not self._leases.is_retired(state.table.uuid, tier.snapshot_id)
         ]

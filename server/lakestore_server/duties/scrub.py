@@ -33,7 +33,7 @@ class Scrubber:
         self._closing = threading.Event()
         self._rebuilt: set[str] = set()
         self.damage: list[str] = []
-        """What the last finished round, and this one so far, have found."""
+        """Damage found by the last finished round, and by this one so far."""
         self.bytes = 0
         self.rounds = 0
         self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)

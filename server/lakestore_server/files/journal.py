@@ -49,7 +49,7 @@ _PADDING = bytes(64)
 
 
 def file_header(salt: int) -> bytes:
-    """What a journal file begins with; synced before the first frame is written."""
+    """The first bytes of a journal file; synced before the first frame is written."""
     header = _FILE.pack(FILE_MAGIC, VERSION, 0, salt)
     return (header + _CRC.pack(crc32c(header))).ljust(FILE_HEADER_BYTES, b"\0")
 
@@ -135,7 +135,7 @@ class RowsHead:
     bucket: int
     start: int
     count: int
-    """How many rows."""
+    """Number of rows."""
     at: int
     nbytes: int
     live_sum: int
@@ -237,7 +237,7 @@ def _producer_commit(producer: str, epoch: int, sequence: int, results: Sequence
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """What the first bytes of a journal file say."""
+    """The first bytes of a journal file, read."""
 
     version: int
     salt: int

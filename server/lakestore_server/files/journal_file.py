@@ -59,7 +59,7 @@ class FileJournal:
         self._last = self._durable = 0
         """LSNs of the last record that was appended, and of the last one that stands."""
         self._refusal: NotWritten | None = None
-        """What `durable` has still to say of records that were given back."""
+        """The refusal of records that were given back, which `durable` has still to raise."""
         self._lost: Unknown | None = None
         self.written = ("", 0)
         """(name of the open file, bytes of it that are durable)."""

@@ -11,7 +11,7 @@ from lakestore.errors import Conflict, NotFound
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where an Iceberg table's current metadata lies."""
+    """The place of an Iceberg table's current metadata."""
 
     location: str
     """URI of metadata.json."""

@@ -20,7 +20,7 @@ from lakestore_server.state.view import TableState, View
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What is known of a producer; the newest answers are kept for retries."""
+    """A producer as the server knows it; the newest answers are kept for retries."""
 
     epoch: int = 0
     last_sequence: int = 0
@@ -42,7 +42,7 @@ class Origin:
     """The backup that a restored history began with."""
 
     timeline: str
-    """Of the history that was backed up."""
+    """The timeline of the history that was backed up."""
     lsn: int
     """The newest commit in the backup."""
 
@@ -96,7 +96,7 @@ class State:
         return State.of(self.frozen(), self._limits)
 
     def _note(self, record: CommitRecord) -> None:
-        """What a record changes beside the view."""
+        """Apply the part of a record that is not in the view."""
         for table in record.create:
             self.next_number = max(self.next_number, table.number + 1)
         for commit in record.producers:

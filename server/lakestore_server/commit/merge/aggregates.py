@@ -40,15 +40,15 @@ class Valid:
     rows: Ints
     """Their places."""
     starts: Ints
-    """Of each key that has one, the first."""
+    """The first place of each key that has one."""
     keys: Ints
-    """Which keys those are."""
+    """The keys that have a value."""
     count: int
-    """Of all keys."""
+    """Number of keys, with and without values."""
 
     @staticmethod
     def of(column: pa.Array, stack: Stack) -> Valid:
-        """Of a column in the order of the stack."""
+        """A column in the order of the stack."""
         count = len(stack.starts)
         if not column.null_count:
             return Valid(column, np.arange(len(column)), stack.starts, np.arange(count), count)
@@ -58,7 +58,7 @@ class Valid:
 
     @property
     def ends(self) -> Ints:
-        """Of each key that has one, the last."""
+        """The last value of each key that has one."""
         return np.append(self.starts, len(self.rows))[1:] - 1
 
     def spread(self, made: pa.Array) -> pa.Array:
