@@ -166,7 +166,7 @@ class Retention:
         return holds
 
     def _tiered(self, state: TableState) -> int:
-        """The LSN up to which the lake alone would do: the tier point of the newest snapshot on which reads may begin."""
+        """The LSN of the tier point up to which reads may begin: the lake alone would do so far."""
         usable = [
             tier for tier in state.tiers.values() if not self._leases.is_retired(state.table.uuid, tier.snapshot_id)
         ]

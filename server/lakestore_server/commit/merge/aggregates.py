@@ -58,7 +58,7 @@ class Valid:
 
     @property
     def ends(self) -> Ints:
-        """The last value of each key that has one."""
+        """The last place of each key that has one."""
         return np.append(self.starts, len(self.rows))[1:] - 1
 
     def spread(self, made: pa.Array) -> pa.Array:
