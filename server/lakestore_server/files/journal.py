@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -143,6 +143,8 @@ class RowsHead:
     schema_id: int = 0
 
 
+_HEAD_ENTRIES = len(fields(RowsHead))
+
 Schemas = Callable[[str, int], pa.Schema]
 """(table uuid, schema version) to the schema of stored batches."""
 
@@ -177,8 +179,8 @@ class RawFrame:
         return sorted(set(self.meta) - {"t", "rows"})
 
     def rows(self) -> list[RowsHead]:
-        """The heads of the stored batches."""
-        return [RowsHead(*entry) for entry in self.meta.get("rows", [])]
+        """The heads of the stored batches, without entries that a later release adds."""
+        return [RowsHead(*entry[:_HEAD_ENTRIES]) for entry in self.meta.get("rows", [])]
 
     def batch(self, rows: RowsHead, schema: pa.Schema) -> pa.RecordBatch:
         """One of the stored batches."""

@@ -1,17 +1,20 @@
 """JSON forms of values that journal and checkpoint share: results of changes, subscriptions, marks.
 
 A form is a list, for a checkpoint holds many of them. Lists of older releases are shorter: what they lack is at its
-default.
+default. Counts that a later release adds to a result are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from lakestore.model.token import Place
 from lakestore_server.state.commit_record import ChangeResult
 from lakestore_server.state.subscription import Mark, Subscription
+
+_COUNTS = len(fields(ChangeResult))
 
 
 def result_list(result: ChangeResult) -> list[Any]:
@@ -23,7 +26,7 @@ def result_list(result: ChangeResult) -> list[Any]:
 
 def result_of(data: Sequence[Any]) -> ChangeResult:
     """The result that `result_list` wrote."""
-    return ChangeResult(*data)
+    return ChangeResult(*data[:_COUNTS])
 
 
 def mark_list(mark: Mark) -> list[int]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import journal
-from lakestore_server.state.commit_record import CommitRecord, ProducerCommit, RowsPart
+from lakestore_server.files import journal, json_forms
+from lakestore_server.state.commit_record import ChangeResult, CommitRecord, ProducerCommit, RowsPart
 
 SALT = 0x1122334455667788
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -117,3 +117,13 @@ def test_files_of_version_1_are_read() -> None:
     assert [raw.lsn for raw in journal.frames(data[:-1], "journal-1", last=True)] == [1, 2][:1]
     with pytest.raises(Corrupt, match="journal-1"):
         list(journal.frames(b"\0" * 4 + data[4:], "journal-1", last=True))
+
+
+def test_entries_that_a_later_release_adds_are_left_out() -> None:
+    """A release that is run again after a later one reads the files that the later one wrote."""
+    (raw,) = journal.frames(HEAD + frame(1, 3), "journal-1", last=True)
+    (head,) = raw.rows()
+    raw.meta["rows"][0].append("later")
+    assert raw.rows() == [head]
+    result = ChangeResult("a.b", inserted=3, folded=1)
+    assert json_forms.result_of([*json_forms.result_list(result), 7, 8]) == result
