@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.model import defaults
-from lakestore.model.columns import SYSTEM_TYPES, Column
+from lakestore.model.columns import Column
 from lakestore.model.table import Table
 
 Fill = Literal["initial", "default", "null"]
@@ -39,15 +39,6 @@ def renamed(batch: pa.RecordBatch, source: Table, target: Table) -> pa.RecordBat
             raise Invalid(f"table {target.name} has no column {name!r} in schema version {source.schema_id}")
     check_present(set(map(ids.__getitem__, batch.schema.names)), source, target)
     return batch.rename_columns([names[ids[name]] for name in batch.schema.names])
-
-
-def now_named(columns: Sequence[str], source: Table, target: Table) -> list[str]:
-    """Names of columns in one version as another has them; system columns keep theirs."""
-    if source.schema_id == target.schema_id:
-        return list(columns)
-    check_present({source.column(name).id for name in columns if name not in SYSTEM_TYPES}, source, target)
-    names = {column.id: column.name for column in target.columns}
-    return [name if name in SYSTEM_TYPES else names[source.column(name).id] for name in columns]
 
 
 def check_present(ids: AbstractSet[int], source: Table, target: Table) -> None:

@@ -38,8 +38,8 @@ class IndexProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # The process finds the package where this one did, but for the working folder. It computes nothing in
-        # parallel: threads for that would take half of its start.
+        # The process finds the package where this one did. It computes nothing in parallel: threads for that would take
+        # half of its start.
         path = os.pathsep.join(folder for folder in sys.path if folder)
         environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
         return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
