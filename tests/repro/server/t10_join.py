@@ -54,6 +54,7 @@ for i in range(17):
     )
 s._lock.close()
 try:
+    s.upkeep.close(checkpoint=False)
     s.engine.loop.close()
 except BaseException as e:
     print("close", type(e).__name__)
