@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakestore_server.commit.published import Totals
-from lakestore_server.commit.queue import IndexEntries
+from lakestore_server.commit.queue import IndexEntries, Room
 from lakestore_server.files.journal import HEADER_BYTES, nbytes_of
 from lakestore_server.host.clock import Clock
 from lakestore_server.state.commit_record import CommitRecord
@@ -25,6 +25,8 @@ from lakestore_server.state.view import View
 
 COMMITS_MAX = 16
 """Commits under way at most: beyond it, work waits in the queue, where it becomes one group."""
+QUICK_BYTES_MAX = 256 << 10
+"""A commit up to here is settled sooner than another thread is awake."""
 
 
 @dataclass(slots=True)
@@ -61,11 +63,12 @@ class Flight:
         clock: Clock,
         totals: Totals,
         show: Callable[[Underway], None],
+        made_room: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
         """`show` is told of each commit that has become durable, in order; `wake` of a failure, for the loop to ask."""
         self._journal, self._clock, self._totals = journal, clock, totals
-        self._show, self._wake = show, wake
+        self._show, self._made_room, self._wake = show, made_room, wake
         self._durable, self._bytes_max = durable, bytes_max
         self._changed = threading.Condition()
         self._commits: deque[Underway] = deque()
@@ -78,11 +81,11 @@ class Flight:
 
     # On the loop.
 
-    def await_room(self) -> None:
-        """Wait until one more commit may be under way; raises as `check`."""
-        if len(self._commits) >= COMMITS_MAX or self._nbytes >= self._bytes_max:
-            self._await(lambda: len(self._commits) < COMMITS_MAX and self._nbytes < self._bytes_max)
-        self.check()
+    def room(self) -> Room:
+        """The work for which there is room now; `made_room` is called when there is more."""
+        if len(self._commits) >= COMMITS_MAX:
+            return Room.NONE
+        return Room.SMALL if self._nbytes >= self._bytes_max else Room.ANY
 
     def drain(self) -> None:
         """Wait until nothing is under way; raises as `check`."""
@@ -115,8 +118,9 @@ class Flight:
             self._nbytes += commit.nbytes
 
     def go_on(self, *, more_waits: bool) -> None:
-        """Have the commits that were added settled: here, if that is as good as anywhere; raises as `check`."""
-        if not self._is_handed_over and not more_waits and self._journal.settles_in_place:
+        """Have the commits that were added settled: here, if nothing is lost by that; raises as `check`."""
+        is_quick = not more_waits and self._nbytes <= QUICK_BYTES_MAX
+        if is_quick and not self._is_handed_over and self._journal.settles_in_place:
             self._settle()
             return
         with self._changed:
@@ -162,6 +166,7 @@ class Flight:
                 self._commits.popleft()
                 self._nbytes -= commit.nbytes
                 self._changed.notify_all()
+            self._made_room()
             for future, outcome in commit.answers:
                 give(future, outcome)
 

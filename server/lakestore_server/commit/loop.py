@@ -50,7 +50,8 @@ class CommitLoop:
         """The state with all commits under way, upon which the next one is made."""
         self.queue = CommitQueue(limits, self.is_journal_full, self.refuse_when_down)
         lsn, bytes_max = opened.state.view.lsn, FLIGHT_GROUPS * limits.group_bytes
-        self._flight = Flight(self.journal, lsn, bytes_max, clock, self.totals, self._show, self.queue.poke)
+        hooks = self._show, self.queue.wake, self.queue.poke
+        self._flight = Flight(self.journal, lsn, bytes_max, clock, self.totals, *hooks)
         self._current: Sequence[Work] = ()
         self._checkpoint_due: Callable[[], None] = lambda: None
         self.failure: BaseException | None = None
@@ -149,8 +150,8 @@ class CommitLoop:
             self._fail(error)
 
     def _turn(self) -> bool:
-        work = self._current = self.queue.take()
-        self._wait(self._flight.await_room)
+        work = self._current = self.queue.take(self._flight.room)
+        self._wait(self._flight.check)
         if not work and self.queue.is_over:
             self._wait(self._flight.drain)
             return False

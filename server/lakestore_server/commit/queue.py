@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -49,6 +50,14 @@ class Done(Generic[T]):
     """The newest state, with the operation in it."""
     result: T
     """The value that `plan` returned."""
+
+
+class Room(Enum):
+    """Which lanes may go into the next commit."""
+
+    NONE = 0
+    SMALL = 1
+    ANY = 2
 
 
 @dataclass(slots=True)
@@ -130,20 +139,20 @@ class CommitQueue:
     def _is_large(self, request: Request) -> bool:
         return request.nbytes > SMALL_BYTES_MAX or bool(request.producer and self._in_large[request.producer])
 
-    def take(self) -> list[Work]:
+    def take(self, room: Callable[[], Room] = lambda: Room.ANY) -> list[Work]:
         """Wait for work: one operation or task, or the requests of one group; empty once closed, or when poked."""
         with self._changed:
-            self._changed.wait_for(lambda: self._small or self._large or self._closed or self._poked)
+            self._changed.wait_for(lambda: self._poked or self.is_over or self._may_go(room()))
             if self._poked:
                 self._poked = False
                 return []
-            waiting = len(self._large)
-            if self._is_large_due():
+            waiting, takes_large = len(self._large), room() is Room.ANY
+            if takes_large and self._is_large_due():
                 work: list[Work] = [self._pop_large()]
             elif self._small and not isinstance(self._small[0], Request):
                 work = [self._small.popleft()]
             else:
-                work = list(self._group())
+                work = list(self._group(takes_large=takes_large))
             self._passed = self._passed + 1 if self._large and len(self._large) == waiting else 0
             self._nbytes -= sum(each.nbytes for each in work)
             self._changed.notify_all()
@@ -163,13 +172,18 @@ class CommitQueue:
             del self._in_large[request.producer]
         return request
 
-    def _group(self) -> Sequence[Request]:
+    def _may_go(self, room: Room) -> bool:
+        """Whether some work waits for which there is room."""
+        return room is not Room.NONE and bool(self._small or (self._large and room is Room.ANY))
+
+    def _group(self, *, takes_large: bool) -> Sequence[Request]:
         """Small requests up to the next operation, then large ones while the group has room."""
         group: list[Request] = []
         named: set[tuple[str, int]] = set()
         weight = 0
         while weight < self._limits.group_bytes:
-            following = self._small[0] if self._small else self._large[0] if self._large else None
+            large = self._large[0] if self._large and takes_large else None
+            following = self._small[0] if self._small else large
             if not isinstance(following, Request) or (following.producer, following.sequence) in named:
                 break  # an operation has its own turn; what repeats a request of this group is answered after it
             if self._small:
