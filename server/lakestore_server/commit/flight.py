@@ -25,8 +25,6 @@ from lakestore_server.state.view import View
 
 COMMITS_MAX = 16
 """Commits under way at most: beyond it, work waits in the queue, where it becomes one group."""
-QUICK_BYTES_MAX = 256 << 10
-"""A commit up to here is settled sooner than another thread is awake."""
 
 
 @dataclass(slots=True)
@@ -117,10 +115,9 @@ class Flight:
             self._commits.append(commit)
             self._nbytes += commit.nbytes
 
-    def go_on(self, *, more_waits: bool) -> None:
-        """Have the commits that were added settled: here, if nothing is lost by that; raises as `check`."""
-        is_quick = not more_waits and self._nbytes <= QUICK_BYTES_MAX
-        if is_quick and not self._is_handed_over and self._journal.settles_in_place:
+    def go_on(self, *, in_place: bool) -> None:
+        """Have the commits that were added settled: `in_place` if the loop loses nothing by that; raises as `check`."""
+        if in_place and not self._is_handed_over and self._journal.settles_in_place:
             self._settle()
             return
         with self._changed:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
+from lakestore.model.table import Table
 from lakestore_server.commit.build import build
 from lakestore_server.commit.draft import GroupTooLarge, RequestRefused
 from lakestore_server.commit.flight import Flight, Underway
@@ -32,6 +33,11 @@ from lakestore_server.state.state import FrozenState, ProducerState, State
 from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.engine")
+EXPECTED_KEYS_MAX = 4_096
+"""Keys under way of one table that look-ups of the next commit go through: arranging them costs what putting them does.
+"""
+QUICK_BYTES_MAX = 256 << 10
+"""A commit up to here is settled sooner than another thread is awake."""
 FLIGHT_GROUPS = 2
 """Commits of about so many full groups are under way at most: one is written while the next one is made."""
 
@@ -190,6 +196,8 @@ class CommitLoop:
         return max(self._clock.now_us(), self._next.view.time_us)
 
     def _commit(self, requests: list[Request]) -> None:
+        if any(self._looks_up_many(change.table) for request in requests for change in request.changes):
+            self._wait(self._flight.drain)
         group = self._admitted(requests)
         while group:
             view = self._next.view
@@ -223,6 +231,10 @@ class CommitLoop:
                 )
             )
             return
+
+    def _looks_up_many(self, table: Table) -> bool:
+        """Whether to find the keys under way takes longer than to wait until they are in the index."""
+        return table.keyed and self.index.expected_keys(table_prefix(table.number)) > EXPECTED_KEYS_MAX
 
     def _admitted(self, requests: list[Request]) -> list[Request]:
         """The requests to commit; the others have their answer already. A broken sequence breaks all behind it."""
@@ -284,9 +296,14 @@ class CommitLoop:
         self.index.expect(commit.entries)
         try:
             self._flight.add(commit, encode(commit.record))
-            self._flight.go_on(more_waits=len(self.queue) > 0)
+            self._flight.go_on(in_place=self._is_settled_in_place(commit))
         except NotWritten as refusal:
             self._undo(refusal, commit)
+
+    def _is_settled_in_place(self, commit: Underway) -> bool:
+        """Whether the loop has nothing to do before the commit is durable, or nothing that could go on without it."""
+        is_quick = not len(self.queue) and commit.nbytes <= QUICK_BYTES_MAX
+        return is_quick or sum(len(keys) for keys, _ in commit.entries) > EXPECTED_KEYS_MAX
 
     def _undo(self, refusal: NotWritten, *given_back: Underway) -> None:
         """Go on from the durable state: no commit that is under way is in the journal, nor will be."""

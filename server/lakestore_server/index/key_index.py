@@ -178,6 +178,11 @@ class Index:
         with self.lock:
             self._expected = (_Expected(entries), *self._expected)
 
+    def expected_keys(self, prefix: bytes) -> int:
+        """How many entries of a table are expected: `find` arranges them before it looks."""
+        entries = (keys for commit in self._expected for keys, _ in commit.entries)
+        return sum(len(keys) for keys in entries if len(keys) and keys.prefix == prefix)
+
     def put_expected(self) -> None:
         """Put the entries of the oldest expected commit, which is durable now. Under `lock`."""
         *newer, commit = self._expected
