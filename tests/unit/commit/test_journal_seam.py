@@ -161,12 +161,9 @@ def test_a_checkpoint_waits_for_what_is_under_way(world: World) -> None:
 def test_more_than_one_group_is_on_its_way_at_once(tmp_path: Path) -> None:
     world, each = World(tmp_path / "data", seconds=0.1), 5
     world.tables()
-    totals, commit = world.server.engine.totals, world.lake.transport.commit
-    before, began = totals.frames, time.monotonic()
+    commit = world.lake.transport.commit
     list(world.pool.map(lambda v: [commit(message("t.log", pb.APPEND, v)) for _ in range(each)], range(8)))
-    groups = (time.monotonic() - began) / 0.1
     assert world.slow.most_on_way > 1
-    assert totals.frames - before > groups, "more commits than if each had waited for the last one"
     assert world.lake.table("t.log").scan().count() == 8 * each
     world.close()
 
