@@ -163,7 +163,7 @@ class Index:
     def find(self, keys: IndexKeys) -> Ints:
         """Values for the commit loop, of expected commits as well: live offsets, flagged ones, or ABSENT."""
         layers = [layer for commit in self._expected if (layer := commit.arranged(keys.prefix)) is not None]
-        if not layers:
+        if not layers:  # nobody puts keys of this table meanwhile, and tables share nothing in an overlay: no lock
             return self.finish(self.begin(keys))
         newest = [layer.get(keys) for layer in layers]
         with self.lock:  # entries that are put meanwhile are the same ones
@@ -179,7 +179,7 @@ class Index:
             self._expected = (_Expected(entries), *self._expected)
 
     def expected_keys(self, prefix: bytes) -> int:
-        """How many entries of a table are expected: `find` arranges them before it looks."""
+        """Number of a table's entries that are expected: `find` arranges them before it looks."""
         entries = (keys for commit in self._expected for keys, _ in commit.entries)
         return sum(len(keys) for keys in entries if len(keys) and keys.prefix == prefix)
 
@@ -264,7 +264,7 @@ class Index:
         return [merged([source[i] for source in sources], most) for i in range(len(bounds))]
 
     def make_room(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
-        """Make larger tables for entries before they are put, for that takes long. On the commit loop."""
+        """Make larger tables for entries before they are put, for that takes long. By the thread that puts them."""
         more = Counter[bytes]()
         for keys, _ in entries:
             more[keys.prefix] += len(keys)
