@@ -15,7 +15,7 @@ from lakestore.v1 import lakestore_pb2
 
 SERVICE = "lakestore.v1.Lakestore"
 
-PROTOCOL, PROTOCOL_MIN = 4, 1
+PROTOCOL, PROTOCOL_MIN = 5, 1
 """The protocol of this release, and the oldest one of a client that its server understands. Both ends must know it."""
 SINCE = {
     **dict.fromkeys(("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup"), 2),

@@ -34,7 +34,7 @@ from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import TableState, View, log_of
 
 MAGIC = 0x4C534350
-VERSION = 1
+VERSION = 2
 PREFIX = "checkpoint-"
 _HEADER = struct.Struct("<IHHQI")
 

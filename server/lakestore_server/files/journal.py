@@ -3,10 +3,10 @@
 File header: magic u32 · version u16 · flags u16 · salt u64 · crc32c u32, padding to 64. Frame: magic u32 · version
 u16 · flags u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · crc32c u32 of all but itself, padding to 64,
 meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells a file's own frames from bytes of a
-user that look like one; files of version 1 have neither header nor salt. Keys of the meta: t (time
-in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
-schema version]], producers, create, alter, drop, catalog, tierer, starts,
-subscriptions, slots [[part, row, slot, link]].
+user that look like one; files of version 1 (release 0.1) have neither header nor salt. Version 2 is release 0.2's.
+Keys of the meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
+schema version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions,
+slots [[part, row, slot, link]].
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDro
 
 MAGIC = 0x4C534A31
 FILE_MAGIC = 0x4C534A46
-VERSION = 2
+VERSION = 3
 _FILE = struct.Struct("<IHHQ")
 _HEADER_1 = struct.Struct("<IHHQIQ")
 _HEADER = struct.Struct("<IHHQIQQ")
@@ -291,9 +291,9 @@ def _frame_at(buffer: pa.Buffer, data: bytes, at: int) -> RawFrame | None:
     if at + HEADER_BYTES > len(data):
         return None
     magic, version, _, lsn, meta_bytes, body_bytes, salt = _HEADER.unpack_from(data, at)
-    if magic != MAGIC or version not in (1, VERSION):
+    if magic != MAGIC or not 1 <= version <= VERSION:
         return None
-    covered = _HEADER.size if version == VERSION else _HEADER_1.size
+    covered = _HEADER.size if version > 1 else _HEADER_1.size
     meta_at = at + HEADER_BYTES
     body_at = meta_at + meta_bytes + -meta_bytes % 64
     end = body_at + body_bytes
@@ -305,7 +305,7 @@ def _frame_at(buffer: pa.Buffer, data: bytes, at: int) -> RawFrame | None:
     if crc32c(buffer.slice(body_at, body_bytes), crc) != stored:
         return None
     head, body = buffer.slice(meta_at, meta_bytes), buffer.slice(body_at, body_bytes)
-    return RawFrame(lsn, head, body, end, version, salt if version == VERSION else 0)
+    return RawFrame(lsn, head, body, end, version, salt if version > 1 else 0)
 
 
 def _frame_follows(data: bytes, at: int, head: FileHead | None, lsn: int) -> bool:
