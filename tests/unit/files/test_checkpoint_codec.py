@@ -42,7 +42,7 @@ BODY = (
     '"buckets":[[["0-0-2-4.seg",600]],[]],"bases":[[1,18446744073709551614,1,2000,2],[0,0,0,0,2]]}]}'
 )
 """The checkpoint of the records below, as the code wrote it when it was a dictionary."""
-HEADER = "5043534c010000003f07000000000000e1182d0f"
+HEADER = "5043534c020000003f07000000000000e1182d0f"
 BATCH = pa.RecordBatch.from_arrays(
     [pa.array([0, 0], pa.int8()), pa.array([-1, -1]), pa.array([1, 2]), pa.array(["a", None])],
     schema=stored_schema(TABLE),
@@ -98,7 +98,7 @@ RECORDS = (
 )
 
 
-def test_the_bytes_of_a_checkpoint_are_those_of_earlier_releases(tmp_path: Path) -> None:
+def test_the_bytes_of_a_checkpoint_stay(tmp_path: Path) -> None:
     state = State("tl-1")
     state.restored = Origin("tl-0", 5)
     for record in RECORDS:

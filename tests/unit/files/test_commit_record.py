@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 
 from lakestore.model.token import Place
+from lakestore.rows.ipc import crc32c
 from lakestore_server.files import journal
 from lakestore_server.state.catalog_change import (
     CatalogChange,
@@ -107,9 +108,11 @@ META = (
     '"slots":[[0,1,2,1],[0,0,1,0]]}'
 )
 """The section of SAMPLE that is JSON, as the code wrote it when records were lists and dictionaries."""
-HEADER = "314a534c020000000c00000000000000c90500000002000000000000887766554433221162ad62ae" + 48 * "0"
-SHA256 = "b23a1b7944879eeff8c6b290b414dec6e2579150579ca94d11023c75e1c44673"
-"""Of the whole frame, as that code wrote it."""
+HEADER_2 = "314a534c020000000c00000000000000c90500000002000000000000887766554433221162ad62ae" + 48 * "0"
+"""Of the frame in a file of version 2, as release 0.2 wrote it."""
+HEADER = "314a534c030000000c00000000000000c905000000020000000000008877665544332211a7a49ebd" + 48 * "0"
+SHA256 = "257adde65a00c3624b783a2dddf22cbb49f016441a577f77ed5a7df8f305cb74"
+"""Of the whole frame."""
 
 
 def encoded(record: CommitRecord) -> bytes:
@@ -121,7 +124,15 @@ def decoded(data: bytes) -> CommitRecord:
     return journal.decode(raw, lambda _uuid, _schema_id: SCHEMA)
 
 
-def test_the_bytes_of_a_record_are_those_of_earlier_releases() -> None:
+def test_a_record_of_version_2_is_read() -> None:
+    data = bytes.fromhex(HEADER_2) + encoded(SAMPLE)[64:]
+    header = journal.file_header(SALT)[:4] + b"\2" + journal.file_header(SALT)[5:16]
+    file = (header + crc32c(header).to_bytes(4, "little")).ljust(64, b"\0") + data
+    (raw,) = journal.frames(file, "journal", last=False)
+    assert encoded(journal.decode(raw, lambda _uuid, _schema_id: SCHEMA)) == encoded(SAMPLE)
+
+
+def test_the_bytes_of_a_record_stay() -> None:
     data = encoded(SAMPLE)
     assert data[64 : 64 + len(META)].decode() == META
     assert data[:64].hex() == HEADER
