@@ -1,8 +1,9 @@
 """The commit loop: one thread that owns all state and makes every change to it.
 
 A turn takes a group of requests, or one operation, from the queue and makes it a commit record upon the next state,
-which has all commits so far; appends it to the journal, applies it to the next state, and lets `flight` show and answer
-it when it is durable. Tasks, checkpoints among them, run when nothing is under way. A durable record has happened: if
+which has all commits so far, with its bytes and the view after it. Whatever fails until then is its caller's error and
+changes nothing. Then it is applied to the next state and appended to the journal, and `flight` shows and answers it
+when it is durable. Tasks, checkpoints among them, run when nothing is under way. A durable record has happened: if
 anything fails then, no caller is told "refused".
 """
 
@@ -12,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from lakestore.errors import Exhausted, Fenced, Invalid, LakestoreError, Stopped, Unavailable
+from lakestore.errors import Exhausted, Fenced, Internal, Invalid, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore_server.commit.build import build
@@ -28,7 +29,7 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.state.commit_record import Answer, CommitRecord
-from lakestore_server.state.journal import NotWritten
+from lakestore_server.state.journal import Buffer, NotWritten
 from lakestore_server.state.state import FrozenState, ProducerState, State
 from lakestore_server.state.view import View
 
@@ -40,6 +41,21 @@ QUICK_BYTES_MAX = 256 << 10
 """A commit up to here is settled sooner than another thread is awake."""
 FLIGHT_GROUPS = 2
 """Commits of about so many full groups are under way at most: one is written while the next one is made."""
+
+
+class _Unmade(Exception):
+    """A group that became no commit: nothing of it is written or applied."""
+
+    def __init__(self, error: LakestoreError, *, is_of_one: bool) -> None:
+        super().__init__(error.message)
+        self.error, self.is_of_one = error, is_of_one
+        """Whether the error may be one request's, and others of the group do without."""
+
+
+def _defect(error: Exception, what: str, count: int) -> Internal:
+    """The error of an exception that nobody foresaw, before anything was written."""
+    log.error("%s %d not made, nothing of that is written", what, count, exc_info=error)
+    return Internal(f"a defect of the server: {type(error).__name__}: {error}")
 
 
 class CommitLoop:
@@ -200,37 +216,40 @@ class CommitLoop:
             self._wait(self._flight.drain)
         group = self._admitted(requests)
         while group:
-            view = self._next.view
             try:
-                room = self.limits.batch_memory_bytes
-                commit = build(group, view, self.index, view.lsn + 1, self._time_us(), room)
-            except GroupTooLarge as large:
-                if len(group) == 1:
-                    self._flight.answer(group[0].answer, large.error)
-                    return
-                half = len(group) // 2
-                self._commit(group[:half])
-                group = self._admitted(group[half:])
-                continue
+                self._launch(*self._made(group))
             except RequestRefused as refused:
                 request = refused.among(group)
                 self._flight.answer(request.answer, refused.error)
                 group = self._admitted([other for other in group if other is not request])
                 continue
-            except LakestoreError as error:
+            except _Unmade as unmade:
+                if len(group) > 1 and unmade.is_of_one:
+                    half = len(group) // 2
+                    self._commit(group[:half])
+                    group = self._admitted(group[half:])
+                    continue
                 for request in group:
-                    self._flight.answer(request.answer, error)
-                return
-            self._launch(
-                Underway(
-                    commit.record,
-                    self._next.apply(commit.record),
-                    commit.entries,
-                    [request.queued for request in group],
-                    [(request.answer, answer) for request, answer in zip(group, commit.answers, strict=True)],
-                )
-            )
+                    self._flight.answer(request.answer, unmade.error)
             return
+
+    def _made(self, group: list[Request]) -> tuple[Underway, Sequence[Buffer]]:
+        """The commit that these requests are, and its bytes; `RequestRefused` or `_Unmade`, and nothing has changed."""
+        view = self._next.view
+        try:
+            commit = build(group, view, self.index, view.lsn + 1, self._time_us(), self.limits.batch_memory_bytes)
+            made, encoded = self._next.view_after(commit.record), encode(commit.record)
+        except RequestRefused:
+            raise
+        except GroupTooLarge as large:
+            raise _Unmade(large.error, is_of_one=True) from large
+        except LakestoreError as error:
+            raise _Unmade(error, is_of_one=False) from error
+        except Exception as error:  # whatever one request does to the code, others of its group go on
+            raise _Unmade(_defect(error, "requests:", len(group)), is_of_one=True) from error
+        queued = [request.queued for request in group]
+        answers = [(request.answer, answer) for request, answer in zip(group, commit.answers, strict=True)]
+        return Underway(commit.record, made, commit.entries, queued, answers), encoded
 
     def _looks_up_many(self, table: Table) -> bool:
         """Whether to find the keys under way takes longer than to wait until they are in the index."""
@@ -248,6 +267,9 @@ class CommitLoop:
                     self._refuse_unindexed(request)
             except LakestoreError as error:
                 self._flight.answer(request.answer, error)
+                continue
+            except Exception as error:  # of this request alone
+                self._flight.answer(request.answer, _defect(error, "requests:", 1))
                 continue
             if known is not None:
                 self._flight.answer(request.answer, known)
@@ -284,18 +306,22 @@ class CommitLoop:
         record = CommitRecord(self._next.view.lsn + 1, self._time_us())
         try:
             result = operation.plan(self._next, record)
+            view, encoded = self._next.view_after(record), encode(record)
+            entries = operation.entries(result)
         except LakestoreError as error:
             self._flight.answer(operation.answer, error)
             return
-        view = self._next.apply(record)
-        answers = [(operation.answer, Done(view, result))]
-        self._launch(Underway(record, view, operation.entries(result), answers=answers))
+        except Exception as error:  # of this operation alone: nothing of it is written or applied
+            self._flight.answer(operation.answer, _defect(error, "operations:", 1))
+            return
+        self._launch(Underway(record, view, entries, answers=[(operation.answer, Done(view, result))]), encoded)
 
-    def _launch(self, commit: Underway) -> None:
-        """Have a commit that is applied to the next state on its way to the journal."""
+    def _launch(self, commit: Underway, encoded: Sequence[Buffer]) -> None:
+        """Apply a commit to the next state and have it on its way to the journal."""
+        self._next.follow(commit.record, commit.view)
         self.index.expect(commit.entries)
         try:
-            self._flight.add(commit, encode(commit.record))
+            self._flight.add(commit, encoded)
             self._flight.go_on(in_place=self._is_settled_in_place(commit))
         except NotWritten as refusal:
             self._undo(refusal, commit)

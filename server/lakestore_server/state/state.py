@@ -82,12 +82,11 @@ class State:
 
     def apply(self, record: CommitRecord) -> View:
         """The view after a record. The same code runs at commit and at recovery."""
-        self.view = self._view_after(record)
-        self._note(record)
+        self.follow(record, self.view_after(record))
         return self.view
 
     def follow(self, record: CommitRecord, view: View) -> None:
-        """Apply a record of which another copy of this state has made the view."""
+        """Apply a record of which `view_after` has made the view, here or in another copy of this state."""
         self.view = view
         self._note(record)
 
@@ -109,7 +108,8 @@ class State:
         while len(self.idempotency) > self._limits.idempotency_keys:
             del self.idempotency[next(iter(self.idempotency))]
 
-    def _view_after(self, record: CommitRecord) -> View:
+    def view_after(self, record: CommitRecord) -> View:
+        """The view that a record makes of this one; nothing is changed yet."""
         view = self.view
         tables, names = view.tables, view.names
         namespaces, pointers, epoch = view.namespaces, view.pointers, view.tierer_epoch
