@@ -187,10 +187,10 @@ def test_a_full_queue_is_exhausted_at_once_with_a_hint(
         begun, go_on = threading.Event(), threading.Event()
         launch = engine.loop._launch
 
-        def slow(commit: Any) -> None:
+        def slow(*made: Any) -> None:
             begun.set()
             assert go_on.wait(30)
-            launch(commit)
+            launch(*made)
 
         monkeypatch.setattr(engine.loop, "_launch", slow)
         first = threading.Thread(target=table.append, args=(rows(1),))
