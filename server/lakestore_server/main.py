@@ -33,7 +33,7 @@ from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.iceberg import foreign_history
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.journal_ledger import JournalLedger
-from lakestore_server.iceberg.metadata_store import MetadataStore, storage_for
+from lakestore_server.iceberg.metadata_store import MetadataStore, local_folder, storage_for
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.read.leases import Leases
@@ -85,6 +85,7 @@ class Server:
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         try:
+            data_folder.tighten(settings.data, local_folder(settings.warehouse_uri))
             store = MetadataStore(storage_for(settings.warehouse_uri))
             key = exposure_check.token_key(settings.data) if settings.auth else b""
             file = Path(settings.auth) if settings.auth else None

@@ -1,21 +1,32 @@
-"""The data folder: its parts, its lock, and the removal of files that nothing names."""
+"""The data folder: its parts, its modes, its lock, and the removal of files that nothing names."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import os
+import stat
+import struct
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import IO
 
 from lakestore.errors import Conflict, Invalid
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.host.disk import Disk
+from lakestore_server.host.disk import FILE_MODE, FOLDER_MODE, Disk
+
+log = logging.getLogger("lakestore.folder")
 
 SEGMENTS = "segments"
 SUFFIX = ".seg"
 INDEX = "index"
 """The key index's folder."""
+LOCK = "lock"
+_MARK = "description-lock"
+"""In the lock's file since release 0.3: whoever ran here last holds, or held, the lock of a file description."""
+_LOCK_MODE, _LOCK_CHARS_MAX = 0o600, 256
+_NO_SUCH_LOCK = (errno.EINVAL, errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 def make(disk: Disk, folder: Path) -> None:
@@ -45,18 +56,89 @@ def remove_unnamed(disk: Disk, folder: Path, named: Mapping[str, Container[str]]
 
 
 def lock_folder(folder: Path) -> IO[str]:
-    """Keep a second server out; the lock ends with the process."""
+    """Keep a second server out; the lock ends with the process.
+
+    The lock is one of an open file description that only a writer of the file can take, and only the owner can open the
+    file. Releases up to 0.2 hold a `flock` instead, which anybody who can read the file can hold as well. So both are
+    taken, and a `flock` that somebody else holds counts only if such a release may be running: it writes its process
+    number over the file's mark.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_private(folder)
     except (FileExistsError, NotADirectoryError) as error:
         raise Invalid(f"the data folder {folder} is, or lies in, a file: name a folder") from error
-    file = (folder / "lock").open("a+")
+    file = os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _LOCK_MODE), "r+")
+    try:
+        _lock(file, folder)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _lock(file: IO[str], folder: Path) -> None:
+    is_marked = _MARK in file.read(_LOCK_CHARS_MAX)
+    in_use = Conflict(f"{folder} is in use by another server")
+    is_held = _take_description_lock(file, in_use)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        file.close()
-        raise Conflict(f"{folder} is in use by another server") from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
+        if not (is_held and is_marked):
+            raise in_use from error
+        log.warning("%s: another program holds a flock on it, which stops nobody", folder / LOCK)
+    file.seek(0)
+    file.truncate()
+    file.write(f"{os.getpid()} {_MARK if is_held else ''}\n")
     file.flush()
-    return file
+
+
+def _take_description_lock(file: IO[str], in_use: Conflict) -> bool:
+    """Take the lock of the open file description; False where the system has none."""
+    number = getattr(fcntl, "F_OFD_SETLK", None)
+    if number is None:
+        return False
+    whole = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        fcntl.fcntl(file, number, whole)
+    except (BlockingIOError, PermissionError) as error:
+        raise in_use from error
+    except OSError as error:
+        if error.errno in _NO_SUCH_LOCK:
+            return False
+        raise
+    return True
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder where it is missing."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    folder.chmod(FOLDER_MODE)
+
+
+def tighten(folder: Path, warehouse: Path | None) -> None:
+    """Take from a folder what an earlier release or another umask left to others; the warehouse is left as it is.
+
+    Bits are only taken away. What belongs to somebody else stays, and the log says so.
+    """
+    kept = warehouse.resolve() if warehouse else None
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        folders[:] = [name for name in folders if (here / name).resolve() != kept]
+        modes = {here: FOLDER_MODE, **{here / name: _LOCK_MODE if name == LOCK else FILE_MODE for name in files}}
+        for path, mode in modes.items():
+            _take_away(path, mode)
+
+
+def _take_away(path: Path, allowed: int) -> None:
+    try:
+        found = path.lstat() if path.is_symlink() else path.stat()
+        if stat.S_ISLNK(found.st_mode) or not stat.S_IMODE(found.st_mode) & ~allowed:
+            return
+        path.chmod(stat.S_IMODE(found.st_mode) & allowed)
+    except FileNotFoundError:
+        return  # a temporary file of another process
+    except PermissionError:
+        log.warning("%s is open to other users of this machine, and belongs to another one: mend its mode", path)

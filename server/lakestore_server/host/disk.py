@@ -17,6 +17,9 @@ import pyarrow as pa
 
 from lakestore_server.host.crash_points import CrashPoint
 
+FILE_MODE, FOLDER_MODE = 0o640, 0o750
+"""Modes of what the server makes, whatever the umask: its group may read, others may not."""
+
 
 class AppendFile(Protocol):
     """A file being written from its end."""
@@ -78,7 +81,8 @@ class RealFile:
     """`AppendFile` on the operating system."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        os.fchmod(self._fd, FILE_MODE)
 
     def write(self, parts: Sequence[Any]) -> int:
         """Append all parts, or fail."""
@@ -128,7 +132,8 @@ class RealDisk:
         if path.is_dir():
             return
         self.make_folder(path.parent)
-        path.mkdir(mode=0o750, exist_ok=True)
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        path.chmod(FOLDER_MODE)
         self.sync_folder(path.parent)
 
     def remove_folder(self, path: Path) -> None:

@@ -137,7 +137,13 @@ class ObjectStorage:
 
 def storage_for(warehouse: str) -> Storage:
     """The storage of a warehouse URI: a folder, or any object store that obstore knows."""
-    return ObjectStorage(warehouse) if "://" in locations.plain(warehouse) else LocalStorage(warehouse)
+    return ObjectStorage(warehouse) if local_folder(warehouse) is None else LocalStorage(warehouse)
+
+
+def local_folder(place: str) -> Path | None:
+    """A place in a warehouse as a path of this machine; None of an object store's."""
+    plain = locations.plain(place)
+    return None if "://" in plain else Path(plain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import Size, Walked, pack_ranges
 from lakestore_server.index.staged import SortedRun, StagedPart, sorted_runs
 
+FILE_MODE = 0o640
 MARK = b"\x00"
 """The key of the LSN; below all keys of tables."""
 MAP_BYTES = 1 << 30
@@ -48,6 +49,7 @@ class LmdbStore:
             path,
             map_size=size + -size % mmap.PAGESIZE,
             subdir=True,
+            mode=FILE_MODE,
             sync=True,
             metasync=True,
             writemap=False,

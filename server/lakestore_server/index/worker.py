@@ -16,6 +16,7 @@ from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Reque
 
 def main(folder: str, map_bytes: int, *, read_only: bool) -> None:
     """Serve requests until standard input closes."""
+    os.umask(0o027)  # LMDB takes a mode, less the umask that the server was started with
     requests, answers = os.fdopen(0, "rb", buffering=1 << 20), os.fdopen(1, "wb", buffering=0)
     store: LmdbStore | None = None
     while True:
