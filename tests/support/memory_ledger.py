@@ -25,6 +25,7 @@ class MemoryLedger:
         self.rows: dict[tuple[str, tuple[int, ...]], int] = {}
         self.epoch = 1
         self.pinned: dict[str, frozenset[int]] = {}
+        self.held_metadata: set[str] = set()
         self.changes: list[CatalogChange] = []
 
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
@@ -54,6 +55,9 @@ class MemoryLedger:
 
     def pinned_snapshots(self, table_uuid: str) -> frozenset[int]:
         return self.pinned.get(table_uuid, frozenset())
+
+    def holds_metadata(self, location: str) -> bool:
+        return location in self.held_metadata
 
     def seen(self, idempotency_key: str) -> bool:
         return idempotency_key in self._keys

@@ -17,6 +17,7 @@ from lakestore_server.iceberg.contents import Contents, Name
 from lakestore_server.iceberg.errors import Forbidden, NoSuchTable
 from lakestore_server.iceberg.ledger import Ledger
 from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
+from lakestore_server.iceberg.old_metadata import OldMetadata
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import CatalogChange, CatalogStep, Pointer, SetPointer
 
@@ -57,6 +58,7 @@ class Commits:
     ) -> None:
         self._ledger, self._store, self._contents = ledger, store, contents
         self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
+        self._old = OldMetadata(ledger, store)
         self.ahead: Mapping[str, str] = {}
         """Uuids of our tables that take no commit from outside, and why."""
 
@@ -131,8 +133,9 @@ class Commits:
     def _written(
         self, name: Name, base: StoredMetadata | None, doc: Json, verdict: gate.Verdict | None = None
     ) -> _Plan:
-        if self._timeline and self._ledger.own_table(name.namespace, name.table) is not None:
-            doc = {**doc, "properties": {**doc["properties"], our_tables.TIMELINE_PROPERTY: self._timeline}}
+        own = self._ledger.own_table(name.namespace, name.table) is not None
+        if own:
+            doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self._timeline)}
         stored = self.saved(doc, base)
         step = SetPointer(
             name.namespace,
@@ -143,7 +146,8 @@ class Commits:
             forget=verdict.forget if verdict else (),
         )
         moves = metadata.main_of(doc) != (metadata.main_of(base.doc) if base else None)
-        return _Plan(stored, step, moves, _obsolete(base, doc))
+        wanted = own or doc["properties"].get(metadata.DELETE_AFTER_COMMIT, "").lower() == "true"
+        return _Plan(stored, step, moves, _obsolete(base, doc) if wanted else ())
 
     def _finish(self, plans: Sequence[_Plan], key: str) -> list[StoredMetadata]:
         """Journal the plans' steps; the files of a refused change go, and obsolete files go after the change."""
@@ -158,9 +162,10 @@ class Commits:
                 if error.applied == "no":
                     self._discard(plans)
                 raise
+        self._old.discard(place for plan in plans for place in plan.obsolete)
         for plan in plans:
-            for location in plan.obsolete:
-                self._store.discard(location)
+            if plan.step is not None and self._ledger.own_table(plan.step.namespace, plan.step.name) is not None:
+                self._old.look_once(plan.stored)
         return [plan.stored for plan in plans]
 
     def _discard(self, plans: Sequence[_Plan]) -> None:
@@ -209,8 +214,8 @@ def _is_applied(base: Json, updates: Sequence[Json]) -> bool:
 
 
 def _obsolete(base: StoredMetadata | None, doc: Json) -> tuple[str, ...]:
-    """Metadata files that fell out of the log, if the table wants them removed."""
-    if base is None or doc["properties"].get(metadata.DELETE_AFTER_COMMIT, "").lower() != "true":
+    """Metadata files that fell out of the log."""
+    if base is None:
         return ()
     kept = {entry["metadata-file"] for entry in doc["metadata-log"]}
     fell = [entry["metadata-file"] for entry in base.doc["metadata-log"] if entry["metadata-file"] not in kept]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lakestore.errors import NotFound
-from lakestore_server.iceberg import metadata
+from lakestore_server.iceberg import locations, metadata
 from lakestore_server.iceberg.metadata_store import MetadataStore
 from lakestore_server.iceberg.our_tables import TIMELINE_PROPERTY
 from lakestore_server.iceberg.schemas import Json
@@ -52,8 +52,8 @@ def _main(store: MetadataStore, location: str) -> int | None:
 
 
 def _number(name: str) -> int:
-    first = name.split("-", 1)[0]
-    return int(first) if first.isdecimal() and name.endswith(".metadata.json") else -1
+    found = locations.metadata_number(name)
+    return -1 if found is None else found
 
 
 def _sentence(state: TableState, pointer: Pointer, location: str, doc: Json) -> str:

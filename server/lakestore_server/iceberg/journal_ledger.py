@@ -77,6 +77,10 @@ class JournalLedger:
         """Snapshots held by leases."""
         return self._leases.pinned(table_uuid)
 
+    def holds_metadata(self, location: str) -> bool:
+        """Whether a running read may still open this metadata file."""
+        return self._leases.holds_metadata(location)
+
     def seen(self, idempotency_key: str) -> bool:
         """Whether a change with that key was committed."""
         return self._engine.has_idempotency_key(idempotency_key)

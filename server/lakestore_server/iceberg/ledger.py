@@ -43,6 +43,9 @@ class Ledger(Protocol):
     def pinned_snapshots(self, table_uuid: str) -> frozenset[int]:
         """Snapshots that running reads hold by lease; they must not expire."""
 
+    def holds_metadata(self, location: str) -> bool:
+        """Whether a running read may still open this metadata file."""
+
     def seen(self, idempotency_key: str) -> bool:
         """Whether a change with that key was committed."""
 

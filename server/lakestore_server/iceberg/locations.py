@@ -43,6 +43,12 @@ def overlap(one: str, other: str) -> bool:
     return plain(one) == plain(other) or inside(one, other) or inside(other, one)
 
 
+def metadata_number(name: str) -> int | None:
+    """The number that a metadata file's name begins with; None of any other file."""
+    first = name.split("-", 1)[0]
+    return int(first) if first.isdecimal() and name.endswith(".metadata.json") else None
+
+
 def is_path(key: str) -> bool:
     """Whether a table property says where files go."""
     return _PATH.fullmatch(key) is not None

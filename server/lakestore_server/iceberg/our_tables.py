@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lakestore.errors import Invalid
 from lakestore.model import defaults
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, Column, PartitionField
@@ -59,9 +61,18 @@ def properties_of(table: Table) -> dict[str, str]:
         "write.update.mode": "merge-on-read",
         "write.merge.mode": "merge-on-read",
         "write.delete.granularity": "file",
-        metadata.DELETE_AFTER_COMMIT: "true",
         metadata.PREVIOUS_VERSIONS_MAX: str(_PREVIOUS_VERSIONS),
     }
+
+
+def stored_properties(properties: Mapping[str, str], timeline: str) -> dict[str, str]:
+    """The properties with which a commit is stored.
+
+    Old metadata files are removed by this server alone: PyIceberg would, when told by the property, remove them itself
+    and know of no lease.
+    """
+    kept = {key: value for key, value in properties.items() if key != metadata.DELETE_AFTER_COMMIT}
+    return {**kept, TIMELINE_PROPERTY: timeline} if timeline else kept
 
 
 def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:

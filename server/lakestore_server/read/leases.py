@@ -1,6 +1,6 @@
-"""Leases of reads: lake snapshots and ranges of the log that a plan names stay until its lease is over. In memory.
+"""Leases of reads: lake snapshots, metadata files and ranges of the log that a plan names stay until its lease is over.
 
-After a start, the snapshots that were there are held for one grace time: their readers may still be running.
+In memory. After a start, what was there is held for one grace time: its readers may still be running.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lakestore.errors import Exhausted, Invalid, PlanExpired, Unavailable
@@ -26,6 +26,8 @@ class Lease:
     """Table uuid to the lake snapshot that is read."""
     starts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Table uuid to the first offset of each bucket that is read from the log."""
+    metadata: frozenset[str] = frozenset()
+    """Metadata files that the plan names."""
     holders: int = 0
     """Number of connected streams that need the lease: it does not expire while there are any."""
 
@@ -56,14 +58,18 @@ class Leases:
             return len(self._leases)
 
     def grant(
-        self, snapshots: Mapping[str, int], seconds: int, starts: Mapping[str, tuple[int, ...]] | None = None
+        self,
+        snapshots: Mapping[str, int],
+        seconds: int,
+        starts: Mapping[str, tuple[int, ...]] | None = None,
+        metadata: Iterable[str] = (),
     ) -> str:
-        """A new lease on lake snapshots and on the log from `starts` on; its id.
+        """A new lease on lake snapshots, on the log from `starts` on and on metadata files; its id.
 
         `Unavailable` if a snapshot is being expired, or the log being cut above a start: plan again.
         """
         name = uuid.uuid4().hex
-        lease = Lease(self._until(seconds), snapshots, starts or {})
+        lease = Lease(self._until(seconds), snapshots, starts or {}, frozenset(metadata))
         with self._lock:
             self._add(name, lease)
         return name
@@ -169,6 +175,12 @@ class Leases:
     def is_retired(self, table_uuid: str, snapshot: int) -> bool:
         """Whether no read may begin on a snapshot any more."""
         return (table_uuid, snapshot) in self._retired
+
+    def holds_metadata(self, location: str) -> bool:
+        """Whether some read may still open a metadata file."""
+        with self._lock:
+            self._drop_expired()
+            return self.in_grace or any(location in lease.metadata for lease in self._leases.values())
 
     def pinned(self, table_uuid: str) -> frozenset[int]:
         """Snapshots of a table that some read holds."""

@@ -73,10 +73,18 @@ class Plans:
             starts = {state.table.uuid: log_needed(state, tier, lsn) for state, tier in named}
             if not seconds:
                 return _LeasedCut(view, states, tiers, "")
+            metadata = {state.table.uuid: _metadata_of(view, state) for state, tier in named if tier is not None}
             try:
-                return _LeasedCut(view, states, tiers, self._leases.grant(snapshots, seconds, starts))
+                lease = self._leases.grant(snapshots, seconds, starts, metadata.values())
             except Unavailable:
                 view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
+                continue
+            # A file goes some commits after the pointer left it: one that is still named is held from here on.
+            now = self._engine.view
+            if all(metadata.get(state.table.uuid) in (None, _metadata_of(now, state)) for state in states):
+                return _LeasedCut(view, states, tiers, lease)
+            self._leases.release(lease)
+            view = now
 
     def _without_lake(self, state: TableState) -> bool:
         """Whether a table is read from its log alone, as the log has all rows and its lake went another way.
@@ -89,11 +97,10 @@ class Plans:
         self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool
     ) -> pb.TablePlan:
         table = state.versions.at(lsn)
-        pointer = view.pointers.get((table.namespace, table.short_name))
         plan = pb.TablePlan(
             definition=table.to_json(),
             lake_definition=state.versions.numbered(tier.schema_id).to_json() if tier else "",
-            metadata_location=pointer.location if pointer else "",
+            metadata_location=_metadata_of(view, state),
             snapshot_id=tier.snapshot_id if tier else 0,
         )
         for bucket, log in enumerate(state.logs):
@@ -146,6 +153,12 @@ class Plans:
         """End a lease."""
         self._leases.release(request.lease)
         return pb.LeaseAnswer()
+
+
+def _metadata_of(view: View, state: TableState) -> str:
+    """The lake table's metadata file; empty when there is none."""
+    pointer = view.pointers.get((state.table.namespace, state.table.short_name))
+    return pointer.location if pointer else ""
 
 
 def _heads(state: TableState, lsn: int) -> tuple[int, ...]:

@@ -1,0 +1,78 @@
+"""Metadata files that a running read may still open stay; all others that fell out of the log go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakestore_server.iceberg import locations
+from lakestore_server.iceberg.commits import TableChange
+from lakestore_server.iceberg.contents import Name
+from lakestore_server.iceberg.metadata_store import LocalStorage, MetadataStore
+from lakestore_server.iceberg.old_metadata import OldMetadata
+from tests.support.catalogs import World, world
+from tests.support.log_tierer import LogTierer
+from tests.support.served import SCHEMA, Served
+
+KEPT = "write.metadata.previous-versions-max"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> World:
+    return world(tmp_path)
+
+
+def set_property(number: int) -> dict[str, object]:
+    return {"action": "set-properties", "updates": {"n": str(number), KEPT: "2"}}
+
+
+def files(lake: World) -> set[str]:
+    folder = Path(locations.plain(lake.load("own")["location"])) / "metadata"
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_file_that_a_read_holds_goes_after_the_read(lake: World) -> None:
+    lake.create_own()
+    held = lake.ledger.pointers("db")["own"].location
+    lake.ledger.held_metadata.add(held)
+    for number in range(5):
+        lake.commit("own", set_property(number))
+    assert held.rsplit("/", 1)[1] in files(lake)
+    assert len(files(lake)) == 4
+    lake.ledger.held_metadata.clear()
+    lake.commit("own", set_property(9))
+    assert len(files(lake)) == 3
+
+
+def test_files_that_a_stopped_server_left_go(lake: World) -> None:
+    lake.create_own()
+    for number in range(5):
+        lake.commit("own", set_property(number))
+    folder = Path(locations.plain(lake.load("own")["location"])) / "metadata"
+    for name in ("00001-never-named.metadata.json", "00099-of-another-history.metadata.json", "00001-x.avro"):
+        (folder / name).write_text("{}")
+    before = files(lake)
+    again = OldMetadata(lake.ledger, MetadataStore(LocalStorage(lake.warehouse)))
+    again.look_once(lake.catalog.load(Name("db", "own")))
+    assert before - files(lake) == {"00001-never-named.metadata.json"}
+
+
+def test_clients_are_not_told_to_remove_them(lake: World) -> None:
+    """PyIceberg would, and knows of no lease."""
+    lake.create_own()
+    lake.commit("own", {"action": "set-properties", "updates": {"write.metadata.delete-after-commit.enabled": "true"}})
+    lake.commit("own", set_property(1))
+    assert "write.metadata.delete-after-commit.enabled" not in lake.load("own")["properties"]
+
+
+def test_a_read_opens_the_lake_long_after_its_plan(tmp_path: Path) -> None:
+    with Served(tmp_path, ports=True) as served:
+        served.lake.create_table("shop.log", SCHEMA)
+        served.append("shop.log", *range(10))
+        LogTierer(served.server, served.lake.transport).flush("shop.log")
+        held = served.lake.table("shop.log").scan().to_reader()
+        name = Name("shop", "log")
+        for number in range(5):
+            served.server.catalog.commit([TableChange(name, (), (set_property(number),))])
+        assert held.read_all().num_rows == 10
