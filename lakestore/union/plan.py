@@ -58,6 +58,21 @@ class BucketPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TierState:
+    """The tier record of a planned snapshot, from the server's journal."""
+
+    snapshot_ids: frozenset[int]
+    """Every snapshot of main at this tier point: rewrites by other engines stand upon the tierer's."""
+    tier_point: tuple[int, ...]
+    """Per bucket, the offset below which everything is in the lake."""
+    live_sum: tuple[int, ...]
+    """Per bucket, the live sum at the tier point."""
+    lsn: int
+    epoch: int
+    schema_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableScan:
     """One table at the cut."""
 
@@ -71,6 +86,8 @@ class TableScan:
     """The definition in the version that the lake snapshot has: `table` is the one at the cut."""
     lake_beyond: bool = False
     """Whether the snapshot holds rows of a log table that are newer than the cut: those from `tier_point` on."""
+    tier: TierState | None = None
+    """None when nothing is tiered, or of a server that does not say."""
 
     @property
     def in_lake(self) -> bool:
@@ -160,9 +177,21 @@ def _table(part: pb.TablePlan) -> TableScan:
         buckets=tuple(_bucket(bucket) for bucket in sorted(part.buckets, key=lambda bucket: bucket.bucket)),
         lake_table=Table.from_json(part.lake_definition) if part.lake_definition else table,
         lake_beyond=part.lake_beyond,
+        tier=_tier(part.tier) if part.HasField("tier") else None,
     )
     _check(scan)
     return scan
+
+
+def _tier(part: pb.TierState) -> TierState:
+    return TierState(
+        frozenset(part.snapshot_ids),
+        tuple(part.tier_point),
+        tuple(part.live_sum),
+        part.lsn,
+        part.epoch,
+        part.schema_id,
+    )
 
 
 def _bucket(part: pb.BucketPlan) -> BucketPlan:

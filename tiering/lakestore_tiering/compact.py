@@ -174,8 +174,8 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     if int(snapshot.snapshotId()) == started.snapshot_id:
         lake.drop_branch(started.branch)
         return None
-    known, record, base = tools.of(started.scan), lake.record(), lake.current_id()
-    assert record is not None
+    known, record = tools.of(started.scan), tools.standing(lake, started.scan.table.name)
+    base = lake.current_id()
     assert base is not None
     changes = lake.changes(snapshot)
     live = known.files.at_main(lake)
@@ -189,7 +189,7 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     try:
         landed = lake.retried(lambda: _landed(lake, after, base, swap))
     except LakestoreError as error:
-        raise tools.failed(lake, record, error) from error
+        raise tools.failed(lake, started.scan.table.name, record, error) from error
     tools.crash("compact-landed")
     deaths = sum(len(part.positions) for part in found)
     return Compacted(started.scan.table.name, len(old), len(new), deaths, landed)

@@ -99,7 +99,7 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     try:
         landed = lake.retried(lambda: _commit(lake, after, base, staged, found, deletes))
     except LakestoreError as error:
-        raise tools.failed(lake, record, error) from error
+        raise tools.failed(lake, scan.table.name, record, error) from error
     tools.crash("after-commit")
     return Flushed(
         table=scan.table.name,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakestore.errors import Corrupt
+from lakestore.union.plan import TierState
 
 _PREFIX = "lakestore."
 KEYS = tuple(_PREFIX + name for name in ("epoch", "tier-from", "tier-point", "live-sum", "lsn", "schema-id"))
@@ -54,6 +55,11 @@ class Record:
             return Record(epoch, tuple(tier_from), tuple(tier_point), sums, lsn, schema_id)
         except (KeyError, ValueError, TypeError) as error:
             raise Corrupt("a lake snapshot's summary has a damaged lakestore record") from error
+
+    @staticmethod
+    def of(tier: TierState) -> Record:
+        """The record as the server's journal has it."""
+        return Record(tier.epoch, tier.tier_point, tier.tier_point, tier.live_sum, tier.lsn, tier.schema_id)
 
     @staticmethod
     def empty(buckets: int) -> Record:

@@ -102,6 +102,7 @@ class Plans:
             lake_definition=state.versions.numbered(tier.schema_id).to_json() if tier else "",
             metadata_location=_metadata_of(view, state),
             snapshot_id=tier.snapshot_id if tier else 0,
+            tier=_tier_state(state, tier) if tier else None,
         )
         for bucket, log in enumerate(state.logs):
             here = log.at_lsn(lsn)
@@ -159,6 +160,19 @@ def _metadata_of(view: View, state: TableState) -> str:
     """The lake table's metadata file; empty when there is none."""
     pointer = view.pointers.get((state.table.namespace, state.table.short_name))
     return pointer.location if pointer else ""
+
+
+def _tier_state(state: TableState, tier: TierRecord) -> pb.TierState:
+    """The record, with every snapshot that a rewrite made upon it: each of them may be main by now."""
+    same = [each.snapshot_id for each in state.tiers.values() if each.tier_point == tier.tier_point]
+    return pb.TierState(
+        snapshot_ids=same,
+        tier_point=tier.tier_point,
+        live_sum=tier.live_sums,
+        lsn=tier.lsn,
+        epoch=tier.epoch,
+        schema_id=tier.schema_id,
+    )
 
 
 def _heads(state: TableState, lsn: int) -> tuple[int, ...]:
