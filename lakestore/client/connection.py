@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from lakestore import evolution
 from lakestore.client.group_commit import Combiner
+from lakestore.client.one_row import OneRow
 from lakestore.client.producer import ProducerPool
 from lakestore.client.transport import Transport
 from lakestore.evolution import Step
@@ -24,20 +25,29 @@ class Connection:
         self.single_writes = Combiner(self.producers)
         self._lock = threading.Lock()
         self._last: Token | None = None
+        self._last_text = ""
+        self._single: dict[str, OneRow] = {}
         self._definitions: dict[str, Table] = {}
 
     @property
     def last_token(self) -> str:
         """The newest position that was written here: plain reads never fall behind it. Empty before the first write."""
-        return str(self._last) if self._last else ""
+        return self._last_text
 
     def seen(self, token: str) -> str:
         """Remember a commit of ours; its token again."""
         position = position_of(token)
         with self._lock:
             if self._last is None or position.timeline != self._last.timeline or position.lsn > self._last.lsn:
-                self._last = position
+                self._last, self._last_text = position, token
         return token
+
+    def single_rows(self, definition: Table) -> OneRow:
+        """The form of single rows of a version; that of the last version of each table is kept."""
+        form = self._single.get(definition.name)
+        if form is None or form.definition is not definition:
+            form = self._single[definition.name] = OneRow.of(definition)
+        return form
 
     def created(self, definition: Table, *, check_only: bool) -> Table:
         """The definition of a new table as the server has it; with `check_only` none is made."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from lakestore.client.connection import Connection
-from lakestore.errors import Internal, PositionExpired
+from lakestore.errors import Internal, Invalid, PositionExpired
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import ipc, user
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 
 KEYS_MAX = 65_536
 """Keys of one request."""
 KEYS_BYTES_MAX = 4 << 20
+ONE_KEY_PROTOCOL = rpc.FIELDS_SINCE["LookupRequest"]["key"]
 TRIES = 3
 """Tries of a look-up in several requests whose cut fell out of the log meanwhile."""
 
@@ -29,19 +31,61 @@ def lookup(
     at: At | None = None,
 ) -> pa.Table:
     """The rows of keys, or of leading parts of keys, in their order."""
+    names = list(columns or ())
+    key = _one_key(connection, definition, keys) if at is None else None
+    if key is not None:
+        try:
+            return _tried("", lambda: _row_of(connection, definition, key, names))
+        except Invalid:
+            if _takes_one_key(connection):
+                raise  # else another server answers there now, an older one
     wanted = _keys_of(user.from_user(keys, definition.schema), definition)
     if not wanted.num_rows:
-        return definition.read_schema(list(columns or ())).empty_table()
+        return definition.read_schema(names).empty_table()
     position = "" if at is None else position_text(at)
+    return _tried(
+        position, lambda: _joined(list(_answers(connection, definition, wanted, names, position)), definition, names)
+    )
+
+
+def _tried(position: str, ask: Callable[[], pa.Table]) -> pa.Table:
+    """The answer, asked for again where the cut that the server chose fell out of the log."""
     for tries_left in reversed(range(TRIES)):
         try:
-            answers = list(_answers(connection, definition, wanted, list(columns or ()), position))
+            return ask()
         except PositionExpired:
             if position or not tries_left:
                 raise
-        else:
-            return _joined(answers, definition, columns)
     raise Internal("a look-up ended without an answer")
+
+
+def _takes_one_key(connection: Connection) -> bool:
+    """Whether the server, as far as it is known, takes one key as bytes."""
+    return connection.transport.server.protocol >= ONE_KEY_PROTOCOL
+
+
+def _one_key(connection: Connection, definition: Definition, keys: Any) -> bytes | None:
+    """The bytes of one whole key; None for any other request, and for a server that takes rows only."""
+    return connection.single_rows(definition).key(keys) if _takes_one_key(connection) else None
+
+
+def _row_of(connection: Connection, definition: Definition, key: bytes, columns: list[str]) -> pa.Table:
+    request = _request(connection, definition, columns)
+    request.key = key
+    answer = connection.transport.lookup(request)
+    found = connection.single_rows(definition).found(answer, columns)
+    return _joined([answer], definition, columns) if found is None else found
+
+
+def _request(connection: Connection, definition: Definition, columns: list[str]) -> pb.LookupRequest:
+    """A request for rows of a table as this lake knows it; it does not say yet of which keys."""
+    return pb.LookupRequest(
+        table=definition.name,
+        columns=columns,
+        at_least=connection.last_token,
+        schema_id=definition.schema_id,
+        in_parts=True,
+    )
 
 
 def _keys_of(batch: pa.RecordBatch, definition: Definition) -> pa.RecordBatch:
@@ -60,16 +104,8 @@ def _answers(
     room = max(min(KEYS_MAX, KEYS_BYTES_MAX * keys.num_rows // max(keys.nbytes, 1)), 1)
     while True:
         part = keys.slice(following, room)
-        request = pb.LookupRequest(
-            table=definition.name,
-            keys=ipc.encode(part.schema, [part]),
-            columns=columns,
-            at_least=connection.last_token,
-            schema_id=definition.schema_id,
-            at=position,
-            in_parts=True,
-            after=after,
-        )
+        request = _request(connection, definition, columns)
+        request.keys, request.at, request.after = ipc.encode(part.schema, [part]), position, after
         answer = connection.transport.lookup(request)
         yield answer
         # A server that does not answer in parts answers all, and says no cut to go on at.

@@ -26,9 +26,12 @@ SMALL_BYTES_MAX = 64 << 10
 SCHEMA_BYTES_MAX, SCHEMAS_KEPT = 4 << 10, 512
 _FRAME = struct.Struct("<Ii")
 _CONTINUES = 0xFFFFFFFF
-_STREAM_END = _FRAME.pack(_CONTINUES, 0)
+STREAM_END = _FRAME.pack(_CONTINUES, 0)
+"""The last bytes of an Arrow IPC stream."""
 _KNOWN: dict[bytes, pa.Schema] = {}
 """Schema messages that were read before."""
+_TRUSTED: dict[bytes, pa.Schema] = {}
+"""Schema messages of servers that were read before."""
 _HEADER_TYPE, _HEADER = 1, 2
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _DICTIONARY_DATA, _COMPRESSION = 1, 3
@@ -83,10 +86,15 @@ def _schema_end(data: bytes) -> int:
 def _remember(data: bytes, schema: pa.Schema) -> None:
     """Keep a schema that was read and checked, under its bytes: producers and look-ups send the same one for ever."""
     end = _schema_end(data)
-    if end and not any(pa.types.is_nested(field.type) or pa.types.is_dictionary(field.type) for field in schema):
-        if len(_KNOWN) >= SCHEMAS_KEPT:
-            _KNOWN.clear()
-        _KNOWN[data[:end]] = schema
+    if end:
+        _keep(_KNOWN, data[:end], schema)
+
+
+def _keep(known: dict[bytes, pa.Schema], head: bytes, schema: pa.Schema) -> None:
+    if not any(pa.types.is_nested(field.type) or pa.types.is_dictionary(field.type) for field in schema):
+        if len(known) >= SCHEMAS_KEPT:
+            known.clear()
+        known[head] = schema
 
 
 def _decoded_as_before(data: bytes, limits: Limits) -> pa.RecordBatch | None:
@@ -102,7 +110,7 @@ def _decoded_as_before(data: bytes, limits: Limits) -> pa.RecordBatch | None:
         return None
     message = pa.ipc.read_message(pa.py_buffer(data)[at:])
     end = at + _FRAME.size + size + (message.body.size if message.body else 0)
-    if message.type != "record batch" or data[end:] != _STREAM_END or _is_compressed(bytes(message.metadata)):
+    if message.type != "record batch" or data[end:] != STREAM_END or _is_compressed(bytes(message.metadata)):
         return None
     batch = pa.ipc.read_record_batch(message, schema)
     if batch.num_rows > limits.batch_rows or batch.get_total_buffer_size() > limits.batch_memory_bytes:
@@ -137,7 +145,16 @@ def decode_trusted(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
     """Rows that the server sent: the checksum is checked, the values are not."""
     if crc32c(data) != crc:
         raise Corrupt("rows were damaged on their way: read again")
+    at = _schema_end(data)
+    schema = _TRUSTED.get(data[:at]) if at and len(data) <= SMALL_BYTES_MAX else None
+    if schema is not None and data.endswith(STREAM_END):
+        message = pa.ipc.read_message(pa.py_buffer(data)[at:])
+        end = at + _FRAME.size + _FRAME.unpack_from(data, at)[1] + (message.body.size if message.body else 0)
+        if message.type == "record batch" and end + len(STREAM_END) == len(data):
+            return [pa.ipc.read_record_batch(message, schema)]
     with pa.ipc.open_stream(data) as reader:
+        if at:
+            _keep(_TRUSTED, data[:at], reader.schema)
         return list(reader)
 
 

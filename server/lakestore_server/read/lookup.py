@@ -24,6 +24,7 @@ from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
 from lakestore_server.read import live_offsets, lookup_at
 from lakestore_server.read import rows as reads
+from lakestore_server.read.lookup_one import KeyForm, KeyForms, row_of
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading
 from lakestore_server.read.lookup_rows import AnswerShape, Located
 from lakestore_server.read.positions import lsn_at, parse_token, reached
@@ -85,16 +86,28 @@ class Lookups:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._forms = KeyForms()
 
     def lookup(self, request: pb.LookupRequest) -> pb.RowBatch:
         """The rows of many keys, in the order of the keys; absent keys give no row."""
         engine = self._engine
         if request.at_least:
             reached(engine, parse_token(request.at_least, engine).lsn)
+        if request.key:
+            return row_of(engine, self._forms.of, request) or self._asked(request, self._one_key(request))
+        return self._asked(request, ipc.decode(request.keys, limits=engine.limits))
+
+    def _one_key(self, request: pb.LookupRequest) -> pa.RecordBatch:
+        """The whole key of a request as a row in the names of the request's version."""
+        source = _source(self._engine.view.named(request.table), request)
+        return KeyForm.of(source).batch(request.key, self._engine.limits)
+
+    def _asked(self, request: pb.LookupRequest, wanted: pa.RecordBatch) -> pb.RowBatch:
+        engine = self._engine
         cut = lsn_at(engine, request.at, [request.table]) if request.at else None
         if cut is not None:
             reached(engine, cut)
-        asking = _RequestedKeys(request, ipc.decode(request.keys, limits=engine.limits), engine.limits)
+        asking = _RequestedKeys(request, wanted, engine.limits)
         is_whole = asking.keys(engine.view.named(request.table)).is_whole
         return (self._whole if is_whole else self._leading)(asking, cut)
 

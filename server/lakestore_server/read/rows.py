@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakestore.limits import DEFAULT
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.projection import Projection
-from lakestore.rows.ipc import crc32c, encode
+from lakestore.rows.ipc import STREAM_END, crc32c, encode
 from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.state.bucket_log import BucketLog, Needed
@@ -24,7 +24,6 @@ from lakestore_server.state.table_versions import Versions
 Ints = npt.NDArray[np.int64]
 CHANGE_NAMES = pa.array(["+I", "+U", "-D", "-U"])
 BEFORE = 3
-STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 MESSAGE_BYTES = 4 << 20
 """Bytes that a message of a stream of rows holds, about: large enough to cost little, small enough to overlap."""
 

@@ -255,7 +255,8 @@ class BucketLog:
     def located(self, offsets: Ints) -> Iterator[tuple[Ints, StoredBatch, Ints]]:
         """(places in `offsets`, piece, rows in it) of these offsets, piece by piece in offset order."""
         if len(offsets) == 1:
-            yield _FIRST, *self._place(offsets)
+            piece, row = self.place_of(int(offsets[0]))
+            yield _FIRST, piece, np.array((row,), dtype=np.int64)
             return
         order = np.argsort(offsets, kind="stable")
         wanted = offsets[order]
@@ -268,12 +269,12 @@ class BucketLog:
                 raise Internal(f"no row is left at offset {int(wanted[first:last][rows.argmin()])}")
             yield order[first:last], piece, rows
 
-    def _place(self, offset: Ints) -> tuple[StoredBatch, Ints]:
+    def place_of(self, offset: int) -> tuple[StoredBatch, int]:
         """(piece, row in it) of a single offset."""
-        piece = self._batches[int(np.searchsorted(self._starts, offset[0], side="right")) - 1]
-        row = piece.places(offset)
-        if row[0] < 0:
-            raise Internal(f"no row is left at offset {int(offset[0])}")
+        piece = self._batches[int(np.searchsorted(self._starts, offset, side="right")) - 1]
+        row = piece.place(offset)
+        if row < 0:
+            raise Internal(f"no row is left at offset {offset}")
         return piece, row
 
     def values(self, name: str, offsets: Ints) -> npt.NDArray[Any]:

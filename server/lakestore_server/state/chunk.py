@@ -79,6 +79,14 @@ class StoredBatch:
         first, last = (int(at) for at in np.searchsorted(held, [start, end]))
         return first, last, held[first:last]
 
+    def place(self, offset: int) -> int:
+        """The place of one offset in the batch; -1 for a row that is gone."""
+        if self.left is None:
+            return offset - self.start if offset < self.end else -1
+        held = self.left()
+        at = int(np.searchsorted(held, offset))
+        return at if at < len(held) and held[at] == offset else -1
+
     def places(self, offsets: Ints) -> Ints:
         """The places of these offsets in the batch; -1 for rows that are gone."""
         if self.left is None:
