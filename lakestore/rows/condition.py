@@ -7,7 +7,8 @@ and Spark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from lakestore.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class RowFilter:
         if not batch.num_rows:
             return batch
         if not self.floats:
-            return batch.filter(self.expression)
+            with _named():
+                return batch.filter(self.expression)
         return batch.take(self._places(batch))
 
     def mask(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -77,13 +81,23 @@ class RowFilter:
         places = pa.array(np.arange(batch.num_rows))
         ordered = self._ordered(batch)
         marked = pa.Table.from_arrays([*ordered.columns, places], names=[*self.columns, ""])
-        return marked.filter(self.expression).column("").combine_chunks()
+        with _named():
+            return marked.filter(self.expression).column("").combine_chunks()
 
     def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns read, with NaN replaced by infinity, which compares as NaN should."""
         columns = ((name, batch.column(name)) for name in self.columns)
         arrays = [_without_nan(column) if name in self.floats else column for name, column in columns]
         return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """A row that an engine's own filter cannot take, as an error of who asked. Conditions in text have none such."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise Invalid(f"the condition fails on a row: {error}") from error
 
 
 def row_filter(expression: pc.Expression, columns: Sequence[str], schema: pa.Schema) -> RowFilter:

@@ -5,8 +5,7 @@ Negations are pushed into the comparisons while parsing, so nothing is ever inve
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,10 +16,22 @@ from sqlglot.errors import SqlglotError
 from lakestore.errors import Invalid
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.table import Table
-from lakestore.rows.condition import AllOf, AnyOf, Comparison, RowFilter, Skip, row_filter
-from lakestore.rows.literals import cast, cast_scalar, cast_type, constant, first_line, readable, refused, short
+from lakestore.rows.comparisons import Operand, Read, among, widened, with_column, with_literal
+from lakestore.rows.condition import AllOf, AnyOf, Comparison, RowFilter, row_filter
+from lakestore.rows.literals import Literal, cast, cast_type, constant, first_line, minus, refused, short
 
-CHARS_MAX = 1 << 20
+CHARS_MAX = 1 << 18
+"""Characters of a condition."""
+NODES_MAX = 1_000
+"""Comparisons, negations and connections of a condition; the values of IN are counted apart."""
+VALUES_MAX = 10_000
+"""Values in all lists of IN together."""
+DEPTH_MAX = 64
+"""Parentheses, negations and casts inside one another."""
+PATTERN_CHARS_MAX = 1_000
+"""Characters of the pattern of LIKE."""
+_TOKENS_MAX = 8 * NODES_MAX + 2 * VALUES_MAX
+_TREES_KEPT = 4
 
 
 def parse(text: str, table: Table) -> RowFilter:
@@ -28,22 +39,45 @@ def parse(text: str, table: Table) -> RowFilter:
     if len(text) > CHARS_MAX:
         raise Invalid(f"the condition has {len(text)} characters; at most {CHARS_MAX} are read")
     try:
-        tree = sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
-    except (SqlglotError, RecursionError) as error:
-        raise Invalid(f"{short(text)!r} is not a whole condition in SQL, such as amount > 10") from error
-    reader = _Reader(table)
-    expression, skip = reader.condition(tree, negated=False)
-    schema = table.read_schema([*table.selected(None), *SYSTEM_TYPES])
-    made = row_filter(expression, sorted(reader.columns), schema)
-    _bind(made, schema, text)
+        text.encode()
+        reader = _Reader(table)
+        expression, skip = reader.condition(_tree(text), negated=False)
+    except UnicodeEncodeError as error:
+        raise Invalid("the condition holds half of a character (a surrogate): write it as Unicode") from error
+    except RecursionError as error:
+        raise Invalid(f"condition {short(text)!r} nests too deep: at most {DEPTH_MAX} levels are read") from error
+    columns = sorted(reader.columns)
+    made = row_filter(expression, columns, table.read_schema(columns) if columns else pa.schema([]))
+    _try(made, table, text)
     return RowFilter(made.expression, made.columns, made.floats, skip)
 
 
-def _bind(made: RowFilter, schema: pa.Schema, text: str) -> None:
-    """Refuse types that cannot be compared before any row is read."""
+@lru_cache(maxsize=_TREES_KEPT)
+def _tree(text: str) -> exp.Expr:
+    """The tree of a condition's text, which nobody changes: a stream of many tables reads it for each."""
     try:
-        schema.empty_table().filter(made.expression)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        tokens = sqlglot.tokenize(text, read="duckdb")
+        if len(tokens) > _TOKENS_MAX:
+            raise _too_large()
+        return sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
+    except SqlglotError as error:
+        raise Invalid(f"{short(text)!r} is not a whole condition in SQL, such as amount > 10") from error
+
+
+def _too_large() -> Invalid:
+    return Invalid(
+        f"a condition has at most {NODES_MAX} comparisons and connections and {VALUES_MAX} values of IN: look the rows"
+        " up by their keys, or use lake.sql"
+    )
+
+
+def _try(made: RowFilter, table: Table, text: str) -> None:
+    """Refuse what Arrow cannot compare before any row is read: the filter is run over a row of nulls."""
+    kinds = {field.name: field.type for field in table.read_schema(made.columns)} if made.columns else {"": pa.null()}
+    row = pa.RecordBatch.from_arrays([pa.nulls(1, kind) for kind in kinds.values()], names=list(kinds))
+    try:
+        row.filter(made.expression)
+    except pa.ArrowException as error:
         what = first_line(error)
         raise Invalid(f"condition {short(text)!r} compares values of types that do not fit: {what}") from error
 
@@ -58,29 +92,17 @@ _SIGNS: dict[type[exp.Expr], str] = {
 }
 _NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _MIRRORED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_ARROW: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
-    "=": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
 _ARGUMENTS = {"this", "expression", "expressions", "low", "high", "negate"}
 """Arguments that a comparison may have; any other changes its meaning in a way not known here."""
-_Read = tuple[pc.Expression, Skip | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Operand:
-    """One side of a comparison: a column (perhaps cast) or a literal."""
-
-    column: str = ""
-    expression: pc.Expression | None = None
-    type: pa.DataType | None = None
-    literal: pa.Scalar | None = None
-    plain: bool = False
-    """A bare column, which statistics know about."""
+def _joined(parts: list[pc.Expression], *, every: bool) -> pc.Expression:
+    """The parts connected as a balanced tree: Arrow goes down into it by recursion."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=False)
+        odd = parts[-1:] if len(parts) % 2 else []
+        parts = [*(a & b if every else a | b for a, b in pairs), *odd]
+    return parts[0]
 
 
 class _Reader:
@@ -89,29 +111,37 @@ class _Reader:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.columns: set[str] = set()
+        self._nodes = self._values = 0
         self._names = {name.lower(): name for name in (*table.selected(None), *SYSTEM_TYPES) if name != "__change"}
 
-    def condition(self, node: exp.Expr, *, negated: bool) -> _Read:
+    def condition(self, node: exp.Expr, *, negated: bool, depth: int = 0) -> Read:
         """A node that is true, false or unknown."""
+        if depth > DEPTH_MAX:
+            raise RecursionError
         if isinstance(node, exp.Paren):
-            return self.condition(node.this, negated=negated)
+            return self.condition(node.this, negated=negated, depth=depth + 1)
+        self._count(1)
         if isinstance(node, exp.Not):
-            return self.condition(node.this, negated=not negated)
+            return self.condition(node.this, negated=not negated, depth=depth + 1)
         if isinstance(node, exp.And | exp.Or):
-            return self._connected(node, negated=negated)
+            return self._connected(node, negated=negated, depth=depth + 1)
         return self._leaf(node, negated=negated)
 
-    def _connected(self, node: exp.And | exp.Or, *, negated: bool) -> _Read:
-        reads = [self.condition(part, negated=negated) for part in node.flatten()]
+    def _count(self, nodes: int, values: int = 0) -> None:
+        self._nodes += nodes
+        self._values += values
+        if self._nodes > NODES_MAX or self._values > VALUES_MAX:
+            raise _too_large()
+
+    def _connected(self, node: exp.And | exp.Or, *, negated: bool, depth: int) -> Read:
+        reads = [self.condition(part, negated=negated, depth=depth) for part in node.flatten()]
         every = isinstance(node, exp.And) != negated
-        expression, skips = reads[0][0], [skip for _, skip in reads if skip is not None]
-        for part, _ in reads[1:]:
-            expression = expression & part if every else expression | part
+        expression, skips = _joined([read for read, _ in reads], every=every), [s for _, s in reads if s is not None]
         if every:
             return expression, AllOf(tuple(skips)) if skips else None
         return expression, AnyOf(tuple(skips)) if len(skips) == len(reads) else None
 
-    def _leaf(self, node: exp.Expr, *, negated: bool) -> _Read:
+    def _leaf(self, node: exp.Expr, *, negated: bool) -> Read:
         if any(value for name, value in node.args.items() if name not in _ARGUMENTS):
             raise refused(node)
         negated ^= bool(node.args.get("negate"))
@@ -132,19 +162,15 @@ class _Reader:
             return self._compared(node, "=", exp.Boolean(this=not negated))
         raise refused(node)
 
-    def _compared(self, left: exp.Expr, sign: str, right: exp.Expr) -> _Read:
+    def _compared(self, left: exp.Expr, sign: str, right: exp.Expr) -> Read:
         a, b = self._operand(left), self._operand(right)
-        if a.literal is not None and b.literal is None:
-            a, b, sign = b, a, _MIRRORED[sign]
-        if a.expression is None:
-            raise Invalid(f"condition {left.sql()} {sign} {right.sql()} names no column")
-        if b.literal is None:
-            return _ARROW[sign](a.expression, _expression(b)), None
-        value, exact = _fitted(b.literal, a, right)
-        test = Comparison(a.column, sign, (value.as_py(),)) if exact and _counts(a) else None
-        return _ARROW[sign](a.expression, pc.scalar(value)), test
+        if isinstance(a, Literal):
+            if isinstance(b, Literal):
+                raise Invalid(f"condition {short(f'{a.text} {sign} {b.text}')} names no column")
+            return with_literal(b, _MIRRORED[sign], a)
+        return with_literal(a, sign, b) if isinstance(b, Literal) else (with_column(a, sign, b), None)
 
-    def _between(self, node: exp.Between, *, negated: bool) -> _Read:
+    def _between(self, node: exp.Between, *, negated: bool) -> Read:
         low, high = node.args["low"], node.args["high"]
         first, first_skip = self._compared(node.this, "<" if negated else ">=", low)
         last, last_skip = self._compared(node.this, ">" if negated else "<=", high)
@@ -153,44 +179,31 @@ class _Reader:
             return first | last, AnyOf(tuple(skips)) if len(skips) == 2 else None
         return first & last, AllOf(tuple(skips)) if skips else None
 
-    def _among(self, node: exp.In, *, negated: bool) -> _Read:
+    def _among(self, node: exp.In, *, negated: bool) -> Read:
         if node.args.get("query") or node.args.get("unnest") or not node.expressions:
             raise refused(node)
+        self._count(0, len(node.expressions))
         operand = self._column(node.this)
-        fitted = [_fitted(self._literal(part), operand, part) for part in node.expressions]
-        same = all(exact for _, exact in fitted)
-        if not same:
-            reads = [self._compared(node.this, "!=" if negated else "=", part)[0] for part in node.expressions]
-            expression = reads[0]
-            for part in reads[1:]:
-                expression = expression & part if negated else expression | part
-            return expression, None
-        values = [value.as_py() for value, _ in fitted]
-        assert operand.expression is not None
-        inside = operand.expression.isin(pa.array(values, type=operand.type))
-        if negated:
-            return ~inside & operand.expression.is_valid(), None
-        return inside, Comparison(operand.column, "in", tuple(values)) if _counts(operand) else None
+        return among(operand, [self._literal(part) for part in node.expressions], negated=negated)
 
-    def _is(self, node: exp.Is, *, negated: bool) -> _Read:
+    def _is(self, node: exp.Is, *, negated: bool) -> Read:
         if isinstance(node.expression, exp.Boolean):
             operand = self._column(node.this)
-            assert operand.expression is not None
             held = operand.expression == pc.scalar(bool(node.expression.this))
             return (~held | operand.expression.is_null() if negated else held & operand.expression.is_valid()), None
         if not isinstance(node.expression, exp.Null):
             raise refused(node)
         operand = self._column(node.this)
-        assert operand.expression is not None
         if negated:
             return operand.expression.is_valid(), Comparison(operand.column, "is not null") if operand.plain else None
         return operand.expression.is_null(), Comparison(operand.column, "is null") if operand.plain else None
 
-    def _like(self, node: exp.Like | exp.ILike, *, negated: bool) -> _Read:
-        operand, pattern = self._column(node.this), self._literal(node.expression).as_py()
+    def _like(self, node: exp.Like | exp.ILike, *, negated: bool) -> Read:
+        operand, pattern = self._column(node.this), self._literal(node.expression).value.as_py()
+        if isinstance(pattern, str) and len(pattern) > PATTERN_CHARS_MAX:
+            raise Invalid(f"a pattern of LIKE has at most {PATTERN_CHARS_MAX} characters, not {len(pattern)}")
         if not isinstance(pattern, str) or "\\" in pattern or not pa.types.is_string(operand.type):
             raise refused(node)
-        assert operand.expression is not None
         prefix = pattern[:-1] if pattern.endswith("%") else ""
         exact = bool(prefix) and not set(prefix) & set("%_") and isinstance(node, exp.Like)
         if exact:
@@ -201,70 +214,40 @@ class _Reader:
             return ~matched, None
         return matched, Comparison(operand.column, "starts with", (prefix,)) if exact and operand.plain else None
 
-    def _operand(self, node: exp.Expr) -> _Operand:
+    def _operand(self, node: exp.Expr) -> Operand | Literal:
         if isinstance(node, exp.Paren):
             return self._operand(node.this)
         if isinstance(node, exp.Column) or (isinstance(node, exp.Cast) and node.find(exp.Column)):
             return self._column(node)
-        return _Operand(literal=self._literal(node))
+        return self._literal(node)
 
-    def _column(self, node: exp.Expr) -> _Operand:
+    def _column(self, node: exp.Expr) -> Operand:
         if isinstance(node, exp.Paren):
             return self._column(node.this)
         if isinstance(node, exp.Cast):
-            inner, target = self._column(node.this), cast_type(node)
-            assert inner.expression is not None
-            return _Operand(inner.column, inner.expression.cast(target), target)
+            self._count(1)
+            return widened(self._column(node.this), cast_type(node), node.sql())
         if not isinstance(node, exp.Column) or node.table or not isinstance(node.this, exp.Identifier):
             raise refused(node)
         name = self._names.get(node.name.lower())
         if name is None:
-            raise Invalid(f"table {self.table.name} has no column {node.name!r}")
+            raise Invalid(f"table {self.table.name} has no column {short(node.name)!r}")
         self.columns.add(name)
         kind = self.table.read_schema([name]).field(0).type
         if pa.types.is_nested(kind):
             raise Invalid(f"column {name!r} is nested and cannot stand in a condition: use lake.sql for that")
-        return _Operand(name, pc.field(name), kind, plain=name not in SYSTEM_TYPES)
+        return Operand(name, pc.field(name), kind, plain=name not in SYSTEM_TYPES)
 
-    def _literal(self, node: exp.Expr) -> pa.Scalar:
+    def _literal(self, node: exp.Expr) -> Literal:
+        return Literal(self._value(node), node)
+
+    def _value(self, node: exp.Expr) -> pa.Scalar:
         if isinstance(node, exp.Paren):
-            return self._literal(node.this)
+            return self._value(node.this)
         if isinstance(node, exp.Cast):
-            return cast(self._literal(node.this), cast_type(node), node)
+            return cast(self._value(node.this), cast_type(node), node)
         if isinstance(node, exp.Neg):
-            value = self._literal(node.this)
-            if pa.types.is_string(value.type):
-                raise refused(node)
-            return pc.negate(value)
+            return minus(self._value(node.this), node)
         if isinstance(node, exp.Null):
             raise Invalid("NULL equals nothing: write IS NULL or IS NOT NULL")
         return constant(node)
-
-
-def _expression(operand: _Operand) -> pc.Expression:
-    assert operand.expression is not None
-    return operand.expression
-
-
-def _counts(operand: _Operand) -> bool:
-    """Whether file statistics may decide: they leave NaN out, so not of floats."""
-    return operand.plain and not pa.types.is_floating(operand.type)
-
-
-def _fitted(value: pa.Scalar, operand: _Operand, node: exp.Expr) -> tuple[pa.Scalar, bool]:
-    """The literal in the column's type and True, or else in a type that compares with it exactly and False."""
-    target = operand.type
-    if value.type == target:
-        return value, True
-    if pa.types.is_string(value.type) != pa.types.is_string(target) and not readable(value, target):
-        raise Invalid(f"{node.sql()} is a {value.type} and column {operand.column!r} a {target}: cast one of them")
-    try:
-        fitted = cast_scalar(value, target)
-        if pa.types.is_string(value.type) or pa.types.is_floating(target) or pc.equal(fitted, value).as_py():
-            return fitted, True
-    except pa.ArrowInvalid as error:
-        if pa.types.is_string(value.type):
-            raise Invalid(f"{node.sql()} is not a {target}, which column {operand.column!r} is") from error
-    except pa.ArrowNotImplementedError as error:
-        raise Invalid(f"{node.sql()} cannot be compared with column {operand.column!r}, a {target}") from error
-    return value, False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
 from datetime import time
 from decimal import Decimal
 
@@ -11,8 +13,24 @@ from sqlglot import exp
 
 from lakestore.errors import Invalid
 
+NUMBER_CHARS_MAX = 400
+"""Characters of a number: more than the longest that a float has before its point."""
+_INT64_MAX = (1 << 63) - 1
 _ESCAPED = re.compile(rb"\\x([0-9A-Fa-f]{2})")
 """A byte as DuckDB writes it in a text that is cast to BLOB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A literal of a condition."""
+
+    value: pa.Scalar
+    node: exp.Expr
+
+    @property
+    def text(self) -> str:
+        """The literal as it is written, for errors."""
+        return short(self.node.sql())
 
 
 def first_line(error: BaseException) -> str:
@@ -53,22 +71,39 @@ def constant(node: exp.Expr) -> pa.Scalar:
     if isinstance(node, exp.Boolean):
         return pa.scalar(bool(node.this))
     if isinstance(node, exp.HexString):
-        return pa.scalar(bytes.fromhex(node.this))
+        try:
+            return pa.scalar(bytes.fromhex(node.this))
+        except ValueError as error:
+            raise refused(node) from error
     if not isinstance(node, exp.Literal):
         raise refused(node)
     if node.is_string:
         return pa.scalar(node.this)
     try:
+        if len(node.this) > NUMBER_CHARS_MAX:
+            raise OverflowError
         return _number(node.this)
     except (ArithmeticError, ValueError, OverflowError, pa.ArrowInvalid) as error:
         raise Invalid(f"number {short(node.this)} is too large") from error
 
 
+def minus(value: pa.Scalar, node: exp.Expr) -> pa.Scalar:
+    """A number with the other sign, or `Invalid` that names the node."""
+    number = value.as_py()
+    if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
+        raise refused(node)
+    return pa.scalar(-number)
+
+
 def _number(text: str) -> pa.Scalar:
     if text.isdigit():
-        return pa.scalar(int(text))
+        number = int(text)
+        return pa.scalar(number if number <= _INT64_MAX else Decimal(number))
     if "e" in text.lower():
-        return pa.scalar(float(text))
+        read = float(text)
+        if math.isinf(read):
+            raise OverflowError
+        return pa.scalar(read)
     return pa.scalar(Decimal(text))
 
 
@@ -91,6 +126,8 @@ def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
         return pa.scalar(_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), value.as_py().encode()), target)
     if pa.types.is_decimal(target) and pa.types.is_integer(value.type):
         return pa.scalar(Decimal(value.as_py())).cast(target)
+    if pa.types.is_floating(target) and pa.types.is_decimal(value.type):
+        return pa.scalar(float(value.as_py()), target)  # the nearest float, which Arrow's cast misses by a bit
     return value.cast(target)
 
 
@@ -111,15 +148,17 @@ def cast(value: pa.Scalar, target: pa.DataType, node: exp.Expr) -> pa.Scalar:
     """The value in another type, or `Invalid` that names the node."""
     try:
         return cast_scalar(value, target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Invalid(f"{node.sql()} is not possible: {first_line(error)}") from error
+    except (pa.ArrowException, ArithmeticError, ValueError) as error:
+        raise Invalid(f"{short(node.sql())} is not possible: {short(first_line(error))}") from error
 
 
 def cast_type(node: exp.Cast) -> pa.DataType:
     """The type that a cast names, or `Invalid`."""
     kind = node.to
     if kind.this == exp.DataType.Type.DECIMAL and len(kind.expressions) == 2:
-        precision, scale = (int(part.name) for part in kind.expressions)
+        precision, scale = (
+            int(part.name) if part.name.isdecimal() and len(part.name) < 3 else -1 for part in kind.expressions
+        )
         if 0 < precision <= 38 and 0 <= scale <= precision:
             return pa.decimal128(precision, scale)
     name = kind.this.value if isinstance(kind.this, exp.DataType.Type) else str(kind.this)

@@ -105,10 +105,11 @@ def _iceberg(skip: Skip, table: Table, schema: Schema) -> ice.BooleanExpression 
 
 
 def _joined(join: type[ice.And] | type[ice.Or], parts: list[ice.BooleanExpression]) -> ice.BooleanExpression:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = join(whole, part)
-    return whole
+    """The parts as a balanced tree, which PyIceberg walks by recursion."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return join(_joined(join, parts[:half]), _joined(join, parts[half:]))
 
 
 _COMPARISONS: dict[str, Any] = {

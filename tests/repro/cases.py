@@ -174,7 +174,7 @@ USER = (
          r"2 bu…|--start earliest: 0", r"^second got", 180),
     Case("user", "p8", "C8",
          "conditions of mixed types are 'a defect' or end a stream; decimals equal floats by rounding",
-         r"ArrowInvalid|a defect of the server|^scan 1 ", r"^scan \d"),
+         r"ArrowInvalid|a defect of the server|^scan 1", r"^scan (?:\d|refused)"),
     Case("user", "p9", "G23", "datetime.now() in a row is stored hours off",
          r"off by -?(?:\d+ day|[1-9])", r"off by"),
     Case("user", "spark1", "7", "what a user of Spark tries first",
