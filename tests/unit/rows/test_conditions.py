@@ -54,7 +54,16 @@ _SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_CASTS = ("TINYINT", "BIGINT", "UINTEGER", "FLOAT", "DOUBLE", "DECIMAL(5,2)", "DECIMAL(38,0)", "DECIMAL(38,10)")
+_CASTS: tuple[str, ...] = (
+    "TINYINT",
+    "BIGINT",
+    "UINTEGER",
+    "FLOAT",
+    "DOUBLE",
+    "DECIMAL(5,2)",
+    "DECIMAL(38,0)",
+    "DECIMAL(38,10)",
+)
 _CASTS += ("VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "BOOLEAN")
 
 
