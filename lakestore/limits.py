@@ -126,9 +126,10 @@ class Limits:
     http_bodies_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)
     """The bodies of all HTTP requests that are being taken or answered; one more is `Exhausted`."""
     http_connections: int = option(512, low=8, high=100_000)
-    """HTTP connections; for one more, the one that has waited longest without a request is closed."""
+    """HTTP connections; for one more, the one closes that has taken longest without a request of a known sender."""
     http_header_ms: int = option(10_000, low=10, high=600_000)
-    """Time of a client for the head of a request, or without a request; then its connection is closed."""
+    """Time of a client for the head of a request, and for all of a request by which it does not say who it is, or
+    without a request; then its connection is closed."""
     http_stall_ms: int = option(30_000, low=10, high=600_000)
     """Time for which a client may pause in a request's body or not read its answer; then its connection is closed."""
     header_bytes: int = option(32 * _KB, low=1 * _KB, high=1 * _MB)

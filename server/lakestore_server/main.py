@@ -141,7 +141,7 @@ class Server:
         """Open both ports."""
         host, limits = self.settings.host, self.settings.limits
         admission = Admission(self.access, KnownTables(self.engine), metrics_open=self.settings.metrics_open)
-        gate = app(self.sources, admission)
+        gate = app(self.sources, admission, self.settings.http.allowed_hosts)
         self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits)
         self._http.start()
         try:

@@ -27,6 +27,15 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class Http:
+    """The HTTP port."""
+
+    allowed_hosts: tuple[str, ...] = option(())
+    """Host names by which clients may reach a server without `auth`, beside those of this machine; `*` allows all. They
+    keep web pages from calling it by a name of their own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting of a server. Paths are relative to the folder it is started in."""
 
@@ -44,6 +53,8 @@ class Settings:
     """Time after a start in which nothing that a read may hold is expired."""
     tls: Tls = section(Tls)
     """Encryption of connections."""
+    http: Http = section(Http)
+    """Catalog, metrics and console."""
     auth: str = option("", flag=True)
     """File of principals, tokens and rights, read again when it changes; empty means everyone may everything."""
     insecure: bool = option(default=False, flag=True)

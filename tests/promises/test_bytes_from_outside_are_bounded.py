@@ -5,6 +5,7 @@ Every test ends with a healthy client being served, by the fixture.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import socket
@@ -30,6 +31,10 @@ LIMITS = Limits(
 )
 WAIT_SECONDS = 20.0
 NAMESPACES = "/iceberg/v1/namespaces"
+TOKENS = "/iceberg/v1/oauth/tokens"
+POSTED = f"POST {NAMESPACES} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+"""The first lines of a request with a body."""
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +78,7 @@ def is_ended(client: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize("head", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+@pytest.mark.parametrize("head", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 def test_a_request_whose_head_never_ends_is_hung_up_on(server: Server, head: bytes) -> None:
     with opened(server) as client:
         client.sendall(head)
@@ -82,7 +87,7 @@ def test_a_request_whose_head_never_ends_is_hung_up_on(server: Server, head: byt
 
 def test_a_head_that_comes_byte_by_byte_is_hung_up_on(server: Server) -> None:
     """Bytes that trickle in do not buy more time, on a first request or on a later one."""
-    for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
+    for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         with opened(server) as client:
             client.sendall(before)
             client.settimeout(0.05)
@@ -101,16 +106,40 @@ def test_a_head_that_comes_byte_by_byte_is_hung_up_on(server: Server) -> None:
 
 def test_a_body_that_stops_is_told_so_and_hung_up_on(server: Server) -> None:
     with opened(server) as client:
-        client.sendall(f"POST {NAMESPACES} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
+        client.sendall(f"{POSTED}Content-Length: 100\r\n\r\n{{".encode())
         assert b" 408 " in client.recv(65_536)
         assert is_ended(client)
 
 
-def test_slow_clients_do_not_keep_a_healthy_one_out(server: Server, url: str) -> None:
+def slow_body(path: str) -> bytes:
+    """The head of a request, and the first byte of its long body."""
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\ng".encode()
+
+
+def test_a_body_that_trickles_from_an_unknown_sender_is_hung_up_on(server: Server) -> None:
+    """Each byte comes in time, but the sender does not come to say who it is."""
+    with opened(server) as client:
+        client.sendall(slow_body(TOKENS))
+        began, ended = time.monotonic(), False
+        client.settimeout(LIMITS.http_header_ms / 4_000)
+        while not ended and time.monotonic() < began + WAIT_SECONDS:
+            try:
+                client.sendall(b"r")
+                ended = not client.recv(65_536)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                ended = True
+        assert ended
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\nX: ", slow_body(TOKENS)], ids=["head", "body"])
+def test_slow_clients_do_not_keep_a_healthy_one_out(server: Server, url: str, said: bytes) -> None:
     slow = [opened(server) for _ in range(LIMITS.http_connections * 3)]
     try:
         for client in slow:
-            client.sendall(b"GET / HTTP/1.1\r\nX: ")
+            with contextlib.suppress(ConnectionError):  # sent away already, to make room
+                client.sendall(said)
         for _ in range(3):
             healthy(url)
     finally:
@@ -135,7 +164,7 @@ def test_a_client_that_never_reads_is_hung_up_on(server: Server, url: str) -> No
     with opened(server) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         client.settimeout(6 * WAIT_SECONDS)  # a busy machine takes a while to have answers that fill all buffers
-        asked = f"GET {NAMESPACES}/long HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        asked = f"GET {NAMESPACES}/long HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         with pytest.raises(ConnectionError):
             client.sendall(asked * 2_000_000)
 
@@ -143,9 +172,9 @@ def test_a_client_that_never_reads_is_hung_up_on(server: Server, url: str) -> No
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * (64 << 10) + b"\r\n\r\n",
-        b"GET /" + b"a" * (64 << 10) + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 20_000 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * (64 << 10) + b"\r\n\r\n",
+        b"GET /" + b"a" * (64 << 10) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 20_000 + b"\r\n",
     ],
 )
 def test_a_head_that_is_too_large_is_refused(server: Server, head: bytes) -> None:
@@ -161,7 +190,7 @@ def test_a_head_that_is_too_large_is_refused(server: Server, head: bytes) -> Non
 def test_a_body_beyond_the_limit_is_refused_while_it_comes(server: Server) -> None:
     """Its length is a lie, or not said at all; the server stops where its limit is."""
     with opened(server) as client:
-        client.sendall(f"POST {NAMESPACES} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        client.sendall(f"{POSTED}Transfer-Encoding: chunked\r\n\r\n".encode())
         chunk = b"10000\r\n" + b" " * 65_536 + b"\r\n"
         answer = b""
         try:
@@ -178,7 +207,7 @@ def test_a_body_beyond_the_limit_is_refused_while_it_comes(server: Server) -> No
 
 def test_many_large_bodies_at_once_are_too_many(server: Server, url: str) -> None:
     half = LIMITS.http_body_bytes - 1_000
-    head = f"POST {NAMESPACES} HTTP/1.1\r\nHost: x\r\nContent-Length: {half + 10}\r\n\r\n".encode()
+    head = f"{POSTED}Content-Length: {half + 10}\r\n\r\n".encode()
     with opened(server) as one, opened(server) as two:
         one.sendall(head + b" " * half)
         two.sendall(head + b" " * half)
@@ -190,20 +219,20 @@ def test_many_large_bodies_at_once_are_too_many(server: Server, url: str) -> Non
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP", "identity, gzip"])
 def test_a_compressed_body_is_refused_unread(url: str, encoding: str) -> None:
     bomb = gzip.compress(b'{"namespace": ["' + b"a" * 10_000_000 + b'"]}')
-    answer = httpx.post(url + NAMESPACES, content=bomb[:100_000], headers={"Content-Encoding": encoding})
+    answer = httpx.post(url + NAMESPACES, content=bomb[:100_000], headers=JSON | {"Content-Encoding": encoding})
     assert answer.status_code == 400
     assert "Content-Encoding" in answer.json()["error"]["message"]
 
 
 def test_json_that_is_too_deep_is_refused(url: str) -> None:
     deep = b"[" * 500_000
-    assert httpx.post(url + NAMESPACES, content=b'{"namespace": ' + deep).status_code == 400
+    assert httpx.post(url + NAMESPACES, content=b'{"namespace": ' + deep, headers=JSON).status_code == 400
     shallow = '"int"'
     for _ in range(250):
         shallow = f'{{"type": "list", "element-id": 1, "element-required": true, "element": {shallow}}}'
     field = f'{{"id": 1, "name": "a", "required": true, "type": {shallow}}}'
     body = f'{{"name": "t", "schema": {{"type": "struct", "schema-id": 0, "fields": [{field}]}}}}'
-    answer = httpx.post(f"{url}{NAMESPACES}/seen/tables", content=body, timeout=WAIT_SECONDS)
+    answer = httpx.post(f"{url}{NAMESPACES}/seen/tables", content=body, headers=JSON, timeout=WAIT_SECONDS)
     assert answer.status_code == 400, answer.text
 
 
@@ -252,13 +281,13 @@ def test_garbage_in_the_head_is_refused_without_a_defect(server: Server) -> None
     for head in (
         b"\0\0\0\0\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"GET \xff HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Basic \xff\xff\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\n\r\n",
-        b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"GET \xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic \xff\xff\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\r\n\r\n",
+        b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
     ):
         with opened(server) as client:
             client.sendall(head)

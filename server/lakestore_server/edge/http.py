@@ -6,7 +6,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from lakestore_server.access.admission import Admission
 from lakestore_server.edge import console, iceberg_rest, oauth
 from lakestore_server.edge.http_connection import GuardedProtocol
 from lakestore_server.edge.http_gate import Gate
+from lakestore_server.edge.page_guard import PageGuard
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.operate import metrics
 from lakestore_server.operate.metric_sources import Sources
@@ -32,10 +33,10 @@ START_SECONDS = 20.0
 _TOKENS_PATH = "/v1/oauth/tokens"
 
 
-def app(sources: Sources, admission: Admission) -> Gate:
+def app(sources: Sources, admission: Admission, allowed_hosts: Sequence[str] = ()) -> Gate:
     """All routes of the HTTP port, behind their gate."""
     found = routes(sources, admission)
-    return Gate(Starlette(routes=found), found, admission, sources.engine.limits)
+    return Gate(Starlette(routes=found), found, admission, sources.engine.limits, PageGuard(allowed_hosts))
 
 
 def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:

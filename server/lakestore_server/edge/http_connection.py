@@ -1,19 +1,20 @@
-"""An HTTP connection with limits of time: for the head of a request, and for the reader of its answer.
+"""An HTTP connection with limits of time: for a request whose sender is not known, and for the reader of its answer.
 
-uvicorn has neither limit. A slow client costs one connection for some seconds; when there are too many, the
-one that has waited longest without a request goes, so that a client with one is served.
+uvicorn has neither limit. A slow client costs one connection for some seconds, whether it is slow in the head or in the
+body of a request; when there are too many, the one that has taken longest to get on goes, so that a client with a
+request is served.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lakestore.limits import Limits
-from lakestore_server.edge.http_gate import CERTIFICATE
+from lakestore_server.edge.http_gate import ADVANCE, CERTIFICATE
 from lakestore_server.edge.tls import names_of
 
 
@@ -26,10 +27,13 @@ class GuardedProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self.waiting_since = 0.0
+        self.is_advanced = False
+        """Whether the sender of the present request is known, or the request is there whole."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.app = _with_certificate(self.app, names_of(transport.get_extra_info("peercert")))
+        facts = {CERTIFICATE: names_of(transport.get_extra_info("peercert")), ADVANCE: self._advance}
+        self.app = _told(self.app, facts)
         self._expect_head()
         if len(self.connections) > self._limits.http_connections:
             self._make_room()
@@ -40,12 +44,8 @@ class GuardedProtocol(H11Protocol):
         cycle: Any = self.cycle  # None until the first request, which its type does not say
         return cycle is not None and not cycle.response_complete
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.is_busy:
-            self._stop(self._timer)
-
     def on_response_complete(self) -> None:
+        self.is_advanced = False
         super().on_response_complete()
         if not self.is_busy and not self.transport.is_closing():
             self._expect_head()
@@ -69,13 +69,17 @@ class GuardedProtocol(H11Protocol):
         self.waiting_since = self.loop.time()
         self._timer = self.loop.call_later(self._limits.http_header_ms / 1000, self._give_up)
 
+    def _advance(self) -> None:
+        self.is_advanced = True
+        self._stop(self._timer)
+
     def _give_up(self) -> None:
-        if not self.is_busy:
+        if not self.is_advanced:
             self.transport.abort()
 
     def _make_room(self) -> None:
-        idle = [each for each in self.connections if isinstance(each, GuardedProtocol) and not each.is_busy]
-        oldest = min(idle, key=lambda each: each.waiting_since, default=self)
+        behind = [each for each in self.connections if isinstance(each, GuardedProtocol) and not each.is_advanced]
+        oldest = min(behind, key=lambda each: each.waiting_since, default=self)
         oldest.transport.abort()
 
     @staticmethod
@@ -84,11 +88,11 @@ class GuardedProtocol(H11Protocol):
             timer.cancel()
 
 
-def _with_certificate(application: Any, names: list[str]) -> Callable[..., Any]:
-    """The application with the names in the client's certificate put into its scope."""
+def _told(application: Any, facts: Mapping[str, Any]) -> Callable[..., Any]:
+    """The application with facts of the connection put into its scope."""
 
     async def told(scope: Any, receive: Any, send: Any) -> Any:
-        scope[CERTIFICATE] = names
+        scope.update(facts)
         return await application(scope, receive, send)
 
     return told

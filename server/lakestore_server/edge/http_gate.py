@@ -21,6 +21,7 @@ from lakestore_server.access.callers import Caller, basic
 from lakestore_server.edge import http_errors
 from lakestore_server.edge.http_errors import ClientStalled
 from lakestore_server.edge.iceberg_rest import CALLER
+from lakestore_server.edge.page_guard import PageGuard
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,6 +30,9 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 CERTIFICATE = "lakestore.certificate"
 """Key of the scope under which the protocol puts the names of the client's certificate."""
+ADVANCE = "lakestore.advance"
+"""Key of the scope under which the protocol puts the function to call once a request's sender is known, or all of it
+is there; a connection that does not come so far in time is closed."""
 OPEN_BODY_BYTES_MAX = 64 << 10
 """Limit of the body of a request whose sender is not known yet."""
 _ICEBERG = "/iceberg/"
@@ -55,8 +59,10 @@ class Gate:
         routes: Sequence[BaseRoute],
         admission: Admission,
         limits: Limits = DEFAULT,
+        guard: PageGuard | None = None,
     ) -> None:
         self._application, self._routes, self._admission, self._limits = application, routes, admission, limits
+        self._guard = guard or PageGuard()
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +91,12 @@ class Gate:
         if row is None and matched and method == "HEAD":
             row = self._admission.route("GET", matched.template)
         what = f"{method} {matched.template if matched else scope['path']}"
+        if self._admission.access.is_open and not (row and row.right == "open"):
+            headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+            self._guard.check(headers, (scope.get("server") or ("",))[0])
         caller = self._admission.http_caller(row, _token(scope), scope.get(CERTIFICATE, ()), what)
+        if caller is not None:
+            _advance(scope)
         _check_encoding(scope)
         if matched is None:
             return b"", caller
@@ -93,6 +104,7 @@ class Gate:
         if row is None or not row.body:
             self._admission.check(row, caller, facts_of(matched.path, None), what)
         body = await self._body(receive, self._limits.http_body_bytes if caller else OPEN_BODY_BYTES_MAX)
+        _advance(scope)
         if row is not None and row.body:
             try:
                 self._admission.check(row, caller, facts_of(matched.path, _parsed(body)), what)
@@ -137,6 +149,13 @@ def _matched(routes: Sequence[BaseRoute], scope: Scope) -> MatchedRoute | None:
         if isinstance(route, Route):
             return MatchedRoute(route.path, {name: str(value) for name, value in child["path_params"].items()})
     return None
+
+
+def _advance(scope: Scope) -> None:
+    """Tell the connection that its request got on; there is none in a test of the gate alone."""
+    told = scope.get(ADVANCE)
+    if told is not None:
+        told()
 
 
 def _header(scope: Scope, name: bytes) -> str:
