@@ -34,6 +34,7 @@ PRINCIPALS = {
     "report": {"shop.orders": ["read"]},
     "spark": {"*": ["tier"]},
     "other": {"web.*": ["read", "write"]},
+    "web-admin": {"web.*": ["admin"]},
     "new": {},
 }
 WAIT_SECONDS = 30.0
@@ -305,6 +306,40 @@ def test_pyiceberg_reads_and_is_refused_by_its_own_errors(world: World, monkeypa
         catalog(world, monkeypatch, credential="report:nonsense")
     with pytest.raises(UnauthorizedError):
         catalog(world, monkeypatch, token="nonsense").list_namespaces()
+
+
+def test_a_refusal_tells_nothing_of_tables_that_are_not_seen(world: World) -> None:
+    path = "/iceberg/v1/namespaces/shop/tables/"
+    with world.http("report") as http:
+        said = {http.post(path + table, json={}).text.replace(table, "") for table in ("items", "nothing")}
+    assert len(said) == 1, said
+    with world.lake("root") as root:
+        uuid = root.table("web.clicks").definition.uuid
+    with world.lake("report") as report:
+        for asked in (uuid, "00000000-0000-4000-8000-000000000000"):
+            with pytest.raises(Denied, match="no right 'read' on that table"):
+                list(report.transport.fetch(pb.FetchRequest(table_uuid=asked, end=1)))
+
+
+def test_an_idempotency_key_belongs_to_its_sender(world: World) -> None:
+    key, path = {"Idempotency-Key": "same"}, "/iceberg/v1/namespaces/web/properties"
+    with world.http("root") as root, world.http("web-admin") as other:
+        for http, who in ((root, "root"), (other, "other"), (root, "last"), (root, "root")):
+            asked = {"removals": [], "updates": {"who": who}}
+            assert http.post(path, json=asked, headers=key).status_code == 200
+        assert root.get("/iceberg/v1/namespaces/web").json()["properties"]["who"] == "last"
+
+
+def test_unknown_calls_are_answered_in_json(world: World) -> None:
+    with world.http("root") as http:
+        for method, path, status in (
+            ("GET", "/iceberg/v1/nothing", 404),
+            ("POST", "/iceberg/v1/namespaces/shop/tables/orders/plan", 404),
+            ("PUT", "/iceberg/v1/namespaces", 405),
+            ("GET", "/nothing", 404),
+        ):
+            answer = http.request(method, path)
+            assert answer.status_code == answer.json()["error"]["code"] == status
 
 
 def test_maintenance_needs_tier(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,12 +81,23 @@ def _cut_tables(caller: Caller, answer: pb.ListTablesAnswer) -> None:
         answer.tables.add(definition=definition)
 
 
+def _shown_holder(caller: Caller, holder: str) -> str:
+    """A holder of a table's log; another principal's subscription has no name."""
+    kind, _, name = holder.partition(" ")
+    if kind != "subscription":
+        return holder
+    return f"subscription {_shown_name(caller, name)}" if _is_shown(caller, name) else "another's subscription"
+
+
 def _cut_status(caller: Caller, answer: pb.StatusAnswer) -> None:
     sees = caller.principal.sees
-    if sees(EVERYTHING):
+    if caller.principal.administers:
         return
     said = orjson.loads(answer.status)
     said["tables"] = [table for table in said["tables"] if sees(table["name"])]
+    for table in said["tables"]:
+        if "held_by" in table:
+            table["held_by"] = [_shown_holder(caller, holder) for holder in table["held_by"]]
     answer.status = orjson.dumps(said).decode()
 
 

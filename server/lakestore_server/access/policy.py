@@ -89,6 +89,8 @@ class Row:
     """Things of the call that belong to the principal alone."""
     lists: Listing | None = None
     """The list of the answer that leaves out what the principal may not know of."""
+    by_uuid: bool = False
+    """Whether the request names tables by uuid: a refusal does not tell their names."""
 
 
 def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, what: str) -> None:
@@ -99,19 +101,22 @@ def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, 
         return
     targets = list(row.finder(asked, known))
     for target in targets:
-        _check_one(row.right, principal, target, known, what)
+        _check_one(row, principal, target, known, what)
     if not targets and row.right != "see" and not principal.may_somewhere(row.right):
         raise Denied(_sentence(principal, row.right, "any table", what))
 
 
-def _check_one(right: str, principal: Principal, target: str, known: TableFacts, what: str) -> None:
-    if right == "see":
+def _check_one(row: Row, principal: Principal, target: str, known: TableFacts, what: str) -> None:
+    if row.right == "see":
         if not principal.sees(target):
             raise Denied(_sentence(principal, "read", target, what))
         return
-    needed = _COMMIT[known.kind_of(target)] if right == "commit" else right
-    if not principal.may(needed, target):
-        raise Denied(_sentence(principal, needed, target, what))
+    needed = _COMMIT[known.kind_of(target)] if row.right == "commit" else row.right
+    if principal.may(needed, target):
+        return
+    # The right that is missing tells whether there is such a table, and of which kind.
+    told = needed if row.right != "commit" or principal.sees(target) else "write"
+    raise Denied(_sentence(principal, told, "that table" if row.by_uuid else target, what))
 
 
 def _sentence(principal: Principal, right: str, target: str, what: str) -> str:
@@ -182,7 +187,7 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}ListSubscriptions": Row("known", _nothing, lists=Listing.SUBSCRIPTIONS),
     f"{SERVICE}DropSubscription": Row("read", _nothing, "some table", owns=(Own.SUBSCRIPTION,)),
     f"{SERVICE}Plan": Row("read", _tables_field, "each of `tables`", owns=(Own.GRANTED_LEASE,)),
-    f"{SERVICE}Fetch": Row("read", _uuid_field, "the table of `table_uuid`", owns=(Own.LEASE,)),
+    f"{SERVICE}Fetch": Row("read", _uuid_field, "the table of `table_uuid`", owns=(Own.LEASE,), by_uuid=True),
     f"{SERVICE}RenewLease": Row("read", _nothing, "some table", owns=(Own.LEASE,)),
     f"{SERVICE}ReleaseLease": Row("read", _nothing, "some table", owns=(Own.LEASE,)),
     f"{SERVICE}AcquireTierer": Row("tier", _everything, "every table"),

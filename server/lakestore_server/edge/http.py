@@ -6,13 +6,14 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -20,7 +21,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from lakestore.errors import Invalid, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission
-from lakestore_server.edge import console, iceberg_rest, oauth
+from lakestore_server.edge import console, http_errors, iceberg_rest, oauth
 from lakestore_server.edge.http_connection import GuardedProtocol
 from lakestore_server.edge.http_gate import Gate
 from lakestore_server.edge.page_guard import PageGuard
@@ -36,7 +37,8 @@ _TOKENS_PATH = "/v1/oauth/tokens"
 def app(sources: Sources, admission: Admission, allowed_hosts: Sequence[str] = ()) -> Gate:
     """All routes of the HTTP port, behind their gate."""
     found = routes(sources, admission)
-    return Gate(Starlette(routes=found), found, admission, sources.engine.limits, PageGuard(allowed_hosts))
+    inner = Starlette(routes=found, exception_handlers=_UNKNOWN)
+    return Gate(inner, found, admission, sources.engine.limits, PageGuard(allowed_hosts))
 
 
 def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:
@@ -65,6 +67,17 @@ def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:
         Route("/metrics", show_metrics),
         Mount("/iceberg", routes=[tokens, *iceberg_rest.routes(sources.catalog, engine.limits.http_body_bytes)]),
     ]
+
+
+async def _no_such_call(request: Request, error: Exception) -> Response:
+    """The answer to a path or a method that no route has, in the form that clients of the catalog read."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    status, body = http_errors.no_such_call(status, f"{request.method} {request.url.path}")
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return Response(body, status, headers, media_type="application/json")
+
+
+_UNKNOWN: Mapping[Any, Any] = {404: _no_such_call, 405: _no_such_call}
 
 
 class HttpServer:

@@ -56,4 +56,16 @@ def status_of(error: LakestoreError) -> tuple[int, str]:
 def answer(error: LakestoreError) -> tuple[int, bytes]:
     """HTTP status and body of an error."""
     status, name = status_of(error)
-    return status, orjson.dumps({"error": {"message": error.message, "type": name, "code": status}})
+    return status, _body(status, name, error.message)
+
+
+def no_such_call(status: int, call: str) -> tuple[int, bytes]:
+    """HTTP status and body for a path or method that the port does not have."""
+    name = "UnsupportedOperationException" if status == 405 else "NoSuchCallException"
+    return status, _body(
+        status, name, f"{call}: there is no such call here; GET /iceberg/v1/config lists the catalog's"
+    )
+
+
+def _body(status: int, name: str, message: str) -> bytes:
+    return orjson.dumps({"error": {"message": message, "type": name, "code": status}})

@@ -6,8 +6,11 @@ Bodies are read on the event loop; every verb runs in a thread, so that disk and
 
 from __future__ import annotations
 
+import base64
+import bisect
+import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +36,7 @@ from lakestore_server.iceberg.schemas import Json
 CALLER = "lakestore.caller"
 """Key of the scope under which the gate puts the `Caller`; without a caller, as in a test, everyone has every right."""
 IDEMPOTENCY_KEY_CHARS_MAX = 128
+PAGE_SIZE_MAX = 100_000
 _LEVELS = "\x1f"
 """The separator of a namespace's levels in a path."""
 _LOG = logging.getLogger("lakestore.catalog")
@@ -47,7 +51,7 @@ class CatalogRequest:
     query: Mapping[str, str]
     body: Json
     key: str
-    """Idempotency-Key, empty if none was sent."""
+    """Idempotency-Key, bound to this very request; empty if none was sent."""
     principal: Principal
     """The caller. The gate has checked the call itself; lists hold what the principal may know of."""
 
@@ -128,7 +132,9 @@ def _strings(value: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _config(call: CatalogRequest) -> Response:
     endpoints = [
-        f"{method} {path.replace('/v1/', '/v1/{prefix}/', 1)}" for method, path, _ in VERBS if path != "/v1/config"
+        f"{method} {path.replace('/v1/', '/v1/{prefix}/', 1)}"
+        for method, path, _ in VERBS
+        if path not in ("/v1/config", _VIEWS, _VIEW)
     ]
     return _json({"defaults": {}, "overrides": {}, "endpoints": endpoints, "idempotency-key-lifetime": "PT30M"})
 
@@ -140,7 +146,29 @@ def _list_namespaces(call: CatalogRequest) -> Response:
             raise NoSuchNamespace(f"Namespace does not exist: {parent}")
         call.catalog.namespace(parent)
         return _json({"namespaces": []})
-    return _json({"namespaces": [[name] for name in call.catalog.namespaces() if call.sees_namespace(name)]})
+    names, more = _page(call, [name for name in call.catalog.namespaces() if call.sees_namespace(name)])
+    return _json({"namespaces": [[name] for name in names], **more})
+
+
+def _page(call: CatalogRequest, names: Sequence[str]) -> tuple[Sequence[str], Json]:
+    """The names that a list's request asks for, sorted before, and where they go on; all of them if it asks for none.
+
+    A page's token is the last name before it, so that names which come and go between two pages move no other.
+    """
+    size, token = call.query.get("pageSize"), call.query.get("pageToken")
+    if size is None and token is None:
+        return names, {}
+    try:
+        after = base64.urlsafe_b64decode(token or "").decode()
+        wanted = PAGE_SIZE_MAX if size is None else int(size)
+    except ValueError as error:
+        raise Invalid(f"pageSize {size!r} or pageToken {token!r} is none: begin the list anew") from error
+    if not 1 <= wanted <= PAGE_SIZE_MAX:
+        raise Invalid(f"pageSize is a whole number from 1 to {PAGE_SIZE_MAX}, not {size!r}")
+    rest = names[bisect.bisect_right(names, after) :] if token else names
+    page = rest[:wanted]
+    more = base64.urlsafe_b64encode(page[-1].encode()).decode() if len(rest) > wanted else None
+    return page, {"next-page-token": more}
 
 
 def _create_namespace(call: CatalogRequest) -> Response:
@@ -172,8 +200,9 @@ def _update_namespace(call: CatalogRequest) -> Response:
 
 def _list_tables(call: CatalogRequest) -> Response:
     space = call.namespace
-    names = [name for name in call.catalog.tables(space) if call.principal.sees(catalog_target(space, name))]
-    return _json({"identifiers": [{"namespace": [space], "name": name} for name in names]})
+    seen = [name for name in call.catalog.tables(space) if call.principal.sees(catalog_target(space, name))]
+    names, more = _page(call, seen)
+    return _json({"identifiers": [{"namespace": [space], "name": name} for name in names], **more})
 
 
 def _create_table(call: CatalogRequest) -> Response:
@@ -220,7 +249,10 @@ def _change(body: Any, name: Name | None = None) -> TableChange:
 
 
 def _drop_table(call: CatalogRequest) -> Response:
-    call.catalog.drop_table(call.name, call.key)
+    purge = call.query.get("purgeRequested", "false").lower()
+    if purge not in ("true", "false"):
+        raise Invalid(f"purgeRequested is true or false, not {purge!r}")
+    call.catalog.drop_table(call.name, call.key, purge=purge == "true")
     return _done()
 
 
@@ -249,7 +281,8 @@ def _load_view(call: CatalogRequest) -> Response:
 
 _NAMESPACE = "/v1/namespaces/{namespace}"
 _TABLE = _NAMESPACE + "/tables/{table}"
-_VIEW = _NAMESPACE + "/views/{view}"
+_VIEWS = _NAMESPACE + "/views"
+_VIEW = _VIEWS + "/{view}"
 VERBS: tuple[tuple[str, str, Verb], ...] = (
     ("GET", "/v1/config", _config),
     ("GET", "/v1/namespaces", _list_namespaces),
@@ -268,11 +301,11 @@ VERBS: tuple[tuple[str, str, Verb], ...] = (
     ("POST", "/v1/tables/rename", _rename_table),
     ("POST", "/v1/transactions/commit", _commit_transaction),
     ("POST", _TABLE + "/metrics", _report_metrics),
-    ("GET", _NAMESPACE + "/views", _list_views),
+    ("GET", _VIEWS, _list_views),
     ("GET", _VIEW, _load_view),
     ("HEAD", _VIEW, _load_view),
 )
-"""Method, path and verb of every endpoint."""
+"""Method, path and verb of every endpoint. Those of views answer clients that ask unasked: there are none."""
 
 
 def _problem(error: LakestoreError) -> Response:
@@ -293,12 +326,16 @@ def _run(verb: Verb, call: CatalogRequest) -> Response:
         return _problem(Internal(f"defect in the catalog: {error!r}", applied="unknown"))
 
 
-async def _body(request: Request, bytes_max: int) -> Json:
+async def _body(request: Request, bytes_max: int) -> bytes:
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
         if len(data) > bytes_max:
             raise Invalid(f"the request body is larger than {bytes_max} bytes")
+    return bytes(data)
+
+
+def _object(data: bytes) -> Json:
     try:
         body = orjson.loads(data) if data else {}
     except orjson.JSONDecodeError as error:
@@ -308,20 +345,26 @@ async def _body(request: Request, bytes_max: int) -> Json:
     return body
 
 
-def _key(request: Request) -> str:
+def _key(request: Request, principal: Principal, body: bytes) -> str:
+    """The request's key as it is kept: another sender, call or body with the same key is another request."""
     key = request.headers.get("idempotency-key", "")
     if len(key) > IDEMPOTENCY_KEY_CHARS_MAX:
         raise Invalid(f"Idempotency-Key is longer than {IDEMPOTENCY_KEY_CHARS_MAX} characters")
-    return key
+    if not key:
+        return ""
+    parts = (principal.name, request.method, request.url.path, request.url.query, key)
+    said = b"".join(hashlib.sha256(part).digest() for part in (*(part.encode() for part in parts), body))
+    return hashlib.sha256(said).hexdigest()
 
 
 def _endpoint(catalog: Catalog, verb: Verb, bytes_max: int) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            body = await _body(request, bytes_max)
+            data = await _body(request, bytes_max)
             caller = request.scope.get(CALLER)
             principal = caller.principal if caller else ANYONE
-            call = CatalogRequest(catalog, request.path_params, request.query_params, body, _key(request), principal)
+            key, body = _key(request, principal, data), _object(data)
+            call = CatalogRequest(catalog, request.path_params, request.query_params, body, key, principal)
         except LakestoreError as error:
             return _problem(error)
         return await run_in_threadpool(_run, verb, call)

@@ -68,6 +68,7 @@ class Catalog:
     def create_namespace(self, name: str, properties: Mapping[str, str], key: str = "") -> None:
         """Create a namespace."""
         locations.check_name(name)
+        locations.check_size(properties, "a namespace")
         if self._seen(key):
             return
         if name in self.ledger.namespaces():
@@ -78,8 +79,11 @@ class Catalog:
         """Change properties; the names of those that were updated, removed and missing."""
         before = self.namespace(name)
         kept = {prop: value for prop, value in before.items() if prop not in set(removals)}
+        after = {**kept, **updates}
+        if after.keys() - before.keys() or any(len(after[prop]) > len(before[prop]) for prop in after):
+            locations.check_size(after, "a namespace")
         if not self._seen(key):
-            self._commits.journal(SetNamespace(name, {**kept, **updates}), key=key)
+            self._commits.journal(SetNamespace(name, after), key=key)
         return {
             "updated": sorted(updates),
             "removed": [prop for prop in removals if prop in before],
@@ -162,19 +166,22 @@ class Catalog:
         old = self.ledger.pointers(namespace).get(table)
         self.namespace(namespace)
         stored = self._store.load(location)
-        self._contents.check_free(name, None, stored.doc)
+        self._contents.check_free(name, None, stored.doc, registered=True)
         pointer = Pointer(location, stored.doc["table-uuid"])
         self._commits.journal(SetPointer(namespace, table, old.location if old else None, pointer), key=key)
         return stored
 
-    def drop_table(self, name: Name, key: str = "") -> None:
-        """Drop a table that is not ours; its files stay."""
+    def drop_table(self, name: Name, key: str = "", *, purge: bool = False) -> None:
+        """Drop a table that is not ours; its files stay, or go with it: all in the folders that it alone has."""
         if self._seen(key):
             return
-        self._contents.pointer(name)
+        places = self._contents.own_places(name) if purge else []
         if self.ledger.own_table(name.namespace, name.table) is not None:
             raise Forbidden(f"{name} is a Lakestore table; drop it with `lake.drop_table('{name}')` instead")
+        self._contents.pointer(name)
         self._commits.journal(DropPointer(name.namespace, name.table), key=key)
+        for place in places:
+            self._store.purge(place)
 
     def rename_table(self, source: Name, target: Name, key: str = "") -> None:
         """Rename a table that is not ours."""

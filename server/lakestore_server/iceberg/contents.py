@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from lakestore.errors import NotFound
+from lakestore.errors import Corrupt, NotFound
 from lakestore.model import names
 from lakestore.model.table import Table
 from lakestore_server.iceberg import locations, metadata_updates, our_tables
-from lakestore_server.iceberg.errors import AlreadyExists, NoSuchNamespace, NoSuchTable
+from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NoSuchNamespace, NoSuchTable
 from lakestore_server.iceberg.ledger import Ledger
 from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
@@ -62,7 +62,7 @@ class Contents:
         except NotFound:
             now = self.pointer(name)
             if now == pointer:
-                raise
+                raise _gone(name, pointer) from None
             return self._store.load(now.location)
 
     def resolved(self, name: Name) -> tuple[Name, Table | None]:
@@ -91,14 +91,42 @@ class Contents:
         if taken or self._ledger.own_table(name.namespace, name.table) is not None:
             raise AlreadyExists(f"Table already exists: {name}")
 
-    def check_free(self, name: Name, old: Json | None, new: Json) -> None:
-        """`Forbidden` for metadata of a table that is not ours whose places or properties are not its to choose."""
+    def check_free(self, name: Name, old: Json | None, new: Json, *, registered: bool = False) -> None:
+        """`Forbidden` for metadata of a table that is not ours whose places or properties are not its to choose.
+
+        A registered table, which was there before, may lie anywhere that is nobody else's in the warehouse.
+        """
         locations.check_table(new, self._warehouse)
-        if old is None or locations.folders(old) != locations.folders(new):
-            locations.check_free(new, self._others(name))
+        held = set(locations.folders(old)) if old else set()
+        chosen = [place for place in locations.folders(new) if place not in held]
+        if not chosen:
+            return
+        if registered:
+            locations.check_found(chosen, [f"{self._warehouse}/{space}" for space in self._ledger.namespaces()])
+        else:
+            locations.check_chosen(chosen, f"{self._warehouse}/{name.namespace}")
+        locations.check_free(chosen, self._others(name))
+
+    def own_places(self, name: Name) -> list[str]:
+        """The folders that only this table has, or `Forbidden` if its files must not go with it."""
+        doc = self.load(name).doc
+        if doc["properties"].get("gc.enabled", "true").lower() == "false":
+            raise Forbidden(f"{name} says gc.enabled=false: its files are not its own; drop it without purge")
+        places = locations.folders(doc)
+        locations.check_table(doc, self._warehouse)
+        locations.check_found(places, [f"{self._warehouse}/{space}" for space in self._ledger.namespaces()])
+        locations.check_free(places, self._others(name))
+        return places
 
     def _others(self, name: Name) -> Iterator[str]:
         for namespace in self._ledger.namespaces():
             for table, pointer in self._ledger.pointers(namespace).items():
                 if Name(namespace, table) != name:
                     yield pointer.location
+
+
+def _gone(name: Name, pointer: Pointer) -> Corrupt:
+    return Corrupt(
+        f"the metadata file {pointer.location} of {name} is missing: bring it back from a copy of the warehouse, or"
+        " restore server and warehouse from a backup"
+    )

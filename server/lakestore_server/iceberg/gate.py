@@ -79,7 +79,7 @@ def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
     _check_fixed(table, old, new)
     _check_layout(table, old, new, known)
     _check_version(table, old, new, tiers, known)
-    _check_properties(table, old, new, tiered)
+    _check_properties(table, old, new, tiered, known)
     _check_refs(table, old, new, tiered)
     forget = _check_expiry(table, old, new, known)
     gone = set(forget)
@@ -316,15 +316,27 @@ def schema_id_of(doc: Json, records: Mapping[int, TierRecord]) -> int:
     return record.schema_id if record else 0
 
 
-def _check_properties(table: Table, old: Json, new: Json, tiered: bool) -> None:
+def _check_properties(table: Table, old: Json, new: Json, tiered: bool, known: Knowledge) -> None:
+    """Refuse to set what is not on the list of properties that others may set, or to take away what the table needs."""
     before, after = old["properties"], new["properties"]
+    ours = [our_tables.properties_of(version) for version in (table, *known.versions.values())]
     for key in before.keys() | after.keys():
-        if before.get(key) == after.get(key):
+        value = after.get(key)
+        if before.get(key) == value or any(key in each and each[key] == value for each in ours):
             continue
-        if key.startswith("lakestore.") and (not tiered or key == our_tables.UUID_PROPERTY):
+        if key.startswith("lakestore."):
+            if tiered and key != our_tables.UUID_PROPERTY:
+                continue
             raise Forbidden(f"property {key} of {table.name} is Lakestore's own; use `lakestore apply -f tables.yaml`")
-        if locations.is_path(key) or locations.is_refused(key):
-            raise Forbidden(f"property {key} of {table.name} cannot be set: where its files lie is fixed")
+        if value is None and key not in ours[0]:
+            continue  # set before there was a list
+        if not locations.is_shared(key):
+            raise Forbidden(
+                f"property {key} of {table.name} cannot be set: how and where its files are written is Lakestore's"
+                " (`lakestore apply -f tables.yaml`); comment, names without a dot and user.… are free"
+            )
+    if after != before:
+        locations.check_size(after, f"table {table.name}")
 
 
 def _check_refs(table: Table, old: Json, new: Json, tiered: bool) -> None:

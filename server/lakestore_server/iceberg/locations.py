@@ -10,12 +10,21 @@ from lakestore.errors import Invalid
 from lakestore_server.iceberg.errors import Forbidden
 from lakestore_server.iceberg.schemas import Json
 
+PROPERTIES_BYTES_MAX = 256 << 10
+"""Names and values of all properties of one namespace or table."""
 _PATH = re.compile(r"write\..*path|write\.object-storage\.path|write\.folder-storage\.path")
 _REFUSED = re.compile(
     r"io-impl|py-io-impl|write\.location-provider\.impl|write\.py-location-provider\.impl"
     r"|(s3|gcs|adls|oss|client|hdfs|hf|rest)\..*|.*(access-key|secret|token|credential|password).*",
     re.IGNORECASE,
 )
+_SHARED = re.compile(r"comment|owner|description|read\.parquet\.vectorization\.enabled|user\..+|[^.]+")
+_RESERVED = {
+    "format-version", "uuid", "snapshot-count", "current-snapshot-summary", "current-snapshot-id", "location",
+    "current-snapshot-timestamp-ms", "current-schema", "default-partition-spec", "default-sort-order", "provider",
+    "sort-order", "identifier-fields", "format", "external", "transient_lastDdlTime",
+}  # fmt: skip
+"""Names without a dot that mean something to an engine; others are a user's own."""
 _NAME = re.compile(r"[^\x00-\x1f\x7f/\\?#%.][^\x00-\x1f\x7f/\\?#%]{0,254}")
 
 
@@ -59,6 +68,11 @@ def is_refused(key: str) -> bool:
     return _REFUSED.fullmatch(key) is not None
 
 
+def is_shared(key: str) -> bool:
+    """Whether anybody may set a property on a table of ours: no writer, reader or maintenance goes by it."""
+    return _SHARED.fullmatch(key) is not None and key not in _RESERVED and not is_refused(key)
+
+
 def check_name(name: object) -> str:
     """A name of a namespace or table that can also name a folder, or `Invalid`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -68,8 +82,18 @@ def check_name(name: object) -> str:
     return name
 
 
+def check_size(properties: Mapping[str, str], what: str) -> None:
+    """Refuse more properties than a catalog keeps and sends with every answer."""
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise Invalid(
+            f"the properties of {what} take {size:,} bytes, more than {PROPERTIES_BYTES_MAX:,}: keep less there"
+        )
+
+
 def check_properties(properties: Mapping[str, str], warehouse: str) -> None:
     """Refuse properties that load code, hold credentials or point outside the warehouse."""
+    check_size(properties, "a table")
     for key, value in properties.items():
         if is_refused(key):
             raise Forbidden(
@@ -96,10 +120,24 @@ def table_folder(metadata_location: str) -> str:
     return posixpath.dirname(posixpath.dirname(metadata_location))
 
 
-def check_free(doc: Json, others: Iterable[str]) -> None:
-    """Refuse a table whose folders meet those of another table, given by their metadata files."""
-    wanted = folders(doc)
+def check_chosen(places: Iterable[str], namespace: str) -> None:
+    """Refuse places that a request chose outside the folder of its table's namespace."""
+    for place in places:
+        if not inside(place, namespace):
+            raise Forbidden(f"location {place} must lie below the table's namespace, {namespace}: or leave it out")
+
+
+def check_found(places: Iterable[str], namespaces: Iterable[str]) -> None:
+    """Refuse places of a registered table that hold a whole namespace."""
+    for namespace in namespaces:
+        for place in places:
+            if plain(place) == plain(namespace) or inside(namespace, place):
+                raise Forbidden(f"location {place} is not one table's: it holds a namespace")
+
+
+def check_free(places: Iterable[str], others: Iterable[str]) -> None:
+    """Refuse places that meet the folder of another table, given by its metadata file."""
     for other in others:
-        for place in wanted:
+        for place in places:
             if overlap(place, table_folder(other)):
                 raise Forbidden(f"location {place} belongs to another table")

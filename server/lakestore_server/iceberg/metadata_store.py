@@ -6,7 +6,9 @@ A `Storage` is the seam to the disk or object store; `Store` adds the JSON form 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import shutil
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from lakestore.errors import Corrupt, Invalid, NotFound, Unavailable
 from lakestore_server.iceberg import locations, metadata
 from lakestore_server.iceberg.schemas import Json
 
+log = logging.getLogger("lakestore.catalog")
 CACHE_BYTES_MAX = 64 << 20
 
 
@@ -38,6 +41,9 @@ class Storage(Protocol):
 
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder; empty when there is none."""
+
+    def remove_below(self, folder: str) -> None:
+        """Remove every file in a folder and in the folders below; nothing if there is none."""
 
     def sync(self) -> None:
         """Make durable whatever other processes have written below the root."""
@@ -74,6 +80,12 @@ class LocalStorage:
         """Names of a folder's files."""
         path = Path(locations.plain(folder))
         return [entry.name for entry in path.iterdir() if entry.is_file()] if path.is_dir() else []
+
+    def remove_below(self, folder: str) -> None:
+        """Remove a folder with all it holds."""
+        path = Path(locations.plain(folder))
+        if path.is_dir():
+            shutil.rmtree(path)
 
     def sync(self) -> None:
         """syncfs of the file system that holds the root."""
@@ -130,6 +142,11 @@ class ObjectStorage:
         """Last parts of the objects' keys."""
         found = obstore.list_with_delimiter(self._store, prefix=self._key(folder))
         return [entry["path"].rsplit("/", 1)[-1] for entry in found["objects"]]
+
+    def remove_below(self, folder: str) -> None:
+        """Delete every object whose key begins with the folder's."""
+        for found in obstore.list(self._store, prefix=self._key(folder), chunk_size=1_000):
+            obstore.delete(self._store, [entry["path"] for entry in found])
 
     def sync(self) -> None:
         """Nothing to do: an object is durable once its writer was told so."""
@@ -214,6 +231,16 @@ class MetadataStore:
         except (OSError, obstore.exceptions.BaseError):
             return False
         return True
+
+    def purge(self, folder: str) -> None:
+        """Remove a folder of a table that is gone; what cannot be removed stays, as orphans, and the log says so."""
+        with self._lock:
+            for location in [location for location in self._cache if locations.inside(location, folder)]:
+                self._cached_bytes -= len(self._cache.pop(location).data)
+        try:
+            self._storage.remove_below(folder)
+        except (OSError, obstore.exceptions.BaseError) as error:
+            log.warning("files of a purged table stay in %s: %s", folder, error)
 
     def _read(self, location: str) -> bytes:
         try:

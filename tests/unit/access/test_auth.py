@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 import yaml
 
 from lakestore.errors import Invalid, NotAuthenticated
-from lakestore_server.access import signing
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.access import ownership, policy, signing
 from lakestore_server.access.callers import Access
 from lakestore_server.access.principals import ANYONE, book_of, hash_of
 
@@ -206,6 +208,14 @@ def test_nobody_without_credentials_is_a_principal(access: Access) -> None:
         with pytest.raises(NotAuthenticated):
             access.caller(token, certificate)
     assert access.caller(certificate=["x", "etl"]).principal.name == "etl"
+
+
+def test_a_status_names_no_subscription_of_others(access: Access) -> None:
+    held = ["lake", "subscription etl/daily", "subscription plain", "subscription report/daily"]
+    answer = pb.StatusAnswer(status=json.dumps({"tables": [{"name": "shop.orders", "held_by": held}]}))
+    ownership.shown(access.caller(TOKEN), policy.RPCS[f"{policy.SERVICE}Status"], answer)
+    (table,) = json.loads(answer.status)["tables"]
+    assert table["held_by"] == ["lake", "subscription daily", "another's subscription", "another's subscription"]
 
 
 def test_without_a_file_everyone_may_everything(clock: HandClock) -> None:

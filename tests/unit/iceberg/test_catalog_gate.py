@@ -78,9 +78,16 @@ def test_a_tier_commit_is_recorded_with_its_pointer(lake: World) -> None:
         (({"action": "add-schema", "schema": {"fields": [
             {"id": 1, "name": "id", "type": "long", "required": True}]}},), Forbidden, "columns"),
         (({"action": "set-properties", "updates": {"lakestore.table-uuid": "x"}},), Forbidden, "lakestore apply"),
-        (({"action": "set-properties", "updates": {"write.data.path": "file:///x"}},), Forbidden, "fixed"),
-        (({"action": "set-properties", "updates": {"py-io-impl": "x"}},), Forbidden, "fixed"),
-        (({"action": "set-properties", "updates": {"s3.secret-access-key": "x"}},), Forbidden, "fixed"),
+        (({"action": "set-properties", "updates": {"write.data.path": "file:///x"}},), Forbidden, "cannot be set"),
+        (({"action": "set-properties", "updates": {"py-io-impl": "x"}},), Forbidden, "cannot be set"),
+        (({"action": "set-properties", "updates": {"s3.secret-access-key": "x"}},), Forbidden, "cannot be set"),
+        *(
+            (({"action": "set-properties", "updates": {key: "1"}},), Forbidden, "cannot be set")
+            for key in ("write.format.default", "write.metadata.compression-codec", "commit.retry.num-retries",
+                "gc.enabled", "history.expire.min-snapshots-to-keep", "read.split.target-size", "format", "a.b",
+                "schema.name-mapping.default", "write.metadata.metrics.column.__offset", "password")
+        ),
+        (({"action": "remove-properties", "removals": ["write.metadata.metrics.column.__offset"]},), Forbidden, "set"),
     ],
 )  # fmt: skip
 def test_refused(lake: World, updates: tuple[Json, ...], error: type[Exception], says: str) -> None:
@@ -160,7 +167,7 @@ def test_expiry_forgets_tier_records_and_spares_what_is_held(lake: World) -> Non
 
 def test_harmless_properties_and_unchanged_schemas_pass(lake: World) -> None:
     doc = lake.load("own")
-    lake.commit("own", {"action": "set-properties", "updates": {"read.split.target-size": "1"}})
+    lake.commit("own", {"action": "set-properties", "updates": {"comment": "sales", "team": "a", "user.pii": "no"}})
     lake.commit(
         "own", {"action": "add-schema", "schema": doc["schemas"][0]}, {"action": "set-current-schema", "schema-id": -1}
     )

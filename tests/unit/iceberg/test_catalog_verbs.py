@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty, NoSuchTable
 from lakestore_server.iceberg.metadata_store import LocalStorage, MetadataStore, ObjectStorage, Storage
-from lakestore_server.state.catalog_change import CatalogChange
+from lakestore_server.state.catalog_change import CatalogChange, SetNamespace
 from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, world
 
 
@@ -67,9 +68,14 @@ def test_properties_that_run_code_or_hold_keys_are_refused(lake: World, key: str
 def test_no_table_lies_in_another_s_folder(lake: World) -> None:
     table = lake.create_own()
     folder = lake.load("own")["location"]
-    for place in (folder, folder + "/data", lake.warehouse + "/db"):
+    for place in (folder, folder + "/data"):
         with pytest.raises(Forbidden, match="another table"):
             lake.create_free(location=place.replace("file:///", "/"))
+    for place in (lake.warehouse + "/db", lake.warehouse + "/other", lake.warehouse + "/other/db/x"):
+        with pytest.raises(Forbidden, match="below the table's namespace"):
+            lake.create_free(location=place.replace("file:///", "/"))
+        with pytest.raises(Forbidden, match="below the table's namespace"):
+            lake.create_free(properties={"write.data.path": place})
     location = lake.ledger.pointers("db")["own"].location
     with pytest.raises(Forbidden, match="another table"):
         lake.catalog.register("db", "mine", location)
@@ -112,6 +118,59 @@ def test_register_takes_a_dropped_table_back(lake: World) -> None:
     Path(locations.plain(location)).with_name("bad.json").write_text("{")
     with pytest.raises(Corrupt):
         lake.catalog.register("db", "bad", location.rsplit("/", 1)[0] + "/bad.json")
+
+
+def test_a_registered_table_holds_no_namespace(lake: World) -> None:
+    location = lake.create_free().location
+    lake.catalog.drop_table(Name("db", "free"))
+    file = Path(locations.plain(location))
+    found = file.with_name("found.metadata.json")
+    found.write_text(file.read_text().replace(f'/db/{file.parts[-3]}"', '/db"'))
+    with pytest.raises(Forbidden, match="holds a namespace"):
+        lake.catalog.register("db", "all", f"file://{found}")
+
+
+def test_purge_removes_the_table_s_files_and_nobody_else_s(lake: World, tmp_path: Path) -> None:
+    kept, gone = lake.create_free("kept").doc["location"], lake.create_free("gone").doc["location"]
+    data = Path(locations.plain(gone)) / "data" / "part.parquet"
+    data.parent.mkdir(parents=True)
+    data.write_bytes(b"x")
+    lake.catalog.drop_table(Name("db", "gone"), purge=True)
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert files
+    assert all(locations.inside(str(file), kept) for file in files)
+    lake.create_free("shared", properties={"gc.enabled": "false"})
+    with pytest.raises(Forbidden, match=r"gc\.enabled"):
+        lake.catalog.drop_table(Name("db", "shared"), purge=True)
+    lake.create_own()
+    with pytest.raises(Forbidden, match=r"lake\.drop_table"):
+        lake.catalog.drop_table(Name("db", "own"), purge=True)
+    assert lake.load("own")
+
+
+def test_a_missing_metadata_file_is_damage_and_no_missing_table(tmp_path: Path) -> None:
+    lake = world(tmp_path)
+    Path(locations.plain(lake.create_free().location)).unlink()
+    cold = Catalog(lake.ledger, MetadataStore(LocalStorage(lake.warehouse)), lake.warehouse)
+    with pytest.raises(Corrupt, match="is missing"):
+        cold.load(Name("db", "free"))
+
+
+def test_properties_beyond_the_limit_are_refused_and_fewer_may_be_kept(lake: World) -> None:
+    large = {"p": "x" * locations.PROPERTIES_BYTES_MAX}
+    lake.create_own()
+    refused: list[Callable[[], object]] = [
+        lambda: lake.catalog.create_namespace("more", large),
+        lambda: lake.catalog.update_namespace("db", (), large),
+        lambda: lake.create_free(properties=large),
+        lambda: lake.commit("own", {"action": "set-properties", "updates": large}),
+    ]
+    for call in refused:
+        with pytest.raises(Invalid, match="properties"):
+            call()
+    lake.ledger.commit(CatalogChange((SetNamespace("db", {**large, "q": "1"}),)))  # by an earlier release
+    lake.catalog.update_namespace("db", ["q"], {})
+    assert lake.catalog.namespace("db") == large
 
 
 def test_the_same_request_again_is_answered_as_before(lake: World) -> None:
@@ -204,6 +263,9 @@ class _Recorded:
     def names(self, folder: str) -> list[str]:
         return self.inner.names(folder)
 
+    def remove_below(self, folder: str) -> None:
+        self.inner.remove_below(folder)
+
     def sync(self) -> None:
         self.calls.append("sync")
         self.inner.sync()
@@ -231,6 +293,11 @@ def test_object_storage_creates_and_never_replaces(tmp_path: Path) -> None:
         storage.write_new("memory:///t/metadata/0.json", b"{}")
     assert storage.read("memory:///t/metadata/0.json") == b"{}"
     storage.remove("memory:///t/metadata/0.json")
+    for place in ("t/metadata/1.json", "t/data/a/b", "t2/data/c"):
+        storage.write_new(f"memory:///{place}", b"{}")
+    storage.remove_below("memory:///t")
+    assert storage.names("memory:///t/metadata") == storage.names("memory:///t/data/a") == []
+    assert storage.names("memory:///t2/data") == ["c"]
 
 
 def test_bad_names_and_schemas_are_refused(lake: World) -> None:
