@@ -215,7 +215,13 @@ def test_lists_come_in_pages_when_asked(lake: World, http: httpx.Client) -> None
             found, more = found + page[key], page["next-page-token"]
         assert found == whole[key]
         assert http.get(path, params={"pageToken": ""}).json() == {**whole, "next-page-token": None}
-        for bad in ({"pageSize": 0}, {"pageSize": "x"}, {"pageSize": 3, "pageToken": "\xff"}, {"pageToken": "_w=="}):
+        wrong: list[dict[str, str]] = [
+            {"pageSize": "0"},
+            {"pageSize": "x"},
+            {"pageToken": "\xff"},
+            {"pageToken": "_w=="},
+        ]
+        for bad in wrong:
             assert _problem(http.get(path, params=bad)) == (400, "BadRequestException"), bad
 
 

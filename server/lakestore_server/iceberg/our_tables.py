@@ -17,7 +17,8 @@ TIMELINE_PROPERTY = "lakestore.timeline"
 """The history that wrote the metadata."""
 _TARGET_BYTES = "write.target-file-size-bytes"
 _METRICS = "write.metadata.metrics.column."
-_PREVIOUS_VERSIONS = 20
+PREVIOUS_VERSIONS = 20
+"""Metadata files that a table's log names beside the current one."""
 
 
 def location_of(table: Table, warehouse: str) -> str:
@@ -61,7 +62,7 @@ def properties_of(table: Table) -> dict[str, str]:
         "write.update.mode": "merge-on-read",
         "write.merge.mode": "merge-on-read",
         "write.delete.granularity": "file",
-        metadata.PREVIOUS_VERSIONS_MAX: str(_PREVIOUS_VERSIONS),
+        metadata.PREVIOUS_VERSIONS_MAX: str(PREVIOUS_VERSIONS),
     }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestore_server.iceberg import locations
+from lakestore_server.iceberg import locations, our_tables
 from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.metadata_store import LocalStorage, MetadataStore
@@ -15,7 +15,10 @@ from tests.support.catalogs import World, world
 from tests.support.log_tierer import LogTierer
 from tests.support.served import SCHEMA, Served
 
-KEPT = "write.metadata.previous-versions-max"
+
+@pytest.fixture(autouse=True)
+def two_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(our_tables, "PREVIOUS_VERSIONS", 2)
 
 
 @pytest.fixture
@@ -24,7 +27,7 @@ def lake(tmp_path: Path) -> World:
 
 
 def set_property(number: int) -> dict[str, object]:
-    return {"action": "set-properties", "updates": {"n": str(number), KEPT: "2"}}
+    return {"action": "set-properties", "updates": {"n": str(number)}}
 
 
 def files(lake: World) -> set[str]:
@@ -58,10 +61,14 @@ def test_files_that_a_stopped_server_left_go(lake: World) -> None:
     assert before - files(lake) == {"00001-never-named.metadata.json"}
 
 
-def test_clients_are_not_told_to_remove_them(lake: World) -> None:
+def test_clients_are_not_told_to_remove_them(lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyIceberg would, and knows of no lease."""
-    lake.create_own()
-    lake.commit("own", {"action": "set-properties", "updates": {"write.metadata.delete-after-commit.enabled": "true"}})
+    told = {"write.metadata.delete-after-commit.enabled": "true"}
+    of = our_tables.properties_of
+    with monkeypatch.context() as earlier:
+        earlier.setattr(our_tables, "properties_of", lambda table: of(table) | told)
+        lake.create_own()
+    assert told.items() <= lake.load("own")["properties"].items()
     lake.commit("own", set_property(1))
     assert "write.metadata.delete-after-commit.enabled" not in lake.load("own")["properties"]
 
