@@ -130,7 +130,7 @@ SECURITY = (
          r"healthz 0/10", r"after 8\d?s, .* healthz", 180),
     Case("security", "t_misc", "E15",
          "foreign pages read and write, locations are squatted, idempotency keys cross principals",
-         r"Origin evil: \(200|rebinding\): \(200|created INSIDE|exists: 404|a defect of", r"^restart ok", 180),
+         r"Origin evil: \(200|rebinding\): \(200|fin's folder: 200|exists: 404|a defect of", r"^restart ok", 180),
     Case("security", "t_mtls_etc", "E14, E15",
          "one reader's leases stop all reading; a lock held by another user stops the start",
          r"hr.salaries: Exhausted|lock: server does not start", r"^lock: server", 240),

@@ -32,6 +32,12 @@ from lakestore_server.operate.metric_sources import Sources
 log = logging.getLogger("lakestore.http")
 START_SECONDS = 20.0
 _TOKENS_PATH = "/v1/oauth/tokens"
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+"""The console runs nothing, loads nothing, and stands in nobody's frame."""
 
 
 def app(sources: Sources, admission: Admission, allowed_hosts: Sequence[str] = ()) -> Gate:
@@ -50,7 +56,7 @@ def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:
 
     def show_console(request: Request) -> Response:
         principal = request.scope[iceberg_rest.CALLER].principal
-        return HTMLResponse(console.page(engine.view, principal.sees))
+        return HTMLResponse(console.page(engine.view, principal.sees), headers=_PAGE_HEADERS)
 
     def show_alive(_: Request) -> Response:
         return PlainTextResponse("going down\n", 503) if engine.is_draining else PlainTextResponse("ok\n")

@@ -63,7 +63,7 @@ def no_such_call(status: int, call: str) -> tuple[int, bytes]:
     """HTTP status and body for a path or method that the port does not have."""
     name = "UnsupportedOperationException" if status == 405 else "NoSuchCallException"
     return status, _body(
-        status, name, f"{call}: there is no such call here; GET /iceberg/v1/config lists the catalog's"
+        status, name, f"{call[:200]}: there is no such call here; GET /iceberg/v1/config lists the catalog's"
     )
 
 

@@ -36,6 +36,8 @@ is there; a connection that does not come so far in time is closed."""
 OPEN_BODY_BYTES_MAX = 64 << 10
 """Limit of the body of a request whose sender is not known yet."""
 _ICEBERG = "/iceberg/"
+_SHOWN_CHARS = 100
+"""Of an unknown path, in the log and in the refusal."""
 
 
 class ClientGone(Exception):
@@ -90,7 +92,7 @@ class Gate:
         row = self._admission.route(method, matched.template) if matched else None
         if row is None and matched and method == "HEAD":
             row = self._admission.route("GET", matched.template)
-        what = f"{method} {matched.template if matched else scope['path']}"
+        what = f"{method} {matched.template if matched else scope['path'][:_SHOWN_CHARS]}"
         if self._admission.access.is_open and not (row and row.right == "open"):
             headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
             self._guard.check(headers, (scope.get("server") or ("",))[0])

@@ -133,7 +133,7 @@ try:
     t = lk.create_table("fin.ours", schema=sch)
     print(
         "   Lakestore's own fin.ours:",
-        "created INSIDE the folder of mine.t",
+        "created in",
         [str(p.relative_to(s.dir)) for p in (s.dir / "data/warehouse/fin").rglob("*metadata.json")],
     )
 except Exception as e:
