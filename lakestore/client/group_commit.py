@@ -70,7 +70,7 @@ class Combiner:
     def commit(self, write: Write) -> Written:
         """Commit one write, alone or in company."""
         PROCESS.check()
-        if write.batch.nbytes > SMALL_BYTES_MAX or has_deadline():
+        if not _is_small(write.batch) or has_deadline():
             return self._alone(write)
         mine = _Waiting(write)
         with self._lock:
@@ -99,9 +99,8 @@ class Combiner:
         with self._lock:
             while self._waiting and len(group) < GROUP_WRITES_MAX:
                 group.append(self._waiting.popleft())
-        lost = Unavailable("the call that carried this commit was interrupted", applied="unknown")
-        for each in group:
-            each.outcome = copy(lost)
+        for each in group[1:]:
+            each.outcome = Unavailable("the call that carried this commit was interrupted", applied="unknown")
         try:
             for each, outcome in zip(group, self._sent([each.write for each in group]), strict=True):
                 each.outcome = outcome
@@ -135,8 +134,15 @@ class Combiner:
         return [written[i] for i in range(len(writes))]
 
 
+def _is_small(batch: pa.RecordBatch) -> bool:
+    """Whether rows gain from company. Whole buffers are told at once; of a part of a batch they are too much."""
+    return bool(batch.get_total_buffer_size() <= SMALL_BYTES_MAX or batch.nbytes <= SMALL_BYTES_MAX)
+
+
 def _together(writes: Sequence[Write]) -> list[list[int]]:
     """Places of the writes that may be one change: appends of like rows to one table."""
+    if len(writes) == 1:
+        return [[0]]
     groups: dict[object, list[int]] = {}
     for i, write in enumerate(writes):
         alike = (write.table, write.schema_id, write.batch.schema) if write.kind == pb.APPEND else i
@@ -151,7 +157,7 @@ def _joined(writes: Sequence[Write]) -> pb.Change:
 
 def _share(write: Write, result: pb.ChangeResult) -> pb.ChangeResult:
     """One write's part in the result of its change."""
-    if write.kind != pb.APPEND:
+    if write.kind != pb.APPEND or result.inserted == write.batch.num_rows:
         return result
     own = pb.ChangeResult()
     own.CopyFrom(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
 LAKE_OPTIONS = ("freshness", "partition_by", "sort_by", "format_version", "target_file_bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column:
     """One column of a table."""
 
@@ -48,7 +49,7 @@ class Column:
     initial: Any = None
     """The value in rows that are older than the column. Fixed when the column is added."""
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Field:
         """The column as readers see it."""
         return pa.field(self.name, arrow_type(self.type), nullable=not self.required)

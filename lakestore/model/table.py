@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +44,7 @@ from lakestore.model.types import type_name
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """A table's definition."""
 
@@ -91,12 +92,17 @@ class Table:
         """The table part of the name."""
         return self.name.split(".")[1]
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema that readers see."""
         return pa.schema([column.arrow for column in self.columns])
 
-    @property
+    @cached_property
+    def nullable_schema(self) -> pa.Schema:
+        """As `schema`, and nothing is required: rows as they are sent."""
+        return pa.schema([column.arrow.with_nullable(True) for column in self.columns])
+
+    @cached_property
     def storage_schema(self) -> pa.Schema:
         """As `schema`, but only the key is required: a delete carries nothing else."""
         keys = set(self.primary_key)

@@ -20,17 +20,39 @@ if TYPE_CHECKING:
 
 _FRACTIONS = (float, np.floating, Decimal)
 _MIDNIGHT = time()
+_NONE = type(None)
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_PLAIN: dict[int, set[type]] = {kind.id: {int, _NONE} for kind in _INTEGERS} | {
+    pa.string().id: {str, _NONE},
+    pa.binary().id: {bytes, _NONE},
+    pa.float64().id: {float, _NONE},
+    pa.bool_().id: {bool, _NONE},
+}
+"""Type to the Python types of which it keeps every part: nothing is to be checked."""
+_NOTHING: set[type] = set()
 _EXACT_FLOATS = 1 << 53
 """Below this every integer is a float of 64 bits."""
 
 
 def of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     """A list of dicts; columns that the schema does not have come as pyarrow guesses them."""
+    names, columns = _by_name(rows, schema)
+    return pa.table(columns, names=names)
+
+
+def batch_of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """As `of_dicts`, as one batch."""
+    names, columns = _by_name(rows, schema)
+    whole = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns]
+    return pa.RecordBatch.from_arrays(whole, names=names)
+
+
+def _by_name(rows: Sequence[Any], schema: pa.Schema) -> tuple[list[str], list[pa.Array]]:
+    """(names, columns) of a list of dicts."""
     if other := next((row for row in rows if not isinstance(row, Mapping)), None):
         raise Invalid(f"a row is a dict of column name to value, unlike {other!r}")
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = [_column([row.get(name) for row in rows], schema, name) for name in names]
-    return pa.table(columns, names=names)
+    return names, [_column([row.get(name) for row in rows], schema, name) for name in names]
 
 
 def of_pandas(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
@@ -63,8 +85,11 @@ def _is_python(frame: pd.DataFrame, name: str) -> bool:
 
 
 def _column(values: list[Any], schema: pa.Schema, name: str) -> pa.Array:
-    kind = schema.field(name).type if name in schema.names else None
+    at = schema.get_field_index(name)
+    kind = schema.field(at).type if at >= 0 else None
     try:
+        if kind is not None and set(map(type, values)) <= _PLAIN.get(kind.id, _NOTHING):
+            return pa.array(values, type=kind)
         if kind is not None and pa.types.is_binary(kind) and set(map(type, values)) - {type(None)} == {int}:
             kind = None  # members of a bitmap, if the column holds one
         if kind is not None:

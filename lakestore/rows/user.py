@@ -31,7 +31,7 @@ def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
     if isinstance(rows, pa.Table):
         table = rows
     elif isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)):
-        table = python.of_dicts(rows, schema)
+        return python.batch_of_dicts(rows, schema)
     elif hasattr(rows, "to_arrow"):
         table = rows.to_arrow()
     elif hasattr(rows, "columns") and hasattr(rows, "index"):

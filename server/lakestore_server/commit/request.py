@@ -63,11 +63,11 @@ class Request:
     answer: Future[Answer] = field(default_factory=Future)
     queued: float = 0.0
     """When, in monotonic seconds; set by the engine."""
+    nbytes: int = field(init=False)
+    """Weight in the queue."""
 
-    @property
-    def nbytes(self) -> int:
-        """Weight in the queue."""
-        return 1024 + sum(int(change.batch.nbytes) + change.keys.nbytes for change in self.changes)
+    def __post_init__(self) -> None:
+        self.nbytes = 1024 + sum(int(change.batch.nbytes) + change.keys.nbytes for change in self.changes)
 
 
 def change_of(

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakestore.limits import DEFAULT
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.projection import Projection
-from lakestore.rows.ipc import STREAM_END, crc32c, encode
+from lakestore.rows.ipc import crc32c, encode
 from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.state.bucket_log import BucketLog, Needed
@@ -155,10 +155,7 @@ def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) ->
 
 def message(*batches: pa.RecordBatch) -> pb.RowBatch:
     """Rows as they go over the wire."""
-    if len(batches) == 1:  # a stream of one batch as a writer makes it, in a third of the time
-        data = b"".join((batches[0].schema.serialize(), batches[0].serialize(), STREAM_END))
-    else:
-        data = encode(batches[0].schema, batches)
+    data = encode(batches[0].schema, batches)
     return pb.RowBatch(rows=data, crc32c=crc32c(data))
 
 

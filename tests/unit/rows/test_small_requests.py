@@ -7,7 +7,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from lakestore.errors import Invalid
+from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import Limits
 from lakestore.rows import ipc
 
@@ -62,3 +62,15 @@ def test_offsets_that_point_anywhere_are_refused_before_anything_follows_them() 
     assert damaged != good
     with pytest.raises(Invalid, match="not a valid"):
         ipc.decode(damaged)
+
+
+def test_small_answers_of_one_schema_are_read_by_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ipc, "_TRUSTED", {})
+    first, several = stream(), ipc.encode(BATCH.schema, [BATCH, BATCH])
+    empty = ipc.encode(BATCH.schema, [BATCH.slice(2)])
+    for _ in range(2):
+        assert ipc.decode_trusted(first, crc=ipc.crc32c(first)) == [BATCH]
+        assert ipc.decode_trusted(several, crc=ipc.crc32c(several)) == [BATCH, BATCH]
+        assert ipc.decode_trusted(empty, crc=ipc.crc32c(empty)) == [BATCH.slice(2)]
+    with pytest.raises(Corrupt):
+        ipc.decode_trusted(first, crc=1)
