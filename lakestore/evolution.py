@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakestore.errors import Invalid
+from lakestore.limits import TYPE_CHARS_MAX
+from lakestore.model import typed
 from lakestore.model.merge_engines import Merge
 from lakestore.model.retention import Retention
 from lakestore.model.retention import parsed as parse_retention
+from lakestore.model.shapes import DEFAULT_CHARS_MAX
 from lakestore.model.ttl import Ttl, seconds
 from lakestore.model.ttl import parsed as parse_ttl
 
@@ -24,6 +27,8 @@ UNCHANGED = "unchanged"
 """The value of an option that a step does not set."""
 LAKE_SETTABLE = ("freshness", "target_file_bytes")
 """Options of the lake that may be changed."""
+STEPS_MAX = 10_000
+"""Steps of one alteration."""
 _ASIDE = "lakestore_renaming_"
 
 
@@ -179,21 +184,37 @@ def _said(step: Step) -> dict[str, Any]:
 
 def from_json(text: str) -> list[Step]:
     """The steps that `to_json` wrote, or `Invalid`."""
-    try:
-        return [_step(data) for data in json.loads(text)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Invalid(f"the alteration is not readable: {error}") from error
+    return typed.list_of(_step, STEPS_MAX)(typed.json_of(text, "the alteration"), "the alteration")
 
 
-def _step(data: dict[str, Any]) -> Step:
-    kind = _KINDS[data.pop("step")]
-    step = kind(**data)
-    for part in dataclasses.fields(kind):
-        value = getattr(step, part.name)
-        wanted = {"str": str, "bool": bool, "Any": object}.get(str(part.type), dict)
-        if not isinstance(value, wanted):
-            raise TypeError(f"{part.name} is {value!r}")
-    return step
+def _step(data: Any, place: str) -> Step:
+    if not isinstance(data, dict) or not isinstance(data.get("step"), str) or data["step"] not in _KINDS:
+        raise Invalid(f"{place} has no step of {', '.join(_KINDS)}")
+    kind = _KINDS[data["step"]]
+    said = {name: value for name, value in data.items() if name != "step"}
+    made: Step = kind(**_SHAPES[kind](said, place))
+    return made
+
+
+def _shape(kind: type[Step]) -> typed.Reader[dict[str, Any]]:
+    """The reader of a step's fields: those without a default must be there."""
+    parts = dataclasses.fields(kind)
+    needed = [part.name for part in parts if _is_needed(part)]
+    return typed.record({part.name: _READERS[str(part.type)] for part in parts}, needed)
+
+
+def _is_needed(part: dataclasses.Field[Any]) -> bool:
+    return part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
+
+
+_READERS: Mapping[str, typed.Reader[Any]] = {
+    "str": typed.text(TYPE_CHARS_MAX),
+    "bool": typed.boolean,
+    "Any": typed.plain(DEFAULT_CHARS_MAX, depth_max=4),
+    "dict[str, Any]": typed.mapping(typed.plain(DEFAULT_CHARS_MAX, depth_max=2), 64, 64),
+}
+"""By the type of a step's field."""
+_SHAPES = {kind: _shape(kind) for kind in _KINDS.values()}
 
 
 def renames(mapping: Mapping[str, str]) -> list[Step]:

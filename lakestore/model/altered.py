@@ -34,6 +34,7 @@ from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parsed as parse_merge
 from lakestore.model.table import Table
+from lakestore.model.typed import shown
 from lakestore.model.types import arrow_type
 
 _PROMOTIONS = {
@@ -45,7 +46,7 @@ _PROMOTIONS = {
     "uint32": ("int64",),
     "float32": ("float64",),
 }
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
 _SORTED_COLUMN = re.compile(r"\s*(\w+)")
 _PARTITIONED_COLUMN = re.compile(r"(\w+)\s*\)?\s*$")
 
@@ -63,7 +64,7 @@ def altered(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -> Ta
 
 @singledispatch
 def _applied(step: Any, table: Table) -> Table:
-    raise Invalid(f"{step!r} is no step of an alteration")
+    raise Invalid(f"{type(step).__name__} is no step of an alteration")
 
 
 @_applied.register
@@ -169,7 +170,7 @@ def _(step: SetOptions, table: Table) -> Table:
                 " make a new table"
             )
         if type(step.lake[name]) is not type(getattr(table.lake, name)):
-            raise Invalid(f"table {table.name}: lake option {name!r} cannot be {step.lake[name]!r}")
+            raise Invalid(f"table {table.name}: lake option {name!r} cannot be {shown(step.lake[name])}")
     if step.merge != UNCHANGED and parse_merge(step.merge) != table.merge:
         raise Invalid(
             f"table {table.name}: the merge engine is {table.merge} and cannot become {parse_merge(step.merge)}:"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.model import types
+from lakestore.model.shapes import SECONDS_MAX
+from lakestore.model.typed import INT64_MAX, shown
 from lakestore.model.types import arrow_type
 
 SYSTEM_PREFIX = "__"
@@ -25,9 +27,9 @@ SYSTEM_TYPES: dict[str, pa.DataType] = {
     "__offset": pa.int64(),
     "__timestamp": pa.timestamp("us", tz="UTC"),
 }
-_TRANSFORM = re.compile(r"(?:(identity|year|month|day|hour)\((\w+)\)|(bucket|truncate)\((\d+),\s*(\w+)\)|(\w+))")
+_TRANSFORM = re.compile(r"(?:(identity|year|month|day|hour)\((\w+)\)|(bucket|truncate)\(([0-9]{1,9}),\s*(\w+)\)|(\w+))")
 _SORT = re.compile(r"(\w+)(?:\s+(asc|desc))?", re.IGNORECASE)
-_FRESHNESS = re.compile(r"(\d+)\s*(s|m|h)")
+_FRESHNESS = re.compile(r"([0-9]{1,18})\s*(s|m|h)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
 LAKE_OPTIONS = ("freshness", "partition_by", "sort_by", "format_version", "target_file_bytes")
 
@@ -62,8 +64,9 @@ class Column:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Column:
-        """The column that `as_dict` gave."""
-        return Column(**{**data, "nested": tuple(data.get("nested", ()))})
+        """The column that `as_dict` gave. `required` was not always true or false alone."""
+        said = {"nested": tuple(data.get("nested", ())), "required": bool(data.get("required", False))}
+        return Column(**{**data, **said})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +98,35 @@ class LakeOptions:
     """2 (position delete files) or 3 (deletion vectors)."""
     target_file_bytes: int = 128 << 20
 
+    def as_dict(self) -> dict[str, Any]:
+        """The stored and sent form, before it is text."""
+        return {
+            "freshness": self.freshness,
+            "partition_by": list(self.partition_by),
+            "sort_by": list(self.sort_by),
+            "format_version": self.format_version,
+            "target_file_bytes": self.target_file_bytes,
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> LakeOptions:
+        """The options that `as_dict` gave. What older releases took of wrong types stands as the default."""
+        usual, size, freshness = LakeOptions(), data.get("target_file_bytes"), data.get("freshness")
+        return LakeOptions(
+            str(freshness) if 1 <= _seconds(freshness) <= SECONDS_MAX else usual.freshness,
+            tuple(data.get("partition_by", ())),
+            tuple(data.get("sort_by", ())),
+            int(data.get("format_version", usual.format_version)),
+            size if type(size) is int and 1 <= size <= INT64_MAX else usual.target_file_bytes,
+        )
+
     @property
     def freshness_seconds(self) -> int:
         """`freshness` in seconds."""
-        match = _FRESHNESS.fullmatch(self.freshness)
-        if not match:
-            raise Invalid(f"freshness {self.freshness!r} is not a duration such as '10s', '5m' or '1h'")
-        return int(match[1]) * _UNIT_SECONDS[match[2]]
+        seconds = _seconds(self.freshness)
+        if seconds < 0:
+            raise Invalid(f"freshness {shown(self.freshness)} is not a duration such as '10s', '5m' or '1h'")
+        return seconds
 
     def partition_fields(self) -> tuple[PartitionField, ...]:
         """`partition_by`, parsed."""
@@ -112,11 +137,17 @@ class LakeOptions:
         return tuple(_sort_field(text) for text in self.sort_by)
 
 
+def _seconds(freshness: Any) -> int:
+    """A duration in seconds; -1 for what is none."""
+    match = _FRESHNESS.fullmatch(freshness) if type(freshness) is str else None
+    return int(match[1]) * _UNIT_SECONDS[match[2]] if match else -1
+
+
 def _partition_field(text: str) -> PartitionField:
     match = _TRANSFORM.fullmatch(text.strip())
     if not match:
         raise Invalid(
-            f"partition field {text!r} is not identity, bucket, truncate, year, month, day or hour of a column"
+            f"partition field {shown(text)} is not identity, bucket, truncate, year, month, day or hour of a column"
         )
     if match[1]:
         return PartitionField(match[1], match[2])
@@ -128,7 +159,7 @@ def _partition_field(text: str) -> PartitionField:
 def _sort_field(text: str) -> SortField:
     match = _SORT.fullmatch(text.strip())
     if not match:
-        raise Invalid(f"sort field {text!r} is not 'column', 'column asc' or 'column desc'")
+        raise Invalid(f"sort field {shown(text)} is not 'column', 'column asc' or 'column desc'")
     return SortField(match[1], (match[2] or "").lower() == "desc")
 
 
@@ -158,6 +189,8 @@ def lake_options(options: dict[str, Any]) -> LakeOptions:
     for name in ("partition_by", "sort_by"):
         if name in checked:
             value = checked[name]
+            if not isinstance(value, str | list | tuple):
+                raise Invalid(f"lake option {name!r} is a list of texts, not {shown(value)}")
             checked[name] = (value,) if isinstance(value, str) else tuple(value)
     return replace(LakeOptions(), **checked)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.errors import Invalid
+from lakestore.model.typed import shown
 from lakestore.model.types import arrow_type
 
 
@@ -26,14 +27,14 @@ def scalar(value: Any, kind: str, column: str) -> pa.Scalar:
     try:
         return pa.scalar(_python(value, arrow), arrow)
     except (pa.ArrowException, InvalidOperation, TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"column {column!r}: the default {value!r} is no {kind}") from error
+        raise Invalid(f"column {column!r}: the default {shown(value)} is no {kind}") from error
 
 
 def canonical(value: Any, kind: str, column: str) -> Any:
     """The JSON of a default exactly as the column's type stores it, so that a later widening does not change it."""
     stored = scalar(value, kind, column).as_py()
     if isinstance(stored, float) and not math.isfinite(stored):
-        raise Invalid(f"column {column!r}: the default {value!r} is not finite")
+        raise Invalid(f"column {column!r}: the default {shown(value)} is not finite")
     if isinstance(stored, bytes):
         return stored.hex()
     if isinstance(stored, Decimal):

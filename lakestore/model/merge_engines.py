@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lakestore.errors import Invalid
+from lakestore.model.typed import shown
 
 ENGINES = ("upsert", "partial", "first_row", "versioned", "aggregate")
 DELETES = ("allow", "ignore", "refuse")
@@ -111,11 +112,12 @@ def aggregate(functions: Mapping[str, str]) -> Merge:
     """`merge=aggregate({"total": "sum", "tags": "string_list(;)"})`."""
     given: Any = functions
     if not isinstance(given, Mapping):
-        raise Invalid(f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {given!r}")
+        raise Invalid(f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {shown(given)}")
     for column, text in given.items():
         if not isinstance(text, str):
             raise Invalid(
-                f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {text!r} for {column!r}"
+                f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {shown(text)} for"
+                f" {column!r}"
             )
     return Merge("aggregate", functions=tuple((column, _function(functions[column])) for column in sorted(functions)))
 
@@ -137,7 +139,7 @@ def parsed(value: Any) -> Merge:
         if value in ("upsert", "partial", "first_row"):
             return Merge(value)
     raise Invalid(
-        f"merge engine {value!r} is not known: say 'upsert', 'partial', 'first_row', 'versioned(column)' or"
+        f"merge engine {shown(value)} is not known: say 'upsert', 'partial', 'first_row', 'versioned(column)' or"
         " aggregate({column: function})"
     )
 
@@ -145,10 +147,10 @@ def parsed(value: Any) -> Merge:
 def _function(text: str) -> Function:
     match = _FUNCTION.fullmatch(text)
     if not match or match[1] not in FUNCTIONS:
-        raise Invalid(f"aggregate function {text!r} is not known; known are {', '.join(FUNCTIONS)}")
+        raise Invalid(f"aggregate function {shown(text)} is not known; known are {', '.join(FUNCTIONS)}")
     takes = match[1] in ("string_list", "distinct_count")
     if match[2] is not None and not takes:
-        raise Invalid(f"aggregate function {match[1]} takes no argument, unlike {text!r}")
+        raise Invalid(f"aggregate function {match[1]} takes no argument, unlike {shown(text)}")
     if match[1] == "distinct_count" and not match[2]:
         raise Invalid("distinct_count names the bitmap column that it counts: distinct_count(column)")
     return Function(match[1], match[2] or "")

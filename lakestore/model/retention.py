@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakestore.errors import Invalid
+from lakestore.model.shapes import SECONDS_MAX
+from lakestore.model.typed import INT64_MAX, shown
 
-_AGE = re.compile(r"(\d+)\s*(s|m|h|d)")
+_AGE = re.compile(r"([0-9]{1,18})\s*(s|m|h|d)")
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_BYTES = re.compile(r"(\d+)\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
+_BYTES = re.compile(r"([0-9]{1,18})\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
 _BYTE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _OPTIONS = ("age", "bytes")
 
@@ -30,8 +32,11 @@ class Retention:
 
     @staticmethod
     def from_dict(data: dict[str, Any] | None) -> Retention | None:
-        """The retention that `as_dict` gave; None for a table that keeps everything."""
-        return Retention(data["age_seconds"], data["bytes"]) if data else None
+        """The retention that `as_dict` gave; None for a table that keeps everything. An age was not always bounded."""
+        if not data:
+            return None
+        age = data.get("age_seconds")
+        return Retention(None if age is None else min(age, SECONDS_MAX), data.get("bytes"))
 
     def __str__(self) -> str:
         parts = [_shortest(self.age_seconds, _AGE_UNITS)] if self.age_seconds is not None else []
@@ -46,7 +51,7 @@ def parsed(value: Any) -> Retention | None:
         return Retention(age_seconds=_scaled(value, _AGE, _AGE_UNITS, "'30m', '12h' or '7d'"))
     for name in value:
         if name not in _OPTIONS:
-            raise Invalid(f"retention option {name!r} is not known; known are {', '.join(_OPTIONS)}")
+            raise Invalid(f"retention option {shown(name)} is not known; known are {', '.join(_OPTIONS)}")
     age, size = value.get("age"), value.get("bytes")
     return Retention(
         None if age is None else _scaled(age, _AGE, _AGE_UNITS, "'30m', '12h' or '7d'"),
@@ -61,6 +66,8 @@ def check(retention: Retention | None, table: str) -> None:
     amounts = [amount for amount in (retention.age_seconds, retention.bytes) if amount is not None]
     if not amounts or any(type(amount) is not int or amount < 1 for amount in amounts):
         raise Invalid(f"table {table}: retention takes an age or a number of bytes, each above zero")
+    if (retention.age_seconds or 0) > SECONDS_MAX or (retention.bytes or 0) > INT64_MAX:
+        raise Invalid(f"table {table}: retention takes an age up to {SECONDS_MAX} s, and bytes up to {INT64_MAX}")
 
 
 def _shortest(value: int, units: dict[str, int]) -> str:
@@ -75,5 +82,5 @@ def _scaled(value: Any, pattern: re.Pattern[str], units: dict[str, int], example
         return value
     match = pattern.fullmatch(value.strip()) if isinstance(value, str) else None
     if not match:
-        raise Invalid(f"retention {value!r} is not an amount such as {example}")
+        raise Invalid(f"retention {shown(value)} is not an amount such as {example}")
     return int(match[1]) * units[match[2] if match[2] in units else match[2].upper()]

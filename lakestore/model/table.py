@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
-from lakestore.model import defaults, types
+from lakestore.model import defaults, shapes, typed, types
 from lakestore.model.columns import (
     LAKE_BUCKET,
     LAKE_COLUMNS,
@@ -36,7 +36,8 @@ from lakestore.model.merge_engines import parsed as parse_merge
 from lakestore.model.retention import Retention
 from lakestore.model.retention import check as check_retention
 from lakestore.model.retention import parsed as parse_retention
-from lakestore.model.ttl import SECONDS_MAX, TOMBSTONE_SECONDS, Ttl, seconds
+from lakestore.model.shapes import SECONDS_MAX
+from lakestore.model.ttl import TOMBSTONE_SECONDS, Ttl, seconds
 from lakestore.model.ttl import check as check_ttl
 from lakestore.model.ttl import parsed as parse_ttl
 from lakestore.model.types import type_name
@@ -151,13 +152,7 @@ class Table:
             "buckets": self.buckets,
             "bucket_key": list(self.bucket_key),
             "merge": self.merge.as_data(),
-            "lake": {
-                "freshness": self.lake.freshness,
-                "partition_by": list(self.lake.partition_by),
-                "sort_by": list(self.lake.sort_by),
-                "format_version": self.lake.format_version,
-                "target_file_bytes": self.lake.target_file_bytes,
-            },
+            "lake": self.lake.as_dict(),
             "uuid": self.uuid,
             "number": self.number,
             "schema_id": self.schema_id,
@@ -178,14 +173,24 @@ class Table:
         return {name: value for name, value in said.items() if value != usual[name]}
 
     @staticmethod
+    def received(text: str) -> Table:
+        """The table of a definition off the wire, whose types are checked; `check` knows the rules.
+
+        `Invalid` for a key that this release does not know: it would make another table.
+        """
+        said = typed.json_of(text, "the table definition")
+        for name in set(said) - {part.name for part in fields(Table)} if isinstance(said, dict) else ():
+            raise Invalid(f"this server does not know {typed.shown(name)} of a table: run it with a newer release")
+        return Table.from_dict(shapes.DEFINITION(said, "the table definition"))
+
+    @staticmethod
     def from_json(text: str | bytes) -> Table:
         """The table that `to_json` wrote."""
         return Table.from_dict(json.loads(text))
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Table:
-        """The table that `as_dict` gave."""
-        lake = data["lake"]
+        """The table that `as_dict` gave, in this release or in one that was less strict."""
         columns = tuple(Column.from_dict(column) for column in data["columns"])
         return Table(
             name=data["name"],
@@ -194,17 +199,11 @@ class Table:
             buckets=data["buckets"],
             bucket_key=tuple(data["bucket_key"]),
             merge=parse_merge(data["merge"]),
-            lake=LakeOptions(
-                freshness=lake["freshness"],
-                partition_by=tuple(lake["partition_by"]),
-                sort_by=tuple(lake["sort_by"]),
-                format_version=lake["format_version"],
-                target_file_bytes=lake["target_file_bytes"],
-            ),
-            uuid=data["uuid"],
-            number=data["number"],
-            schema_id=data["schema_id"],
-            last_column_id=data.get("last_column_id") or max_id(columns),
+            lake=LakeOptions.from_dict(data["lake"]),
+            uuid=data.get("uuid", ""),
+            number=data.get("number", 0),
+            schema_id=data.get("schema_id", 0),
+            last_column_id=int(data.get("last_column_id") or max_id(columns)),
             retention=Retention.from_dict(data.get("retention")),
             deletes=data.get("deletes", "allow"),
             skip_unchanged=data.get("skip_unchanged", False),
@@ -260,6 +259,7 @@ def define(
 
 def check(table: Table, limits: Limits = DEFAULT) -> None:
     """Refuse a definition that cannot be kept, naming the column and the rule."""
+    _check_shape(table)
     _check_names(table, limits)
     for column in table.columns:
         types.check(column.name, column.type, limits)
@@ -273,8 +273,8 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
     _check_changes(table)
     if table.lake.format_version not in (2, 3):
         raise Invalid(f"table {table.name}: lake format_version must be 2 or 3")
-    if table.lake.freshness_seconds < 1:
-        raise Invalid(f"table {table.name}: freshness must be at least 1s")
+    if not 1 <= table.lake.freshness_seconds <= SECONDS_MAX:
+        raise Invalid(f"table {table.name}: freshness is a time from 1s to {SECONDS_MAX}s")
     partitioned = [part.column for part in table.lake.partition_fields()]
     for name in (*partitioned, *[part.column for part in table.lake.sort_fields()]):
         if name not in LAKE_COLUMNS and types.is_nested(table.column(name).type):
@@ -282,6 +282,15 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
                 f"table {table.name}: column {name!r} is nested, and lake tables are neither "
                 "partitioned nor sorted by those"
             )
+
+
+def _check_shape(table: Table) -> None:
+    """Refuse values of wrong types, whoever put them there."""
+    try:
+        data = table.as_dict()
+    except (TypeError, AttributeError, ValueError) as error:
+        raise Invalid(f"the table definition has a value of a wrong type: {error}") from error
+    shapes.DEFINITION(data, "the definition")
 
 
 def _check_changes(table: Table) -> None:

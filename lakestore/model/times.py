@@ -7,6 +7,7 @@ from typing import Any
 
 from lakestore.errors import Invalid
 from lakestore.model.token import Token, position_of
+from lakestore.model.typed import shown
 
 At = str | datetime | Token
 """A cut: a token, or a time, which is UTC where it names no zone."""
@@ -42,7 +43,9 @@ def position_text(value: Any) -> str:
         try:
             position_of(text)
         except Invalid as error:
-            raise Invalid(f"{text!r} is neither a position token nor a time such as '2026-11-20T10:00Z'") from error
+            raise Invalid(
+                f"{shown(text)} is neither a position token nor a time such as '2026-11-20T10:00Z'"
+            ) from error
     return text
 
 
@@ -52,14 +55,14 @@ def start_text(value: Any) -> str:
         return value
     if not value:
         raise Invalid("start= is 'earliest', 'latest', 'snapshot', a token or a time")
-    return _told(value, f"start {str(value)!r} is not 'earliest', 'latest', 'snapshot', a token or a time")
+    return _told(value, f"start {shown(str(value))} is not 'earliest', 'latest', 'snapshot', a token or a time")
 
 
 def until_text(value: Any) -> str:
     """The end of a change stream, as the wire takes it; nothing for one that goes on."""
     if not value or value == "now":
         return str(value or "")
-    return _told(value, f"until {str(value)!r} is not 'now', a token or a time that has been")
+    return _told(value, f"until {shown(str(value))} is not 'now', a token or a time that has been")
 
 
 def _told(value: Any, sentence: str) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 from lakestore.errors import Invalid
 from lakestore.model.retention import Retention
 from lakestore.model.retention import parsed as parse_retention
+from lakestore.model.shapes import SECONDS_MAX
+from lakestore.model.typed import shown
 
 TOMBSTONE_SECONDS = 7 * 86_400
-SECONDS_MAX = 10_000 * 366 * 86_400
-"""Longer than any span between two times of a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ def parsed(value: Any) -> Ttl | None:
     if value is None or isinstance(value, Ttl):
         return value
     if not isinstance(value, dict) or set(value) != {"column", "after"} or not isinstance(value["column"], str):
-        raise Invalid(f"ttl {value!r} is not {{'column': 'created_at', 'after': '30d'}}")
+        raise Invalid(f"ttl {shown(value)} is not {{'column': 'created_at', 'after': '30d'}}")
     return Ttl(value["column"], seconds(value["after"], "ttl after"))
 
 
 def seconds(value: Any, what: str) -> int:
     """A span of time as users write it: '30m', '12h', '7d', or seconds."""
-    refused = Invalid(f"{what} {value!r} is not a span of time such as '30m', '12h' or '7d'")
+    refused = Invalid(f"{what} {shown(value)} is not a span of time such as '30m', '12h' or '7d'")
     if not isinstance(value, str | int) or isinstance(value, bool):
         raise refused
     try:

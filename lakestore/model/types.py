@@ -38,8 +38,8 @@ _SIMPLE: dict[str, tuple[pa.DataType, str]] = {
 NAMES = tuple(_SIMPLE)
 """Types that are a name and no more."""
 _BY_ARROW = {arrow: name for name, (arrow, _) in _SIMPLE.items()}
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-_FIXED = re.compile(r"fixed\(\s*(\d+)\s*\)")
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
+_FIXED = re.compile(r"fixed\(\s*([0-9]{1,9})\s*\)")
 _TOKEN = re.compile(r"\s*(\w+\s*\([\d\s,]*\)|\w+|`(?:[^`]|``)+`|[<>,:])")
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 EXTENSIONS = ("arrow.uuid", "arrow.json")

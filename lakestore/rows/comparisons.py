@@ -270,4 +270,4 @@ def _unfit(operand: Operand, literal: Literal) -> Invalid:
         wanted = "TIMESTAMPTZ '2026-01-01 00:00:00+00'" if kind.tz else "TIMESTAMP '2026-01-01 00:00:00'"
         has = "has a time zone" if kind.tz else "has no time zone"
         return Invalid(f"{literal.text} is a {given} and column {operand.column!r} {has}: write {wanted}")
-    return Invalid(f"{literal.text} is a {given} and column {operand.column!r} is {kind}: cast one of them")
+    return Invalid(f"{literal.text} is {given} and column {operand.column!r} is {kind}: cast one of them")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from lakestore import evolution
 from lakestore.errors import Conflict, Invalid
@@ -30,11 +29,8 @@ class TableVerbs:
 
     def create_table(self, request: pb.CreateTableRequest) -> pb.TableInfo:
         """Create a table and its lake table."""
-        table = replace(_read(request.definition), uuid=str(uuid.uuid4()), schema_id=0)
-        try:
-            schema.check(table, self._engine.limits)
-        except (TypeError, AttributeError) as error:
-            raise Invalid(f"the table definition has a value of a wrong type: {error}") from error
+        table = replace(Table.received(request.definition), uuid=str(uuid.uuid4()), schema_id=0)
+        schema.check(table, self._engine.limits)
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
         our_tables.check_names(table, table)
@@ -110,18 +106,6 @@ class TableVerbs:
         view = self._engine.view
         infos = [pb.TableInfo(definition=view.named(name).table.to_json()) for name in sorted(view.names)]
         return pb.ListTablesAnswer(tables=infos)
-
-
-def _read(definition: str) -> Table:
-    """A definition off the wire; `Invalid` for a key that this release does not know: it would make another table."""
-    try:
-        said = json.loads(definition)
-        table = Table.from_dict(said)
-    except (ValueError, KeyError, TypeError) as error:
-        raise Invalid(f"the table definition is not readable: {error}") from error
-    for name in set(said) - {field.name for field in fields(Table)}:
-        raise Invalid(f"this server does not know {name!r} of a table: run it with a newer release")
-    return table
 
 
 def _catalog_step(state: State, record: CommitRecord, *steps: CatalogStep) -> None:

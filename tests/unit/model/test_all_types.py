@@ -186,7 +186,7 @@ def test_conditions_and_sql_know_the_types(tmp_path: Path) -> None:
         ]
         for condition, says in {
             "l = 1": "'l' is nested",
-            "t > 5": "do not fit",
+            "t > 5": "cast one of them",
             "t > '25:00'": "is not a time64",
             "t > '12:00Z'": "is not a time64",
         }.items():

@@ -1,0 +1,179 @@
+"""Values from outside, read strictly: each reader takes a value and its place, and gives it back typed or says why not.
+
+Whole numbers are `int` and never `bool`, within 64 bits or a field's own range; texts are Unicode without halves of
+characters, and bounded; lists and dicts have a declared shape, and no key is let through that nobody knows. `json_of`
+reads text. Stored values are not read by these: an older release was less strict, and its folders open.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from lakestore.errors import Invalid
+
+INT64_MAX = (1 << 63) - 1
+JSON_DEPTH_MAX = 64
+"""Lists and dicts inside one another in JSON from outside."""
+JSON_CHARS_MAX = 16 << 20
+"""Characters of one JSON text from outside."""
+_SHOWN_CHARS = 60
+T = TypeVar("T")
+Reader = Callable[[Any, str], T]
+"""From a value and the name of its place to the typed value; `Invalid` names the place and the rule."""
+
+
+def shown(value: Any) -> str:
+    """A value for an error message, cut short, whatever it is."""
+    try:
+        text = ascii(value) if isinstance(value, str) and not is_unicode(value) else repr(value)
+    except (ValueError, RecursionError):  # an integer of very many digits, or a list inside itself
+        text = type(value).__name__
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
+
+
+def is_unicode(value: str) -> bool:
+    """Whether a text holds no half of a character (a surrogate), which UTF-8 cannot say."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def integer(low: int = -INT64_MAX - 1, high: int = INT64_MAX) -> Reader[int]:
+    """Whole numbers of a range."""
+
+    def read(value: Any, place: str) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise Invalid(f"{place} is a whole number from {low} to {high}, not {shown(value)}")
+        return value
+
+    return read
+
+
+def text(chars_max: int, *, empty: bool = True) -> Reader[str]:
+    """Texts of a length."""
+
+    def read(value: Any, place: str) -> str:
+        if type(value) is not str:
+            raise Invalid(f"{place} is a text, not {shown(value)}")
+        if len(value) > chars_max or not (value or empty):
+            raise Invalid(f"{place} has {'' if empty else '1 to '}{chars_max} characters at most, not {len(value)}")
+        if not is_unicode(value):
+            raise Invalid(f"{place} {shown(value)} holds half of a character (a surrogate): write it as Unicode")
+        return value
+
+    return read
+
+
+def boolean(value: Any, place: str) -> bool:
+    """True or false."""
+    if type(value) is not bool:
+        raise Invalid(f"{place} is true or false, not {shown(value)}")
+    return value
+
+
+def one_of(*known: str) -> Reader[str]:
+    """Some texts."""
+
+    def read(value: Any, place: str) -> str:
+        if type(value) is not str or value not in known:
+            raise Invalid(f"{place} is one of {', '.join(known)}, not {shown(value)}")
+        return value
+
+    return read
+
+
+def optional(reader: Reader[T]) -> Reader[T | None]:
+    """What the reader takes, or nothing."""
+    return lambda value, place: None if value is None else reader(value, place)
+
+
+def list_of(reader: Reader[T], most: int) -> Reader[list[T]]:
+    """Lists of a length."""
+
+    def read(value: Any, place: str) -> list[T]:
+        if type(value) is not list:
+            raise Invalid(f"{place} is a list, not {shown(value)}")
+        if len(value) > most:
+            raise Invalid(f"{place} has at most {most} entries, not {len(value)}")
+        return [reader(entry, f"{place}[{at}]") for at, entry in enumerate(value)]
+
+    return read
+
+
+def mapping(reader: Reader[T], chars_max: int, most: int) -> Reader[dict[str, T]]:
+    """Dicts of any names, each with a value of one kind."""
+    name = text(chars_max)
+
+    def read(value: Any, place: str) -> dict[str, T]:
+        if type(value) is not dict:
+            raise Invalid(f"{place} is an object, not {shown(value)}")
+        if len(value) > most:
+            raise Invalid(f"{place} has at most {most} entries, not {len(value)}")
+        return {name(key, f"a name of {place}"): reader(held, f"{place}.{key}") for key, held in value.items()}
+
+    return read
+
+
+def record(fields: Mapping[str, Reader[Any]], required: Collection[str] = ()) -> Reader[dict[str, Any]]:
+    """Dicts of declared names."""
+
+    def read(value: Any, place: str) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise Invalid(f"{place} is an object, not {shown(value)}")
+        for name in value:
+            if name not in fields:
+                raise Invalid(f"{place} has {shown(name)}, which is not known; known are {', '.join(fields)}")
+        for name in required:
+            if name not in value:
+                raise Invalid(f"{place} lacks {name!r}")
+        return {name: fields[name](held, f"{place}.{name}") for name, held in value.items()}
+
+    return read
+
+
+def scalar(chars_max: int) -> Reader[Any]:
+    """Null, true, false, a number of 64 bits, or a text."""
+    number, words = integer(), text(chars_max)
+
+    def read(value: Any, place: str) -> Any:
+        if value is None or type(value) is bool:
+            return value
+        if type(value) is float:
+            if not math.isfinite(value):
+                raise Invalid(f"{place} is a finite number, not {value}")
+            return value
+        return number(value, place) if type(value) is int else words(value, place)
+
+    return read
+
+
+def plain(chars_max: int = JSON_CHARS_MAX, depth_max: int = JSON_DEPTH_MAX) -> Reader[Any]:
+    """Any JSON of bounded depth: for a value whose shape is read later."""
+    single = scalar(chars_max)
+
+    def read(value: Any, place: str, depth: int = 0) -> Any:
+        if type(value) not in (list, dict):
+            return single(value, place)
+        if depth >= depth_max:
+            raise Invalid(f"{place} nests deeper than {depth_max} levels")
+        if type(value) is dict:
+            return {single(key, f"a name of {place}"): read(held, place, depth + 1) for key, held in value.items()}
+        return [read(entry, place, depth + 1) for entry in value]
+
+    return read
+
+
+def json_of(source: str | bytes, place: str, chars_max: int = JSON_CHARS_MAX) -> Any:
+    """The JSON of a text from outside; `Invalid` if it is none, too long, or too deep to be read."""
+    if len(source) > chars_max:
+        raise Invalid(f"{place} has at most {chars_max} characters, not {len(source)}")
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        why = "it nests too deep" if isinstance(error, RecursionError) else str(error)
+        raise Invalid(f"{place} is not readable: {why}") from error
