@@ -95,6 +95,8 @@ class Limits:
     """Small segments are merged up to here."""
     segment_bytes: int = option(512 * _MB, low=1 * _KB, high=_INT32)
     """Small segments are merged up to here. A column of an Arrow batch ends at 2 GB."""
+    shared_segment_bytes: int = option(1 * _MB, low=0, high=16 * _MB)
+    """Segments below it share one file with others of their checkpoint; 0 gives each one its own."""
     compaction_bytes: int = option(256 * _MB, low=1, high=64 * _GB)
     """About what one checkpoint reads of segments below log starts to rewrite them; the rest waits for the next one."""
     disk_free_bytes: int = option(2 * _GB, low=0, high=1 << 50)

@@ -25,7 +25,7 @@ from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.edge import exposure_check
 from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
-from lakestore_server.files import checkpoint, data_folder, journal, segment
+from lakestore_server.files import checkpoint, data_folder, journal, segment, shared_file
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock, RealClock
@@ -244,7 +244,12 @@ def _log_start(server: Server) -> None:
         logging.INFO,
         "started",
         release=RELEASE,
-        formats={"journal": journal.VERSION, "checkpoint": checkpoint.VERSION, "segment": segment.SPARSE_VERSION},
+        formats={
+            "journal": journal.VERSION,
+            "checkpoint": checkpoint.VERSION,
+            "segment": segment.SPARSE_VERSION,
+            "shared segments": shared_file.VERSION,
+        },
         data=str(settings.data.absolute()),
         recovery_seconds=round(engine.recovery_seconds, 3),
         lsn=engine.view.lsn,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakestore.errors import LakestoreError
+from lakestore.limits import Limits
 from tests.model.harness import SCHEMAS, Harness
 from tests.model.model import Change, Model
 
@@ -25,11 +26,15 @@ AFTER = (
 LAST = (Change("t.one", "upsert", ((0, 2), (99, 2))),)
 
 
+LIMITS = Limits(shared_segment_bytes=150)
+"""Some segments are files of their own, the others share one."""
+
+
 class Story:
     """Three commits with a checkpoint after the first."""
 
     def __init__(self, folder: Path) -> None:
-        self.harness = Harness(folder)
+        self.harness = Harness(folder, LIMITS)
         self.model = Model()
         for name in SCHEMAS:
             self.model.tables[name] = self.harness.create(name)

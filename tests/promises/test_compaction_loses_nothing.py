@@ -247,8 +247,9 @@ def test_a_damaged_base_segment_stops_its_compaction_and_no_checkpoint(served: S
 
 
 def test_a_base_segment_that_cannot_be_written_fails_no_checkpoint(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    served = Served(tmp_path, limits=Limits(shared_segment_bytes=0))
     world = World(served)
     world.upsert({1: 1, 2: 2})
     world.upsert({1: 2, 2: 3})
@@ -265,10 +266,35 @@ def test_a_base_segment_that_cannot_be_written_fails_no_checkpoint(
     compact(served.server)
     assert offsets(world.log) == [2, 3]
     world.check()
+    served.close()
+
+
+def test_a_shared_file_that_cannot_be_written_fails_one_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one rewrites nothing, so what fails there is not what compaction asks for."""
+    served = Served(tmp_path)
+    world = World(served, buckets=3)
+    world.upsert(dict.fromkeys(range(40), 1))
+    world.upsert(dict.fromkeys(range(40), 2))
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lakestore_server.files.shared_file.write", full)
+        move_log_start(served.engine, NAME)
+        with pytest.raises(OSError, match="No space"):
+            served.checkpoint()
+    assert not list(tmp_path.glob("segments/*/*"))
+    compact(served.server)
+    assert sum(log.chunks[0].rows for log in served.state(NAME).logs) == 40
+    world.check()
+    served.close()
 
 
 def test_a_full_disk_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(tmp_path, limits=Limits(compaction_bytes=1))
+    served = Served(tmp_path, limits=Limits(compaction_bytes=1, shared_segment_bytes=0))
     world = World(served)
     world.upsert({1: 1, 2: 2})
     world.upsert({1: 2, 2: 3})

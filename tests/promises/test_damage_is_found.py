@@ -24,10 +24,12 @@ from lakestore.union.verify import verify
 from lakestore_server.duties import scrub
 from lakestore_server.files import checkpoint
 from lakestore_server.files.segment import Segment
+from lakestore_server.files.shared_file import SharedFile
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.overlay import Overlay
 from tests.support.seeds import seeded
+from tests.support.segment_places import damage_segment, places
 from tests.support.served import Served
 from tests.support.waiting import until
 
@@ -127,17 +129,22 @@ def test_no_flipped_bit_of_a_format_goes_unseen(whole: Path, tmp_path: Path) -> 
         except (Corrupt, NewerFormat):
             continue
     (uuid,) = (entry.table.uuid for entry in right.tables if entry.table.name == "a.log")
-    (path,) = (whole / "segments" / uuid).glob("*.seg")
-    rows = [piece.load() for piece in Segment(RealDisk(), path, lambda _: SCHEMA, keyed=False).batches()]
+    ((path, at, size),) = places(whole, uuid)
+    rows = [piece.load() for piece in log_segment(path, at, size).batches()]
     copy = tmp_path / path.name
     for damaged in flips(path.read_bytes(), chance, 300):
         copy.write_bytes(damaged)
         try:
-            segment = Segment(RealDisk(), copy, lambda _: SCHEMA, keyed=False)
+            segment = log_segment(copy, at, size)
             assert [piece.load() for piece in segment.batches()] == rows
         except (Corrupt, NewerFormat):
             continue
         assert not [damage for _, damage in segment.scrub() if damage], "the scrub cries wolf"
+
+
+def log_segment(path: Path, at: int, size: int) -> Segment:
+    """A segment of a shared file."""
+    return Segment(RealDisk(), path, lambda _: SCHEMA, keyed=False, part=SharedFile(RealDisk(), path).part(at, size))
 
 
 def test_a_damaged_last_frame_alone_is_a_torn_tail_and_one_before_it_is_damage(whole: Path, tmp_path: Path) -> None:
@@ -163,16 +170,6 @@ def test_an_older_damaged_checkpoint_does_no_harm_and_the_only_one_is_refused(wh
     newest.write_bytes(newest.read_bytes()[:-1])
     with pytest.raises(Corrupt, match="checkpoint"):
         read(tmp_path / "data")
-
-
-def damage_segment(folder: Path, uuid: str) -> Path:
-    """Flip a bit in the body of a segment."""
-    path = next((folder / "segments" / uuid).glob("*.seg"))
-    raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    with path.open("r+b") as file:
-        file.write(raw)
-    return path
 
 
 def test_the_deep_check_reads_every_byte_and_names_what_is_damaged(whole: Path, tmp_path: Path) -> None:
@@ -279,7 +276,8 @@ def test_inspect_describes_a_data_folder_and_what_is_damaged_in_it(whole: Path, 
     shown = run.invoke(cli, ["inspect", str(tmp_path / "data"), "--json"])
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.output)
-    assert [each["kind"] for each in found] == ["checkpoint", "segment", "segment", "journal", "index"]
+    kinds = ["checkpoint", "shared segment file", "segment", "segment", "journal", "index"]
+    assert [each["kind"] for each in found] == kinds
     (journal,) = (each for each in found if each["kind"] == "journal")
     assert [(frame["rows"], frame["crc"]) for frame in journal["parts"]] == [(1, "ok"), (1, "ok")]
     assert {each["table"] for each in found if each["kind"] == "segment"} == {"a.keyed", "a.log"}

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
 from lakestore.errors import Corrupt
-from lakestore_server.files import checkpoint, journal, journal_file
+from lakestore_server.files import checkpoint, journal, journal_file, shared_file
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import table_prefix
@@ -85,7 +87,16 @@ class Integrity:
                 continue
             found.bytes_checked += size
             pause(size)
+        for path, data in self._shared_segments().items():
+            if damage := shared_file.damage_of(data, path):
+                found.damage.append(damage)
         return found
+
+    def _shared_segments(self) -> dict[Path, pa.Buffer]:
+        """The shared files that the present view reads: their segments are checked with their tables."""
+        every = (chunk for state in self._view().tables.values() for log in state.logs for chunk in log.chunks)
+        held = (chunk for chunk in every if isinstance(chunk, Segment) and chunk.part.at is not None)
+        return {each.path: each.part.file for each in held}
 
     def _file(self, name: str) -> int:
         if name.endswith(".tmp"):

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import catalog_records, json_forms, versions
-from lakestore_server.files.data_folder import SEGMENTS
-from lakestore_server.files.segment import Segment
+from lakestore_server.files.data_folder import SEGMENTS, SHARED
+from lakestore_server.files.segment import Part, Segment
+from lakestore_server.files.shared_file import SharedFile
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.catalog_change import Pointer, TierRecord
@@ -36,6 +38,10 @@ from lakestore_server.state.view import TableState, View, log_of
 MAGIC = 0x4C534350
 VERSION = 2
 PREFIX = "checkpoint-"
+LONE_MAPS_MAX = 16_384
+"""With more segments in files of their own, as earlier releases made them, the small ones are read and not mapped."""
+READ_BYTES_MAX = 16 << 10
+"""The size of a small one. Later checkpoints put these together."""
 _HEADER = struct.Struct("<IHHQI")
 
 
@@ -44,9 +50,16 @@ class SegmentFile:
     """A segment that a checkpoint names."""
 
     name: str
-    """The file's name in its table's folder."""
+    """The file's name, in its table's folder or in that of shared files."""
     size: int
     """In bytes."""
+    at: int | None = None
+    """Its first byte in a shared file."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other segments may lie in the same file."""
+        return self.at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +120,19 @@ class Checkpoint:
         )
 
     def segment_names(self) -> dict[str, set[str]]:
-        """The names of the segment files, by the table's uuid."""
-        return {entry.table.uuid: {file.name for files in entry.buckets for file in files} for entry in self.tables}
+        """The names of the segment files, by their folder: a table's uuid, or the one of shared files."""
+        named: dict[str, set[str]] = {SHARED: set()}
+        for entry in self.tables:
+            own = named.setdefault(entry.table.uuid, set())
+            for file in (file for files in entry.buckets for file in files):
+                (named[SHARED] if file.is_shared else own).add(file.name)
+        return named
 
     def state(self, disk: Disk, folder: Path, limits: Limits = DEFAULT) -> State:
         """The state that a server begins with; the segments of its tables are mapped. `Corrupt` if one is missing."""
-        tables = {entry.table.uuid: _table_state(entry, disk, folder) for entry in self.tables}
+        lone = sum(not file.is_shared for entry in self.tables for files in entry.buckets for file in files)
+        opener = _Opener(disk, folder, is_crowded=lone > LONE_MAPS_MAX)
+        tables = {entry.table.uuid: _table_state(entry, opener) for entry in self.tables}
         view = View(
             self.lsn,
             self.time_us,
@@ -133,20 +153,46 @@ def _entry(state: TableState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) ->
     buckets = []
     for bucket, held in enumerate(state.logs):
         chunks = cut.get((uuid, bucket), held.chunks)
-        buckets.append(tuple(SegmentFile(c.path.name, c.size) for c in chunks if isinstance(c, Segment)))
+        buckets.append(tuple(SegmentFile(c.path.name, c.size, c.part.at) for c in chunks if isinstance(c, Segment)))
     tiers, bases = tuple(state.tiers.values()), tuple(held.base for held in state.logs)
     return TableEntry(state.versions, state.created_lsn, state.created_us, tiers, tuple(buckets), bases)
 
 
-def _table_state(entry: TableEntry, disk: Disk, folder: Path) -> TableState:
-    table, place = entry.table, folder / SEGMENTS / entry.table.uuid
-    logs = []
-    for files, base in zip(entry.buckets, entry.bases, strict=True):
-        for file in files:
-            if disk.size(place / file.name) != file.size:
-                raise Corrupt(f"segment file {file.name} is missing or cut short: restore it from a copy or a backup")
-        segments = [Segment(disk, place / file.name, entry.versions.stored, keyed=table.keyed) for file in files]
-        logs.append(log_of(table, segments, base))
+class _Opener:
+    """Opens the segments of a checkpoint; each shared file is mapped once."""
+
+    def __init__(self, disk: Disk, folder: Path, *, is_crowded: bool) -> None:
+        """With `is_crowded`, files of few pages are read: a process may have some 65,000 maps only."""
+        self._disk, self._place, self._is_crowded = disk, folder / SEGMENTS, is_crowded
+        self._shared: dict[str, SharedFile] = {}
+
+    def segment(self, entry: TableEntry, file: SegmentFile) -> Segment:
+        """A segment of a table, or `Corrupt`."""
+        path = self._place / (SHARED if file.is_shared else entry.table.uuid) / file.name
+        part = self._part(path, file)
+        return Segment(self._disk, path, entry.versions.stored, keyed=entry.table.keyed, part=part)
+
+    def _part(self, path: Path, file: SegmentFile) -> Part | None:
+        if file.at is not None:
+            return self._shared_file(path).part(file.at, file.size)
+        if self._disk.size(path) != file.size:
+            raise Corrupt(f"segment file {file.name} is missing or cut short: restore it from a copy or a backup")
+        if self._is_crowded and file.size <= READ_BYTES_MAX:
+            data = pa.py_buffer(self._disk.read(path))
+            return Part(data, data)
+        return None
+
+    def _shared_file(self, path: Path) -> SharedFile:
+        if path.name not in self._shared:
+            if self._disk.size(path) is None:
+                raise Corrupt(f"shared segment file {path.name} is missing: restore it from a copy or a backup")
+            self._shared[path.name] = SharedFile(self._disk, path)
+        return self._shared[path.name]
+
+
+def _table_state(entry: TableEntry, opener: _Opener) -> TableState:
+    opened = ([opener.segment(entry, file) for file in files] for files in entry.buckets)
+    logs = (log_of(entry.table, segments, base) for segments, base in zip(opened, entry.bases, strict=True))
     tiers = {record.snapshot_id: record for record in entry.tiers}
     return TableState(entry.versions, tuple(logs), tiers, entry.created_lsn, entry.created_us)
 
@@ -201,9 +247,13 @@ def _table_data(entry: TableEntry) -> dict[str, Any]:
         "created_lsn": entry.created_lsn,
         "created_us": entry.created_us,
         "tiers": [catalog_records.tier_list(record) for record in entry.tiers],
-        "buckets": [[[file.name, file.size] for file in files] for files in entry.buckets],
+        "buckets": [[_file_list(file) for file in files] for files in entry.buckets],
         "bases": [[at.end, at.live_sum, at.live_rows, at.time_us, at.lsn] for at in entry.bases],
     }
+
+
+def _file_list(file: SegmentFile) -> list[Any]:
+    return [file.name, file.size] if file.at is None else [file.name, file.size, file.at]
 
 
 def _entry_of(data: dict[str, Any]) -> TableEntry:

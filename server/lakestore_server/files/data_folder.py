@@ -8,7 +8,7 @@ import logging
 import os
 import stat
 import struct
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +19,8 @@ from lakestore_server.host.disk import FILE_MODE, FOLDER_MODE, Disk
 log = logging.getLogger("lakestore.folder")
 
 SEGMENTS = "segments"
+SHARED = "shared"
+"""The folder of files with segments of several tables, beside the folders of tables."""
 SUFFIX = ".seg"
 INDEX = "index"
 """The key index's folder."""
@@ -44,7 +46,7 @@ def remove_temporary(disk: Disk, folder: Path) -> None:
 
 
 def remove_unnamed(disk: Disk, folder: Path, named: Mapping[str, Container[str]]) -> None:
-    """Remove segment files that the checkpoint does not name; `named` has the names by the table's uuid."""
+    """Remove segment files that the checkpoint does not name; `named` has the names by their folder."""
     for uuid in disk.list(folder / SEGMENTS):
         if uuid not in named:
             disk.remove_folder(folder / SEGMENTS / uuid)
@@ -53,6 +55,21 @@ def remove_unnamed(disk: Disk, folder: Path, named: Mapping[str, Container[str]]
             if name not in named[uuid]:
                 disk.remove(folder / SEGMENTS / uuid / name)
                 disk.reach(CrashPoint.TRIM_SEGMENT_REMOVED)
+
+
+def remove_files(disk: Disk, folder: Path, gone: Mapping[str, Collection[str]], kept: Container[str]) -> None:
+    """Remove these segment files, and the folders of which nothing is kept; all by their names."""
+    for name, files in gone.items():
+        for file in files:
+            path = folder / SEGMENTS / name / file
+            if disk.size(path) is not None:
+                disk.remove(path)
+                disk.reach(CrashPoint.TRIM_SEGMENT_REMOVED)
+    empty = [name for name in gone if name not in kept]
+    there = disk.list(folder / SEGMENTS) if empty else []
+    for name in empty:
+        if name in there:
+            disk.remove_folder(folder / SEGMENTS / name)
 
 
 def lock_folder(folder: Path) -> IO[str]:

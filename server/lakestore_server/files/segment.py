@@ -6,14 +6,14 @@ commit index), each at a multiple of 64. A block's checksum is checked when a ba
 Primary-key tables: one uncompressed batch, for random reads in the mapped file. Log tables: lz4 batches.
 Version 2 is sparse: rows of a primary-key table below its log start of which others are gone. Behind the batch lie the
 rows' offsets and the offsets that gone records superseded, i64 each; the meta says where, the commit index has the
-commits of which rows are left, and the last one.
+commits of which rows are left, and the last one. The same bytes are a file of their own, or lie in a shared file.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,43 +65,82 @@ def _padded(data: Any) -> list[Any]:
     return [data, bytes(-size % 64)] if size % 64 else [data]
 
 
-def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> int:
-    """Write neighbouring chunks of one schema version as one synced segment file; its size.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The bytes of a segment, in memory or in a mapped file."""
 
-    The folder is the caller's to sync.
-    """
+    data: pa.Buffer
+    file: pa.Buffer
+    """The whole file; the same bytes where the segment has it for itself."""
+    at: int | None = None
+    """The first byte in a shared file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The bytes of a segment that is to be written."""
+
+    head: Sequence[Any]
+    body: pa.Buffer
+    tail: bytes
+
+    def whole(self) -> pa.Buffer:
+        """All of it in one piece."""
+        return pa.py_buffer(b"".join((*self.head, self.body, self.tail)))
+
+
+def encoded(chunks: Sequence[Chunk], *, keyed: bool) -> Encoded:
+    """Neighbouring chunks of one schema version as a segment."""
     batches = (piece.load() for chunk in chunks for piece in chunk.batches())
     body, entries = (_plain if keyed else _packed)(batches)
     index = CommitIndex.joined([chunk.index for chunk in chunks])
     about = {"start": chunks[0].start, "end": chunks[-1].end, "batches": entries, "schema": chunks[0].schema_id}
-    return _written(disk, path, VERSION, about, body, index)
+    return _encoded(VERSION, about, body, index)
 
 
-def write_sparse(disk: Disk, path: Path, left: SparseRows) -> int:
-    """Write what is left of neighbouring chunks as one synced segment file; its size. The folder is the caller's."""
+def encoded_sparse(left: SparseRows) -> Encoded:
+    """The rest of neighbouring chunks as a segment."""
     rows, entries = _plain([left.batch])
     numbers = [pa.py_buffer(np.ascontiguousarray(array)) for array in (left.offsets, left.kills)]
     body = pa.py_buffer(b"".join(part for buffer in (rows, *numbers) for part in _padded(buffer)))
     kills_at = rows.size + numbers[0].size + -numbers[0].size % 64
     about = {"start": left.start, "end": left.end, "batches": entries, "schema": left.schema_id}
     sparse = {"sparse": {"offsets": rows.size, "kills": [kills_at, len(left.kills)]}}
-    return _written(disk, path, SPARSE_VERSION, about | sparse, body, left.index)
+    return _encoded(SPARSE_VERSION, about | sparse, body, left.index)
 
 
-def _written(disk: Disk, path: Path, version: int, about: dict[str, Any], body: pa.Buffer, index: CommitIndex) -> int:
+def _encoded(version: int, about: dict[str, Any], body: pa.Buffer, index: CommitIndex) -> Encoded:
     crcs = _block_crcs(body)
     arrays = (index.lsn, index.time_us, index.end, index.live_sum.view(np.int64), index.live_rows)
     tail = crcs.tobytes() + bytes(-crcs.nbytes % 8) + b"".join(array.tobytes() for array in arrays)
     meta = orjson.dumps(about | {"commits": len(index.lsn)})
     header = _HEADER.pack(MAGIC, version, 0, len(meta), len(body), len(tail))
     crc = crc32c(tail, crc32c(meta, crc32c(header)))
+    return Encoded([(header + _CRC.pack(crc)).ljust(_HEADER_BYTES, b"\0"), *_padded(meta)], body, tail)
+
+
+def write(disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool) -> int:
+    """Write neighbouring chunks of one schema version as one synced segment file; its size.
+
+    The folder is the caller's to sync.
+    """
+    return write_encoded(disk, path, encoded(chunks, keyed=keyed))
+
+
+def write_sparse(disk: Disk, path: Path, left: SparseRows) -> int:
+    """Write what is left of neighbouring chunks as one synced segment file; its size. The folder is the caller's."""
+    return write_encoded(disk, path, encoded_sparse(left))
+
+
+def write_encoded(disk: Disk, path: Path, segment: Encoded) -> int:
+    """Write a segment as one synced file; its size. The folder is the caller's to sync."""
     file = disk.create(path)
     try:
-        size = file.write([(header + _CRC.pack(crc)).ljust(_HEADER_BYTES, b"\0"), *_padded(meta)])
-        for at in range(0, body.size, SYNC_BYTES):
-            size += file.write([body.slice(at, min(SYNC_BYTES, body.size - at))])
+        size = file.write(segment.head)
+        for at in range(0, segment.body.size, SYNC_BYTES):
+            size += file.write([segment.body.slice(at, min(SYNC_BYTES, segment.body.size - at))])
             file.sync()
-        size += file.write([tail])
+        size += file.write([segment.tail])
         disk.reach(CrashPoint.SEGMENT_WRITTEN)
         file.sync()
         disk.reach(CrashPoint.SEGMENT_SYNCED)
@@ -156,7 +195,9 @@ def _block_crcs(body: pa.Buffer) -> npt.NDArray[np.uint32]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
+    """The parts of a segment's bytes."""
+
     start: int
     end: int
     batches: list[list[int]]
@@ -168,14 +209,27 @@ class _Layout:
 
 
 class Segment:
-    """A mapped segment file; a `Chunk`."""
+    """A mapped segment; a `Chunk`."""
 
-    def __init__(self, disk: Disk, path: Path, stored: Callable[[int], pa.Schema], *, keyed: bool) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        stored: Callable[[int], pa.Schema],
+        *,
+        keyed: bool,
+        part: Part | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        """A segment file; or, with `part`, bytes that are mapped already, of which the layout may be known."""
         self.path = path
-        self._keyed = keyed
-        data = disk.map(path)
-        self._data, self._size = data, int(data.size)
-        self._layout = _parsed(data, path)
+        """The file that it lies in."""
+        self._disk, self._keyed = disk, keyed
+        if part is None:
+            data = disk.map(path)
+            part = Part(data, data)
+        self.part = part
+        self._layout = _parsed(part.data, path) if layout is None else layout
         self._schema = stored(self._layout.schema_id)
         self._checked = np.zeros(len(self._layout.crcs), dtype=np.bool_)
         self._batch: pa.RecordBatch | None = None
@@ -196,14 +250,19 @@ class Segment:
         """Commits that end in this segment."""
         return self._layout.index
 
+    def placed(self, path: Path, part: Part) -> Segment:
+        """The same segment where its bytes lie now."""
+        layout = _laid_out(part.data, self._layout)
+        return Segment(self._disk, path, lambda _: self._schema, keyed=self._keyed, part=part, layout=layout)
+
     @property
     def size(self) -> int:
-        """Bytes of the file."""
-        return self._size
+        """Bytes of the segment."""
+        return int(self.part.data.size)
 
     @property
     def rows(self) -> int:
-        """The number of rows in the file."""
+        """The number of rows that it holds."""
         return sum(rows for _, _, rows in self._layout.batches)
 
     def kills(self) -> Ints:
@@ -221,11 +280,6 @@ class Segment:
     def schema_id(self) -> int:
         """The table's version that the rows were stored in."""
         return self._layout.schema_id
-
-    @property
-    def data(self) -> pa.Buffer:
-        """The whole file, mapped."""
-        return self._data
 
     def check_all(self) -> None:
         """Compare every stored byte with its checksum, or `Corrupt`."""
@@ -270,11 +324,11 @@ class Segment:
     def scrub(self) -> Iterator[tuple[int, str]]:
         """(bytes read again, damage or nothing) of the header and of each block; a damaged block is not served."""
         try:
-            _parsed(self._data, self.path)
+            _parsed(self.part.data, self.path)
         except Corrupt as error:
-            yield self._size - self._layout.body.size, error.message
+            yield self.size - self._layout.body.size, error.message
         else:
-            yield self._size - self._layout.body.size, ""
+            yield self.size - self._layout.body.size, ""
         for block in range(len(self._layout.crcs)):
             size = min(_BLOCK, self._layout.body.size - block * _BLOCK)
             if self._is_whole(block):
@@ -300,7 +354,24 @@ class Segment:
         self._checked[first:last] = True
 
 
-def _parsed(data: pa.Buffer, path: Path) -> _Layout:
+def _laid_out(data: pa.Buffer, known: Layout) -> Layout:
+    """The layout of the same bytes elsewhere: nothing of it holds the place where they were."""
+    _, _, _, meta_bytes, body_bytes, tail_bytes = _HEADER.unpack_from(data)
+    body_at = _HEADER_BYTES + meta_bytes + -meta_bytes % 64
+    tail = data.slice(body_at + body_bytes, tail_bytes)
+    crcs, index = _tail_of(tail, len(known.crcs), len(known.index.lsn))
+    return replace(known, body=data.slice(body_at, body_bytes), crcs=crcs, index=index)
+
+
+def _tail_of(tail: pa.Buffer, blocks: int, commits: int) -> tuple[npt.NDArray[np.uint32], CommitIndex]:
+    """(checksum of each block, commit index)."""
+    crcs = np.frombuffer(tail, dtype=np.uint32, count=blocks)
+    numbers = np.frombuffer(tail, dtype=np.int64, offset=blocks * 4 + -(blocks * 4) % 8)
+    lsn, time_us, end, sums, rows = numbers.reshape(5, commits)
+    return crcs, CommitIndex(lsn, time_us, end, sums.view(np.uint64), rows)
+
+
+def _parsed(data: pa.Buffer, path: Path) -> Layout:
     damaged = Corrupt(f"segment file {path.name} is damaged in its header: restore it from a copy or a backup")
     if data.size < _HEADER_BYTES:
         raise damaged
@@ -316,11 +387,7 @@ def _parsed(data: pa.Buffer, path: Path) -> _Layout:
     if (crc,) != _CRC.unpack_from(data, _HEADER.size):
         raise damaged
     about = orjson.loads(memoryview(meta))
-    blocks = -(-body_bytes // _BLOCK)
-    crcs = np.frombuffer(tail, dtype=np.uint32, count=blocks)
-    numbers = np.frombuffer(tail, dtype=np.int64, offset=blocks * 4 + -(blocks * 4) % 8)
-    lsn, time_us, end, sums, rows = numbers.reshape(5, about["commits"])
-    index = CommitIndex(lsn, time_us, end, sums.view(np.uint64), rows)
+    crcs, index = _tail_of(tail, -(-body_bytes // _BLOCK), about["commits"])
     body = data.slice(body_at, body_bytes)
     numbered = about.get("schema", 0), about.get("sparse")
-    return _Layout(about["start"], about["end"], about["batches"], body, crcs, index, *numbered)
+    return Layout(about["start"], about["end"], about["batches"], body, crcs, index, *numbered)

@@ -25,6 +25,8 @@ class CrashPoint(StrEnum):
     CHECKPOINT_FROZEN = "checkpoint.frozen"
     SEGMENT_WRITTEN = "segment.written"
     SEGMENT_SYNCED = "segment.synced"
+    SHARED_WRITTEN = "segment.shared-file-written"
+    SHARED_SYNCED = "segment.shared-file-synced"
     BASE_REWRITTEN = "checkpoint.base-segment-rewritten"
     SEGMENTS_DURABLE = "checkpoint.segments-durable"
     INDEX_STAGED = "index.staged"

@@ -119,18 +119,19 @@ def write(disk: Disk, folder: Path, cut: BackupCut, timeline: str) -> Manifest:
 
 
 def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator[Entry]:
-    made = set()
+    """Each file with segments is copied once; a shared one whole, with segments that nothing needs any more."""
+    files = {each.path: each.part.file for each in segments}
     for each in segments:
         each.check_all()
-        uuid = each.path.parent.name
-        place = folder / SEGMENTS / uuid
-        if uuid not in made:
-            disk.make_folder(place)
-            made.add(uuid)
-        written = _written(disk, place, each.path.name, each.data)
-        yield Entry(f"{SEGMENTS}/{uuid}/{written.path}", written.size, written.crc32c)
-    for uuid in made:
-        disk.sync_folder(folder / SEGMENTS / uuid)
+    folders = {path.parent.name for path in files}
+    for name in folders:
+        disk.make_folder(folder / SEGMENTS / name)
+    for path, data in files.items():
+        name = path.parent.name
+        written = _written(disk, folder / SEGMENTS / name, path.name, data)
+        yield Entry(f"{SEGMENTS}/{name}/{written.path}", written.size, written.crc32c)
+    for name in folders:
+        disk.sync_folder(folder / SEGMENTS / name)
 
 
 def _written(disk: Disk, folder: Path, name: str, data: Any) -> Entry:

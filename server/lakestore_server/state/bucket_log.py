@@ -77,7 +77,7 @@ class BucketLog:
 
     def freeze(self) -> BucketLog:
         """The log whose chunks will not be joined with what comes after."""
-        return replace(self, sealed=len(self.chunks))
+        return self if self.sealed == len(self.chunks) else replace(self, sealed=len(self.chunks))
 
     def install(self, segments: Sequence[Chunk]) -> BucketLog:
         """The log with what was frozen replaced by segments."""

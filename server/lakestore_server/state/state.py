@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.state import catalog_change
+from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import CatalogChange, Pointer
 from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.commit_record import Answer, CommitRecord, ProducerCommit, RowsPart, SubscriptionChange
@@ -116,9 +117,7 @@ class State:
         if record.create or record.alter or record.drop:
             tables, names = self._tables(record)
         if record.rows:
-            tables = dict(tables)
-            for part in record.rows:
-                _add_rows(tables, part, record)
+            tables = _with_rows(tables, record)
         if record.catalog:
             tables, namespaces, pointers = self._catalog(record, tables)
         if record.tierer is not None:
@@ -175,21 +174,24 @@ class State:
         if len(self.producers) > self._limits.producers:
             del self.producers[next(iter(self.producers))]
 
-    def install(self, segments: Mapping[tuple[str, int], list[Chunk]]) -> View:
+    def install(self, segments: Mapping[tuple[str, int], Sequence[Chunk]]) -> View:
         """The view with checkpointed rows read from segments."""
         tables = dict(self.view.tables)
+        logs: dict[str, list[BucketLog]] = {}
         for (uuid, bucket), chunks in segments.items():
             if uuid in tables:
-                tables[uuid] = tables[uuid].with_log(bucket, tables[uuid].logs[bucket].install(chunks))
+                mine = logs.setdefault(uuid, list(tables[uuid].logs))
+                mine[bucket] = mine[bucket].install(chunks)
+        tables.update((uuid, replace(tables[uuid], logs=tuple(mine))) for uuid, mine in logs.items())
         self.view = replace(self.view, tables=tables)
         return self.view
 
     def freeze(self) -> FrozenState:
         """Seal every log; the state as of now, which a checkpoint is to hold."""
-        tables = {
-            uuid: replace(state, logs=tuple(log.freeze() if log.chunks else log for log in state.logs))
-            for uuid, state in self.view.tables.items()
-        }
+        tables = dict(self.view.tables)
+        for uuid, state in self.view.tables.items():
+            if any(log.sealed < len(log.chunks) for log in state.logs):
+                tables[uuid] = replace(state, logs=tuple(log.freeze() for log in state.logs))
         self.view = replace(self.view, tables=tables)
         return self.frozen()
 
@@ -208,10 +210,18 @@ class State:
         return state
 
 
-def _add_rows(tables: dict[str, TableState], part: RowsPart, record: CommitRecord) -> None:
-    state = tables[part.table]
-    log = state.logs[part.bucket].append(part.chunk(record.lsn, record.time_us))
-    tables[part.table] = state.with_log(part.bucket, log)
+def _with_rows(tables: Mapping[str, TableState], record: CommitRecord) -> dict[str, TableState]:
+    """The tables with a record's rows behind their logs."""
+    parts: dict[str, list[RowsPart]] = {}
+    for part in record.rows:
+        parts.setdefault(part.table, []).append(part)
+    changed = dict(tables)
+    for uuid, mine in parts.items():
+        logs = list(changed[uuid].logs)
+        for part in mine:
+            logs[part.bucket] = logs[part.bucket].append(part.chunk(record.lsn, record.time_us))
+        changed[uuid] = replace(changed[uuid], logs=tuple(logs))
+    return changed
 
 
 def _subscribed(before: Mapping[str, Subscription], changes: Sequence[SubscriptionChange]) -> dict[str, Subscription]:

@@ -11,7 +11,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.errors import Corrupt
-from lakestore_server.duties.checkpoint import segment_runs
+from lakestore_server.duties.segment_cut import segment_runs
 from lakestore_server.files import journal
 from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.host.clock import RealClock

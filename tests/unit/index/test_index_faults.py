@@ -23,6 +23,7 @@ from lakestore_server.index.keys import ByteKeys
 from lakestore_server.index.pipe import Op
 from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
 from tests.support.seeds import seeded
+from tests.support.segment_places import damage_segment
 from tests.support.served import Served
 from tests.support.waiting import until
 
@@ -215,10 +216,7 @@ def test_a_table_whose_rows_are_damaged_has_no_index_and_says_which_file(tmp_pat
         lake = served.lake
         lake.create_table("a.good", SCHEMA, primary_key=["id"]).upsert([{"id": 1, "name": "good"}])
         uuid = lake.table("a.b").definition.uuid
-    segment = next((tmp_path / "segments" / uuid).glob("*.seg"))
-    raw = bytearray(segment.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    segment.write_bytes(raw)
+    segment = damage_segment(tmp_path, uuid)
     lose(tmp_path)
     for _ in range(2):
         with Served(tmp_path) as served:

@@ -227,15 +227,15 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
         table.delete([{"id": i} for i in gone])
         live = {i: v for i, v in live.items() if i not in gone}
         served.checkpoint()
-    rewrites, write = 0, segment.write_sparse
+    rewrites, encoded = 0, segment.encoded_sparse
 
-    def lost(*arguments: Any) -> int:
+    def lost(left: segment.SparseRows) -> segment.Encoded:
         nonlocal rewrites
         rewrites += 1
         engine.index.found_problem("a test says so", damaged=False)
-        return write(*arguments)
+        return encoded(left)
 
-    monkeypatch.setattr(segment, "write_sparse", lost)
+    monkeypatch.setattr(segment, "encoded_sparse", lost)
     move_log_start(engine, "e.w")
     before, rounds = -1, 0
     while before < rewrites:

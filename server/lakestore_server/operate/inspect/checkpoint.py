@@ -8,7 +8,7 @@ from pathlib import Path
 from lakestore.errors import Corrupt
 from lakestore_server.files import checkpoint
 from lakestore_server.files.checkpoint import SegmentFile
-from lakestore_server.files.data_folder import SEGMENTS
+from lakestore_server.files.data_folder import SEGMENTS, SHARED
 from lakestore_server.operate.inspect.report import Report
 
 
@@ -53,5 +53,5 @@ def _missing(folder: Path, uuid: str, segments: Sequence[SegmentFile]) -> list[s
     return [
         f"segment file {file.name} of table {uuid} is missing: restore it from a copy or a backup"
         for file in segments
-        if not (beside / uuid / file.name).is_file()
+        if not (beside / (SHARED if file.is_shared else uuid) / file.name).is_file()
     ]

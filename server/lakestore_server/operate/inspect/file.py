@@ -26,7 +26,7 @@ def look(path: Path, *, rows: bool = False) -> Iterator[Report]:
     elif path.name.startswith(checkpoint_format.PREFIX):
         yield checkpoint.describe(path)
     elif path.suffix == SUFFIX:
-        yield segment.describe(path, Definitions.of_folder(path.parent.parent.parent), rows=rows)
+        yield from segment.describe(path, Definitions.of_folder(path.parent.parent.parent), rows=rows)
     elif path.name == MANIFEST:
         yield manifest.describe(path)
     elif path.name == "data.mdb":
@@ -51,7 +51,7 @@ def _folder(path: Path, *, rows: bool) -> Iterator[Report]:
             looked = True
             yield checkpoint.describe(path / name)
     for file in sorted((path / SEGMENTS).rglob(f"*{SUFFIX}")):
-        yield segment.describe(file, known, rows=rows)
+        yield from segment.describe(file, known, rows=rows)
     for name in names:
         if name.startswith(journal_file.PREFIX) and not name.endswith(".tmp"):
             looked = True

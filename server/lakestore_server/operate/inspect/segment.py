@@ -1,34 +1,58 @@
-"""A segment file: its range, batches, commits and blocks."""
+"""A file of segments: range, batches, commits and blocks of each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
-from lakestore_server.files.segment import Segment
+from lakestore_server.files import shared_file
+from lakestore_server.files.segment import Part, Segment
+from lakestore_server.files.shared_file import SharedFile
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.operate.inspect.definitions import Definitions
 from lakestore_server.operate.inspect.report import Report
 
 
-def describe(path: Path, known: Definitions, *, rows: bool) -> Report:
+def describe(path: Path, known: Definitions, *, rows: bool) -> Iterator[Report]:
+    """The report on a segment file; of a shared one also the report on each segment."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    if not shared_file.is_shared(head):
+        yield _segment(path, path.parent.name, known, None, rows=rows)
+        return
+    report = Report(str(path), "shared segment file", {"bytes": path.stat().st_size})
+    yield report
+    try:
+        held = SharedFile(RealDisk(), path)
+    except Corrupt as error:
+        report.damage.append(error.message)
+        return
+    report.about["segments"] = len(held.entries)
+    for at, entry in held.entries.items():
+        where = {"table": known.name(entry.table) or "unknown", "bucket": entry.bucket}
+        report.parts.append({**where, "offsets": f"{entry.start}..{entry.end}", "at": at, "bytes": entry.size})
+        yield _segment(path, entry.table, known, held.part(at, entry.size), rows=rows)
+
+
+def _segment(path: Path, uuid: str, known: Definitions, part: Part | None, *, rows: bool) -> Report:
     """The report on a segment; damaged blocks are named, the others are read."""
-    report = Report(
-        str(path), "segment", {"bytes": path.stat().st_size, "table": known.name(path.parent.name) or "unknown"}
-    )
+    place = str(path) if part is None else f"{path} at {part.at}"
+    size = path.stat().st_size if part is None else part.data.size
+    report = Report(place, "segment", {"bytes": size, "table": known.name(uuid) or "unknown"})
     schema = None
 
     def stored(schema_id: int) -> pa.Schema:
         nonlocal schema
-        schema = known.stored(path.parent.name, schema_id)
+        schema = known.stored(uuid, schema_id)
         return schema if schema is not None else pa.schema([])
 
     try:
-        segment = Segment(RealDisk(), path, stored, keyed=False)
+        segment = Segment(RealDisk(), path, stored, keyed=False, part=part)
         keyed = bool(schema is not None and schema.names[:1] == ["__change"])
-        segment = Segment(RealDisk(), path, stored, keyed=keyed) if keyed else segment
+        segment = Segment(RealDisk(), path, stored, keyed=keyed, part=part) if keyed else segment
     except Corrupt as error:
         report.damage.append(error.message)
         return report

@@ -1,0 +1,303 @@
+"""The segments of one checkpoint: cut of rows in memory, rewritten below log starts, and small ones put together.
+
+A large segment is a file of its own; the small ones lie in shared files, written and synced once. A shared file goes
+with its last segment, so one of which a third is gone is emptied into a new one; and so are small ones, as long as they
+are not larger than what the new one has: there is a logarithmic number of them, and a segment is copied as often.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model.retention import Retention
+from lakestore_server.duties.compaction import Compactor
+from lakestore_server.files import segment, shared_file
+from lakestore_server.files.data_folder import SEGMENTS, SHARED, SUFFIX
+from lakestore_server.files.segment import Encoded, Part, Segment, SparseRows
+from lakestore_server.files.shared_file import NewPart, SharedFile
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.view import TableState, View
+
+log = logging.getLogger("lakestore.checkpoint")
+SEGMENTS_KEPT = 16
+"""About how many segments of a bucket a retention keeps: by so much of it rows may stay longer."""
+LONE_MAX = 256
+"""Small segments that may have files of their own, as earlier releases gave them; more are put together."""
+NO_SPAN = 1 << 62
+
+Key = tuple[str, int]
+"""A table's uuid and a bucket."""
+Cut = Mapping[Key, Sequence[Chunk]]
+"""The chunks of those buckets that got other segments."""
+
+
+@dataclass(slots=True)
+class _Small:
+    """A segment that goes into a shared file."""
+
+    key: Key
+    segment: Segment
+
+
+@dataclass(slots=True)
+class _Held:
+    """A file with small segments, and those of them that are needed."""
+
+    size: int
+    parts: list[_Small] = field(default_factory=list)
+    live: int = 0
+
+    def add(self, part: _Small) -> None:
+        """Count one that is needed."""
+        self.parts.append(part)
+        self.live += part.segment.size
+
+
+class SegmentCut:
+    """The work of one checkpoint at segments; belongs to its thread."""
+
+    def __init__(self, folder: Path, disk: Disk, limits: Limits, compactor: Compactor, view: View) -> None:
+        self._place, self._disk, self._limits, self._view = folder / SEGMENTS, disk, limits, view
+        self._compactor = compactor
+        self._chunks: dict[Key, list[Chunk]] = {}
+        self._small: list[_Small] = []
+        self._folders: dict[Path, None] = {}
+        self.made: list[Path] = []
+        """Files that were made so far."""
+
+    def run(self) -> Cut:
+        """Segments for every bucket that has rows in memory, or below its log start such as go; all are durable."""
+        self._compactor.begin(self._view)
+        for uuid, state in self._view.tables.items():
+            for bucket, held in enumerate(state.logs):
+                if not is_cut(held):
+                    self._chunks[uuid, bucket] = self._bucket(state, bucket)
+                if held.keyed and held.base.end:
+                    self._compact(state, bucket)
+        self._gather()
+        moved = self._put_together()
+        for folder in self._folders:
+            self._disk.sync_folder(folder)
+            self._disk.reach(CrashPoint.SEGMENTS_DURABLE)
+        return {key: [moved.get(id(chunk), chunk) for chunk in chunks] for key, chunks in self._chunks.items()}
+
+    def _bucket(self, state: TableState, bucket: int) -> list[Chunk]:
+        held = state.logs[bucket]
+        kept, runs = segment_runs(held.chunks, self._limits, state.table.retention, held.base.end)
+        new = (self._written(state, bucket, run) for run in runs)
+        return [*kept, *new]
+
+    def _written(self, state: TableState, bucket: int, run: Sequence[Chunk]) -> Segment:
+        keyed = state.logs[bucket].keyed
+        if self._is_small(sum(chunk.size for chunk in run)):
+            return self._kept_back(state, bucket, segment.encoded(run, keyed=keyed))
+        path = self._new_path(state.table.uuid, bucket, run[0].start, run[-1].end)
+        segment.write(self._disk, path, run, keyed=keyed)
+        return Segment(self._disk, path, state.versions.stored, keyed=keyed)
+
+    def _compact(self, state: TableState, bucket: int) -> None:
+        """Rewrite some of a bucket's segments below its log start."""
+
+        def write(left: SparseRows) -> Chunk:
+            if self._is_small(left.batch.nbytes):
+                return self._kept_back(state, bucket, segment.encoded_sparse(left))
+            path = self._new_path(state.table.uuid, bucket, left.start, left.end)
+            segment.write_sparse(self._disk, path, left)
+            self._disk.reach(CrashPoint.BASE_REWRITTEN)
+            return Segment(self._disk, path, state.versions.stored, keyed=True)
+
+        key = state.table.uuid, bucket
+        after = self._compactor.compacted(state, bucket, self._chunks.get(key), self._view.time_us, write)
+        if after is not None:
+            self._chunks[key] = after
+
+    def _is_small(self, nbytes: int) -> bool:
+        return nbytes < self._limits.shared_segment_bytes
+
+    def _kept_back(self, state: TableState, bucket: int, made: Encoded) -> Segment:
+        """A segment in memory, which is written later with others."""
+        data, keyed = made.whole(), state.logs[bucket].keyed
+        path = self._place / state.table.uuid
+        new = Segment(self._disk, path, state.versions.stored, keyed=keyed, part=Part(data, data))
+        self._small.append(_Small((state.table.uuid, bucket), new))
+        return new
+
+    def _gather(self) -> None:
+        """Move the segments of files that are worth emptying into the new ones; forget new ones that went again."""
+        fresh = {id(each.segment) for each in self._small}
+        self._small = []
+        files: dict[Path, _Held] = {}
+        lone = _Held(0)
+        for each in self._every():
+            held = each.segment
+            if id(held) in fresh:
+                self._small.append(each)
+                continue
+            if held.part.at is not None:
+                files.setdefault(held.path, _Held(int(held.part.file.size))).add(each)
+            elif self._is_small(held.size):
+                lone.add(each)
+        newest_first = [files[path] for path in sorted(files, reverse=True)]
+        size = sum(each.segment.size for each in self._small)
+        for file in worth_emptying(newest_first, size, self._limits.compaction_bytes):
+            self._move(file.parts)
+        if len(lone.parts) > LONE_MAX:
+            self._move(next(_groups(lone.parts, self._limits.compaction_bytes)))
+
+    def _every(self) -> Iterator[_Small]:
+        """All segments that the checkpoint is to name."""
+        for uuid, state in self._view.tables.items():
+            for bucket, held in enumerate(state.logs):
+                for chunk in self._chunks.get((uuid, bucket), held.chunks):
+                    if isinstance(chunk, Segment):
+                        yield _Small((uuid, bucket), chunk)
+
+    def _move(self, parts: Sequence[_Small]) -> None:
+        """Have segments copied into a shared file; damaged ones, and what lies beside them, stay where they are."""
+        if any(damage for each in parts for _, damage in each.segment.scrub()):
+            return
+        for each in parts:
+            uuid, bucket = each.key
+            self._chunks.setdefault(each.key, list(self._view.tables[uuid].logs[bucket].chunks))
+        self._small += parts
+
+    def _put_together(self) -> dict[int, Chunk]:
+        """Write what was kept back; each segment where it lies now, by the identity of the one that was kept back."""
+        moved: dict[int, Chunk] = {}
+        if len(self._small) == 1:
+            (only,) = self._small
+            path = self._new_path(*only.key, only.segment.start, only.segment.end)
+            segment.write_encoded(self._disk, path, Encoded((), only.segment.part.data, b""))
+            self._say_rewritten([only])
+            data = self._disk.map(path)
+            return {id(only.segment): only.segment.placed(path, Part(data, data))}
+        for parts in _groups(self._small):
+            path = self._new_shared_path()
+            shared_file.write(self._disk, path, [_new_part(each) for each in parts])
+            self._say_rewritten(parts)
+            file = SharedFile(self._disk, path)
+            for each, entry in zip(parts, file.entries.values(), strict=True):
+                moved[id(each.segment)] = each.segment.placed(path, file.part(entry.at, entry.size))
+        return moved
+
+    def _say_rewritten(self, parts: Sequence[_Small]) -> None:
+        if any(each.segment.is_sparse for each in parts):
+            self._disk.reach(CrashPoint.BASE_REWRITTEN)
+
+    def _new_path(self, uuid: str, bucket: int, start: int, end: int) -> Path:
+        """A name that no file has: at one LSN there may be several checkpoints, and of one range several files."""
+        return self._free_path(uuid, f"{bucket}-{start}-{end}-{self._view.lsn}")
+
+    def _new_shared_path(self) -> Path:
+        return self._free_path(SHARED, f"{self._view.lsn:020d}")
+
+    def _free_path(self, folder: str, name: str) -> Path:
+        place = self._place / folder
+        if place not in self._folders:
+            self._disk.make_folder(place)
+            self._folders[place] = None
+        paths = (place / f"{name}{f'-{n}' if n else ''}{SUFFIX}" for n in count())
+        path = next(path for path in paths if self._disk.size(path) is None)
+        self.made.append(path)
+        return path
+
+
+def is_cut(held: BucketLog) -> bool:
+    """Whether all rows of a bucket are in segments: those in memory lie behind them."""
+    return not held.chunks or isinstance(held.chunks[-1], Segment)
+
+
+def worth_emptying(newest_first: Sequence[_Held], size: int, bytes_max: int) -> list[_Held]:
+    """The shared files to empty into a new one of so many bytes: a third of one is gone, or it is no larger."""
+    chosen: list[_Held] = []
+    room = bytes_max
+    for file in newest_first:
+        is_level = file.live <= size and size + file.live <= shared_file.BYTES_MAX
+        if file.live <= room and (3 * file.live < 2 * file.size or is_level):
+            chosen.append(file)
+            size, room = size + file.live, room - file.live
+    return chosen
+
+
+def _new_part(small: _Small) -> NewPart:
+    held = small.segment
+    return NewPart(*small.key, held.start, held.end, held.part.data)
+
+
+def _groups(parts: Sequence[_Small], bytes_max: int = shared_file.BYTES_MAX) -> Iterator[list[_Small]]:
+    """Parts for one file after the other."""
+    group: list[_Small] = []
+    size = 0
+    for each in parts:
+        if group and size + each.segment.size > bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(each)
+        size += each.segment.size
+    if group:
+        yield group
+
+
+def segments_of(view: View, cut: Cut) -> list[Segment]:
+    """The segments that a checkpoint of the view names."""
+    return [
+        chunk
+        for uuid, state in view.tables.items()
+        for bucket, held in enumerate(state.logs)
+        for chunk in cut.get((uuid, bucket), held.chunks)
+        if isinstance(chunk, Segment)
+    ]
+
+
+def segment_runs(
+    chunks: Sequence[Chunk], limits: Limits = DEFAULT, retention: Retention | None = None, base_end: int = 0
+) -> tuple[list[Chunk], list[list[Chunk]]]:
+    """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
+    it, so that a row is rewritten a logarithmic number of times. A segment holds rows of one schema version, and no
+    more than a part of what a retention keeps: it goes as a whole. What lies below the log start is compacted apart."""
+    segment_bytes, span_us = _part_of(retention, limits)
+    at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, Segment)), len(chunks))
+    rows = chunks[-1].end - chunks[at].start
+    size = sum(chunk.size for chunk in chunks[at:])
+    while at and chunks[at - 1].end - chunks[at - 1].start <= rows and chunks[at - 1].schema_id == chunks[at].schema_id:
+        if chunks[at - 1].end <= base_end:
+            break
+        merged = rows + chunks[at - 1].end - chunks[at - 1].start
+        size += chunks[at - 1].size
+        if merged > limits.segment_rows or size > segment_bytes or not _within(chunks[at - 1], chunks[at], span_us):
+            break
+        at, rows = at - 1, merged
+    runs: list[list[Chunk]] = []
+    size = 0
+    for chunk in chunks[at:]:
+        size += chunk.size
+        rows_fit = runs and chunk.end - runs[-1][0].start <= limits.segment_rows
+        same = rows_fit and chunk.schema_id == runs[-1][0].schema_id and not runs[-1][0].start < base_end < chunk.end
+        if same and size <= segment_bytes and _within(runs[-1][0], chunk, span_us):
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+            size = chunk.size
+    return list(chunks[:at]), runs
+
+
+def _part_of(retention: Retention | None, limits: Limits) -> tuple[int, int]:
+    """(bytes, µs) that one segment may hold of a log."""
+    size, age = (retention.bytes, retention.age_seconds) if retention else (None, None)
+    return (
+        limits.segment_bytes if size is None else min(limits.segment_bytes, max(size // SEGMENTS_KEPT, 1)),
+        NO_SPAN if age is None else age * 1_000_000 // SEGMENTS_KEPT,
+    )
+
+
+def _within(first: Chunk, last: Chunk, span_us: int) -> bool:
+    """Whether the commits from one chunk to another lie in so short a time."""
+    return span_us == NO_SPAN or int(last.index.time_us[-1]) - int(first.index.time_us[0]) <= span_us

@@ -1,0 +1,156 @@
+"""The shared file's format: small segments of many buckets behind one another, written and synced once.
+
+Header (64 bytes): magic u32 · version u16 · flags u16 · directory bytes u32 · file bytes u64 · crc32c u32 of header and
+directory. Then the directory (JSON) and the segments, each at a multiple of 64 and just as in a file of its own. The
+directory has for each one: bucket, first offset, offset after the last, first byte behind the directory, bytes, crc32c;
+by the table's uuid. A checkpoint names the parts that it needs; the file goes with the last of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files import versions
+from lakestore_server.files.segment import SYNC_BYTES, Part
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+
+MAGIC = 0x4C535346
+VERSION = 1
+BYTES_MAX = 32 << 20
+"""About how large a shared file becomes: its segments are in memory until it is written."""
+_HEADER = struct.Struct("<IHHIQ")
+_CRC = struct.Struct("<I")
+_HEADER_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PartEntry:
+    """A segment in a directory."""
+
+    table: str
+    """The table's uuid."""
+    bucket: int
+    start: int
+    end: int
+    at: int
+    """Its first byte in the file."""
+    size: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    """A segment that is to lie in a shared file."""
+
+    table: str
+    bucket: int
+    start: int
+    end: int
+    data: pa.Buffer
+
+
+class SharedFile:
+    """A mapped shared file."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        """`Corrupt` if header or directory are damaged."""
+        self.path = path
+        self.data = disk.map(path)
+        self.entries = _parsed(self.data, path)
+        """By first byte."""
+
+    def part(self, at: int, size: int) -> Part:
+        """The segment at a place; `Corrupt` if the directory has another one."""
+        entry = self.entries.get(at)
+        if entry is None or entry.size != size:
+            raise Corrupt(f"shared segment file {self.path.name} has no segment at {at}: restore it from a copy")
+        return Part(self.data.slice(at, size), self.data, at)
+
+
+def damage_of(data: pa.Buffer, path: Path) -> str:
+    """The damage of a mapped file's header and directory, or nothing."""
+    try:
+        _parsed(data, path)
+    except Corrupt as error:
+        return error.message
+    return ""
+
+
+def is_shared(data: pa.Buffer | bytes) -> bool:
+    """Whether the bytes are a shared file, by its magic."""
+    return len(data) >= _CRC.size and _CRC.unpack_from(data) == (MAGIC,)
+
+
+def write(disk: Disk, path: Path, parts: Sequence[NewPart]) -> int:
+    """Write segments as one synced file; its size. The folder is the caller's to sync."""
+    directory: dict[str, list[list[int]]] = {}
+    body: list[Any] = []
+    at = 0
+    for part in parts:
+        size, crc = part.data.size, crc32c(part.data)
+        directory.setdefault(part.table, []).append([part.bucket, part.start, part.end, at, size, crc])
+        body += [part.data, bytes(-size % 64)]
+        at += size + -size % 64
+    known = orjson.dumps(directory)
+    body_at = _body_at(len(known))
+    header = _HEADER.pack(MAGIC, VERSION, 0, len(known), body_at + at)
+    crc = crc32c(known, crc32c(header))
+    head = (header + _CRC.pack(crc)).ljust(_HEADER_BYTES, b"\0") + known
+    return _written(disk, path, [head, bytes(body_at - len(head)), *body])
+
+
+def _written(disk: Disk, path: Path, pieces: Sequence[Any]) -> int:
+    file = disk.create(path)
+    total = unsynced = 0
+    waiting: list[Any] = []
+    try:
+        for piece in pieces:
+            waiting.append(piece)
+            unsynced += len(piece)
+            if unsynced >= SYNC_BYTES:
+                total, unsynced = total + file.write(waiting), 0
+                waiting.clear()
+                file.sync()
+        total += file.write(waiting)
+        disk.reach(CrashPoint.SHARED_WRITTEN)
+        file.sync()
+        disk.reach(CrashPoint.SHARED_SYNCED)
+    finally:
+        file.close()
+    return total
+
+
+def _body_at(directory_bytes: int) -> int:
+    return _HEADER_BYTES + directory_bytes + -directory_bytes % 64
+
+
+def _parsed(data: pa.Buffer, path: Path) -> Mapping[int, PartEntry]:
+    damaged = Corrupt(f"shared segment file {path.name} is damaged in its directory: restore it from a copy")
+    if data.size < _HEADER_BYTES:
+        raise damaged
+    magic, version, _, directory_bytes, size = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise damaged
+    versions.check(version, VERSION, f"shared segment file {path.name}")
+    if size != data.size or _body_at(directory_bytes) > size:
+        raise damaged
+    known = data.slice(_HEADER_BYTES, directory_bytes)
+    if (crc32c(known, crc32c(data.slice(0, _HEADER.size))),) != _CRC.unpack_from(data, _HEADER.size):
+        raise damaged
+    first = _body_at(directory_bytes)
+    entries = (
+        PartEntry(table, bucket, start, end, first + at, size, crc)
+        for table, parts in orjson.loads(memoryview(known)).items()
+        for bucket, start, end, at, size, crc in parts
+    )
+    return {entry.at: entry for entry in sorted(entries, key=lambda entry: entry.at)}
