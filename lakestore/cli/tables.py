@@ -102,6 +102,11 @@ def status(table: str | None, server: str, as_json: bool) -> None:
     for part in parts:
         if part.get("lake_ahead"):
             click.echo(f"\n{part['lake_ahead']}")
+        if part.get("tier_failures"):
+            click.echo(
+                f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"
+                f" {part['tier_problem']}"
+            )
 
 
 _FIRST = ("release", "health", "grpc", "http", "warehouse")

@@ -29,6 +29,7 @@ FIELDS_SINCE = {
     "CreateTableRequest": {"check_only": 2},
     "FetchRequest": {"schema_id": 2},
     "LookupRequest": {"schema_id": 2, "at": 3, "after": 3, "key": 5},
+    "TiererRequest": {"problems": 5},
 }
 """Request fields to the protocol they came with, where a server that does not know them would do something else.
 

@@ -84,9 +84,9 @@ class Service:
             Lookups(engine),
             Plans(engine, leases),
         )
-        feed, tierer = Feed(engine, subscriptions, leases, clock), TiererVerbs(engine, clock)
+        feed, tierer = Feed(engine, subscriptions, leases, clock), TiererVerbs(engine, clock, catalog)
         status, audits, backups = (
-            StatusVerbs(engine, upkeep, about, retention, expiry, clock),
+            StatusVerbs(engine, upkeep, about, retention, expiry, clock, catalog),
             AuditVerbs(engine, upkeep.integrity),
             BackupVerbs(engine, upkeep.checkpointer),
         )

@@ -42,7 +42,7 @@ def test_a_landing_after_a_flush_is_refused(
         started = compact.fork(tierer.tools, NAME, force=True)
         assert started is not None
         tierer.run_once(compaction=False)
-        compact.rewrite(tierer.tools, started, force=True)
+        compact.rewrite(tierer.tools, started)
         with pytest.raises((ls.Conflict, ls.Fenced)):
             compact.land(tierer.tools, started)
     assert by_another or refs(spark) == {"main", "lakestore-tier"}

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lakestore as ls
 from lakestore.spark import SparkLake
-from lakestore_tiering import Tierer, compact, expire
+from lakestore_tiering import Tierer, compact, expire, rewrite_groups
 from tests.lake.tiering_tables import NAME, create, data_files, in_lake, in_table, items, keys, refs
 
 
@@ -28,7 +28,7 @@ def test_rows_that_die_during_a_compaction_stay_dead(lake: ls.Lake, spark: Spark
         table.delete(keys(range(0, 10)))
         table.upsert(items(range(60, 70), "late"))
         tierer.run_once(compaction=False)
-        compact.rewrite(tierer.tools, started, force=True)
+        compact.rewrite(tierer.tools, started)
         table.delete(keys(range(30, 40)))
         tierer.run_once(compaction=False)
         done = compact.land(tierer.tools, started)
@@ -46,12 +46,12 @@ def test_rows_that_die_during_a_compaction_stay_dead(lake: ls.Lake, spark: Spark
 def test_log_tables_are_compacted(lake: ls.Lake, spark: SparkSession) -> None:
     table = create(lake, keyed=False)
     with Tierer(lake, spark) as tierer:
-        for step in range(compact.SMALL_FILES_MIN):
+        for step in range(rewrite_groups.SMALL_FILES_MIN):
             table.append(items(range(step * 10, step * 10 + 10)))
             (outcome,) = tierer.run_once()
         assert outcome.compacted is not None
         assert in_lake(spark) == in_table(table)
-        assert data_files(spark) < compact.SMALL_FILES_MIN
+        assert data_files(spark) < rewrite_groups.SMALL_FILES_MIN
 
 
 def test_foreign_compaction_is_adopted(lake: ls.Lake, spark: SparkSession) -> None:

@@ -125,7 +125,7 @@ def test_maintenance_begun_before_a_change_lands_after_it(shop: Evolving) -> Non
         tierer.run_once(compaction=False)
         for started in forks:
             assert started is not None
-            compact.rewrite(tierer.tools, started, force=True)
+            compact.rewrite(tierer.tools, started)
             assert compact.land(tierer.tools, started) is not None
         shop.check(shop.by_union, shop.by_spark_union, shop.by_spark)
         for table in BOTH:

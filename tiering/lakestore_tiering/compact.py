@@ -8,7 +8,7 @@ from the fork's tier point on is leased until then, for it names those deaths.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,18 +20,14 @@ from lakestore.model.columns import PREV
 from lakestore.rows.ipc import decode_trusted
 from lakestore.rows.offsets import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
-from lakestore.v1.lakestore_pb2 import FetchRequest, LeaseRequest
-from lakestore_spark.union import CATALOG, lake_name
+from lakestore.v1.lakestore_pb2 import FetchRequest
+from lakestore_spark.union import CATALOG
+from lakestore_tiering import rewrite_groups
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Changes, Iceberg, LakeFile, java_errors
 from lakestore_tiering.live_files import covered
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, Round
-
-SMALL_FILES_MIN = 8
-"""Number of files below three quarters of the target size from which a rewrite is worth its cost."""
-DELETED_SHARE_MIN = 0.3
-"""Share of deleted rows from which a file is rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +40,8 @@ class Fork:
     tier_point: tuple[int, ...]
     lease: str
     epoch: int
+    whole: bool
+    """Whether the rewrite takes all files, whatever their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +70,13 @@ class Compacted:
     snapshot_id: int
 
 
-def due(scan: TableScan, files: Iterable[LakeFile]) -> bool:
-    """Whether there are small files or deletes enough to compact."""
-    small = dirty = 0
-    for file in files:
-        small += file.bytes < scan.table.lake.target_file_bytes * 3 // 4
-        dirty += _deleted(file) >= DELETED_SHARE_MIN * file.rows
-    return small >= SMALL_FILES_MIN or dirty > 0
-
-
-def _deleted(file: LakeFile) -> int:
-    return sum(int(java.recordCount()) for java in file.deletes.values())
-
-
 def compact(tools: Round, name: str, *, force: bool = False) -> Compacted | None:
     """Fork, rewrite and land at once; None when nothing was worth it."""
     started = fork(tools, name, force=force)
     if started is None:
         return None
     try:
-        rewrite(tools, started, force=force)
+        rewrite(tools, started)
     except LakestoreError:
         with suppress(LakestoreError):
             abandon(tools, started)
@@ -110,33 +95,34 @@ def fork(tools: Round, name: str, *, force: bool = False) -> Fork | None:
             return made
     finally:
         if made is None:
-            _release(tools, cut.lease)
+            tools.leases.release(cut.lease)
 
 
 def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool) -> Fork | None:
     lake, record = tools.open(scan)
     current = lake.current_id()
-    if current is None or not (force or due(scan, tools.of(scan).files.at_main(lake).values())):
+    if current is None:
+        return None
+    files = tools.of(scan).files.at_main(lake).values()
+    whole = force or rewrite_groups.foreign(files)
+    if not (whole or rewrite_groups.due(files, scan.table.lake.target_file_bytes)):
         return None
     epoch = tools.epoch()
     branch = f"{COMPACT}{epoch}_{uuid.uuid4().hex[:12]}"
     lake.fork(branch)
+    tools.forks[scan.table.uuid] = branch
     tools.crash("compact-forked")
-    return Fork(scan, branch, current, record.tier_point, lease, epoch)
+    return Fork(scan, branch, current, record.tier_point, lease, epoch, whole)
 
 
-def rewrite(tools: Round, started: Fork, *, force: bool = False) -> None:
+def rewrite(tools: Round, started: Fork) -> None:
     """Let Iceberg rewrite the branch, for as long as that takes: flushes of main go on meanwhile."""
     table = started.scan.table
-    options = {
-        "target-file-size-bytes": str(table.lake.target_file_bytes),
-        "min-input-files": str(SMALL_FILES_MIN),
-        "delete-ratio-threshold": str(DELETED_SHARE_MIN),
-        "rewrite-all": str(force).lower(),
-    }
+    options = rewrite_groups.options(table.lake.target_file_bytes, force=started.whole)
     pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     strategy = "sort" if table.lake.sort_by else "binpack"
-    name = f"{table.namespace}.{table.short_name}"
+    # With its catalog: else Spark looks for a catalog of the namespace's name, and logs that there is none.
+    name = tools.lake_name(started.scan.lake_table)
     with java_errors():
         tools.spark.sql(
             f"CALL {CATALOG}.system.rewrite_data_files(table => '{name}', branch => '{started.branch}', "
@@ -156,26 +142,25 @@ def land(tools: Round, started: Fork) -> Compacted | None:
             abandon(tools, started)
         raise
     finally:
-        _release(tools, started.lease)
+        _done(tools, started)
 
 
 def abandon(tools: Round, started: Fork) -> None:
     """Give a compaction up: its branch and its lease go."""
     try:
         with java_errors():
-            Iceberg(tools.spark, lake_name(started.scan.table)).drop_branch(started.branch)
+            tools.lake(started.scan.lake_table).drop_branch(started.branch)
     finally:
-        _release(tools, started.lease)
+        _done(tools, started)
 
 
 def _land(tools: Round, started: Fork) -> Compacted | None:
-    lake = Iceberg(tools.spark, lake_name(started.scan.table))
+    lake, record = tools.standing(started.scan.table.name)
     snapshot = lake.branch_snapshot(started.branch)
     if int(snapshot.snapshotId()) == started.snapshot_id:
         lake.drop_branch(started.branch)
         return None
-    known, record = tools.of(started.scan), tools.standing(lake, started.scan.table.name)
-    base = lake.current_id()
+    known, base = tools.of(started.scan), lake.current_id()
     assert base is not None
     changes = lake.changes(snapshot)
     live = known.files.at_main(lake)
@@ -186,10 +171,12 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     tools.crash("compact-before-landing")
     swap = _Swap(started.branch, int(snapshot.snapshotId()), old, new, _outdated(old, live), deletes)
     after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
+    staged = lake.own_manifests(snapshot)
     try:
         landed = lake.retried(lambda: _landed(lake, after, base, swap))
     except LakestoreError as error:
-        raise tools.failed(lake, started.scan.table.name, record, error) from error
+        raise tools.failed(started.scan.table.name, record, error) from error
+    tools.discard_staged(lake, swap.snapshot_id, staged)
     tools.crash("compact-landed")
     deaths = sum(len(part.positions) for part in found)
     return Compacted(started.scan.table.name, len(old), len(new), deaths, landed)
@@ -242,7 +229,7 @@ def _outdated(old: Sequence[LakeFile], live: Mapping[str, LakeFile]) -> list[Any
     """The delete files that cover nothing but replaced files."""
     replaced = {file.path for file in old}
     cover = covered(live.values())
-    javas = {key: java for file in old for key, java in file.deletes.items()}
+    javas = {key: delete.java for file in old for key, delete in file.deletes.items()}
     return [java for key, java in javas.items() if cover[key] <= replaced]
 
 
@@ -263,7 +250,7 @@ def _landed(lake: Iceberg, record: Record, base: int, swap: _Swap) -> int:
         return lake.landed(error, lambda snapshot: snapshot.summary().get("source-snapshot-id") == source)
 
 
-def _release(tools: Round, lease: str) -> None:
-    # A lease that cannot be released runs out by itself.
-    with suppress(LakestoreError):
-        tools.transport.release_lease(LeaseRequest(lease=lease))
+def _done(tools: Round, started: Fork) -> None:
+    if tools.forks.get(started.scan.table.uuid) == started.branch:
+        del tools.forks[started.scan.table.uuid]
+    tools.leases.release(started.lease)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from lakestore.errors import Invalid
 from lakestore.model.table import Table
-from lakestore_spark.union import lake_name
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.round import Round
 
 SNAPSHOTS_KEPT = 20
+"""Number of main's newest snapshots that stay whatever their age."""
+SNAPSHOTS_KEPT_MAX = 100
+"""Number of main's newest snapshots behind which the others go whatever their age: each round writes metadata anew."""
 SNAPSHOT_SECONDS_KEPT = 3600.0
 
 
@@ -21,15 +22,24 @@ def expire(
     table: Table,
     *,
     keep_last: int = SNAPSHOTS_KEPT,
+    keep_most: int = SNAPSHOTS_KEPT_MAX,
     keep_seconds: float = SNAPSHOT_SECONDS_KEPT,
     clock: Callable[[], float] = time.time,
 ) -> int:
-    """Expire snapshots older than `keep_seconds` and not among main's last `keep_last`; the number of expired ones."""
+    """Expire snapshots older than `keep_seconds` and not among main's last `keep_last`, and all but `keep_most`.
+
+    The number of expired ones.
+    """
     with java_errors():
-        lake = Iceberg(tools.spark, lake_name(table))
-        kept = {int(snapshot.snapshotId()) for snapshot in islice(lake.ancestry(), keep_last)} | lake.referenced()
+        lake, _ = tools.standing(table.name)
+        main = [int(snapshot.snapshotId()) for snapshot in lake.ancestry()]
+        kept, many = set(main[:keep_last]) | lake.referenced(), set(main[keep_most:])
         older_than_ms = (clock() - keep_seconds) * 1000
-        gone = [number for number, made_ms in lake.snapshots() if made_ms < older_than_ms and number not in kept]
+        gone = [
+            number
+            for number, made_ms in lake.snapshots()
+            if number not in kept and (made_ms < older_than_ms or number in many)
+        ]
         count = _expire(lake, gone)
         tools.crash("expired")
         return count

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +15,10 @@ import numpy as np
 
 from lakestore.errors import Corrupt, LakestoreError
 from lakestore.model.columns import LAKE_COLUMNS
+from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore.rows.offsets import Offsets
 from lakestore.union.plan import ReadPlan, TableScan
-from lakestore.v1.lakestore_pb2 import LeaseRequest
-from lakestore_spark.union import version_name
 from lakestore_tiering.dead_rows import DeadRows, OffsetIndexes, by_bucket
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore_tiering.position_deletes import Deletes, write_deletes
@@ -50,6 +48,8 @@ class Staged:
     branch: str
     snapshot_id: int | None
     files: Sequence[LakeFile] = ()
+    manifests: Sequence[str] = ()
+    """Files that describe the staged snapshot alone."""
 
 
 def flush(tools: Round, name: str) -> Flushed | None:
@@ -60,10 +60,7 @@ def flush(tools: Round, name: str) -> Flushed | None:
         with java_errors():
             return _round(tools, cut, scan) if scan.hot_rows else None
     finally:
-        tools.hot.forget(cut.lease)
-        # A lease that cannot be released runs out by itself.
-        with suppress(LakestoreError):
-            tools.transport.release_lease(LeaseRequest(lease=cut.lease))
+        tools.leases.release(cut.lease)
 
 
 def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
@@ -73,10 +70,9 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     """
     epoch = tools.epoch()
     lake, record = tools.open(scan)
-    sweep(lake, STAGE)
     if record.schema_id != scan.table.schema_id:
         # Staged with the version's schema; the catalog moves main's in the very commit of these rows.
-        lake = Iceberg(tools.spark, version_name(scan.table))
+        lake = tools.lake(scan.table)
     known = tools.of(scan)
     staged = _stage(tools, lake, cut, scan, epoch)
     tools.crash("staged")
@@ -99,7 +95,8 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     try:
         landed = lake.retried(lambda: _commit(lake, after, base, staged, found, deletes))
     except LakestoreError as error:
-        raise tools.failed(lake, scan.table.name, record, error) from error
+        raise tools.failed(scan.table.name, record, error) from error
+    tools.discard_staged(lake, staged.snapshot_id, staged.manifests)
     tools.crash("after-commit")
     return Flushed(
         table=scan.table.name,
@@ -112,13 +109,6 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     )
 
 
-def sweep(lake: Iceberg, prefix: str, keep: str = "") -> None:
-    """Remove branches that an ended round left behind; their rows are staged anew."""
-    for branch in lake.branches(prefix):
-        if branch != keep:
-            lake.drop_branch(branch)
-
-
 def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> Staged:
     branch = f"{STAGE}{epoch}_{uuid.uuid4().hex[:12]}"
     columns = [*scan.table.selected(None), *LAKE_COLUMNS]
@@ -126,14 +116,26 @@ def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: i
     lake.fork(branch)
     before = int(lake.branch_snapshot(branch).snapshotId())
     writer = frame.writeTo(f"{lake.name}.branch_{branch}")
-    # The table's property follows with the landing; these files are of the new size already.
-    writer.option("target-file-size-bytes", str(scan.table.lake.target_file_bytes)).append()
+    for key, value in _write_options(scan.table).items():
+        writer = writer.option(key, value)
+    writer.append()
     lake.refresh()
     snapshot = lake.branch_snapshot(branch)
     if int(snapshot.snapshotId()) == before:
         return Staged(branch, None)
     files = [lake.lake_file(java) for java in lake.changes(snapshot).added]
-    return Staged(branch, int(snapshot.snapshotId()), files)
+    return Staged(branch, int(snapshot.snapshotId()), files, lake.own_manifests(snapshot))
+
+
+def _write_options(table: Table) -> dict[str, str]:
+    """All that decides how files are written, said with each write: a table's properties may be anybody's."""
+    lake = table.lake
+    return {
+        "write-format": "parquet",
+        "compression-codec": "zstd",
+        "target-file-size-bytes": str(lake.target_file_bytes),
+        "distribution-mode": "range" if lake.sort_by else "hash" if lake.partition_by else "none",
+    }
 
 
 def _check_found(scan: TableScan, found: Sequence[DeadRows]) -> None:

@@ -36,6 +36,16 @@ class Bounds:
     offset: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class LakeDelete:
+    """A delete file, or one vector inside a Puffin file."""
+
+    rows: int
+    alone: bool
+    """Whether it covers one data file and no other."""
+    java: Any
+
+
 @dataclass(slots=True)
 class LakeFile:
     """A data file, and the delete files that cover it."""
@@ -47,8 +57,11 @@ class LakeFile:
     bounds: Bounds | None
     """None when its writer kept no bounds: then it may hold any offset."""
     java: Any
-    deletes: dict[tuple[str, int], Any] = field(default_factory=dict)
-    """`delete_key` to Java DeleteFile."""
+    format: str = "PARQUET"
+    partition: str = ""
+    """The partition's values under the table's partitioning; empty of an unpartitioned table, or under an older one."""
+    deletes: dict[tuple[str, int], LakeDelete] = field(default_factory=dict)
+    """By `delete_key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,8 @@ class Iceberg:
         """The package of Iceberg's API."""
         self.table: Any = _loaded(self.api, spark, name)
         """The Java Table."""
+        spec = self.table.spec()
+        self._partitioned_by: int | None = None if spec.isUnpartitioned() else int(spec.specId())
 
     def refresh(self) -> None:
         """Take the catalog's newest state."""
@@ -109,6 +124,20 @@ class Iceberg:
     def record(self) -> Record | None:
         """The newest tier record of main: other engines' rewrites carry none and change no rows."""
         return next((record for record in map(record_of, self.ancestry()) if record), None)
+
+    def statistics_files(self) -> list[str]:
+        """The files of statistics that the table's metadata names."""
+        kinds = (self.table.statisticsFiles(), self.table.partitionStatisticsFiles())
+        return [str(each.path()) for files in kinds for each in files]
+
+    def own_manifests(self, snapshot: Any) -> list[str]:
+        """The manifest list of a snapshot, and the manifests that were written for it alone."""
+        number = snapshot.snapshotId()
+        manifests = snapshot.allManifests(self.table.io())
+        return [
+            str(snapshot.manifestListLocation()),
+            *(str(each.path()) for each in manifests if each.snapshotId() == number),
+        ]
 
     def branches(self, prefix: str) -> list[str]:
         """Names of the branches that begin so."""
@@ -165,7 +194,7 @@ class Iceberg:
             for task in self._listed(tasks):
                 made = self.lake_file(task.file())
                 for delete in task.deletes():
-                    made.deletes[delete_key(delete)] = delete
+                    made.deletes[delete_key(delete)] = self.lake_delete(delete)
                 yield made
         finally:
             tasks.close()
@@ -174,7 +203,21 @@ class Iceberg:
         """A Java DataFile as a value."""
         bucket, offset = self._bounds(java, LAKE_BUCKET), self._bounds(java, LAKE_OFFSET)
         bounds = Bounds(bucket, offset) if bucket and offset else None
-        return LakeFile(str(java.location()), int(java.recordCount()), int(java.fileSizeInBytes()), bounds, java)
+        here = self._partitioned_by == int(java.specId())
+        return LakeFile(
+            path=str(java.location()),
+            rows=int(java.recordCount()),
+            bytes=int(java.fileSizeInBytes()),
+            bounds=bounds,
+            java=java,
+            format=str(java.format()),
+            partition=str(java.partition()) if here else "",
+        )
+
+    def lake_delete(self, java: Any) -> LakeDelete:
+        """A Java DeleteFile as a value."""
+        alone = self.api.util.ContentFileUtil.isFileScoped(java)
+        return LakeDelete(int(java.recordCount()), bool(alone), java)
 
     def _bounds(self, java: Any, column: str) -> tuple[int, int] | None:
         lower, upper = java.lowerBounds(), java.upperBounds()

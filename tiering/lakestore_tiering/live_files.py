@@ -45,13 +45,13 @@ class LiveFiles:
                 for key in gone & file.deletes.keys():
                     del file.deletes[key]
         # Of a list, not a generator: every delete file is to be applied, also behind one that cannot be.
-        return all([self._cover(java) for java in changes.added_deletes])
+        return all([self._cover(lake, java) for java in changes.added_deletes])
 
-    def _cover(self, java: Any) -> bool:
+    def _cover(self, lake: Iceberg, java: Any) -> bool:
         path = java.referencedDataFile()
         if path is None or str(path) not in self._files:
             return False
-        self._files[str(path)].deletes[delete_key(java)] = java
+        self._files[str(path)].deletes[delete_key(java)] = lake.lake_delete(java)
         return True
 
 

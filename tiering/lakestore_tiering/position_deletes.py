@@ -53,15 +53,12 @@ def _parquet_files(lake: Iceberg, found: Sequence[DeadRows]) -> Deletes:
     deletes = Deletes()
     for part in found:
         positions, old = part.positions, part.file.deletes
-        if len(old) >= FILES_PER_DATA_FILE_MAX and all(_covers_only(lake, java, part.file) for java in old.values()):
-            positions = np.unique(np.concatenate([positions, *(_read(java, part.file) for java in old.values())]))
-            deletes.removed.extend(old.values())
+        if len(old) >= FILES_PER_DATA_FILE_MAX and all(delete.alone for delete in old.values()):
+            read = (_read(delete.java, part.file) for delete in old.values())
+            positions = np.unique(np.concatenate([positions, *read]))
+            deletes.removed.extend(delete.java for delete in old.values())
         deletes.added.append(_parquet_file(lake, part.file, positions))
     return deletes
-
-
-def _covers_only(lake: Iceberg, java: Any, file: LakeFile) -> bool:
-    return str(lake.api.util.ContentFileUtil.referencedDataFileLocation(java)) == file.path
 
 
 def _read(java: Any, file: LakeFile) -> Positions:
@@ -98,8 +95,9 @@ def _vectors(lake: Iceberg, found: Sequence[DeadRows]) -> Deletes:
     jvm, api = lake.jvm, lake.api
     earlier = {}
     for part in found:
-        for java in part.file.deletes.values():
-            earlier[part.file.path] = api.deletes.PositionDeleteIndex.deserialize(_stored(java), java)
+        for delete in part.file.deletes.values():
+            stored = api.deletes.PositionDeleteIndex.deserialize(_stored(delete.java), delete.java)
+            earlier[part.file.path] = stored
     loads = jvm.com.google.common.base.Functions.forMap(java_map(jvm, earlier), None)
     factory = api.io.OutputFileFactory.builderFor(lake.table, 0, 0).format(api.FileFormat.PUFFIN).build()
     writer = api.deletes.BaseDVFileWriter(factory, loads)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from lakestore import limits
 from lakestore.client.transport import Transport
 from lakestore.errors import Conflict, LakestoreError, Unavailable
+from lakestore.model.table import Table
 from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan
 from lakestore_spark.hot_rows import Hot
-from lakestore_spark.union import lake_name
+from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
+from lakestore_spark.union import lake_name, version_name
 from lakestore_tiering.dead_rows import OffsetIndexes
 from lakestore_tiering.iceberg_java import Iceberg
 from lakestore_tiering.live_files import LiveFiles
 from lakestore_tiering.record import Record
 
 STANDING_ATTEMPTS = 5
+_VERSIONS_SINCE = 2
+"""Protocol of the first server whose catalog shows the versions of a table's schema."""
 STAGE, COMPACT = "lakestore_stage_", "lakestore_compact_"
 """Prefixes of our branches, before the epoch and a random end."""
 
@@ -43,6 +46,8 @@ class Round:
     spark: SparkSession
     transport: Transport
     hot: Hot
+    leases: SessionLeases
+    """The leases of the rounds under way, renewed for as long as they take."""
     epoch: Callable[[], int]
     """The epoch now held, or `Fenced`."""
     confirm: Callable[[], None]
@@ -51,46 +56,73 @@ class Round:
     """Called with the name of each finished step; tests raise or kill there."""
     known: dict[str, TableMemory] = field(default_factory=dict)
     """Table uuid to its memory."""
+    forks: dict[str, str] = field(default_factory=dict)
+    """Table uuid to the branch of its compaction under way."""
 
     def plan(self, name: str) -> ReadPlan:
-        """One cut of one table, leased."""
-        asked = plan.request([name], lease_seconds=limits.LEASE_SECONDS_DEFAULT)
-        return plan.decode(self.transport.plan(asked))
+        """One cut of one table, leased until `leases.release`."""
+        made = plan.decode(self.transport.plan(plan.request([name], lease_seconds=LEASE_SECONDS)))
+        self.leases.hold(made.lease)
+        return made
 
     def of(self, scan: TableScan) -> TableMemory:
         """The memory of a table."""
         return self.known.setdefault(scan.table.uuid, TableMemory())
 
     def open(self, scan: TableScan) -> tuple[Iceberg, Record]:
-        """The lake table and its tier record, which must be the plan's."""
-        lake = Iceberg(self.spark, lake_name(scan.table))
+        """The lake table and its tier record, which must be the plan's. Branches that nobody works on go."""
+        lake = self.lake(scan.lake_table)
         record = _planned(lake, scan)
         if record is None or record.tier_point != tuple(part.tier_point for part in scan.buckets):
             raise Unavailable(f"the lake of table {scan.table.name} moved since the plan: plan again")
+        self._sweep(lake, self.forks.get(scan.table.uuid, ""))
         return lake, record
 
-    def standing(self, lake: Iceberg, name: str) -> Record:
-        """The tier record of the lake table's main as it is now."""
+    def lake(self, version: Table) -> Iceberg:
+        """The lake table with the schema of a version, and with no property but Lakestore's own."""
+        return Iceberg(self.spark, self.lake_name(version))
+
+    def lake_name(self, version: Table) -> str:
+        """The lake table's name in Spark with the schema of a version."""
+        knows = self.transport.server.protocol >= _VERSIONS_SINCE
+        return version_name(version) if knows else lake_name(version)
+
+    def discard_staged(self, lake: Iceberg, snapshot: int | None, files: Sequence[str]) -> None:
+        """Remove the manifests of a staged snapshot, which the catalog has dropped as its files landed."""
+        if snapshot is None or lake.table.snapshot(snapshot) is not None:
+            return
+        for path in files:
+            lake.table.io().deleteFile(path)
+
+    def _sweep(self, lake: Iceberg, working: str) -> None:
+        """Remove the branches that this epoch or an earlier one left behind; a later one's are not ours to judge."""
+        for branch in (*lake.branches(STAGE), *lake.branches(COMPACT)):
+            number = branch.removeprefix(STAGE).removeprefix(COMPACT).split("_")[0]
+            if branch != working and number.isdecimal() and int(number) <= self.epoch():
+                lake.drop_branch(branch)
+
+    def standing(self, name: str) -> tuple[Iceberg, Record]:
+        """The lake table and the tier record of its main as they are now."""
         for _ in range(STANDING_ATTEMPTS):
-            lake.refresh()
-            asked = plan.request([name], no_dead=True)
-            found = _planned(lake, plan.decode(self.transport.plan(asked)).scan(name))
+            scan = plan.decode(self.transport.plan(plan.request([name], no_dead=True))).scan(name)
+            lake = self.lake(scan.lake_table)
+            found = _planned(lake, scan)
             if found is not None:
-                return found
+                return lake, found
         raise Unavailable(f"the lake of table {name} moves faster than it can be looked at: try again")
 
-    def failed(self, lake: Iceberg, name: str, before: Record, error: LakestoreError) -> LakestoreError:
+    def failed(self, name: str, before: Record, error: LakestoreError) -> LakestoreError:
         """The error of a commit that failed: `Fenced` if another tierer took over, else `Conflict` if main moved.
 
         Main may also have moved by a late commit of our own, whose answer was lost in an earlier round.
         """
         self.confirm()
         try:
-            now = self.standing(lake, name)
+            now = self.standing(name)[1]
         except LakestoreError:
             return error
         if now.tier_point != before.tier_point:
-            return Conflict(f"the lake table {lake.name} moved since the plan: plan again")
+            return Conflict(f"the lake of table {name} moved since the plan: plan again")
         return error
 
 

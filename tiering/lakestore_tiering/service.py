@@ -1,12 +1,12 @@
 """The tiering service: rounds of every table by its freshness, compaction beside them, expiry after them.
 
-One holder at a time has the epoch; it is renewed in the background and everything stops once it is lost.
-Rounds of all tables run one after the other; only a compaction's rewrite runs beside them.
+One holder at a time has the epoch. Rounds of all tables run one after the other; only a compaction's rewrite runs
+beside them. A table whose round fails is tried again later and does not keep the others; `Fenced` ends the service,
+and a server that is out of reach, or refuses the tierer, for too long.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -23,21 +23,21 @@ from pyspark.sql import SparkSession
 
 from lakestore import limits
 from lakestore.client.transport import Transport
-from lakestore.errors import Conflict, Fenced, LakestoreError, NotFound, PlanExpired, Unavailable
+from lakestore.errors import Denied, Fenced, LakestoreError, NotFound, Stopped, Unavailable
 from lakestore.model.table import Table
-from lakestore.v1.lakestore_pb2 import ListTablesRequest, TiererRequest
+from lakestore.v1.lakestore_pb2 import ListTablesRequest
 from lakestore_spark.hot_rows import Hot
-from lakestore_spark.union import lake_name
-from lakestore_tiering import compact, expire
+from lakestore_spark.leases import SessionLeases
+from lakestore_tiering import compact, expire, orphans
 from lakestore_tiering.compact import Compacted, Fork
-from lakestore_tiering.flush import Flushed, flush, sweep
-from lakestore_tiering.iceberg_java import Iceberg, java_errors
-from lakestore_tiering.round import COMPACT, STAGE, Round, no_crash
+from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
+from lakestore_tiering.flush import Flushed, flush
+from lakestore_tiering.round import Round, no_crash
+from lakestore_tiering.troubles import ServerTrouble, Troubles
 
-POLL_SECONDS = 0.5
-RETRY_SECONDS = 2.0
 ROUNDS_PER_EXPIRY = 20
-_log = logging.getLogger("lakestore.tiering")
+ORPHAN_CHECK_SECONDS = 6 * 3600.0
+"""Seconds between two looks for files that no snapshot names, of one table."""
 
 
 class LakeConnection(Protocol):
@@ -83,11 +83,15 @@ class Tierer:
         self._transport = lake.transport
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._clock = clock
-        self._held = _HeldEpoch(lake.transport, self._holder, seconds, clock)
+        self._held = HeldEpoch(lake.transport, self._holder, seconds, clock)
         hot = Hot(spark, lake.transport, lake.address)
-        self.tools = Round(spark, lake.transport, hot, self._held.epoch, self._held.confirm, crash)
-        self._swept: set[str] = set()
+        leases = SessionLeases(lake.transport, keep_seconds=float("inf"), on_release=hot.forget)
+        self.tools = Round(spark, lake.transport, hot, leases, self._held.epoch, self._held.confirm, crash)
+        self._troubles, self._server = Troubles(), ServerTrouble(lake.address, clock)
         self._rounds: dict[str, int] = {}
+        self._looked: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+        """Table uuid to seconds of the clock."""
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
         self._compacting: dict[str, _Rewrite] = {}
 
@@ -96,20 +100,37 @@ class Tierer:
         return self._held.acquire(wait_seconds)
 
     def run_once(self, table: str | None = None, *, compaction: bool | None = None) -> list[Outcome]:
-        """One round of every table, or of one. `compaction` forces it, or leaves it out; by default it runs if due."""
+        """One round of every table, or of one. `compaction` forces it, or leaves it out; by default it runs if due.
+
+        A table's error is raised after the rounds of the others.
+        """
         self._held.acquire(self._held.seconds * 2.0)
-        return [self._once(found, compaction) for found in self._tables() if table in (None, found.name)]
+        outcomes, errors = [], []
+        for found in self._tables():
+            if table not in (None, found.name):
+                continue
+            try:
+                outcomes.append(self._once(found, compaction))
+            except (Fenced, Denied):
+                raise
+            except LakestoreError as error:
+                errors.append(error)
+        if errors:
+            raise _joined(errors)
+        return outcomes
 
     def run_forever(self, stop: threading.Event) -> None:
         """Rounds by each table's freshness until told to stop, or until another tierer took over (`Fenced`)."""
         self._held.acquire(float("inf"), stop)
-        due: dict[str, float] = {}  # table uuid to seconds of the clock
         while not stop.is_set():
-            with suppress(Unavailable, Conflict):
-                for table in self._tables():
-                    if self._clock() >= due.get(table.uuid, 0.0):
-                        due[table.uuid] = self._clock() + self._tick(table)
-            stop.wait(POLL_SECONDS)
+            try:
+                self._run_due(stop)
+            except Stopped:
+                raise
+            except (Unavailable, Denied) as error:
+                stop.wait(self._server.failed(error))
+            else:
+                stop.wait(POLL_SECONDS)
 
     def close(self) -> None:
         """Stop compactions and give the epoch up. Again is harmless."""
@@ -117,6 +138,7 @@ class Tierer:
         for name in list(self._compacting):
             with suppress(LakestoreError):
                 compact.abandon(self.tools, self._compacting.pop(name).fork)
+        self.tools.leases.close()
         self.tools.hot.close()
         self._held.release()
 
@@ -134,27 +156,54 @@ class Tierer:
 
     def _once(self, table: Table, compaction: bool | None) -> Outcome:
         started = self._clock()
-        self._sweep(table)
         flushed = flush(self.tools, table.name)
         compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
         return Outcome(table.name, flushed, compacted, expire.expire(self.tools, table), self._clock() - started)
 
+    def _run_due(self, stop: threading.Event) -> None:
+        """Rounds of the tables whose time has come. Errors of the server leave this, errors of a table do not."""
+        tables = self._tables()
+        self._server.went_well()
+        self._forget_all_but(tables)
+        for table in tables:
+            if stop.is_set():
+                return
+            if self._clock() >= self._due.get(table.uuid, 0.0):
+                self._due[table.uuid] = self._clock() + self._tick(table)
+                self._held.report(self._troubles.told())
+
     def _tick(self, table: Table) -> float:
         """One round of a running service; seconds until the next."""
         try:
-            self._sweep(table)
-            flushed = flush(self.tools, table.name)
-            self._compact_beside(table)
-            if flushed:
-                self._rounds[table.uuid] = self._rounds.get(table.uuid, 0) + 1
-                if self._rounds[table.uuid] % ROUNDS_PER_EXPIRY == 0:
-                    expire.expire(self.tools, table)
-        except (Unavailable, Conflict, PlanExpired) as error:
-            _log.warning("round of table %s put off: %s", table.name, error)
-            return RETRY_SECONDS
-        except NotFound:
-            self.tools.known.pop(table.uuid, None)
+            self._round(table)
+        except (Fenced, Denied, Stopped):
+            raise
+        except Exception as error:
+            if isinstance(error, NotFound) and table.uuid not in {found.uuid for found in self._tables()}:
+                return 0.0
+            return self._troubles.failed(table, error).retry_seconds
+        self._troubles.went_well(table)
         return float(table.lake.freshness_seconds)
+
+    def _round(self, table: Table) -> None:
+        flushed = flush(self.tools, table.name)
+        self._compact_beside(table)
+        if flushed:
+            self._rounds[table.uuid] = self._rounds.get(table.uuid, 0) + 1
+            if self._rounds[table.uuid] % ROUNDS_PER_EXPIRY == 0:
+                expire.expire(self.tools, table)
+        if self._clock() - self._looked.setdefault(table.uuid, float("-inf")) >= ORPHAN_CHECK_SECONDS:
+            self._looked[table.uuid] = self._clock()
+            if table.uuid not in self._compacting:
+                orphans.remove(self.tools, table)
+
+    def _forget_all_but(self, tables: list[Table]) -> None:
+        """Forget tables that were dropped."""
+        known = {table.uuid for table in tables}
+        self._troubles.keep_only(tables)
+        for memory in (self.tools.known, self._rounds, self._looked, self._due):
+            for gone in memory.keys() - known:
+                memory.pop(gone)
 
     def _compact_beside(self, table: Table) -> None:
         """Start a compaction that is due, or land one that is done.
@@ -178,74 +227,11 @@ class Tierer:
             raise Unavailable(f"the compaction of table {table.name} failed: {error}") from error
         compact.land(self.tools, running.fork)
 
-    def _sweep(self, table: Table) -> None:
-        """Remove the branches of ended epochs, which may not land any more; once per table."""
-        if table.uuid in self._swept:
-            return
-        with java_errors():
-            lake = Iceberg(self.tools.spark, lake_name(table))
-            sweep(lake, STAGE)
-            sweep(lake, COMPACT)
-        self._swept.add(table.uuid)
 
-
-class _HeldEpoch:
-    """The epoch, renewed by a daemon thread while it is held."""
-
-    def __init__(self, transport: Transport, holder: str, seconds: int, clock: Callable[[], float]) -> None:
-        self._transport = transport
-        self._holder = holder
-        self.seconds = seconds
-        self._clock = clock
-        self._epoch = 0
-        self._until = 0.0
-        self._ended = threading.Event()
-
-    def epoch(self) -> int:
-        """The epoch, or `Fenced` once it may have passed to another."""
-        if not self._epoch or self._ended.is_set() or self._clock() >= self._until:
-            raise Fenced("this tierer's epoch has ended: start a new one")
-        return self._epoch
-
-    def confirm(self) -> None:
-        """Ask the server; `Fenced` if another has the epoch."""
-        self._ask()
-
-    def acquire(self, wait_seconds: float, stop: threading.Event | None = None) -> int:
-        if self._epoch:
-            return self.epoch()
-        limit = self._clock() + wait_seconds
-        while True:
-            try:
-                self._ask()
-                break
-            except (Unavailable, Conflict):
-                if self._clock() >= limit or (stop is not None and stop.is_set()):
-                    raise
-                time.sleep(min(POLL_SECONDS, self.seconds / 4))
-        threading.Thread(target=self._renew, name="lakestore-epoch", daemon=True).start()
-        return self._epoch
-
-    def release(self) -> None:
-        if self._epoch and not self._ended.is_set():
-            self._ended.set()
-            with suppress(LakestoreError):
-                self._transport.release_tierer(self._request())
-
-    def _request(self) -> TiererRequest:
-        return TiererRequest(holder=self._holder, seconds=self.seconds, epoch=self._epoch)
-
-    def _ask(self) -> None:
-        asked = self._clock()
-        try:
-            answer = self._transport.acquire_tierer(self._request())
-        except Fenced:
-            self._ended.set()
-            raise
-        self._epoch, self._until = answer.epoch, asked + answer.seconds
-
-    def _renew(self) -> None:
-        while not self._ended.wait(self.seconds / 4):
-            # Only Fenced ends the epoch; after any other failure it lasts until its time is over.
-            with suppress(LakestoreError):
-                self._ask()
+def _joined(errors: list[LakestoreError]) -> LakestoreError:
+    """One error of several tables: the first one's kind, and all their sentences."""
+    if len(errors) == 1:
+        return errors[0]
+    made = type(errors[0])("; ".join(error.message for error in errors), applied=errors[0].applied)
+    made.__cause__ = errors[0]
+    return made

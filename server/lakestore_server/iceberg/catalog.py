@@ -9,6 +9,7 @@ import time
 import uuid as uuids
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Invalid, LakestoreError
 from lakestore.model.table import Table
@@ -20,6 +21,16 @@ from lakestore_server.iceberg.ledger import Ledger
 from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import DropNamespace, DropPointer, Pointer, SetNamespace, SetPointer
+
+
+@dataclass(frozen=True, slots=True)
+class TierProblem:
+    """The tierer's word on a table whose last rounds failed."""
+
+    problem: str
+    """The error of the last one, as a sentence."""
+    failures: int
+    """Number of rounds in a row."""
 
 
 class Catalog:
@@ -44,6 +55,8 @@ class Catalog:
         """Commits since the start."""
         self.refusals: Counter[str] = Counter()
         """Commits that were refused, by the error's name."""
+        self.tier_problems: Mapping[str, TierProblem] = {}
+        """Table uuid to what keeps it from being tiered, as the tierer said last."""
 
     @property
     def ahead(self) -> Mapping[str, str]:

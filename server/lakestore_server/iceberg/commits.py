@@ -104,9 +104,14 @@ class Commits:
         if table is not None and known is not None and table.uuid in self.ahead:
             raise Forbidden(self.ahead[table.uuid])
         updates = _versioned(base.doc, change.updates, version, known) if known else change.updates
-        doc = metadata_updates.updated(base.doc, updates, now_ms=self._now_ms(), base_location=base.location)
+        now = self._now_ms()
+        doc = metadata_updates.updated(base.doc, updates, now_ms=now, base_location=base.location)
         if doc is base.doc:
             return _Plan(base)
+        landed = gate.staged_for(base.doc, doc, known) if known else None
+        if landed:
+            updates = [*updates, {"action": "remove-snapshots", "snapshot-ids": sorted(landed)}]
+            doc = metadata_updates.updated(base.doc, updates, now_ms=now, base_location=base.location)
         if table is not None and known is not None:
             return self._written(name, base, doc, gate.judge(table, base.doc, doc, known))
         if table is None:

@@ -77,12 +77,16 @@ class Contents:
         return Name(name.namespace, parted[0]), found[0]
 
     def seen_as(self, stored: StoredMetadata, version: Table | None) -> StoredMetadata:
-        """Metadata as if main had that version of the schema already; nothing is stored."""
+        """Metadata as if main had that version of the schema already, and nobody had set a property; not stored.
+
+        The tierer writes, rewrites and expires under this name, so that no property of others changes its work.
+        """
         if version is None:
             return stored
         updates, now = our_tables.version_updates(version), stored.doc["last-updated-ms"]
         doc = metadata_updates.updated(stored.doc, updates, now_ms=now, base_location=None)
-        return stored if doc is stored.doc else StoredMetadata(stored.location, doc, b"")
+        properties = our_tables.seen_properties(version, doc["properties"])
+        return StoredMetadata(stored.location, {**doc, "properties": properties}, b"")
 
     def check_absent(self, name: Name) -> None:
         """`AlreadyExists` if anything has the name, a version of one of our tables included."""

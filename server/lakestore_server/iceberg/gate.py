@@ -9,7 +9,7 @@ are free; schema, layout and place are changed by `lakestore` commands. A refusa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lakestore.errors import Fenced
@@ -24,6 +24,8 @@ PIN_PREFIX = "lakestore-pin-"
 TIER_POINT, TIER_FROM = "lakestore.tier-point", "lakestore.tier-from"
 EPOCH, LSN, LIVE_SUM = "lakestore.epoch", "lakestore.lsn", "lakestore.live-sum"
 SCHEMA_ID = "lakestore.schema-id"
+SOURCE = "source-snapshot-id"
+"""Iceberg's name for the snapshot from which a landing took its files."""
 _TIER_OPERATIONS = ("append", "overwrite", "delete")
 _FIXED = {
     "table-uuid": "lake.drop_table",
@@ -70,6 +72,31 @@ def landing(updates: Iterable[Json], versions: Mapping[int, Table]) -> Table | N
             if text.isascii() and text.isdecimal():
                 return versions.get(int(text))
     return None
+
+
+def staged_for(old: Json, new: Json, known: Knowledge) -> set[int]:
+    """Staged snapshots whose files landed in main with this commit, and which nobody names or reads any more."""
+    by_id = {snapshot["snapshot-id"]: snapshot for snapshot in new["snapshots"]}
+    kept = {ref["snapshot-id"] for ref in new["refs"].values()} | known.pinned | known.records.keys()
+    main = {snapshot["snapshot-id"] for snapshot in _ancestry(by_id, metadata.main_of(new))}
+    gone: set[int] = set()
+    for landed in _landed(old, new):
+        source = str((landed.get("summary") or {}).get(SOURCE, ""))
+        if _is_tier(landed) and source.isascii() and source.isdecimal():
+            for snapshot in _ancestry(by_id, int(source)):
+                if snapshot["snapshot-id"] in kept | main:
+                    break
+                gone.add(snapshot["snapshot-id"])
+    return gone
+
+
+def _ancestry(by_id: Mapping[int, Json], number: int | None) -> Iterator[Json]:
+    """A snapshot and those below it, as far as they are kept."""
+    seen: set[int] = set()
+    while number is not None and number in by_id and number not in seen:
+        seen.add(number)
+        yield by_id[number]
+        number = by_id[number].get("parent-snapshot-id")
 
 
 def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:

@@ -66,6 +66,12 @@ def properties_of(table: Table) -> dict[str, str]:
     }
 
 
+def seen_properties(table: Table, stored: Mapping[str, str]) -> dict[str, str]:
+    """The properties that the tierer sees: the table's as it was made, less any that others have set."""
+    own = {key: value for key, value in stored.items() if key.startswith("lakestore.")}
+    return {**own, **properties_of(table)}
+
+
 def stored_properties(properties: Mapping[str, str], timeline: str) -> dict[str, str]:
     """The properties with which a commit is stored.
 

@@ -7,15 +7,18 @@ from lakestore.errors import Fenced, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
+from lakestore_server.iceberg.catalog import Catalog, TierProblem
 from lakestore_server.state.commit_record import CommitRecord, TiererClaim
 from lakestore_server.state.state import State
+
+PROBLEM_CHARACTERS_MAX = 2_000
 
 
 class TiererVerbs:
     """The verbs of the tierer's epoch. Thread-safe."""
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
-        self._engine, self._clock = engine, clock
+    def __init__(self, engine: Engine, clock: Clock, catalog: Catalog) -> None:
+        self._engine, self._clock, self._catalog = engine, clock, catalog
         self._until = 0.0
 
     def acquire_tierer(self, request: pb.TiererRequest) -> pb.TiererAnswer:
@@ -31,6 +34,7 @@ class TiererVerbs:
 
         epoch = self._renewed(request.epoch) if request.epoch else self._engine.operate(plan).result
         self._until = now + seconds
+        self._catalog.tier_problems = {part.table_uuid: _problem(part) for part in request.problems}
         return pb.TiererAnswer(epoch=epoch, seconds=seconds)
 
     def _renewed(self, epoch: int) -> int:
@@ -44,4 +48,9 @@ class TiererVerbs:
         """Let the next tierer in at once."""
         if request.epoch == self._engine.view.tierer_epoch:
             self._until = 0.0
+            self._catalog.tier_problems = {}
         return pb.TiererAnswer(epoch=request.epoch)
+
+
+def _problem(said: pb.TierProblem) -> TierProblem:
+    return TierProblem(said.problem[:PROBLEM_CHARACTERS_MAX], said.failures)

@@ -77,6 +77,13 @@ def lag(moment: Moment) -> Iterator[Sample]:
         yield (state.table.name,), _oldest_hot_age(state, moment.status[state.table.name].tier_point, now)
 
 
+def tier_failures(moment: Moment) -> Iterator[Sample]:
+    """Rounds in a row that failed, of each table."""
+    problems = moment.sources.catalog.tier_problems
+    for uuid, state in moment.view.tables.items():
+        yield (state.table.name,), problems[uuid].failures if uuid in problems else 0
+
+
 def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int) -> float:
     times = [_first_time(log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point]
     return max(now_us - min(times), 0) / 1e6 if times else 0.0

@@ -28,6 +28,7 @@ from lakestore_server.operate.metric_sources import (
     refusals,
     running,
     subscriptions_behind,
+    tier_failures,
 )
 from lakestore_server.operate.status import table_status
 
@@ -206,6 +207,13 @@ FAMILIES = (
         "gauge",
         "Age of the oldest change that the lake does not have; 0 if it has all.",
         lag,
+        ("table",),
+    ),
+    Family(
+        "lakestore_table_tier_failures",
+        "gauge",
+        "Rounds of tiering that failed in a row, as the tierer says; 0 after one that did not.",
+        tier_failures,
         ("table",),
     ),
     Family(

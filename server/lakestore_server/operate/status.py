@@ -19,6 +19,7 @@ from lakestore_server.duties.retention import Decision, Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.clock import Clock
+from lakestore_server.iceberg.catalog import Catalog, TierProblem
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.view import TableState
@@ -105,12 +106,17 @@ class ServedTable:
     """None of a table without a TTL."""
     lake_ahead: str
     """Reason why the lake's history is not this one; empty otherwise."""
+    tier_problem: TierProblem | None
+    """None of a table whose last round went well, or that no tierer has spoken of."""
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form; keys of a duty that says nothing are left out."""
         held = {"held_by": self.decision.holders(), "held_bytes": self.decision.held_bytes} if self.decision else {}
         expiring = {"expired": self.expiry.expired, "next_expiry_us": self.expiry.next_us} if self.expiry else {}
-        return {**asdict(self.table), **held, **expiring, "lake_ahead": self.lake_ahead}
+        tiering = {"tier_problem": "", "tier_failures": 0}
+        if self.tier_problem:
+            tiering = {"tier_problem": self.tier_problem.problem, "tier_failures": self.tier_problem.failures}
+        return {**asdict(self.table), **held, **expiring, "lake_ahead": self.lake_ahead, **tiering}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +188,10 @@ class StatusVerbs:
         retention: Retention,
         expiry: Expiry,
         clock: Clock,
+        catalog: Catalog,
     ) -> None:
         self._engine, self._upkeep, self._about, self._clock = engine, upkeep, about, clock
-        self._retention, self._expiry = retention, expiry
+        self._retention, self._expiry, self._catalog = retention, expiry, catalog
         self._began = clock.monotonic()
 
     def hello(self, request: pb.HelloRequest) -> pb.HelloAnswer:
@@ -251,4 +258,5 @@ class StatusVerbs:
             decision=self._retention.decision(uuid),
             expiry=self._expiry.figures(state),
             lake_ahead=self._engine.lake_ahead.get(uuid, ""),
+            tier_problem=self._catalog.tier_problems.get(uuid),
         )

@@ -14,6 +14,7 @@ from lakestore.model.columns import Column, LakeOptions
 from lakestore.model.table import Table
 from lakestore_server.files import catalog_records
 from lakestore_server.iceberg import metadata, our_tables, schemas
+from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NoSuchTable
 from lakestore_server.iceberg.schemas import Json
@@ -60,7 +61,12 @@ def test_a_version_s_name_shows_its_schema_and_main_keeps_its_own(lake: World) -
     assert seen["properties"][TARGET] == str(1 << 20)
     assert current(lake.load("own"))["schema-id"] == 0
     assert lake.catalog.tables("db") == ["own"]
-    assert lake.catalog.load(Name("db", "own$0")).doc is lake.load("own")
+    assert lake.load("own$0") == lake.load("own")
+    # As before there was a list of what others may set.
+    orc = {"action": "set-properties", "updates": {"write.format.default": "orc", "gc.enabled": "false"}}
+    [changed] = lake.catalog._commits.attempts((TableChange(Name("db", "own"), (), (orc,)),), "", trusted=True)
+    assert changed.doc["properties"]["write.format.default"] == "orc"
+    assert lake.load("own$0")["properties"] == seen["properties"] | {TARGET: changed.doc["properties"][TARGET]}
 
 
 def test_the_schema_moves_with_the_rows_that_need_it(lake: World) -> None:

@@ -1,0 +1,44 @@
+"""The rule by which a compaction is due is that of Iceberg's rewrite: by partition, by size, by deleted rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakestore_tiering.iceberg_java import LakeDelete, LakeFile
+from lakestore_tiering.rewrite_groups import SMALL_FILES_MIN, due, foreign
+
+TARGET = 1_000
+
+
+def file(size: int, partition: str = "", deleted: int = 0, *, alone: bool = True, form: str = "PARQUET") -> LakeFile:
+    made = LakeFile("p", 100, size, None, None, form, partition)
+    if deleted:
+        made.deletes["d", -1] = LakeDelete(deleted, alone, None)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([file(10)] * SMALL_FILES_MIN, True),
+        ([file(10)] * (SMALL_FILES_MIN - 1), False),
+        ([file(10, f"p{n}") for n in range(84)], False),
+        ([file(10, f"p{n % 10}") for n in range(84)], True),
+        ([file(1_000)] * 84, False),
+        ([file(740), file(740)], True),
+        ([file(740, "a"), file(740, "b")], False),
+        ([file(1_801)], True),
+        ([file(1_800)], False),
+        ([file(1_000, deleted=30)], True),
+        ([file(1_000, deleted=29)], False),
+        ([file(1_000, deleted=90, alone=False)], False),
+        ([], False),
+    ],
+)
+def test_due_by_the_rewrites_own_rule(files: list[LakeFile], expected: bool) -> None:
+    assert due(files, TARGET) == expected
+
+
+def test_files_of_other_formats_are_brought_back() -> None:
+    assert foreign([file(1_000), file(1_000, form="ORC")])
+    assert not foreign([file(1_000)])

@@ -1,0 +1,138 @@
+"""A table that cannot be tiered keeps no other one; only `Fenced`, and a server that stays away, end the service."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.errors import Stopped
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.operate.metrics import text as metrics_text
+from lakestore_tiering import service
+from lakestore_tiering.troubles import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
+from tests.support.served import Served
+
+SCHEMA = pa.schema([("id", pa.int64())])
+BAD, GOOD = "shop.bad", "shop.good"
+
+
+class Rounds:
+    """The steps of a round, put in the place of those that need Spark."""
+
+    def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.served = served
+        self.errors: dict[str, Callable[[], Exception]] = {}
+        self.done: Counter[str] = Counter()
+        self.now = 0.0
+        monkeypatch.setattr(service, "flush", self.flush)
+        monkeypatch.setattr("lakestore_tiering.compact.fork", lambda *_: None)
+        monkeypatch.setattr("lakestore_tiering.orphans.remove", lambda *_: 0)
+        lake: Any = SimpleNamespace(transport=served.lake.transport, address="here")
+        spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="yarn"))
+        self.tierer = service.Tierer(lake, spark, clock=lambda: self.now)
+        self.tierer.acquire()
+        for name in (BAD, GOOD):
+            served.lake.create_table(name, SCHEMA, lake={"freshness": "1s"})
+
+    def flush(self, _: object, name: str) -> None:
+        """A round of one table."""
+        self.done[name] += 1
+        if name in self.errors:
+            raise self.errors[name]()
+
+    def run(self, seconds: float) -> None:
+        """The service for so long."""
+        end = self.now + seconds
+        while self.now < end:
+            self.tierer._run_due(threading.Event())
+            self.now += 1.0
+
+    def status(self) -> dict[str, Any]:
+        """The server's words on the bad table."""
+        self.tierer._held.confirm()
+        found = json.loads(self.served.lake.transport.status(pb.StatusRequest(tables=[BAD])).status)
+        part: dict[str, Any] = found["tables"][0]
+        return part
+
+
+@pytest.fixture
+def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with Served(tmp_path) as served:
+        made = Rounds(served, monkeypatch)
+        yield made
+        made.tierer.close()
+
+
+@pytest.mark.parametrize("error", [ls.Corrupt("a file"), ls.PlanExpired("a lease"), RuntimeError("whatever")])
+def test_one_bad_table_keeps_no_other(rounds: Rounds, error: Exception) -> None:
+    rounds.errors[BAD] = lambda: error
+    rounds.run(60.0)
+    assert rounds.done[GOOD] == 60
+    assert rounds.done[BAD] == 5, "at 0, 2, 6, 14 and 30 s"
+    told = rounds.status()
+    assert told["tier_failures"] == 5
+    assert str(error) in told["tier_problem"]
+    assert f'lakestore_table_tier_failures{{table="{BAD}"}} 5' in metrics_text(rounds.served.server.sources).decode()
+    rounds.errors.clear()
+    rounds.run(70.0)
+    assert (rounds.status()["tier_problem"], rounds.status()["tier_failures"]) == ("", 0)
+    assert rounds.done[BAD] > 20
+
+
+def test_tries_become_rare_but_go_on(rounds: Rounds) -> None:
+    rounds.errors[BAD] = lambda: ls.Unavailable("not now")
+    rounds.run(4_000.0)
+    assert 10 < rounds.done[BAD] < 12 + 4_000.0 / RETRY_SECONDS_MAX + RETRY_SECONDS
+
+
+def test_once_does_the_others_and_says_both(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestore_tiering.expire.expire", lambda *_: 0)
+    rounds.errors[BAD] = lambda: ls.Corrupt("a file")
+    with pytest.raises(ls.Corrupt, match="a file"):
+        rounds.tierer.run_once(compaction=False)
+    assert rounds.done[GOOD] == 1
+
+
+def test_a_dropped_table_is_no_trouble(rounds: Rounds) -> None:
+    def dropped() -> Exception:
+        rounds.served.lake.drop_table(BAD)
+        return ls.NotFound("there is no table")
+
+    rounds.errors[BAD] = dropped
+    rounds.run(5.0)
+    assert rounds.done == {BAD: 1, GOOD: 5}
+    assert not rounds.tierer._troubles.told()
+
+
+@pytest.mark.parametrize("error", [ls.Fenced("another one"), Stopped("the end")])
+def test_the_service_ends_when_it_must(rounds: Rounds, error: Exception) -> None:
+    rounds.errors[BAD] = lambda: error
+    with pytest.raises(type(error)):
+        rounds.tierer.run_forever(threading.Event())
+
+
+@pytest.mark.parametrize("error", [ls.Unavailable("connection refused"), ls.NotAuthenticated("no such token")])
+def test_a_server_that_stays_away_ends_the_service_by_name(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch, error: ls.LakestoreError
+) -> None:
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            rounds.now += timeout or 0.0
+            return False
+
+    def away() -> Any:
+        raise error
+
+    monkeypatch.setattr(rounds.tierer, "_tables", away)
+    with pytest.raises(type(error), match=rf"here has not answered the tierer for .* s: {error.message}"):
+        rounds.tierer.run_forever(Stop())
+    assert SERVER_SECONDS_MAX <= rounds.now < SERVER_SECONDS_MAX + 20.0

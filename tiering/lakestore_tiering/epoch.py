@@ -1,0 +1,104 @@
+"""The one tierer's epoch: taken, renewed by a daemon thread while it is held, and given up.
+
+With each renewal the server is told which tables cannot be tiered now. Only the server's word ends an epoch: one that
+could not be renewed in time may still be ours when the server is back, and its commits are judged by the server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from lakestore.client.transport import Transport
+from lakestore.errors import Conflict, Fenced, LakestoreError, Unavailable
+from lakestore.v1.lakestore_pb2 import TiererRequest, TierProblem
+
+POLL_SECONDS = 0.5
+RENEWALS_PER_EPOCH = 4
+_PROBLEMS_SINCE = 5
+"""Protocol of the first server that takes `problems`."""
+
+
+class HeldEpoch:
+    """The epoch of one holder. Thread-safe."""
+
+    def __init__(self, transport: Transport, holder: str, seconds: int, clock: Callable[[], float]) -> None:
+        self._transport = transport
+        self._holder = holder
+        self.seconds = seconds
+        """Time to live of the epoch without a renewal."""
+        self._clock = clock
+        self._epoch = 0
+        self._until = 0.0
+        self._problems: tuple[TierProblem, ...] = ()
+        self._ended = threading.Event()
+        self._wake = threading.Event()
+
+    def epoch(self) -> int:
+        """The epoch; `Fenced` once another has it, `Unavailable` while it cannot be renewed."""
+        if not self._epoch or self._ended.is_set():
+            raise Fenced("this tierer's epoch has ended: start a new one")
+        if self._clock() >= self._until:
+            self._ask()
+        return self._epoch
+
+    def confirm(self) -> None:
+        """Ask the server; `Fenced` if another has the epoch."""
+        self._ask()
+
+    def report(self, problems: Sequence[TierProblem]) -> None:
+        """Tell the server, at once and with each renewal, which tables cannot be tiered now."""
+        if tuple(problems) != self._problems:
+            self._problems = tuple(problems)
+            self._wake.set()
+
+    def acquire(self, wait_seconds: float, stop: threading.Event | None = None) -> int:
+        """Take the epoch; the server's error if another holder still has it after so many seconds."""
+        if self._epoch:
+            return self.epoch()
+        limit = self._clock() + wait_seconds
+        while True:
+            try:
+                self._ask()
+                break
+            except (Unavailable, Conflict):
+                if self._clock() >= limit or (stop is not None and stop.is_set()):
+                    raise
+                time.sleep(min(POLL_SECONDS, self.seconds / RENEWALS_PER_EPOCH))
+        threading.Thread(target=self._renew, name="lakestore-epoch", daemon=True).start()
+        return self._epoch
+
+    def release(self) -> None:
+        """Give the epoch up. Again is harmless."""
+        if self._epoch and not self._ended.is_set():
+            self._ended.set()
+            self._wake.set()
+            with suppress(LakestoreError):
+                self._transport.release_tierer(self._request())
+
+    def _request(self) -> TiererRequest:
+        request = TiererRequest(holder=self._holder, seconds=self.seconds, epoch=self._epoch)
+        if self._transport.server.protocol >= _PROBLEMS_SINCE:
+            request.problems.extend(self._problems)
+        return request
+
+    def _ask(self) -> None:
+        asked = self._clock()
+        try:
+            answer = self._transport.acquire_tierer(self._request())
+        except Fenced:
+            self._ended.set()
+            raise
+        self._epoch, self._until = answer.epoch, asked + answer.seconds
+
+    def _renew(self) -> None:
+        while not self._ended.is_set():
+            self._wake.wait(self.seconds / RENEWALS_PER_EPOCH)
+            self._wake.clear()
+            if self._ended.is_set():
+                return
+            # Only Fenced ends the epoch; after any other failure it lasts until its time is over.
+            with suppress(LakestoreError):
+                self._ask()

@@ -1,0 +1,103 @@
+"""Files of a lake table that no snapshot names: what killed rounds and rewrites, ours or another engine's, left behind.
+
+A file is looked for in the metadata that is newer than the listing, and only after a grace time in which whoever wrote
+it could name it. Snapshots that readers hold by lease are in that metadata. Metadata files are the server's own.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+
+from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from lakestore.model.table import Table
+from lakestore_tiering.dead_rows import place
+from lakestore_tiering.iceberg_java import Iceberg, java_errors
+from lakestore_tiering.round import Round
+
+ORPHAN_SECONDS_KEPT = 3 * 86_400.0
+"""Grace time of a file that no snapshot names, as of Iceberg's own procedure."""
+FOLDERS = ("data", "metadata")
+_METADATA = re.compile(r"(\d+)-.*\.metadata\.json")
+_CHECKSUM = re.compile(r"\.(.*)\.crc")
+
+
+def remove(
+    tools: Round,
+    table: Table,
+    *,
+    keep_seconds: float = ORPHAN_SECONDS_KEPT,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """Remove the table's files that no snapshot names and that are older than `keep_seconds`; their number.
+
+    Nothing is removed of a table whose folder holds newer metadata than the catalog's: that is the lake of a history
+    which went on without this server, and its files are named there.
+    """
+    with java_errors():
+        lake, _ = tools.standing(table.name)
+        filesystem, root = place(str(lake.table.location()))
+        files = dict(_files(filesystem, root))
+        lake.refresh()
+        old = [path for path, made in files.items() if made < clock() - keep_seconds]
+        candidates = {path: _named_as(path) for path in old if not _METADATA.fullmatch(_name(path))}
+        if not candidates or _is_ahead(lake, files):
+            return 0
+        unnamed = set(candidates.values()) - _named(tools, lake, set(candidates.values()))
+    gone = [path for path, named_as in candidates.items() if named_as in unnamed]
+    for path in gone:
+        filesystem.delete_file(path)
+    return len(gone)
+
+
+def _files(filesystem: FileSystem, root: str) -> Iterator[tuple[str, float]]:
+    """Path and time in seconds of every file."""
+    for folder in FOLDERS:
+        selector = FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
+        for info in filesystem.get_file_info(selector):
+            if info.type == FileType.File and info.mtime is not None:
+                yield str(info.path), info.mtime.timestamp()
+
+
+def _is_ahead(lake: Iceberg, files: Iterable[str]) -> bool:
+    current = _METADATA.fullmatch(_name(str(lake.table.operations().current().metadataFileLocation())))
+    numbers = [int(found[1]) for path in files if (found := _METADATA.fullmatch(_name(path)))]
+    return current is None or any(number > int(current[1]) for number in numbers)
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def _named_as(path: str) -> str:
+    """The path by which a snapshot would name a file; a checksum goes with the file that it is of."""
+    folder, name = path.rsplit("/", 1)
+    checksum = _CHECKSUM.fullmatch(name)
+    return f"{folder}/{checksum[1]}" if checksum else path
+
+
+def _named(tools: Round, lake: Iceberg, paths: set[str]) -> set[str]:
+    """Those of the paths that some snapshot of the table names, or its statistics."""
+    known = reduce(DataFrame.unionAll, [_paths(tools, lake, *each) for each in _METADATA_TABLES])
+    asked = tools.spark.createDataFrame([(path,) for path in sorted(paths)], "path string")
+    found = {str(row[0]) for row in asked.join(known.distinct(), "path", "left_semi").collect()}
+    return found | {_plain(path) for path in lake.statistics_files()}
+
+
+_METADATA_TABLES = (("all_files", "file_path"), ("all_manifests", "path"), ("snapshots", "manifest_list"))
+
+
+def _paths(tools: Round, lake: Iceberg, table: str, column: str) -> DataFrame:
+    rows = tools.spark.table(f"{lake.name}.{table}")
+    # The path as pyarrow gives it: engines spell the scheme in several ways.
+    local = sf.regexp_replace(column, "^file:/+", "/")
+    return rows.select(sf.regexp_replace(local, "^[a-zA-Z0-9]+://", "").alias("path"))
+
+
+def _plain(location: str) -> str:
+    return place(location)[1]
