@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from lakestore.client import lake as sync
 from lakestore.client.changes import ChangeBatch
+from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.table import Table as SyncTable
-from lakestore.client.transport import SCOPE, Scope
 from lakestore.client.writer import Writer as SyncWriter
 from lakestore.evolution import Step
 from lakestore.model.times import At

@@ -10,7 +10,7 @@
     ├── Denied            you may not: ask who runs the server for the right
     │   └── NotAuthenticated   who are you? Send a valid token or certificate
     ├── Unavailable       try again later
-    │   └── Stopped       this very server has ended: another one may answer, this one never
+    │   └── Stopped       this very connection or server has ended: another one may answer, this one never
     ├── Exhausted         a limit is reached: slow down, then try again
     ├── Corrupt           stored bytes are damaged: the message names the file
     │   └── NewerFormat   a newer release wrote them: the message names it
@@ -98,9 +98,9 @@ class Unavailable(LakestoreError):
 
 
 class Stopped(Unavailable):
-    """The server in this process has ended: no later call of it succeeds.
+    """The connection was closed here, or the server in this process has ended: no later call of it succeeds.
 
-    Over a network it is an `Unavailable`, for there another process may answer under the same address.
+    A server that ends over a network is an `Unavailable`: another process may answer under the same address.
     """
 
 

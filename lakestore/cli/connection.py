@@ -65,8 +65,14 @@ def json_option(command: _Command) -> _Command:
 
 
 def connected(server: str) -> Lake:
-    """A lake to be closed by `with`."""
+    """A lake to be closed by `with`; an error at once if no server answers there."""
     from lakestore.client.grpc import connect
     from lakestore.client.lake import Lake
 
-    return Lake(connect(server, shown(server)), server)
+    lake = Lake(connect(server, shown(server)), server)
+    try:
+        lake.transport.greet()
+    except BaseException:
+        lake.close()
+        raise
+    return lake

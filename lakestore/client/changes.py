@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.client.reconnecting import Resumed
-from lakestore.client.retry import Backoff
 from lakestore.client.shared_position import Share
 from lakestore.client.transport import Transport
-from lakestore.errors import Fenced, Internal, Invalid, LakestoreError, error_of
+from lakestore.errors import Fenced, Internal, Invalid
 from lakestore.model import times
 from lakestore.model.columns import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.token import (
@@ -130,24 +129,18 @@ class ChangeStream:
         self._acked = token
 
     def _move(self, token: str) -> None:
-        backoff, member, unknown = Backoff(), self._request.member, False
+        member = self._request.member
         if member and not parts_of(position_of(token)):
             return
         asked = pb.AckRequest(subscription=self.subscription, epoch=self._epoch, token=token)
         asked.member, asked.session = member, self._request.session
-        while True:
-            try:
-                self._transport.ack(asked)
-                self._share.acked(token)
-                return
-            except LakestoreError as error:
-                unknown = unknown or error.applied == "unknown"
-                if isinstance(error, Fenced) and error.buckets:
-                    self._share.acked(token, {bucket for _, bucket in error.buckets})
-                if not backoff.wait(error):
-                    if unknown and error.applied == "no":  # one refusal says nothing of the tries before it
-                        raise _perhaps_applied(error) from error
-                    raise
+        try:
+            self._transport.ack(asked)
+        except Fenced as error:
+            if error.buckets:
+                self._share.acked(token, {bucket for _, bucket in error.buckets})
+            raise
+        self._share.acked(token)
 
     def _opened(self, epoch: int) -> None:
         """Each connection is the subscription's next consumer; batches of an earlier one are still this stream's."""
@@ -242,13 +235,6 @@ def request(
         where=where or "",
         progress=True,
     )
-
-
-def _perhaps_applied(error: LakestoreError) -> LakestoreError:
-    """The last error of an acknowledgement, after a try whose answer was lost."""
-    lost = f"{error.message} (the answer to this acknowledgement was lost before, and it may have counted)"
-    buckets = error.buckets if isinstance(error, Fenced) else ()
-    return error_of(error.kind, lost, "unknown", error.retry_after, buckets)
 
 
 def _ends_of_lake(token: SnapshotPosition | SharedPosition) -> tuple[str, str]:

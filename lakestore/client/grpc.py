@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import copy
 from typing import Any
 
+from lakestore.client.calls import CALL_SECONDS, transport_of
 from lakestore.client.credentials import NOTHING, Credentials
+from lakestore.client.diagnosis import diagnosis
 from lakestore.client.process import PROCESS
-from lakestore.client.retry import seconds_left, within
-from lakestore.client.transport import SCOPE, Scope, Transport
-from lakestore.errors import Invalid, LakestoreError, Unavailable, UnknownCall
+from lakestore.client.retry import is_passing
+from lakestore.client.scope import SCOPE, Scope
+from lakestore.client.transport import Transport
+from lakestore.errors import Invalid, LakestoreError, Stopped, Unavailable, UnknownCall
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore.wire.grpc import grpc
 
-CALL_SECONDS = 120.0
-BACKUP_SECONDS = 86_400.0
-"""A backup is one call, however much there is to copy."""
 HELLO_SECONDS = 10.0
+SEND_SECONDS = 5.0
 METADATA_BYTES = 1 << 20
 """The room of an error in metadata: a `Fenced` may have to name every bucket of a table."""
 _ADDRESS = re.compile(r"\D.*:\d+$|^unix:")
@@ -49,66 +53,87 @@ def _error_of(error: grpc.RpcError, method: rpc.Method, release: str, address: s
     return errors.unpack_error(metadata, code, call.details() or "", reads=method.reads, address=address)
 
 
-class GrpcTransport:
+class _Greeting:
+    """A hello on its way; threads that come meanwhile wait for it, each no longer than it may."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.failure: LakestoreError | None = None
+
+
+class _Cancelled(Invalid):
+    """The caller itself has ended the call: of no kind that is tried again."""
+
+
+class GrpcWire:
     """Over gRPC. Says hello before the first call, and again after a connection was lost."""
 
-    def __init__(self, address: str, credentials: Credentials = NOTHING, *, call_seconds: float = CALL_SECONDS) -> None:
+    def __init__(self, address: str, credentials: Credentials = NOTHING) -> None:
         PROCESS.check()
         PROCESS.has_connected = True
         if not _ADDRESS.search(address) or "://" in address:
             raise Invalid(f"{address!r} is no host:port of a server, such as localhost:7340")
         self._address = address
-        self._call_seconds = call_seconds
         self.credentials = credentials
         self._channel = _channel(address, credentials)
         self._greeted = False
         self._closed = False
-        self._hello = threading.Lock()
+        self._lock = threading.Lock()
+        self._greeting: _Greeting | None = None
         self.server = pb.HelloAnswer()
-        """The server's own words about its release; empty before the first call, and of one older than `Hello`."""
-        for method in rpc.methods():
-            setattr(self, method.attribute, self._callable(method))
+        self._calls: dict[str, Any] = {method.name: self._callable(method) for method in rpc.methods()}
+        self._hello = next(method for method in rpc.methods() if method.name == "Hello")
 
     def _callable(self, method: rpc.Method) -> Any:
         coders = (method.request.SerializeToString, method.answer.FromString)
-        greets = method.name != "Hello"
-        if method.streams_out:
-            kind = self._channel.stream_stream if method.streams_in else self._channel.unary_stream
-            stream = kind(method.path, *coders)
-            return lambda request: self._stream(method, stream, request)
-        longest = BACKUP_SECONDS if method.name == "Backup" else self._call_seconds
-        unary = self._channel.unary_unary(method.path, *coders)
+        kinds = {
+            (False, False): self._channel.unary_unary,
+            (False, True): self._channel.unary_stream,
+            (True, True): self._channel.stream_stream,
+        }
+        return kinds[method.streams_in, method.streams_out](method.path, *coders)
 
-        def call(request: Any) -> Any:
-            if PROCESS.is_orphan or self._closed or (greets and not self._greeted):
-                self._ready(greets)
-            if greets:
-                self._check_known(method, request)
-            try:
-                scope, seconds = SCOPE.get(), seconds_left(longest)
-                if scope is None:
-                    return unary(request, timeout=seconds, metadata=self.credentials.metadata())
-                running = unary.future(request, timeout=seconds, metadata=self.credentials.metadata())
-                with scope.holding(running):
-                    return running.result()
-            except grpc.RpcError as error:
-                raise self._failed(error, method) from error
-            except (grpc.FutureCancelledError, ValueError) as error:  # ValueError is how grpc tells of a closed channel
-                raise _ended(self._closed) from error
+    def greet(self, seconds: float) -> None:
+        """Say hello, unless the server was greeted on this connection."""
+        self._ready(None, seconds)
 
-        return call
+    def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
+        """The answer of a unary RPC, within so many seconds."""
+        if PROCESS.is_orphan or self._closed or not self._greeted:
+            seconds = self._ready(method, seconds)
+        self._check_known(method, request)
+        scope, unary, shown = SCOPE.get(), self._calls[method.name], self.credentials.metadata()
+        try:
+            if scope is None:
+                return unary(request, timeout=seconds, metadata=shown)
+            running = unary.future(request, timeout=seconds, metadata=shown)
+            with scope.holding(running):
+                return running.result()
+        except grpc.RpcError as error:
+            raise self._failed(error, method) from error
+        except (grpc.FutureCancelledError, ValueError) as error:  # ValueError is how grpc tells of a closed channel
+            raise self._ended(method) from error
 
-    def _stream(self, method: rpc.Method, call: Any, request: Any) -> Iterator[Any]:
-        self._ready(greets=True)
+    def send(self, method: rpc.Method, request: Any) -> None:
+        """Send a request whose answer nobody waits for; a connection that is gone cannot take it."""
+        if not (PROCESS.is_orphan or self._closed) and self._greeted:
+            with suppress(ValueError):
+                self._calls[method.name].future(request, timeout=SEND_SECONDS, metadata=self.credentials.metadata())
+
+    def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
+        """The answers of a streaming RPC; the stream is cancelled when its reader goes."""
+        if PROCESS.is_orphan or self._closed or not self._greeted:
+            left = self._ready(method, HELLO_SECONDS if seconds is None else seconds)
+            seconds = None if seconds is None else left
         refusals: list[Invalid] = []
         if method.streams_in:
             request = self._known(method, request, refusals)
         else:
             self._check_known(method, request)
         try:
-            answers = call(request, metadata=self.credentials.metadata())
+            answers = self._calls[method.name](request, timeout=seconds, metadata=self.credentials.metadata())
         except ValueError as error:
-            raise _ended(True) from error
+            raise _closed() from error
         scope = SCOPE.get() or Scope()
         try:
             with scope.holding(answers):
@@ -138,36 +163,66 @@ class GrpcTransport:
 
     def _failed(self, error: grpc.RpcError, method: rpc.Method) -> LakestoreError:
         scope = SCOPE.get()
-        if scope is not None and scope.is_cancelled:
-            return _ended(False)
+        if self._closed or (scope is not None and scope.is_cancelled):
+            return self._ended(method)
         told = _error_of(error, method, self.server.release, self._address)
         call: Any = error
         if call.code() is grpc.StatusCode.UNAVAILABLE:
             self._greeted = False  # the next server to answer may be of another release
         return told
 
-    def _ready(self, greets: bool) -> None:
+    def _ended(self, method: rpc.Method) -> LakestoreError:
+        """The error of a call that this side has ended; it may have come to the server before."""
+        error = _closed() if self._closed else _Cancelled("the call was cancelled")
+        error.applied = "no" if method.reads else "unknown"
+        return error
+
+    def _ready(self, method: rpc.Method | None, seconds: float) -> float:
+        """The seconds that are left of these once the server has been greeted."""
         PROCESS.check()
         if self._closed:
-            raise _ended(True)
-        if greets and not self._greeted:
-            with self._hello:
-                if not self._greeted:
-                    self._greet()
+            raise _closed()
+        if method is self._hello:
+            return seconds
+        end = time.monotonic() + seconds
+        while not self._greeted:
+            with self._lock:
+                greeting, mine = self._greeting or _Greeting(), self._greeting is None
+                self._greeting = greeting
+            left = end - time.monotonic()
+            if mine:
+                self._greet(greeting, min(left, HELLO_SECONDS))
+            elif not greeting.done.wait(max(left, 0.0)):
+                raise Unavailable("the server did not answer in time: try again")
+            elif greeting.failure is not None and not isinstance(greeting.failure, _Cancelled):
+                raise copy(greeting.failure)
+        return end - time.monotonic()
 
-    def _greet(self) -> None:
-        hello: Callable[[pb.HelloRequest], pb.HelloAnswer] = self.hello  # type: ignore[attr-defined]
+    def _greet(self, greeting: _Greeting, seconds: float) -> None:
+        end = time.monotonic() + seconds
         try:
-            with within(HELLO_SECONDS):
-                self.server = hello(pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL))
-        except UnknownCall:
-            self.server = pb.HelloAnswer()
-        if self.server.protocol_min > rpc.PROTOCOL:
-            raise Invalid(
-                f"the server ({self.server.release}) speaks protocols {self.server.protocol_min} to"
-                f" {self.server.protocol}, this client ({RELEASE}) speaks {rpc.PROTOCOL}: install a newer lakestore"
-            )
-        self._greeted = True
+            hello = pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL)
+            try:
+                self.server = self.call(self._hello, hello, seconds)
+            except UnknownCall:
+                self.server = pb.HelloAnswer()
+            if self.server.protocol_min > rpc.PROTOCOL:
+                raise Invalid(
+                    f"the server ({self.server.release}) speaks protocols {self.server.protocol_min} to"
+                    f" {self.server.protocol}, this client ({RELEASE}) speaks {rpc.PROTOCOL}: install a newer lakestore"
+                )
+            self._greeted = True
+        except LakestoreError as failure:
+            greeting.failure = failure
+            left = end - time.monotonic()
+            if not is_passing(failure) or left <= 0.0:
+                raise
+            greeting.failure = diagnosis(self._address, self.credentials, left) or failure
+            raise greeting.failure from failure
+        finally:
+            with self._lock:
+                self._greeting = None
+            greeting.done.set()
 
     def close(self) -> None:
         """Close the channel."""
@@ -185,14 +240,10 @@ def _channel(address: str, credentials: Credentials) -> grpc.Channel:
     return grpc.secure_channel(address, keys, options=options)
 
 
-def _ended(closed: bool) -> LakestoreError:
-    if closed:
-        return Unavailable("the connection is closed: connect again")
-    return Invalid("the call was cancelled", applied="unknown")  # of no kind that is tried again
+def _closed() -> LakestoreError:
+    return Stopped("the connection is closed: connect again")
 
 
 def connect(address: str, credentials: Credentials = NOTHING, *, call_seconds: float = CALL_SECONDS) -> Transport:
     """A transport to a server's host and port."""
-    transport: Any = GrpcTransport(address, credentials, call_seconds=call_seconds)
-    found: Transport = transport
-    return found
+    return transport_of(GrpcWire(address, credentials), call_seconds=call_seconds)

@@ -10,6 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lakestore.client import credentials, grpc
+from lakestore.client.calls import CALL_SECONDS
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
@@ -207,7 +208,7 @@ def connect(
     *,
     token: credentials.Token | None = None,
     tls: credentials.TLS | bool | None = None,
-    timeout: float = grpc.CALL_SECONDS,
+    timeout: float = CALL_SECONDS,
 ) -> Lake:
     """A server's lake. A token, also a callable that gives it, or `LAKESTORE_TOKEN` says who you are.
 

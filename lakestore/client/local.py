@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
+from lakestore.client.calls import transport_of
 from lakestore.client.credentials import NOTHING
 from lakestore.client.process import PROCESS
+from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport
+from lakestore.errors import Applied, Internal, Invalid, LakestoreError, Stopped
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
@@ -29,29 +34,46 @@ class Encoded(Protocol):
         """The message."""
 
 
-class LocalTransport:
-    """The verbs of a server in this process."""
+class LocalWire:
+    """The verbs of a server in this process. A call takes as long as its verb does: no deadline interrupts it."""
 
     def __init__(self, verbs: Verbs) -> None:
         self.credentials = NOTHING
         self.server = pb.HelloAnswer(release=RELEASE, protocol=rpc.PROTOCOL, protocol_min=rpc.PROTOCOL_MIN)
-        self._closed = False
-        PROCESS.adopt(self)
-        for method in rpc.methods():
-            if method.name != "Changes":
-                setattr(self, method.attribute, verbs.verb(method.name))
-        self._follow = verbs.verb("Changes")
-        self._streams: set[Generator[Encoded]] = set()
+        self.is_closed = self._is_orphan = False
+        self._verbs = {method.name: verbs.verb(method.name) for method in rpc.methods()}
+        self._streams: dict[Generator[Encoded], _Listener] = {}
         self._abandoned: deque[Generator[Encoded]] = deque()
+        PROCESS.adopt(self)
 
-    def changes(self, request: pb.ChangesRequest) -> Iterator[pb.ChangeBatch]:
-        """A change stream; it ends when this transport is closed."""
+    def greet(self, seconds: float) -> None:
+        """A server in this process is known."""
+        if self._is_orphan:
+            PROCESS.check()
+
+    def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
+        """The verb's answer."""
+        if self._is_orphan:
+            PROCESS.check()
+        with _boundary(method):
+            return self._verbs[method.name](request)
+
+    def send(self, method: rpc.Method, request: Any) -> None:
+        """Call a verb whose answer nobody waits for; a server that has ended holds nothing."""
+        with suppress(LakestoreError):
+            self.call(method, request, 0.0)
+
+    def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
+        """The answers of a streaming verb. A change stream also ends with its scope, and when this wire is closed."""
+        if self._is_orphan:
+            PROCESS.check()
         self._end_abandoned()
-        return _LocalStream(self, self._follow(request, self))
-
-    def begun(self, stream: Generator[Encoded]) -> None:
-        """Keep a stream from being ended by the garbage collector, which runs in any thread and under any lock."""
-        self._streams.add(stream)
+        if method.name != "Changes":
+            return _guarded(self._verbs[method.name](request), method)
+        listener = _Listener()
+        generator = self._verbs[method.name](request, listener)
+        self._streams[generator] = listener  # kept from the garbage collector, which ends generators under any lock
+        return _LocalStream(self, method, generator, listener)
 
     def abandoned(self, stream: Generator[Encoded]) -> None:
         """Nobody listens to a stream any more: it is ended by the next call, for this one may come from anywhere."""
@@ -59,55 +81,113 @@ class LocalTransport:
 
     def ended(self, stream: Generator[Encoded]) -> None:
         """End a stream now."""
-        self._streams.discard(stream)
+        self._streams.pop(stream, None)
         stream.close()
 
     def _end_abandoned(self) -> None:
         while self._abandoned:
             self.ended(self._abandoned.popleft())
 
-    def is_active(self) -> bool:
-        """Whether somebody still listens to the streams."""
-        return not self._closed
-
-    def add_callback(self, _: Callable[[], None]) -> bool:
-        """Nobody is called back: streams look now and then."""
-        return False
-
     def orphaned(self) -> None:
         """The server's threads are in another process: refuse every call."""
-        for method in rpc.methods():
-            setattr(self, method.attribute, lambda _: PROCESS.check())
+        self._is_orphan = True
 
     def close(self) -> None:
         """End streams."""
-        self._closed = True
+        self.is_closed = True
         self._end_abandoned()
+        for listener in list(self._streams.values()):
+            listener.cancel()
+
+
+class _Listener:
+    """The reader of a change stream of this process, until it goes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self._is_active = True
+
+    def is_active(self) -> bool:
+        """Whether somebody still listens."""
+        return self._is_active
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """Call back when nobody listens any more; False if that is so already."""
+        with self._lock:
+            self._callbacks.append(callback)
+            return self._is_active
+
+    def cancel(self) -> None:
+        """Listen no more."""
+        with self._lock:
+            self._is_active = False
+        for callback in self._callbacks:
+            callback()
 
 
 class _LocalStream:
-    """The messages of a change stream of this process."""
+    """The messages of a change stream of this process. Any thread may end it while another one waits."""
 
-    def __init__(self, transport: LocalTransport, stream: Generator[Encoded]) -> None:
-        self._transport, self._stream = transport, stream
-        transport.begun(stream)
+    def __init__(self, wire: LocalWire, method: rpc.Method, stream: Generator[Encoded], listener: _Listener) -> None:
+        self._wire, self._method, self._stream, self._listener = wire, method, stream, listener
+        self._turn = threading.Lock()
 
     def __iter__(self) -> Iterator[pb.ChangeBatch]:
         return self
 
     def __next__(self) -> pb.ChangeBatch:
-        return next(self._stream).message
+        scope = SCOPE.get()
+        if scope is not None:
+            scope.add(self._listener)
+        try:
+            with self._turn:
+                return self._step()
+        finally:
+            if scope is not None:
+                scope.discard(self._listener)
+
+    def _step(self) -> pb.ChangeBatch:
+        with _boundary(self._method):
+            found = next(self._stream, None) if self._listener.is_active() else None
+        if found is not None:
+            return found.message
+        if self._listener.is_active():
+            raise StopIteration
+        self._wire.ended(self._stream)
+        raise Stopped("the connection is closed: connect again") if self._wire.is_closed else Invalid("it was ended")
 
     def close(self) -> None:
-        """End the stream."""
-        self._transport.ended(self._stream)
+        """End the stream: now, or as soon as the thread that waits for it has woken up."""
+        self._listener.cancel()
+        if self._turn.acquire(blocking=False):
+            try:
+                self._wire.ended(self._stream)
+            finally:
+                self._turn.release()
 
     def __del__(self) -> None:
-        self._transport.abandoned(self._stream)
+        self._wire.abandoned(self._stream)
+
+
+def _guarded(answers: Iterator[Any], method: rpc.Method) -> Iterator[Any]:
+    """The answers of a verb, whose own errors are the only ones that leave."""
+    with _boundary(method):
+        yield from answers
+
+
+@contextmanager
+def _boundary(method: rpc.Method) -> Iterator[None]:
+    """The edge of a server in this process, as its ports are: a defect becomes a typed error."""
+    try:
+        yield
+    except LakestoreError:
+        raise
+    except Exception as error:
+        outcome: Applied = "no" if method.reads else "unknown"
+        raise Internal(f"a defect of the server: {error}", applied=outcome) from error
 
 
 def attached(verbs: Verbs) -> Transport:
     """A transport to a server in this process."""
-    transport: Any = LocalTransport(verbs)
-    found: Transport = transport
-    return found
+    return transport_of(LocalWire(verbs))

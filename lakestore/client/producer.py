@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lakestore.client.process import PROCESS
-from lakestore.client.retry import Backoff
 from lakestore.client.transport import Transport
 from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
@@ -41,12 +40,12 @@ class ProducerPool:
         """Taken and given back without a lock, so that no fork can inherit one that is held."""
 
     def commit(self, changes: Sequence[pb.Change]) -> pb.CommitAnswer:
-        """Commit once, trying again while the outcome is unknown."""
+        """Commit once."""
         PROCESS.check()
         producer = self._taken()
         request = producer.request(changes)
         try:
-            answer = retried(self._transport, request)
+            answer = self._transport.commit(request)
         except LakestoreError as error:
             if error.applied == "no":
                 producer.sequence -= 1
@@ -59,17 +58,3 @@ class ProducerPool:
         with suppress(IndexError):
             return self._idle.pop()
         return Producer()
-
-
-def retried(transport: Transport, request: pb.CommitRequest) -> pb.CommitAnswer:
-    """A commit sent until it is answered or the time is over; its sequence makes that safe."""
-    backoff = Backoff()
-    unknown = False
-    while True:
-        try:
-            return transport.commit(request)
-        except LakestoreError as error:
-            unknown = unknown or error.applied == "unknown"
-            if not backoff.wait(error):
-                error.applied = "unknown" if unknown else "no"  # one refusal says nothing of the tries before it
-                raise

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lakestore.client.changes import ChangeBatch, ChangeStream
-from lakestore.client.transport import SCOPE, Scope
+from lakestore.client.scope import SCOPE, Scope
 from lakestore.errors import Internal, LakestoreError
 
 JOIN_SECONDS = 5.0

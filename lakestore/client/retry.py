@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from lakestore.client.scope import pause
 from lakestore.errors import Exhausted, LakestoreError, Stopped, Unavailable
 
 RETRY_SECONDS = 60.0
@@ -54,7 +55,7 @@ class Backoff:
         seconds: float | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], object] = pause,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._seconds = RETRY_SECONDS if seconds is None else seconds

@@ -1,19 +1,43 @@
 """The way to a server: one method per RPC, taking and giving the wire's messages.
 
-`lakestore.client.grpc` crosses a network, `lakestore.client.local` calls verbs in this process; nothing above asks
-which of them a transport is.
+A `Wire` carries one message, or one stream, once: `lakestore.client.grpc` crosses a network, `lakestore.client.local`
+calls verbs in this process. A `Transport` is what everything above uses; nothing there asks which wire is below.
+`lakestore.client.calls` makes the one of the other, with deadlines and tries.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Protocol
 
 from lakestore.client.credentials import Credentials
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
+
+
+class Wire(Protocol):
+    """One try of each call. Errors are `LakestoreError`s whose `applied` tells of this try alone."""
+
+    credentials: Credentials
+
+    @property
+    def server(self) -> pb.HelloAnswer:
+        """The server's own words about its release; empty before the first call, and of one older than `Hello`."""
+
+    def greet(self, seconds: float, /) -> None:
+        """Learn who the server is, unless that is known."""
+
+    def call(self, method: rpc.Method, request: Any, seconds: float, /) -> Any:
+        """The answer of a unary RPC, within so many seconds."""
+
+    def stream(self, method: rpc.Method, request: Any, seconds: float | None, /) -> Iterator[Any]:
+        """The answers of a streaming RPC; None: for as long as it goes on."""
+
+    def send(self, method: rpc.Method, request: Any, /) -> None:
+        """Send a request of a unary RPC whose answer nobody waits for."""
+
+    def close(self) -> None:
+        """End every call; later ones are `Stopped`."""
 
 
 class Transport(Protocol):
@@ -48,44 +72,5 @@ class Transport(Protocol):
     def status(self, request: pb.StatusRequest, /) -> pb.StatusAnswer: ...
     def audit(self, request: pb.AuditRequest, /) -> pb.AuditAnswer: ...
     def backup(self, request: pb.BackupRequest, /) -> pb.BackupAnswer: ...
+    def greet(self) -> None: ...
     def close(self) -> None: ...
-
-
-class Scope:
-    """Calls that can be cancelled together from another thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls: set[Any] = set()
-        self._cancelled = False
-
-    @contextmanager
-    def holding(self, call: Any) -> Iterator[None]:
-        """The call, while the block runs."""
-        with self._lock:
-            self._calls.add(call)
-            cancelled = self._cancelled
-        if cancelled:
-            call.cancel()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._calls.discard(call)
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether nobody waits for its calls any more."""
-        return self._cancelled
-
-    def cancel(self) -> None:
-        """End the calls that run, and every later one."""
-        with self._lock:
-            self._cancelled = True
-            calls = list(self._calls)
-        for call in calls:
-            call.cancel()
-
-
-SCOPE: ContextVar[Scope | None] = ContextVar("lakestore_scope", default=None)
-"""The scope of the calls made here."""

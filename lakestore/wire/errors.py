@@ -34,8 +34,6 @@ def pack_error(error: LakestoreError) -> Metadata:
 def _silent(address: str, details: str) -> str:
     """A server that does not answer, and why as far as the connection says."""
     where = f"the server at {address}" if address else "the server"
-    if "http1" in details:
-        return f"{where} speaks HTTP: name the gRPC port, by default 7340"
     return f"{where} does not answer ({details.rsplit('last error: ', 1)[-1].rstrip(')')}): is it running there?"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.client.local import LocalTransport
+from lakestore.client.local import attached
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import LakestoreError
 from lakestore.limits import DEFAULT, Limits
@@ -93,8 +93,7 @@ class Harness:
         )
         self.server = Server(settings, disk=self.disk, clock=self.clock)
         self.await_index()
-        transport: Any = LocalTransport(self.server.service)
-        self.lake = ls.Lake(transport, "machine")
+        self.lake = ls.Lake(attached(self.server.service), "machine")
 
     def await_index(self) -> None:
         """A rebuild beside serving ends, unless power goes."""

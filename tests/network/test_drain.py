@@ -159,7 +159,7 @@ def test_health_says_so_before_the_port_closes_and_a_second_signal_ends_at_once(
         while health.Check(request, timeout=5).status == health_pb2.HealthCheckResponse.SERVING:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        with pytest.raises(Unavailable):
+        with lake.within(0.3), pytest.raises(Unavailable):
             lake.table("d.keyed").lookup([{"id": 1}])
         began = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)

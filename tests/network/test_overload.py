@@ -16,6 +16,7 @@ import lakestore as ls
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import Exhausted
 from lakestore.v1 import lakestore_pb2 as pb
+from tests.support.one_try import one_try
 from tests.support.process import ServerProcess
 
 MB = 1 << 20
@@ -93,7 +94,7 @@ class Offered:
                 asked = change(client, n, 1 << (n % 18))
                 request = pb.CommitRequest(changes=[asked], producer=f"p{client}", sequence=sequence)
                 try:
-                    lake.transport.commit(request)
+                    one_try(lake).commit(request)
                 except Exhausted as refusal:
                     refusals.append(refusal)
                     continue

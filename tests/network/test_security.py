@@ -20,7 +20,7 @@ from pyiceberg.exceptions import ForbiddenError, OAuthError, UnauthorizedError
 
 import lakestore as ls
 from lakestore.client.grpc import connect as transport_to
-from lakestore.errors import Denied, Invalid, LakestoreError, NotAuthenticated, NotFound, PlanExpired, Unavailable
+from lakestore.errors import Denied, Invalid, LakestoreError, NotAuthenticated, NotFound, PlanExpired
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings, Tls
@@ -180,10 +180,11 @@ def test_a_client_certificate_is_a_principal_and_a_strangers_is_not(world: World
     stranger = Authority(tmp_path, "stranger")
     forged = stranger.sign("etl")
     for tls in (ls.TLS(world.authority.cert, forged.cert, forged.key), ls.TLS(world.authority.cert)):
-        with ls.connect(world.address, token=token_of("root"), tls=tls) as lake, pytest.raises(Unavailable):
-            lake.tables()
+        with ls.connect(world.address, token=token_of("root"), tls=tls) as lake:
+            with pytest.raises(NotAuthenticated, match="of an authority that it trusts"):
+                lake.tables()
     with ls.connect(world.address, token=token_of("root"), tls=ls.TLS(stranger.cert)) as lake:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Invalid, match=r"is not trusted .*name its authority by tls="):
             lake.tables()
     context = ssl.create_default_context(cafile=str(world.authority.cert))
     context.load_cert_chain(world.client.cert, world.client.key)
@@ -192,8 +193,9 @@ def test_a_client_certificate_is_a_principal_and_a_strangers_is_not(world: World
 
 
 def test_plain_text_to_a_tls_port_is_nothing(world: World) -> None:
-    with ls.connect(world.address, token=token_of("root"), tls=False) as lake, pytest.raises(Unavailable):
-        lake.tables()
+    with ls.connect(world.address, token=token_of("root"), tls=False) as lake:
+        with pytest.raises(Invalid, match="wants TLS: connect with tls="):
+            lake.tables()
     with pytest.raises(httpx.HTTPError):
         httpx.get(world.url.replace("https", "http"))
 

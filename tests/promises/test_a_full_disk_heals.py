@@ -24,6 +24,7 @@ from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.crash_points import CrashPoint
 from tests.promises.test_acknowledged_is_durable import LOG, SCHEMA, Load, check_quiet, when_connected
+from tests.support.one_try import one_try
 from tests.support.process import DidNotStart, ServerProcess
 from tests.support.waiting import until
 
@@ -100,7 +101,7 @@ def verified(address: str, loads: list[Load]) -> None:
 
 def _rebuilding(lake: ls.Lake, name: str) -> bool:
     try:
-        lake.transport.audit(pb.AuditRequest(table=name))
+        one_try(lake).audit(pb.AuditRequest(table=name))
     except Unavailable:
         return True
     return False
@@ -179,7 +180,7 @@ def test_a_full_disk_refuses_rows_serves_reads_lets_the_catalog_through_and_heal
         allow(quota, 1 << 20)
         until(lambda: _refused(lake, request), "the refusal")
         with pytest.raises(Exhausted, match="free space") as refused:
-            lake.transport.commit(request)
+            one_try(lake).commit(request)
         assert refused.value.retry_after
         count = lake.table("t.log").scan().count()
         new_namespace(server, "through")
@@ -207,7 +208,7 @@ def allow(quota: Path, nbytes: int) -> None:
 
 def _refused(lake: ls.Lake, request: pb.CommitRequest) -> bool:
     try:
-        lake.transport.commit(request)
+        one_try(lake).commit(request)
     except Exhausted:
         return True
     except LakestoreError as error:

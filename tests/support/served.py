@@ -9,7 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.client.local import LocalTransport
+from lakestore.client.local import attached
 from lakestore.limits import Limits
 from lakestore_server.commit.engine import Engine
 from lakestore_server.files.journal_file import FileJournal
@@ -74,8 +74,7 @@ class Served:
         self.server = Server(self._settings, disk=self._disk, clock=self.clock)
         if self._ports:
             self.server.start()
-        transport: Any = LocalTransport(self.server.service)
-        self.lake = ls.Lake(transport, "served")
+        self.lake = ls.Lake(attached(self.server.service), "served")
         self.run = self.server.retention.run_once
 
     def __enter__(self) -> Self:

@@ -171,8 +171,10 @@ class Feed:
     ) -> Iterator[EncodedBatch]:
         """The messages of a member until its end, or until nobody listens any more."""
         poll = None if listener.add_callback(bell.set) else POLL_SECONDS
-        while listener.is_active():
-            bell.clear()
+        while True:
+            bell.clear()  # before the look at the listener: one that goes in between rings again
+            if not listener.is_active():
+                return
             yield from stream.messages()
             if stream.moved:
                 continue

@@ -12,7 +12,6 @@ import zlib
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.client.local import LocalTransport
 from lakestore.errors import LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.repro.server.common import BASE
@@ -42,7 +41,7 @@ def fresh():
 
 
 lake, t = fresh()
-tr = [v for v in vars(lake).values() if isinstance(v, LocalTransport)]
+
 print([(k, type(v).__name__) for k, v in vars(lake).items()])
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import lakestore as ls
 from lakestore import aio
 from lakestore.cli.main import cli
+from lakestore.client.calls import transport_of
 from lakestore.client.changes import ChangeBatch, ChangeStream
 from lakestore.client.shared_position import Share
 from lakestore.errors import Fenced, Invalid, PositionExpired, Unavailable
@@ -30,6 +31,7 @@ from lakestore.model.token import (
     position_of,
 )
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 from lakestore_server.files.json_forms import subscription_list, subscription_of
 from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
 from tests.support.log_tierer import LogTierer
@@ -252,17 +254,21 @@ def test_what_another_consumer_acknowledged_meanwhile_is_not_acknowledged_twice(
 
 
 class Forgetful:
-    """A transport that loses the answers of the first acknowledgements, after which `then` happens."""
+    """A wire that loses the answers of the first acknowledgements, after which `then` happens."""
 
     def __init__(self, served: Served, then: Callable[[], None], lost: int = 1) -> None:
         self._served, self._then, self._lost = served, then, lost
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._served.lake.transport, name)
+        transport: Any = self._served.lake.transport
+        return getattr(transport.wire, name)
 
-    def ack(self, request: pb.AckRequest) -> pb.AckAnswer:
+    def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
         """As the server's, but nobody hears of it."""
-        answer = self._served.lake.transport.ack(request)
+        transport: Any = self._served.lake.transport
+        answer = transport.wire.call(method, request, seconds)
+        if method.name != "Ack":
+            return answer
         self._lost -= 1
         if self._lost < 0:
             return answer
@@ -287,7 +293,8 @@ def test_an_ack_whose_answer_is_lost_counts_or_is_said_to_be_unknown(served: Ser
     request = pb.ChangesRequest(
         tables=[NAME], start="earliest", until="now", subscription="s", member="m", session=7, lake_snapshot=True
     )
-    transport: Any = Forgetful(served, takes_over)
+    wire: Any = Forgetful(served, takes_over)
+    transport = transport_of(wire)
     stream = ChangeStream(transport, request)
     mine = next(stream)
     if acks:

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from lakestore.client import retry, writer
 from lakestore.errors import LakestoreError, Stopped, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
 def test_a_refusal_after_an_unknown_outcome_does_not_give_the_sequence_away(served: Served) -> None:
-    table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
-    commit = served.lake.transport.commit
+    served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
     answers: list[LakestoreError] = [
         Unavailable("lost", applied="unknown"),
         Stopped("the server is shutting down"),
     ]
+    transport: Any = served.lake.transport
+    call = transport.wire.call
 
-    def flaky(request: pb.CommitRequest) -> pb.CommitAnswer:
-        answer = commit(request)
-        if answers:
+    def flaky(method: rpc.Method, request: Any, seconds: float) -> Any:
+        answer = call(method, request, seconds)
+        if method.name == "Commit" and answers:
             raise answers.pop(0)
         return answer
 
-    served.lake.transport.commit = flaky  # type: ignore[method-assign]
+    transport.wire.call = flaky
+    table = served.lake.table("a.b")
     with pytest.raises(Unavailable) as caught:
         table.upsert([{"id": 1, "v": "a"}])
     assert caught.value.applied == "unknown"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.local import LocalTransport
+from lakestore.client.local import attached
 from lakestore.client.writer import change
 from lakestore.errors import Exhausted, Fenced, NotFound, Unavailable
 from lakestore.union.verify import verify
@@ -24,6 +24,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_server.state.journal import Deposed, Unknown
+from tests.support.one_try import one_try
 from tests.support.seeds import seeded
 from tests.support.simdisk import SimDisk
 from tests.support.slow_journal import Fate, SlowJournal
@@ -41,7 +42,7 @@ class World:
     def __init__(self, folder: Path, disk: Disk | None = None, seconds: float = 0.02, fate: Fate | None = None) -> None:
         self.folder = folder
         self.server = Server(Settings(folder), disk=disk, journal_of=lambda d, f: self._made(d, f, seconds, fate))
-        transport: Any = LocalTransport(self.server.service)
+        transport = attached(self.server.service)
         self.lake = ls.Lake(transport, "seam")
         self.pool = ThreadPoolExecutor(16)
 
@@ -172,7 +173,7 @@ def test_what_was_built_on_a_failed_write_is_undone(tmp_path: Path, monkeypatch:
     """With the file journal, whose commits are handed over as soon as several wait."""
     disk, go_on = SimDisk(tmp_path / "data"), threading.Event()
     server = Server(Settings(disk.root), disk=disk)
-    transport: Any = LocalTransport(server.service)
+    transport = attached(server.service)
     lake, pool = ls.Lake(transport, "seam"), ThreadPoolExecutor(8)
     keyed = lake.create_table("t.keyed", SCHEMA, primary_key=["id"], buckets=1)
     keyed.upsert(row(1, 0))
@@ -188,11 +189,11 @@ def test_what_was_built_on_a_failed_write_is_undone(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(journal, "settles_in_place", False, raising=False)
     answers = []
     for v in range(1, 5):
-        answers.append(pool.submit(transport.commit, message("t.keyed", pb.UPSERT, v)))
+        answers.append(pool.submit(one_try(lake).commit, message("t.keyed", pb.UPSERT, v)))
         until(lambda: len(journal._waiting) >= v, "the append")  # noqa: B023
     disk.fill_up(1)
     go_on.set()
-    assert answers[0].result(10)
+    assert answers[0].result(10).token
     for answer in answers[1:]:
         with pytest.raises(Exhausted, match="free space") as refused:
             answer.result(10)

@@ -7,13 +7,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakestore.client.lake import Lake
-from lakestore.client.local import LocalTransport
+from lakestore.client.local import attached
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name
@@ -31,7 +30,7 @@ class World:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        transport: Any = LocalTransport(server.service)
+        transport = attached(server.service)
         self.lake = Lake(transport, "here")
 
     def append(self, rows: int) -> None:

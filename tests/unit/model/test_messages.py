@@ -11,12 +11,14 @@ import pytest
 import lakestore as ls
 from lakestore.cli import table_file
 from lakestore.cli.main import COMMANDS, run_command
+from lakestore.client.credentials import Credentials, Pem
 from lakestore.client.grpc import connect
-from lakestore.errors import Invalid, LakestoreError
+from lakestore.client.retry import within
+from lakestore.errors import Invalid, Unavailable
 from lakestore.model import types
 from lakestore.model.retention import parsed
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import errors
+from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -53,15 +55,29 @@ def test_an_address_with_host_and_port_is_taken(address: str) -> None:
     connect(address).close()
 
 
-def test_a_silent_server_is_named() -> None:
-    with pytest.raises(LakestoreError, match=r"the server at 127\.0\.0\.1:1 does not answer"):
+def test_a_port_that_nobody_listens_at_is_named() -> None:
+    with within(0.5), pytest.raises(Unavailable, match=r"nothing listens at 127\.0\.0\.1:1: start the server there"):
         connect("127.0.0.1:1").list_tables(pb.ListTablesRequest())
 
 
-def test_the_http_port_is_told_apart_from_a_silent_server() -> None:
-    details = "failed to connect; last error: Trying to connect an http1.x server"
-    told = errors.unpack_error({}, "UNAVAILABLE", details, address="h:7341")
-    assert told.message == "the server at h:7341 speaks HTTP: name the gRPC port, by default 7340"
+def test_a_machine_that_nobody_knows_is_named() -> None:
+    with within(2), pytest.raises(Unavailable, match="no machine that is known here"):
+        connect("nowhere.invalid:7340").list_tables(pb.ListTablesRequest())
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_http_port_is_told_apart_from_a_silent_server_at_once(tls: bool, tmp_path: Path) -> None:
+    with Served(tmp_path, ports=True) as served:
+        port = served.server.about["http"].rpartition(":")[2]
+        shown = Credentials(pem=Pem() if tls else None)
+        with pytest.raises(Invalid, match=r"speaks HTTP: name the gRPC port, by default 7340"):
+            connect(f"localhost:{port}", shown).list_tables(pb.ListTablesRequest())
+
+
+def test_tls_to_a_port_in_the_clear_is_told_at_once(tmp_path: Path) -> None:
+    with Served(tmp_path, ports=True) as served:
+        with pytest.raises(Invalid, match="speaks without TLS: connect without tls="):
+            connect(served.server.about["grpc"], Credentials(pem=Pem())).list_tables(pb.ListTablesRequest())
 
 
 def test_a_data_folder_that_is_a_file_is_told_so(tmp_path: Path) -> None:

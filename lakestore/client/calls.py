@@ -1,0 +1,220 @@
+"""Every call of a lake, with its deadline and its tries: the one place that decides what is sent again.
+
+A call that begins after the caller's deadline is not sent. A failure that passes (`retry.is_passing`) is tried again
+for a minute, within the caller's deadline, as the table `TRIES` says of its RPC. An error tells of all tries: one
+refusal says nothing of a try before it whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore.client.retry import Backoff, has_deadline, is_passing, seconds_left, within
+from lakestore.client.scope import SCOPE
+from lakestore.client.transport import Transport, Wire
+from lakestore.errors import Corrupt, LakestoreError, Unavailable
+from lakestore.rows import ipc
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
+
+CALL_SECONDS = 120.0
+"""The longest call, its tries included, unless told otherwise."""
+BACKUP_SECONDS = 86_400.0
+"""A backup is one call, however much there is to copy."""
+
+
+class Tries(Enum):
+    """The rule by which an RPC is sent again after a failure that passes."""
+
+    ALWAYS = "twice is as good as once"
+    NUMBERED = "as ALWAYS, for a commit with a producer's sequence; as UNLESS_APPLIED for one without"
+    UNLESS_APPLIED = "only while no try may have been applied: a second one would be told that it is done"
+    ONCE = "its caller tries again by a clock of its own"
+    PARTING = "once, also when the caller's time is over: what it gives back would be held for long"
+    RESUMED = "a stream, which goes on where it broke: Fetch here, Changes and Write by those who know their place"
+
+
+TRIES: dict[str, Tries] = {
+    "Hello": Tries.ALWAYS,
+    "Head": Tries.ALWAYS,
+    "CreateTable": Tries.UNLESS_APPLIED,
+    "DropTable": Tries.UNLESS_APPLIED,
+    "AlterTable": Tries.UNLESS_APPLIED,
+    "GetTable": Tries.ALWAYS,
+    "ListTables": Tries.ALWAYS,
+    "OpenProducer": Tries.ALWAYS,
+    "Commit": Tries.NUMBERED,
+    "Write": Tries.RESUMED,
+    "Lookup": Tries.ALWAYS,
+    "Changes": Tries.RESUMED,
+    "Ack": Tries.ALWAYS,
+    "ListSubscriptions": Tries.ALWAYS,
+    "DropSubscription": Tries.UNLESS_APPLIED,
+    "Plan": Tries.ALWAYS,
+    "Fetch": Tries.RESUMED,
+    "RenewLease": Tries.ALWAYS,
+    "ReleaseLease": Tries.PARTING,
+    "AcquireTierer": Tries.ONCE,
+    "ReleaseTierer": Tries.ONCE,
+    "Status": Tries.ALWAYS,
+    "Audit": Tries.ALWAYS,
+    "Backup": Tries.UNLESS_APPLIED,
+}
+"""The rule of every RPC. A second `OpenProducer` fences only the epoch that nobody was given."""
+
+
+class Calls:
+    """A wire's RPCs under one policy. Thread-safe as far as the wire is. Attributes are those of `Transport`."""
+
+    def __init__(self, wire: Wire, *, call_seconds: float = CALL_SECONDS) -> None:
+        self.wire = wire
+        """One try of each call, for those who count tries themselves."""
+        self.credentials = wire.credentials
+        self._call_seconds = call_seconds
+        for method in rpc.methods():
+            setattr(self, method.attribute, self._of(method))
+
+    @property
+    def server(self) -> pb.HelloAnswer:
+        """The server's own words about its release; empty before the first call, and of one older than `Hello`."""
+        return self.wire.server
+
+    def greet(self) -> None:
+        """Make sure, in one try, that a server answers: for those who would rather hear at once that none does."""
+        self.wire.greet(seconds_left(self._call_seconds))
+
+    def close(self) -> None:
+        """End every call; later ones are `Stopped`."""
+        self.wire.close()
+
+    def _of(self, method: rpc.Method) -> Callable[[Any], Any]:
+        tries = TRIES[method.name]
+        if method.name == "Fetch":
+            return lambda request: self._fetched(method, request)
+        if tries is Tries.RESUMED:
+            return lambda request: self._opened(method, request)
+        if tries is Tries.PARTING:
+            return lambda request: self._parting(method, request)
+        return self._unary(method, tries)
+
+    def _unary(self, method: rpc.Method, tries: Tries) -> Callable[[Any], Any]:
+        longest = BACKUP_SECONDS if method.name == "Backup" else self._call_seconds
+        wire = self.wire
+
+        def call(request: Any) -> Any:
+            began = time.monotonic()
+            seconds = seconds_left(longest)
+            if seconds <= 0.0:
+                raise _late(method)
+            try:
+                return wire.call(method, request, seconds)
+            except LakestoreError as error:
+                if not is_passing(error) or tries is Tries.ONCE:
+                    raise
+                with within(longest + began - time.monotonic()):
+                    return self._again(method, tries, request, error)
+
+        return call
+
+    def _again(self, method: rpc.Method, tries: Tries, request: Any, error: LakestoreError) -> Any:
+        """The answer of a later try, or the last error, which tells of the tries before as well."""
+        backoff, is_lost = Backoff(), False
+        while True:
+            is_lost = is_lost or error.applied == "unknown"
+            if not _may_repeat(tries, request, is_lost=is_lost) or not backoff.wait(error):
+                raise _told(error, is_lost=is_lost)
+            try:
+                return self.wire.call(method, request, seconds_left(self._call_seconds))
+            except LakestoreError as failure:
+                error = failure
+
+    def _parting(self, method: rpc.Method, request: Any) -> Any:
+        scope = SCOPE.get()
+        if seconds_left(1.0) > 0.0 and (scope is None or not scope.is_cancelled):
+            return self.wire.call(method, request, seconds_left(self._call_seconds))
+        self.wire.send(method, request)
+        return method.answer()
+
+    def _opened(self, method: rpc.Method, request: Any) -> Iterator[Any]:
+        if seconds_left(1.0) <= 0.0:
+            raise _late(method)
+        return self.wire.stream(method, request, None)
+
+    def _fetched(self, method: rpc.Method, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+        """The rows of a split, over as many connections as it takes: the same request has the same rows."""
+        backoff, given = Backoff(), 0
+        while True:
+            if seconds_left(1.0) <= 0.0:
+                raise _late(method)
+            again = given
+            try:
+                for message in self.wire.stream(method, request, _whole_deadline()):
+                    backoff.reset()
+                    left, passed = _behind(message, again)
+                    again -= passed
+                    if left is not None:
+                        given += _count(left)
+                        yield left
+            except LakestoreError as error:
+                if not backoff.wait(error):
+                    raise
+            else:
+                return
+
+
+def _may_repeat(tries: Tries, request: Any, *, is_lost: bool) -> bool:
+    if tries is Tries.ALWAYS or (tries is Tries.NUMBERED and request.producer and request.sequence):
+        return True
+    return not is_lost
+
+
+def _told(error: LakestoreError, *, is_lost: bool) -> LakestoreError:
+    """The last error, in the light of the tries before it."""
+    if is_lost and error.applied == "no":
+        error.applied = "unknown"
+        error.message += " (the answer to an earlier try was lost, and that one may have counted)"
+        error.args = (error.message,)
+    return error
+
+
+def _late(method: rpc.Method) -> Unavailable:
+    return Unavailable(f"the time that the caller gave was over before {method.name} was sent: nothing was done")
+
+
+def _whole_deadline() -> float | None:
+    return seconds_left(float("inf")) if has_deadline() else None
+
+
+def _behind(message: pb.RowBatch, rows: int) -> tuple[pb.RowBatch | None, int]:
+    """The message less its first rows, None if none are left, and how many those were."""
+    if not rows:
+        return message, 0
+    batches = ipc.decode_trusted(message.rows, crc=message.crc32c)
+    table = pa.Table.from_batches(batches)
+    passed = min(rows, table.num_rows)
+    if passed == table.num_rows:
+        return None, passed
+    left, data = pb.RowBatch(), ipc.encode(table.schema, table.slice(passed).to_batches())
+    left.CopyFrom(message)
+    left.rows, left.crc32c = data, ipc.crc32c(data)
+    return left, passed
+
+
+def _count(message: pb.RowBatch) -> int:
+    try:
+        with pa.ipc.open_stream(message.rows) as reader:
+            return sum(batch.num_rows for batch in reader)
+    except pa.ArrowException as error:
+        raise Corrupt("rows were damaged on their way: read again") from error
+
+
+def transport_of(wire: Wire, *, call_seconds: float = CALL_SECONDS) -> Transport:
+    """A transport over a wire."""
+    made: Any = Calls(wire, call_seconds=call_seconds)
+    found: Transport = made
+    return found

@@ -1,0 +1,144 @@
+"""One policy for every call: what is sent again, for how long, and what the last error says of all tries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.client import grpc
+from lakestore.client.calls import TRIES, Calls, Tries, transport_of
+from lakestore.client.retry import within
+from lakestore.client.writer import change
+from lakestore.errors import Exhausted, Stopped, Unavailable
+from lakestore.union.cut import Cut
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
+from tests.support.faulty_wire import Fault, FaultyWire, over
+from tests.support.served import Served
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def once(name: str, *faults: Fault) -> Callable[[str], Fault | None]:
+    """These faults, one for each of the first calls of an RPC."""
+    left = list(faults)
+    return lambda called: left.pop(0) if called == name and left else None
+
+
+def test_every_rpc_has_a_rule_and_every_read_is_tried_again() -> None:
+    assert list(TRIES) == [method.name for method in rpc.methods()]
+    for method in rpc.methods():
+        if method.reads and not method.streams_out:
+            assert TRIES[method.name] is Tries.ALWAYS
+
+
+def test_a_call_that_begins_after_its_deadline_is_not_sent(served: Served) -> None:
+    table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
+    transport: Any = over(served.lake, lambda _: None)
+    late = ls.Table(ls.Lake(transport, "late")._connection, table.definition)
+    calls: list[Callable[[], object]] = [
+        lambda: late.upsert([{"id": 1, "v": "a"}]),
+        lambda: late.lookup([{"id": 1}]),
+        lambda: late.scan().to_arrow(),
+        lambda: next(late.changes()),
+        lambda: late.insert_if_absent([{"id": 1, "v": "a"}]),
+    ]
+    for call in calls:
+        with within(0.0), pytest.raises(Unavailable, match=r"was over before .* was sent") as refused:
+            call()
+        assert refused.value.applied == "no"
+    assert transport.wire.seen == []
+
+
+def test_a_try_that_may_have_counted_is_told_of_by_the_last_error(served: Served) -> None:
+    request = pb.DropSubscriptionRequest(subscription="s")
+    lost = over(served.lake, once("DropSubscription", "unsent", "sent"))
+    with pytest.raises(Unavailable) as refused:
+        lost.drop_subscription(request)
+    assert refused.value.applied == "unknown"
+    known = over(served.lake, once("CreateTable", "unsent", "unsent"))
+    ls.Lake(known, "known").create_table("a.c", SCHEMA)
+
+
+def test_a_commit_without_a_sequence_is_not_sent_twice(served: Served) -> None:
+    table = served.lake.create_table("a.b", SCHEMA)
+    batch = pa.RecordBatch.from_pylist([{"id": 1, "v": "x"}], schema=SCHEMA)
+    request = pb.CommitRequest(changes=[change("a.b", pb.APPEND, [batch])])
+    with pytest.raises(Unavailable):
+        over(served.lake, once("Commit", "answered")).commit(request)
+    assert table.scan().count() == 1
+
+
+def test_a_fetch_goes_on_where_it_broke(served: Served) -> None:
+    table = served.lake.create_table("a.b", SCHEMA, buckets=1)
+    table.append([{"id": i, "v": str(i)} for i in range(10)])
+    broken = ls.Lake(over(served.lake, once("Fetch", "unsent", 1, "answered", 0)), "broken")
+    assert broken.table("a.b").scan().to_arrow()["id"].to_pylist() == list(range(10))
+
+
+def test_what_has_stopped_is_not_asked_again(served: Served) -> None:
+    class Ended(FaultyWire):
+        def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
+            self.seen.append(method.name)
+            raise Stopped("it is over")
+
+    transport: Any = served.lake.transport
+    wire = Ended(transport.wire, lambda _: None)
+    with pytest.raises(Stopped):
+        transport_of(wire).head(pb.HeadRequest())
+    assert wire.seen == ["Head"]
+
+
+def test_a_refusal_with_a_hint_is_tried_again_then(served: Served) -> None:
+    class Busy(FaultyWire):
+        def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
+            self.seen.append(method.name)
+            if len(self.seen) == 1:
+                raise Exhausted("busy", retry_after=0.05)
+            return super().call(method, request, seconds)
+
+    transport: Any = served.lake.transport
+    began = time.monotonic()
+    assert transport_of(Busy(transport.wire, lambda _: None)).head(pb.HeadRequest()).token
+    assert time.monotonic() - began >= 0.05
+
+
+def test_a_lease_is_given_back_though_the_callers_time_is_over(served: Served) -> None:
+    served.lake.create_table("a.b", SCHEMA)
+    cut = Cut(served.lake.transport, ["a.b"])
+    assert served.server.sources.leases.count == 1
+    with within(0.0):
+        cut.close()
+    assert served.server.sources.leases.count == 0
+
+
+def test_threads_do_not_wait_for_one_anothers_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(self: grpc.GrpcWire, method: rpc.Method, request: Any, seconds: float) -> Any:
+        if method.name != "Hello":
+            self._ready(method, seconds)
+        time.sleep(seconds)
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(grpc.GrpcWire, "call", hangs)
+    calls: Any = Calls(grpc.GrpcWire("127.0.0.1:1"), call_seconds=0.3)
+    took: list[float] = []
+
+    def run() -> None:
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            calls.head(pb.HeadRequest())
+        took.append(time.monotonic() - began)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(took) == 4
+    assert max(took) < 0.55
