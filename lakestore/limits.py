@@ -112,9 +112,13 @@ class Limits:
     read_batch_bytes: int = option(16 * _MB, low=1, high=1 * _GB)
     """Rows of a scan or a change stream are sent in batches of about this size; a single row may be larger."""
     threads: int = option(512, low=8, high=10_000)
-    """gRPC calls served at once, open streams among them; one more is `Exhausted`."""
-    streams: int = option(400, low=1, high=10_000)
-    """Open streams (subscribers, writers, scans) at once; one more is `Exhausted`. Keep it below `threads`."""
+    """gRPC calls that are worked for at once; one more is `Exhausted`. Streams that wait do not count."""
+    streams: int = option(4_096, low=1, high=100_000)
+    """Open streams (subscribers, writers, scans) at once; one more is `Exhausted`."""
+    waiting_calls: int = option(1_024, low=8, high=100_000)
+    """gRPC calls whose message has not come; for one more, the oldest of the connection with the most is refused."""
+    first_message_ms: int = option(30_000, low=10, high=600_000)
+    """Time of a gRPC call for its message to be there; then it is refused."""
     feed_cache_bytes: int = option(64 * _MB, low=0, high=64 * _GB)
     """Encoded changes kept for other subscribers of the same tables; the oldest are forgotten for more."""
     subscriptions: int = option(10_000, low=1, high=1_000_000)

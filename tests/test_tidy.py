@@ -64,7 +64,7 @@ BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
 
 ONLY_HERE: dict[str, tuple[str, ...]] = {
     "grpc": ("lakestore/wire/grpc.py", "lakestore/v1/"),
-    "grpc_health": ("server/lakestore_server/edge/grpc.py",),
+    "grpc_health": ("server/lakestore_server/edge/grpc_health.py",),
     "grpc_reflection": ("server/lakestore_server/edge/grpc.py",),
     "lmdb": ("server/lakestore_server/index/lmdb_store.py",),
     "pyiceberg": ("lakestore/union/lake_files.py",),
@@ -98,6 +98,9 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/commit/loop.py",
     "server/lakestore_server/edge/grpc.py",
     "server/lakestore_server/edge/iceberg_rest.py",
+    "server/lakestore_server/edge/rpc_dispatch.py",
+    "server/lakestore_server/edge/rpc_port.py",
+    "server/lakestore_server/edge/rpc_streams.py",
     "lakestore/cli/main.py",
     "tiering/lakestore_tiering/service.py",
 }

@@ -81,7 +81,7 @@ class Server:
         exposure_check.check(settings)
         self._keys = exposure_check.keys(settings.tls)
         self._lock = data_folder.lock_folder(settings.data)
-        clock = clock or RealClock()
+        self._clock = clock = clock or RealClock()
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         try:
@@ -140,12 +140,16 @@ class Server:
     def start(self) -> None:
         """Open both ports."""
         host, limits = self.settings.host, self.settings.limits
-        admission = Admission(self.access, KnownTables(self.engine), metrics_open=self.settings.metrics_open)
+        admission = Admission(
+            self.access, KnownTables(self.engine), self._clock, metrics_open=self.settings.metrics_open
+        )
         gate = app(self.sources, admission, self.settings.http.allowed_hosts)
         self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits)
         self._http.start()
         try:
-            self._grpc = GrpcServer(self.service, f"{host}:{self.settings.port}", admission, self._keys, limits)
+            self._grpc = GrpcServer(
+                self.service, f"{host}:{self.settings.port}", admission, self._clock, self._keys, limits
+            )
         except RuntimeError as error:
             raise Unavailable(
                 f"the gRPC port {self.settings.port} cannot be opened: is it in use? --port 0 picks a free one"

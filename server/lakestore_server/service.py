@@ -16,6 +16,8 @@ from lakestore_server.changes.stream import Feed, Listener
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.producers import Writes
+from lakestore_server.commit.wakeups import Pause
+from lakestore_server.commit.write_stream import WriteStream
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
@@ -91,6 +93,10 @@ class Service:
             BackupVerbs(engine, upkeep.checkpointer),
         )
         self.calls = calls
+        self.write_stream = writes.stream
+        """Begins a stream of pipelined commits, which the port's form of `Write` answers."""
+        self._waiting: dict[str, Callable[..., Any]] = {"Changes": feed.messages, "Write": _answers}
+        """The port's form of the verbs that wait: they pause, and hold no thread."""
         self.verbs: Verbs = {
             "Hello": status.hello,
             "Head": status.head,
@@ -123,5 +129,15 @@ class Service:
         return cast("Mapping[str, Callable[..., Any]]", self.verbs)[name]
 
     def watched(self, method: rpc.Method) -> Callable[..., Any]:
-        """The verb of an RPC as a port calls it: counted, and refused while the server drains."""
-        return self.calls.watched(method, self.verb(method.name))
+        """The verb of an RPC as a port calls it: counted, and refused while the server drains.
+
+        `Changes` and `Write` take a listener as well and give `Pause`s among their answers; `Write` takes a
+        `write_stream` for the iterator of its requests.
+        """
+        return self.calls.watched(method, self._waiting.get(method.name) or self.verb(method.name))
+
+
+def _answers(stream: WriteStream, listener: Listener) -> Iterator[pb.CommitAnswer | Pause]:
+    """The answers of a stream of commits, which looks at its end when its client or the server goes."""
+    listener.add_callback(stream.bell.set)
+    yield from stream.answers()

@@ -20,6 +20,7 @@ from lakestore_server.access.admission import Admission
 from lakestore_server.access.policy import CATALOG, ROUTES, RPCS, HttpRequestFacts, Kind, Listing, Own
 from lakestore_server.access.principals import RIGHTS, Grant, Principal, book_of
 from lakestore_server.edge.http import routes
+from lakestore_server.host.clock import RealClock
 from lakestore_server.main import KnownTables, Server
 from lakestore_server.settings import Settings
 
@@ -84,7 +85,7 @@ def test_every_rpc_has_exactly_one_rule() -> None:
 def test_every_route_has_exactly_one_rule(tmp_path: Path) -> None:
     server = Server(Settings(tmp_path / "data"))
     try:
-        admission = Admission(server.access, KnownTables(server.engine))
+        admission = Admission(server.access, KnownTables(server.engine), RealClock())
         assert served(routes(server.sources, admission)) == set(ROUTES)
     finally:
         server.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from lakestore.errors import Denied, NotAuthenticated
@@ -15,23 +16,33 @@ from lakestore_server.access import ownership, policy, principals
 from lakestore_server.access.callers import Access, Caller
 from lakestore_server.access.policy import HttpRequestFacts, Row
 from lakestore_server.host import event_log
+from lakestore_server.host.clock import Clock
+from lakestore_server.host.seldom import Seldom
 
 log = logging.getLogger("lakestore.access")
+DENIED_LOG_SECONDS = 60.0
+DENIED_LOG_LINES = 5
+"""Lines for each caller, call and kind of refusal in that time; the next one has the number of those left out."""
 
 
 class Admission:
     """The rights of one server's callers. Thread-safe."""
 
-    def __init__(self, access: Access, known: policy.TableFacts, *, metrics_open: bool = False) -> None:
+    def __init__(self, access: Access, known: policy.TableFacts, clock: Clock, *, metrics_open: bool = False) -> None:
         self.access, self._known = access, known
+        self._denied = Seldom(clock, DENIED_LOG_SECONDS, DENIED_LOG_LINES)
         self._routes = dict(policy.ROUTES)
         if metrics_open:
             self._routes["GET", "/metrics"] = Row("open", policy.ROUTES["GET", "/"].finder, "")
 
     def rpc(self, path: str, token: str, certificate: Sequence[str]) -> RpcCall:
-        """A call that begins, or `NotAuthenticated`."""
+        """A call that begins, by its metadata alone: or `NotAuthenticated`, or `Denied` whatever it asks for."""
         row = policy.RPCS.get(path)
-        return RpcCall(self, path, row, self._caller(row, token, certificate, path))
+        caller = self._caller(row, token, certificate, path)
+        what = path.rsplit("/", 1)[-1]
+        with self._noting(what, caller):
+            policy.check_possible(row, caller.principal if caller else principals.NOBODY, what)
+        return RpcCall(self, path, row, caller)
 
     def is_open(self, path: str) -> bool:
         """Whether everybody may call an RPC, unasked."""
@@ -48,20 +59,25 @@ class Admission:
 
     def check(self, row: Row | None, caller: Caller | None, asked: Any, what: str) -> None:
         """`Denied`, and logged, unless the caller has the row's right."""
-        principal = caller.principal if caller else principals.Principal("nobody")
-        try:
+        principal = caller.principal if caller else principals.NOBODY
+        with self._noting(what, caller):
             policy.check(row, principal, asked, self._known, what)
-        except Denied as error:
-            event_log.event(log, logging.INFO, "denied", what=what, why=error.message)
-            raise
 
     def _caller(self, row: Row | None, token: str, certificate: Sequence[str], what: str) -> Caller | None:
         if row is not None and row.right == "open":
             return None
-        try:
+        with self._noting(what, None):
             return self.access.caller(token, certificate)
-        except NotAuthenticated as error:
-            event_log.event(log, logging.INFO, "denied", what=what, why=error.message)
+
+    @contextmanager
+    def _noting(self, what: str, caller: Caller | None) -> Iterator[None]:
+        """Log a refusal; a caller in a loop gets a few lines of each kind, then one now and then with the number."""
+        try:
+            yield
+        except (Denied, NotAuthenticated) as error:
+            who = caller.principal.name if caller else ""
+            if count := self._denied.due((what, who, error.kind)):
+                event_log.event(log, logging.INFO, "denied", what=what, why=error.message, count=count)
             raise
 
 
@@ -69,9 +85,14 @@ class RpcCall:
     """One RPC from its beginning to its end."""
 
     def __init__(self, admission: Admission, path: str, row: Row | None, caller: Caller | None) -> None:
-        self._admission, self._path, self._row, self._caller = admission, path, row, caller
+        self._admission, self.path, self._row, self._caller = admission, path, row, caller
         self._generation = admission.access.generation
         self._asked: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may make it, unasked."""
+        return self._row is not None and self._row.right == "open"
 
     def request(self, request: Any) -> Any:
         """The request as the server is to see it, or `Denied`. A stream's requests are each judged by themselves."""
@@ -82,24 +103,16 @@ class RpcCall:
         self._asked = request
         return request
 
-    def requests(self, requests: Iterator[Any]) -> Iterator[Any]:
-        """A stream of requests."""
-        for request in requests:
-            yield self.request(request)
-
     def answer(self, answer: Any) -> Any:
         """The answer as the caller may see it."""
         if self._caller is not None and self._row is not None:
             ownership.shown(self._caller, self._row, answer)
         return answer
 
-    def answers(self, answers: Iterator[Any]) -> Iterator[Any]:
-        """A stream of answers; the stream ends with `Denied` when the right is taken away."""
-        for answer in answers:
-            # A stream may run for weeks: the first message after its right, token or certificate is withdrawn ends it.
-            if self._renew():
-                self._check(self._asked)
-            yield self.answer(answer)
+    def recheck(self) -> None:
+        """Raise if the right, the token or the certificate was withdrawn since: a stream may run for weeks."""
+        if self._renew() and self._asked is not None:
+            self._check(self._asked)
 
     def _renew(self) -> bool:
         """Whether rights have changed since the last call of this; the caller has the new ones then."""
@@ -111,7 +124,7 @@ class RpcCall:
         return changed
 
     def _check(self, request: Any) -> None:
-        self._admission.check(self._row, self._caller, request, self._path.rsplit("/", 1)[-1])
+        self._admission.check(self._row, self._caller, request, self.path.rsplit("/", 1)[-1])
 
 
 def facts_of(path: dict[str, str], body: Any) -> HttpRequestFacts:

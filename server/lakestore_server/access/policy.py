@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 from lakestore.errors import Denied
 from lakestore.model import names
-from lakestore_server.access.principals import EVERYTHING, Principal
+from lakestore_server.access.principals import EVERYTHING, RIGHTS, Principal
 
 SERVICE = "/lakestore.v1.Lakestore/"
 HEALTH = "/grpc.health.v1.Health/"
@@ -103,6 +103,14 @@ def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, 
     for target in targets:
         _check_one(row, principal, target, known, what)
     if not targets and row.right != "see" and not principal.may_somewhere(row.right):
+        raise Denied(_sentence(principal, row.right, "any table", what))
+
+
+def check_possible(row: Row | None, principal: Principal, what: str) -> None:
+    """`Denied` if no request whatever of this kind is allowed: asked before a request is received."""
+    if row is None:
+        raise Denied(f"{what} has no rule, so nobody may call it: this is a defect of the server")
+    if row.right in RIGHTS and not principal.may_somewhere(row.right):
         raise Denied(_sentence(principal, row.right, "any table", what))
 
 

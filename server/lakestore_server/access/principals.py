@@ -81,6 +81,9 @@ class Principal:
 ANYONE = Principal("anyone", (Grant(frozenset(RIGHTS), (EVERYTHING,)),), shared_names=True)
 """Every caller of a server without `auth`."""
 
+NOBODY = Principal("nobody")
+"""The caller of a call that asks nobody who they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenHash:

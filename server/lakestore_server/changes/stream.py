@@ -7,8 +7,7 @@ after a million offsets of a snapshot without a match, and at the end.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from lakestore_server.changes.snapshot_lease import SnapshotLease, take
 from lakestore_server.changes.start import StreamOptions, check_reach, first_view, snapshot_start
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.wakeups import EVERY, Bell, Pause, waited
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.rows import DeadCache
@@ -89,7 +89,11 @@ class Feed:
         self._snapshots = SnapshotReader(engine, self._dead)
 
     def changes(self, request: pb.ChangesRequest, listener: Listener) -> Iterator[EncodedBatch]:
-        """The stream of a request; ends at `until`, or when nobody listens any more."""
+        """The stream of a request; ends at `until`, or when nobody listens any more. It sleeps in its thread."""
+        return waited(self.messages(request, listener))
+
+    def messages(self, request: pb.ChangesRequest, listener: Listener) -> Generator[EncodedBatch | Pause]:
+        """The same stream, which pauses where there is nothing to send."""
         view = first_view(request, self._engine)
         options = StreamOptions.of(request, self._engine, view)
         if request.member:
@@ -97,7 +101,7 @@ class Feed:
         else:
             yield from self._of_one(options, view, listener)
 
-    def _of_one(self, options: StreamOptions, view: View, listener: Listener) -> Iterator[EncodedBatch]:
+    def _of_one(self, options: StreamOptions, view: View, listener: Listener) -> Iterator[EncodedBatch | Pause]:
         """The stream of a consumer that reads alone: a snapshot if it begins with one, then the changes."""
         with ExitStack() as stack:
             options, position = self._begun(options, view, stack)
@@ -140,7 +144,7 @@ class Feed:
 
     def _of_member(
         self, request: pb.ChangesRequest, options: StreamOptions, listener: Listener
-    ) -> Iterator[EncodedBatch]:
+    ) -> Iterator[EncodedBatch | Pause]:
         """The stream of one of several consumers that share a subscription."""
         engine, subscriptions, name = self._engine, self._subscriptions, options.subscription
         if not name or not request.session:
@@ -167,8 +171,8 @@ class Feed:
 
     @staticmethod
     def _member_messages(
-        stream: MemberStream, listener: Listener, bell: threading.Event, lease: SnapshotLease
-    ) -> Iterator[EncodedBatch]:
+        stream: MemberStream, listener: Listener, bell: Bell, lease: SnapshotLease
+    ) -> Iterator[EncodedBatch | Pause]:
         """The messages of a member until its end, or until nobody listens any more."""
         poll = None if listener.add_callback(bell.set) else POLL_SECONDS
         while True:
@@ -182,15 +186,16 @@ class Feed:
                 lease.is_over()
             if stream.is_over():
                 return
-            stream.wait(bell, poll)
+            yield stream.pause(bell, poll)
 
     def _follow(
         self, options: StreamOptions, position: StreamPosition, listener: Listener, lease: SnapshotLease
-    ) -> Iterator[EncodedBatch]:
+    ) -> Iterator[EncodedBatch | Pause]:
         """The changes behind a position; where a condition lets none through, or a snapshot ends, how far it came."""
         lsn, tables = position.lsn, options.shape.tables
         told = ProgressClock(position, self._clock)
-        keys = [*tables, *([options.subscription] if options.subscription else [])]
+        # An end that lies ahead may be reached by other tables' commits.
+        keys = [*tables, *filter(None, [options.subscription, EVERY if options.until is not None else ""])]
         with self._engine.bells.heard(keys) as bell:
             poll = None if listener.add_callback(bell.set) else POLL_SECONDS
             while options.until is None or lsn < options.until:
@@ -210,7 +215,10 @@ class Feed:
                 else:
                     lsn = limit
                     lease.is_at(lsn)
-                    due = self._wait(options, lsn, bell, told.timeout(poll)) and told.behind
+                    if lsn == options.until:
+                        break
+                    yield Pause(bell, told.timeout(poll))
+                    due = told.behind and not bell.is_set()
                 if due and options.progress:
                     yield self._progress(options, lsn)
                     told.upto(lsn, sent=True)
@@ -228,17 +236,6 @@ class Feed:
         """The next messages: of streams of the same shape only one makes them."""
         made = partial(run, view, options.shape, LogPosition(self._engine.timeline, lsn), limit, self._engine.limits)
         return self._cache.of(options.shape, lsn, limit, made)
-
-    def _wait(self, options: StreamOptions, lsn: int, bell: threading.Event, timeout: float | None) -> bool:
-        """Sleep until one of the tables changes, or for a time; whether that time went by.
-
-        An end that lies ahead may be reached by other tables' commits, which ring no bell of this stream.
-        """
-        if options.until is None:
-            return not bell.wait(timeout)
-        if lsn < options.until:
-            return self._engine.wait_beyond(lsn, POLL_SECONDS).lsn <= lsn
-        return False
 
 
 def _changed(view: View, tables: tuple[str, ...], lsn: int, limit: int) -> bool:

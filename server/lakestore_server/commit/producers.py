@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import fields
 
-import pyarrow as pa
-
 from lakestore import limits
-from lakestore.errors import Internal, Invalid, LakestoreError, Unavailable
+from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.request import Request, change_of
+from lakestore_server.commit.wakeups import waited
+from lakestore_server.commit.write_stream import ANSWER_SECONDS, DEFECTS, WriteStream, defect
 from lakestore_server.host.permits import Permits
 from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, ProducerCommit
 from lakestore_server.state.state import State
 
-ANSWER_SECONDS = 60.0
 IDLE_SECONDS = 1.0
 DECODING_COPIES = 3
 """Copies of a request's bytes that decoding makes: the rows, cast, and in the order of their buckets."""
 
 _COUNTS = tuple(field.name for field in fields(ChangeResult))
 """The message has the same names."""
-
-_Waiting = tuple[Future[Answer] | LakestoreError, int]
-"""Without the rows: a client that does not read its answers must not hold them."""
 
 
 class Writes:
@@ -67,52 +61,18 @@ class Writes:
 
     def write(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitAnswer]:
         """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""
-        waiting: queue.Queue[_Waiting | None] = queue.Queue(self._engine.limits.producer_answers)
-        stopped = threading.Event()
+        stream = self.stream()
+        threading.Thread(target=_take_all, args=(stream, requests), name="write-stream", daemon=True).start()
+        yield from waited(stream.answers(IDLE_SECONDS))
 
-        def take() -> None:
-            try:
-                for request in requests:
-                    if stopped.is_set():
-                        return
-                    waiting.put((self._submit(request).answer, request.sequence))
-            except LakestoreError as error:
-                waiting.put((error, 0))
-            except (pa.ArrowException, ValueError, TypeError, LookupError, MemoryError) as error:
-                waiting.put((Internal(f"a defect of the server: {error}", applied="unknown"), 0))
-            finally:
-                waiting.put(None)
-
-        threading.Thread(target=take, name="write-stream", daemon=True).start()
-        try:
-            while (item := self._next(waiting)) is not None:
-                yield self._streamed(*item)
-        finally:
-            stopped.set()
-            with suppress(queue.Empty):  # let a thread that waits for room see that it is over
-                while True:
-                    waiting.get_nowait()
-
-    def _next(self, waiting: queue.Queue[_Waiting | None]) -> _Waiting | None:
-        """The next request to answer; an idle stream is told when the server goes."""
-        while True:
-            with suppress(queue.Empty):
-                return waiting.get(timeout=IDLE_SECONDS)
-            try:
-                self._engine.refuse_when_draining()
-            except Unavailable as error:
-                return error, 0
-
-    def _streamed(self, answer: Future[Answer] | LakestoreError, sequence: int) -> pb.CommitAnswer:
-        try:
-            if isinstance(answer, LakestoreError):
-                raise answer
-            return self._answered(answer, sequence)
-        except LakestoreError as error:
-            told = pb.Error(
-                kind=error.kind, message=error.message, applied=error.applied, retry_after_seconds=error.retry_after
-            )
-            return pb.CommitAnswer(sequence=sequence, error=told)
+    def stream(self) -> WriteStream:
+        """A stream of pipelined commits, whose requests are handed in."""
+        return WriteStream(
+            lambda request: self._submit(request).answer,
+            self._answered,
+            self._engine.refuse_when_draining,
+            self._engine.limits.producer_answers,
+        )
 
     def _submit(self, request: pb.CommitRequest) -> Request:
         self._check(request)
@@ -150,6 +110,21 @@ class Writes:
             raise Unavailable("the commit was not answered in time: try again", applied="unknown") from error
         results = [pb.ChangeResult(**{name: getattr(result, name) for name in _COUNTS}) for result in answer.results]
         return pb.CommitAnswer(sequence=sequence, token=self._engine.view.token(answer.lsn), results=results)
+
+
+def _take_all(stream: WriteStream, requests: Iterator[pb.CommitRequest]) -> None:
+    """Hand in requests as long as they are taken; what fails in their making ends the stream."""
+    try:
+        for request in requests:
+            stream.take(request)
+            if not stream.await_room():
+                return
+    except LakestoreError as error:
+        stream.end(error)
+    except DEFECTS as error:
+        stream.end(defect(error))
+    finally:
+        stream.end()
 
 
 def check_name(producer: str, limits: Limits) -> None:

@@ -1,28 +1,44 @@
-"""The gRPC edge: the service's verbs, health and reflection behind `Admission`. Errors leave as status and metadata."""
+"""The gRPC edge: the service's verbs, health and reflection behind `Admission`. Errors leave as status and metadata.
+
+A call is decided by its metadata before a byte of its message is taken: the caller, whether any such request is
+allowed, and whether there is room. Then its first message has a time to come; only then a thread works for it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any
 
 from lakestore.wire.grpc import grpc
 
 # isort: split
-# Below gRPC's own import, which sets how gRPC behaves in a fork: both packages import gRPC themselves.
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+# Below gRPC's own import, which sets how gRPC behaves in a fork: the package imports gRPC itself.
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from lakestore.errors import Internal, Invalid, LakestoreError, NotAuthenticated
+from lakestore.errors import Exhausted, Invalid, LakestoreError, NotAuthenticated, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore.wire import errors, rpc
+from lakestore.wire.errors import BUSY_SECONDS
 from lakestore_server.access.admission import Admission, RpcCall
+from lakestore_server.changes.batch_cache import EncodedBatch
+from lakestore_server.edge import grpc_health
+from lakestore_server.edge.first_messages import FirstMessages
+from lakestore_server.edge.rpc_dispatch import Dispatch, parsed
+from lakestore_server.edge.rpc_port import Rpc, RpcPort
+from lakestore_server.edge.rpc_streams import AnswerStream, Intake
 from lakestore_server.edge.tls import TlsKeys
+from lakestore_server.host.clock import Clock
 from lakestore_server.host.permits import Permits
+from lakestore_server.host.workers import Workers
 from lakestore_server.service import Service
 
 log = logging.getLogger("lakestore.grpc")
+STREAM_THREADS = 64
+"""Streams for which something is made at once; the others wait their turn."""
+STRANGERS_MAX, STRANGER_SECONDS = 64, 2.0
+"""Health checks whose message has not come, from callers that nobody knows: so many at once, for so long."""
 _CODES = {
     "Invalid": grpc.StatusCode.INVALID_ARGUMENT,
     "NotFound": grpc.StatusCode.NOT_FOUND,
@@ -47,42 +63,180 @@ class GrpcServer:
         service: Service,
         address: str,
         admission: Admission,
+        clock: Clock,
         keys: TlsKeys | None = None,
         limits: Limits = DEFAULT,
     ) -> None:
-        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="grpc")
-        self._server = grpc.server(
-            self._pool,
-            interceptors=[_Gate(admission)],
-            options=_options(limits),
-            maximum_concurrent_rpcs=limits.threads,
-        )
-        streams = Permits(limits.streams, 0.0, f"{limits.streams} streams are open, the limit: try again later")
-        handlers = {method.name: _handler(service, method, streams) for method in rpc.methods()}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(rpc.SERVICE, handlers),))
-        self._health = health.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((rpc.SERVICE, reflection.SERVICE_NAME), self._server)
-        if keys is None:
-            self.port = self._server.add_insecure_port(address)
-        else:
-            self.port = self._server.add_secure_port(address, _credentials(keys))
+        self._service, self._admission = service, admission
+        self._asks_certificates = keys is not None and keys.client_ca is not None
+        self._dispatch = Dispatch(service, clock)
+        self._workers = Workers(limits.threads, "grpc-call")
+        # Thousands of streams may hear of one commit: calls do not queue behind them.
+        self._stream_workers = Workers(min(limits.threads, STREAM_THREADS), "grpc-stream")
+        self._permits = Permits(limits.streams, 0.0, f"{limits.streams} streams are open, the limit: try again later")
+        self._streams: set[AnswerStream] = set()
+        self._callers = FirstMessages(limits.waiting_calls, limits.first_message_ms / 1_000, self._too_late)
+        self._strangers = FirstMessages(STRANGERS_MAX, STRANGER_SECONDS, self._too_late)
+        self._health = grpc_health.Health(("", rpc.SERVICE))
+        self._reflection = reflection.ReflectionServicer((rpc.SERVICE, reflection.SERVICE_NAME))
+        self._handlers = self._all_handlers()
+        self._port = RpcPort(_options(limits), self._opened, self._ticked)
+        self.port = self._port.bind(address, None if keys is None else _credentials(keys))
 
     def start(self) -> None:
         """Begin to serve."""
-        self._server.start()
-        for name in ("", rpc.SERVICE):
-            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._port.start()
+        self._health.set(serving=True)
 
     def turn_away(self) -> None:
         """Tell health checks that this server goes; calls are still answered."""
-        self._health.enter_graceful_shutdown()
+        self._health.set(serving=False)
 
     def stop(self, grace_seconds: float) -> None:
         """Stop taking calls; running ones have the grace to end."""
-        self._health.enter_graceful_shutdown()
-        self._server.stop(grace_seconds).wait()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._health.set(serving=False)
+        self._port.stop(grace_seconds)
+        self._workers.close()
+        self._stream_workers.close()
+
+    def _all_handlers(self) -> dict[str, Callable[[Rpc, RpcCall], None]]:
+        """Path to the beginning of an admitted call, before its first message."""
+        found: dict[str, Callable[[Rpc, RpcCall], None]] = {}
+        for method in rpc.methods():
+            if method.streams_in:
+                found[method.path] = partial(self._write, method)
+            elif method.streams_out:
+                found[method.path] = partial(self._with_message, self._callers, partial(self._stream, method))
+            else:
+                found[method.path] = partial(self._with_message, self._callers, self._call)
+        for name in ("Check", "List", "Watch"):
+            path = f"/{grpc_health.SERVICE}/{name}"
+            found[path] = partial(self._with_message, self._strangers, self._asked)
+        found[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = self._reflect
+        return found
+
+    # The port's thread: nothing waits here.
+
+    def _opened(self, call: Rpc) -> None:
+        """A call begins: by its metadata it is refused, or its first message is asked for."""
+        handler = self._handlers.get(call.path)
+        if handler is None:
+            call.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+            return
+        try:
+            names = _certificate_names(call) if self._asks_certificates else ()
+            admitted = self._admission.rpc(call.path, _token(call), names)
+            if call.path in self._dispatch and self._workers.is_full:
+                raise Exhausted("the server serves as many calls as it can: try again later", retry_after=BUSY_SECONDS)
+        except LakestoreError as error:
+            self._fail(call, error)
+        else:
+            handler(call, admitted)
+
+    def _ticked(self, now: float) -> None:
+        self._callers.tick(now)
+        self._strangers.tick(now)
+        for stream in list(self._streams):
+            if stream.is_over:
+                self._streams.discard(stream)
+            else:
+                stream.tick(now)
+
+    def _too_late(self, call: Rpc, why: str) -> None:
+        self._fail(call, Unavailable(f"{why}: try again", retry_after=BUSY_SECONDS))
+
+    def _with_message(
+        self, waiting: FirstMessages, begin: Callable[[Rpc, RpcCall, bytes], None], call: Rpc, admitted: RpcCall
+    ) -> None:
+        """Begin a call once its message is there."""
+
+        def came(data: bytes | None) -> None:
+            waiting.came(call)
+            if data is not None:
+                begin(call, admitted, data)
+            elif call.is_active():
+                self._fail(call, Invalid("the call has no message"))
+
+        waiting.add(call)
+        call.receive(came)
+
+    def _asked(self, call: Rpc, _: RpcCall, data: bytes) -> None:
+        """A health check, which needs no thread."""
+        self._health.asked(call, data)
+
+    def _call(self, call: Rpc, admitted: RpcCall, data: bytes) -> None:
+        """A call of one message and one answer."""
+        self._workers.run(lambda: self._answer(call, admitted, data))
+
+    def _stream(self, method: rpc.Method, call: Rpc, admitted: RpcCall, data: bytes) -> None:
+        """A call of one message and many answers."""
+        verb = self._service.watched(method)
+        waits = method.name == "Changes"
+
+        def items() -> Generator[Any]:
+            request = admitted.request(parsed(method.request, data))
+            with self._permits.taken(1):
+                yield from verb(request, call) if waits else verb(request)
+
+        encode: Callable[[Any], bytes] = _encoded if waits else method.answer.SerializeToString
+        self._begin(AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
+
+    def _write(self, method: rpc.Method, call: Rpc, admitted: RpcCall) -> None:
+        """A stream of commits, which may be silent for as long as its client may write."""
+        stream, verb = self._service.write_stream(), self._service.watched(method)
+        intake = Intake(call, stream, lambda data: admitted.request(parsed(method.request, data)), self._workers)
+
+        def items() -> Generator[Any]:
+            with self._permits.taken(1):
+                intake.ask()
+                yield from verb(stream, call)
+
+        encode = method.answer.SerializeToString
+        self._begin(AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
+
+    def _begin(self, stream: AnswerStream) -> None:
+        self._streams.add(stream)
+        stream.begin()
+
+    def _reflect(self, call: Rpc, admitted: RpcCall) -> None:
+        """The next question of a stream of questions about the protocol."""
+
+        def came(data: bytes | None) -> None:
+            self._callers.came(call)
+            if data is not None:
+                self._workers.run(partial(self._told, call, admitted, data))
+            elif call.is_active():
+                call.finish(grpc.StatusCode.OK)
+
+        self._callers.add(call)
+        call.receive(came)
+
+    # The workers' threads.
+
+    def _answer(self, call: Rpc, admitted: RpcCall, data: bytes) -> None:
+        try:
+            call.answer(self._dispatch.answer(admitted, data))
+        except LakestoreError as error:
+            self._fail(call, error)
+
+    def _told(self, call: Rpc, admitted: RpcCall, data: bytes) -> None:
+        try:
+            request = admitted.request(parsed(reflection_pb2.ServerReflectionRequest, data))
+            answers: Any = self._reflection.ServerReflectionInfo
+            told = next(answers(iter([request]), None))
+            call.send(told.SerializeToString(), partial(self._reflect, call, admitted))
+        except Exception as error:  # the edge, as for every stream
+            self._fail(call, error)
+
+    def _fail(self, call: Rpc, error: Exception) -> None:
+        """End a call by an error."""
+        if not isinstance(error, LakestoreError):
+            error = self._dispatch.defect(call.path.rsplit("/", 1)[-1], error)
+        call.finish(_CODES.get(error.kind, grpc.StatusCode.INTERNAL), error.message, errors.pack_error(error))
+
+
+def _encoded(batch: EncodedBatch) -> bytes:
+    return batch.data
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
@@ -119,73 +273,9 @@ def _credentials(keys: TlsKeys) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(configured(), fetch, require_client_authentication=bool(keys.client_ca))
 
 
-class _Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """The gate of every service of this port: no call passes but by `Admission`."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-        self._admitted: dict[str, tuple[Any, Any]] = {}
-        """Path to a handler and the admitted handler that was made of it."""
-
-    def intercept_service(
-        self, continuation: Callable[[Any], Any], handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:
-        handler, path = continuation(handler_call_details), handler_call_details.method
-        if handler is None or self._admission.is_open(path):
-            return handler
-        # gRPC asks at every call; a handler is wrapped once. An unknown path is no key here: its handler is None.
-        known = self._admitted.get(path)
-        if known is not None and known[0] is handler:
-            return known[1]
-
-        def begin(context: grpc.ServicerContext) -> RpcCall:
-            return self._admission.rpc(path, _token(context), _certificate_names(context))
-
-        self._admitted[path] = handler, _admitted(handler, begin)
-        return self._admitted[path][1]
-
-
-def _admitted(handler: Any, begin: Callable[[grpc.ServicerContext], RpcCall]) -> Any:
-    """The handler of the same shape whose requests and answers go through a `RpcCall`."""
-    coders = {
-        "request_deserializer": handler.request_deserializer,
-        "response_serializer": handler.response_serializer,
-    }
-
-    def incoming(call: RpcCall, asked: Any) -> Any:
-        return call.requests(asked) if handler.request_streaming else call.request(asked)
-
-    def unary(asked: Any, context: grpc.ServicerContext) -> Any:
-        behaviour = handler.stream_unary if handler.request_streaming else handler.unary_unary
-        try:
-            call = begin(context)
-            request = incoming(call, asked)
-        except LakestoreError as error:
-            _abort(context, error)
-        # Outside of the `try`: a verb's own errors have ended the call by `context.abort` already.
-        return call.answer(behaviour(request, context))
-
-    def stream(asked: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        behaviour = handler.stream_stream if handler.request_streaming else handler.unary_stream
-        try:
-            call = begin(context)
-            yield from call.answers(behaviour(incoming(call, asked), context))
-        except LakestoreError as error:
-            _abort(context, error)
-
-    makers = {
-        (False, False): (grpc.unary_unary_rpc_method_handler, unary),
-        (False, True): (grpc.unary_stream_rpc_method_handler, stream),
-        (True, False): (grpc.stream_unary_rpc_method_handler, unary),
-        (True, True): (grpc.stream_stream_rpc_method_handler, stream),
-    }
-    make, behave = makers[handler.request_streaming, handler.response_streaming]
-    return make(behave, **coders)
-
-
-def _token(context: grpc.ServicerContext) -> str:
+def _token(call: Rpc) -> str:
     """The bearer token of a call; empty if there is none."""
-    for key, value in context.invocation_metadata() or ():
+    for key, value in call.metadata:
         if key == "authorization":
             scheme, _, token = (value.decode("latin-1") if isinstance(value, bytes) else value).partition(" ")
             if scheme.lower() != "bearer" or not token:
@@ -194,59 +284,8 @@ def _token(context: grpc.ServicerContext) -> str:
     return ""
 
 
-def _certificate_names(context: grpc.ServicerContext) -> Sequence[str]:
+def _certificate_names(call: Rpc) -> Sequence[str]:
     """The names in the client's certificate, which TLS has checked."""
-    said: Any = context.auth_context()
+    said = call.auth_context()
     fields = ("x509_common_name", "x509_subject_alternative_name")
     return [value.decode("utf-8", "replace") for field in fields for value in said.get(field, ())]
-
-
-def _handler(service: Service, method: rpc.Method, streams: Permits) -> Any:
-    verb = service.watched(method)
-    coders = {"request_deserializer": method.request.FromString, "response_serializer": method.answer.SerializeToString}
-    if method.streams_in:
-        return grpc.stream_stream_rpc_method_handler(_streaming(verb, streams), **coders)
-    if method.name == "Changes":
-        return grpc.unary_stream_rpc_method_handler(
-            lambda request, context: _guarded(lambda: verb(request, context), context, streams),
-            request_deserializer=method.request.FromString,
-            response_serializer=lambda prepared: prepared.data,
-        )
-    if method.streams_out:
-        return grpc.unary_stream_rpc_method_handler(_streaming(verb, streams), **coders)
-    return grpc.unary_unary_rpc_method_handler(_unary(verb), **coders)
-
-
-def _unary(verb: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
-    def call(request: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return verb(request)
-        except LakestoreError as error:
-            _abort(context, error)
-        except Exception as error:  # the edge: a defect becomes a typed error, never a traceback at the client
-            log.exception("a call failed")
-            _abort(context, Internal(f"a defect of the server: {error}", applied="unknown"))
-
-    return call
-
-
-def _streaming(
-    verb: Callable[[Any], Iterator[Any]], streams: Permits
-) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
-    return lambda request, context: _guarded(lambda: verb(request), context, streams)
-
-
-def _guarded(begin: Callable[[], Iterator[Any]], context: grpc.ServicerContext, streams: Permits) -> Iterator[Any]:
-    try:
-        with streams.taken(1):
-            yield from begin()
-    except LakestoreError as error:
-        _abort(context, error)
-    except Exception as error:  # the edge, as for single calls
-        log.exception("a stream failed")
-        _abort(context, Internal(f"a defect of the server: {error}", applied="unknown"))
-
-
-def _abort(context: grpc.ServicerContext, error: LakestoreError) -> None:
-    context.set_trailing_metadata(errors.pack_error(error))
-    context.abort(_CODES.get(error.kind, grpc.StatusCode.INTERNAL), error.message)

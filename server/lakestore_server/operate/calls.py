@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from lakestore.errors import LakestoreError, Unavailable
@@ -21,6 +20,7 @@ from lakestore_server.commit.engine import DRAINING
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.histogram import Histogram
+from lakestore_server.host.seldom import Seldom
 
 log = logging.getLogger("lakestore.calls")
 RETRY_AFTER_SECONDS = 0.5
@@ -28,14 +28,8 @@ REFUSAL_LOG_SECONDS = 60.0
 _DEFECTS = ("Internal", "Corrupt")
 
 
-@dataclass(slots=True)
-class _Refused:
-    count: int = 0
-    logged: float = field(default=float("-inf"))
-
-
 class _Follower:
-    """The reader of a change stream, woken by a drain as well as by changes."""
+    """The client of a stream that waits, woken by a drain as well as by what the stream waits for."""
 
     def __init__(self, listener: Listener, refuse_when_draining: Callable[[], None]) -> None:
         self._listener, self._refuse = listener, refuse_when_draining
@@ -67,7 +61,7 @@ class Calls:
         self._is_draining = False
         self._running: Counter[str] = Counter()
         self._followers: set[_Follower] = set()
-        self._refused: dict[tuple[str, str], _Refused] = {}
+        self._refused = Seldom(clock, REFUSAL_LOG_SECONDS)
         self._seconds: dict[tuple[str, str], Histogram] = {}
 
     @property
@@ -99,8 +93,8 @@ class Calls:
         """The verb of a method, counted, timed, and refused while the server drains."""
         if not method.streams_out:
             return lambda request: self._answered(method.name, verb, request)
-        if method.name == "Changes":
-            return lambda request, listener: self._followed(verb, request, listener)
+        if method.name in ("Changes", "Write"):
+            return lambda request, listener: self._followed(method.name, verb, request, listener)
         return lambda request: self._streamed(method.name, verb, request)
 
     def _answered(self, method: str, verb: Callable[[Any], Any], request: Any) -> Any:
@@ -111,16 +105,23 @@ class Calls:
         with self._call(method, is_stream=True):
             yield from verb(request)
 
-    def _followed(self, verb: Callable[..., Iterator[Any]], request: Any, listener: Listener) -> Iterator[Any]:
-        """A change stream's batches; a drain cannot wait for their end, so its reader is told that the server goes."""
+    def _followed(
+        self, method: str, verb: Callable[..., Iterator[Any]], request: Any, listener: Listener
+    ) -> Iterator[Any]:
+        """The messages of a stream that waits, which a drain wakes.
+
+        It cannot wait for the end of a change stream, whose reader is told that the server goes. A stream of commits
+        sees to its own end, for what it took is to be answered.
+        """
         follower = _Follower(listener, self._refuse_when_draining)
-        with self._call("Changes", is_stream=True):
+        with self._call(method, is_stream=True):
             with self._changed:
                 self._followers.add(follower)
             try:
-                for batch in verb(request, follower):
-                    yield batch
-                    self._refuse_when_draining()
+                for item in verb(request, follower):
+                    yield item
+                    if method == "Changes":
+                        self._refuse_when_draining()
             finally:
                 with self._changed:
                     self._followers.discard(follower)
@@ -161,13 +162,8 @@ class Calls:
 
     def _refuse(self, method: str, error: LakestoreError) -> None:
         """Log a refusal now and then with how many there were: a client in a loop must not fill the log."""
-        now = self._clock.monotonic()
-        with self._changed:
-            refused = self._refused.setdefault((method, error.kind), _Refused())
-            refused.count += 1
-            if now - refused.logged < REFUSAL_LOG_SECONDS:
-                return
-            refused.logged, count = now, refused.count
-            refused.count = 0
+        count = self._refused.due((method, error.kind))
+        if not count:
+            return
         level = logging.ERROR if error.kind in _DEFECTS else logging.INFO
         event_log.event(log, level, "refused", method=method, code=error.kind, count=count, newest=error.message)

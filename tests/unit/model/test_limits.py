@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from lakestore.model import settings
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.permits import Permits
 from lakestore_server.main import Server
+from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.settings import Settings
 from tests.support.served import Served
 
@@ -381,16 +383,28 @@ def test_one_stream_too_many_is_told_to_come_again(tmp_path: Path) -> None:
         table.append(rows(2))
 
 
-def test_a_call_beyond_the_threads_is_told_to_come_again(tmp_path: Path) -> None:
-    with connected(tmp_path, Limits(threads=8, streams=400)) as lake:
-        table = lake.create_table("a.b", SCHEMA)
-        table.append(rows(1))
-        streams = [lake.transport.changes(pb.ChangesRequest(tables=["a.b"])) for _ in range(8)]
-        for stream in streams:
-            next(stream)
-        with pytest.raises(Exhausted, match="as many calls as it can") as refused:
-            lake.transport.status(pb.StatusRequest())
-        assert refused.value.retry_after > 0
+def test_a_call_beyond_the_threads_is_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, begun = threading.Event(), threading.Semaphore(0)
+    head = StatusVerbs.head
+
+    def slow(verbs: StatusVerbs, request: pb.HeadRequest) -> pb.HeadAnswer:
+        begun.release()
+        goes_on.wait(30)
+        return head(verbs, request)
+
+    monkeypatch.setattr(StatusVerbs, "head", slow)
+    with connected(tmp_path, Limits(threads=8)) as lake, ThreadPoolExecutor(8) as pool:
+        lake.tables()
+        running = [pool.submit(lake.transport.head, pb.HeadRequest()) for _ in range(8)]
+        try:
+            assert all(begun.acquire(timeout=30) for _ in running)
+            with pytest.raises(Exhausted, match="as many calls as it can") as refused:
+                lake.transport.status(pb.StatusRequest())
+            assert refused.value.retry_after > 0
+        finally:
+            goes_on.set()
+        assert all(call.result(30).token for call in running)
+        lake.transport.status(pb.StatusRequest())
 
 
 def test_a_body_beyond_the_limit_is_refused(tmp_path: Path) -> None:

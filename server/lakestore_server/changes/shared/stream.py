@@ -6,7 +6,6 @@ the group before it is sent: rows of a bucket that was taken away meanwhile are 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ from lakestore_server.changes.shared.batches import member_run
 from lakestore_server.changes.shared.group import Grant, Membership, bell_key, by_bucket, current
 from lakestore_server.changes.shared.members import Sending
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.wakeups import Bell, Pause
 from lakestore_server.read.rows import DeadCache
 from lakestore_server.state.subscription import NO_CUT, Mark
 from lakestore_server.state.view import TableState, View
@@ -44,7 +44,7 @@ class _Reading:
 
 
 class MemberStream:
-    """One connection of a member; used by one thread."""
+    """One connection of a member; used by one thread at a time."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class MemberStream:
         held = current(self._engine.view, self._membership.name)
         return any(mark.cut != NO_CUT for table in held.marks for mark in table)
 
-    def wait(self, bell: threading.Event, poll: float | None) -> None:
-        """Sleep until a commit, a member or time alone changes what there is to read."""
+    def pause(self, bell: Bell, poll: float | None) -> Pause:
+        """The pause until a commit, a member or time alone changes what there is to read."""
         again = self._settle()
         times = (poll, self._membership.shared.due(self._membership), again)
-        bell.wait(min((seconds for seconds in times if seconds is not None), default=None))
+        return Pause(bell, min((seconds for seconds in times if seconds is not None), default=None))
 
     def _sync(self) -> None:
         """Follow the grants: drop the buckets that were taken away, begin the new ones."""

@@ -1,0 +1,142 @@
+"""A stream of commits of one client: requests are taken while earlier ones are being written, answered in their order.
+
+The first request that is refused, and every error of its making, is the last one taken; what was taken is answered.
+A client that does not read its answers holds no rows: the room for answers ends, and no more requests are taken.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+
+import pyarrow as pa
+
+from lakestore.errors import Internal, LakestoreError, Unavailable
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.wakeups import Bell, Pause
+from lakestore_server.state.commit_record import Answer
+
+ANSWER_SECONDS = 60.0
+DEFECTS = (pa.ArrowException, ValueError, TypeError, LookupError, MemoryError)
+"""Errors of decoding that nobody foresaw."""
+Submit = Callable[[pb.CommitRequest], Future[Answer]]
+Answered = Callable[[Future[Answer], int], pb.CommitAnswer]
+"""The message of an answer that is there, or its error."""
+
+
+class WriteStream:
+    """The requests and answers of one stream; one thread takes, another one answers."""
+
+    def __init__(self, submit: Submit, answered: Answered, refuse_when_draining: Callable[[], None], most: int) -> None:
+        self._submit, self._answered, self._refuse_when_draining = submit, answered, refuse_when_draining
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Future[Answer] | LakestoreError, int]] = deque()
+        """Without the rows: a client that does not read its answers must not hold them."""
+        self._is_over = self._is_closed = False
+        self.bell = Bell()
+        """Rung when there may be something to answer."""
+        self.room = Bell()
+        """Rung when an answer was given, or the stream is closed."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client is to read answers before it may send more."""
+        return len(self._waiting) >= self._most
+
+    @property
+    def takes(self) -> bool:
+        """Whether more requests are welcome at some time."""
+        return not (self._is_over or self._is_closed)
+
+    def take(self, request: pb.CommitRequest) -> None:
+        """Submit the next request."""
+        if not self.takes:
+            return
+        try:
+            answer = self._submit(request)
+        except LakestoreError as error:
+            self.end(error)
+        except DEFECTS as error:
+            self.end(defect(error))
+        else:
+            self._waiting.append((answer, request.sequence))
+            answer.add_done_callback(lambda _: self.bell.set())
+
+    def end(self, error: LakestoreError | None = None) -> None:
+        """No more requests come, because of an error if there is one."""
+        with self._lock:
+            if self._is_over:
+                return
+            if error is not None:
+                self._waiting.append((error, 0))
+            self._is_over = True
+        self.bell.set()
+
+    def close(self) -> None:
+        """Nobody waits for answers any more."""
+        self._is_closed = True
+        self.room.set()
+
+    def await_room(self) -> bool:
+        """Wait until another request may be taken; False if none will be."""
+        while self.takes:
+            self.room.clear()
+            if not self.is_full:
+                return True
+            if self.takes:
+                self.room.wait()
+        return False
+
+    def answers(self, poll: float | None = None) -> Generator[pb.CommitAnswer | Pause]:
+        """The answers, in the order of the requests; an idle stream is told when the server goes.
+
+        A caller that does not ring the bell then has the stream look every `poll` seconds.
+        """
+        try:
+            while True:
+                self.bell.clear()
+                if self._waiting:
+                    yield from self._first()
+                elif self._is_over:
+                    return
+                else:
+                    try:
+                        self._refuse_when_draining()
+                    except Unavailable as error:
+                        self.end(error)
+                    else:
+                        yield Pause(self.bell, poll)
+        finally:
+            self.close()
+
+    def _first(self) -> Generator[pb.CommitAnswer | Pause]:
+        """The answer to the first request that has none, if it comes before a pause is over."""
+        answer, sequence = self._waiting[0]
+        if isinstance(answer, Future) and not answer.done():
+            yield Pause(self.bell, ANSWER_SECONDS)
+            if self.bell.is_set() or answer.done():
+                return
+        self._waiting.popleft()
+        self.room.set()
+        yield self._told(answer, sequence)
+
+    def _told(self, answer: Future[Answer] | LakestoreError, sequence: int) -> pb.CommitAnswer:
+        try:
+            if isinstance(answer, LakestoreError):
+                raise answer
+            if not answer.done():
+                raise Unavailable("the commit was not answered in time: try again", applied="unknown")
+            return self._answered(answer, sequence)
+        except LakestoreError as error:
+            told = pb.Error(
+                kind=error.kind, message=error.message, applied=error.applied, retry_after_seconds=error.retry_after
+            )
+            return pb.CommitAnswer(sequence=sequence, error=told)
+
+
+def defect(error: BaseException) -> Internal:
+    """The error that a client is told of one that nobody foresaw."""
+    return Internal(f"a defect of the server: {error}", applied="unknown")

@@ -1,0 +1,61 @@
+"""One message in, one message out: bytes become a request, the caller's right to it is asked, its verb runs.
+
+Whatever a message holds, the way out is an answer or a `LakestoreError`: bytes that are no message are `Invalid`, and
+a defect is `Internal` with a line in the log, now and then one with its traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from lakestore.errors import Internal, Invalid, LakestoreError
+from lakestore.wire import rpc
+from lakestore_server.access.admission import RpcCall
+from lakestore_server.host.clock import Clock
+from lakestore_server.host.seldom import Seldom
+from lakestore_server.service import Service
+
+log = logging.getLogger("lakestore.grpc")
+DEFECT_LOG_SECONDS = 60.0
+
+
+class Dispatch:
+    """The verbs of a service as bytes. Thread-safe."""
+
+    def __init__(self, service: Service, clock: Clock) -> None:
+        self._verbs = {
+            method.path: (method, service.watched(method)) for method in rpc.methods() if not method.streams_out
+        }
+        self._defects = Seldom(clock, DEFECT_LOG_SECONDS)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._verbs
+
+    def answer(self, call: RpcCall, data: bytes) -> bytes:
+        """The answer to one message of a call that begins and ends with it, or a `LakestoreError`."""
+        method, verb = self._verbs[call.path]
+        try:
+            request = call.request(parsed(method.request, data))
+            answered: Message = call.answer(verb(request))
+            return answered.SerializeToString()
+        except LakestoreError:
+            raise
+        except Exception as error:  # the edge: a defect becomes a typed error, never a traceback at the client
+            raise self.defect(method.name, error) from error
+
+    def defect(self, what: str, error: Exception) -> Internal:
+        """The error that a client is told of a defect, which is in the log."""
+        if count := self._defects.due((what, type(error))):
+            log.error("%s failed by a defect, %d times since the last line", what, count, exc_info=error)
+        return Internal(f"a defect of the server: {error}", applied="unknown")
+
+
+def parsed(kind: Any, data: bytes) -> Any:
+    """The message of a kind that bytes are, or `Invalid`."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise Invalid(f"{len(data)} bytes are no {kind.DESCRIPTOR.name} of the protocol") from None

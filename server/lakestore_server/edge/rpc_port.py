@@ -1,0 +1,251 @@
+"""A gRPC port as events: one thread hears of calls, messages and ends, and no call holds a thread while it waits.
+
+gRPC's own servers for Python decide too late or cost too much. The one with threads holds one for each call from its
+first byte to its last, and receives a message before anybody may refuse it. The one for asyncio adds 0.13 ms to a call
+of 0.22 ms, measured with both ends on one machine. Below both lies the same core, which is used here as they use it:
+operations are begun from any thread, and their ends come to one completion queue.
+
+Handlers run in the port's thread: they must not wait, nor raise.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lakestore.wire.grpc import core, grpc
+
+log = logging.getLogger("lakestore.grpc")
+TICK_SECONDS = 0.25
+"""Granularity of everything that the port does after a time."""
+_NO_FLAGS = 0
+_Metadata = Sequence[tuple[str, str | bytes]]
+_OK = core.StatusCode.ok
+
+
+class Rpc:
+    """One call from its metadata to its status. Thread-safe."""
+
+    def __init__(self, port: RpcPort, event: Any) -> None:
+        self._port, self._call = port, event.call
+        self.path: str = event.call_details.method.decode("latin-1")
+        self.peer: str = event.call.peer()
+        """The connection, by the address and port of its other end."""
+        self.metadata: _Metadata = event.invocation_metadata or ()
+        self._lock = threading.Lock()
+        self._begun = 0
+        """Operations that have not ended."""
+        self._has_spoken = self._is_finished = self._is_gone = False
+        self._unsent: deque[tuple[bytes, Callable[[], None]]] = deque()
+        self._is_sending = False
+        self._callbacks: list[Callable[[], None]] = []
+        with self._lock:
+            self._begin((core.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._closed)
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """The client certificate's fields, which TLS has checked."""
+        said = core.auth_context(self._call) or {}
+        return {key.decode("latin-1"): list(values) for key, values in said.items()}
+
+    def is_active(self) -> bool:
+        """Whether the client still waits for something."""
+        return not (self._is_gone or self._is_finished)
+
+    def add_callback(self, callback: Callable[[], None], /) -> bool:
+        """Call back once when the client waits no more, at once if that is so."""
+        with self._lock:
+            if self.is_active():
+                self._callbacks.append(callback)
+                return True
+        callback()
+        return True
+
+    def receive(self, then: Callable[[bytes | None], None]) -> None:
+        """Take the client's next message; None when there will be no more. One at a time."""
+
+        def came(event: Any) -> None:
+            then(event.batch_operations[0].message())
+
+        with self._lock:
+            if self.is_active():
+                self._begin((core.ReceiveMessageOperation(_NO_FLAGS),), came)
+
+    def send(self, data: bytes, then: Callable[[], None]) -> None:
+        """Send a message behind those that wait; `then` comes when the client has room for more."""
+        with self._lock:
+            if not self.is_active():
+                return
+            if self._is_sending:
+                self._unsent.append((data, then))
+            else:
+                self._send(data, then)
+
+    def answer(self, data: bytes) -> None:
+        """Send the only message of a call, and its good end, together."""
+        self._finish(_OK, "", (), (core.SendMessageOperation(data, _NO_FLAGS),))
+
+    def finish(self, code: grpc.StatusCode, details: str = "", trailing: _Metadata = ()) -> None:
+        """End the call; messages that wait to be sent are dropped."""
+        self._finish(code.value[0], details, trailing)
+
+    def _finish(self, code: int, details: str, trailing: _Metadata, before: tuple[Any, ...] = ()) -> None:
+        with self._lock:
+            if not self.is_active():
+                return
+            self._is_finished = True
+            self._unsent.clear()
+            status = core.SendStatusFromServerOperation(
+                tuple(trailing), code, details.encode(errors="replace"), _NO_FLAGS
+            )
+            self._begin((*self._opening(), *before, status), lambda _: None)
+            callbacks, self._callbacks = self._callbacks, []
+        _call_all(callbacks)
+
+    def _opening(self) -> tuple[Any, ...]:
+        """The operation that opens the answer, before its first message or its status."""
+        if self._has_spoken:
+            return ()
+        self._has_spoken = True
+        return (core.SendInitialMetadataOperation((), _NO_FLAGS),)
+
+    def _send(self, data: bytes, then: Callable[[], None]) -> None:
+        self._is_sending = True
+
+        def sent(_: Any) -> None:
+            with self._lock:
+                self._is_sending = False
+                if self._unsent and self.is_active():
+                    self._send(*self._unsent.popleft())
+            then()
+
+        self._begin((*self._opening(), core.SendMessageOperation(data, _NO_FLAGS)), sent)
+
+    def _begin(self, operations: tuple[Any, ...], then: Callable[[Any], None]) -> None:
+        """Begin operations; under the lock."""
+
+        def ended(event: Any) -> None:
+            with self._lock:
+                self._begun -= 1
+            try:
+                then(event)
+            finally:
+                if not self._begun and not self.is_active():
+                    # The core counts the call among its connection's as long as it is held.
+                    self._call = None
+                    self._port.forget(self)
+
+        self._call.start_server_batch(operations, ended)
+        self._begun += 1
+
+    def _closed(self, event: Any) -> None:
+        """The client has gone, or has all it wanted."""
+        with self._lock:
+            self._is_gone = event.batch_operations[0].cancelled() or self._is_gone
+            if self.is_active():
+                return
+            self._unsent.clear()
+            callbacks, self._callbacks = self._callbacks, []
+        _call_all(callbacks)
+
+
+class RpcPort:
+    """A server of the core with one port and one thread."""
+
+    def __init__(
+        self,
+        options: Sequence[tuple[str, int]],
+        opened: Callable[[Rpc], None],
+        ticked: Callable[[float], None],
+    ) -> None:
+        self._opened, self._ticked = opened, ticked
+        self._queue = core.CompletionQueue()
+        self._server = core.Server(tuple(options), False)
+        self._server.register_completion_queue(self._queue)
+        self._lock = threading.Lock()
+        self._calls: set[Rpc] = set()
+        self._is_stopping = self._is_shut = self._expects = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="grpc-port", daemon=True)
+
+    def bind(self, address: str, credentials: Any = None) -> int:
+        """Open the port on an address; its number, or `RuntimeError`."""
+        keys = () if credentials is None else (credentials._credentials,)  # noqa: SLF001 (the core's own form of them)
+        port: int = self._server.add_http2_port(address.encode(), *keys)
+        if not port:
+            raise RuntimeError(f"{address} cannot be opened")
+        return port
+
+    @property
+    def calls(self) -> int:
+        """The calls that have not ended."""
+        return len(self._calls)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._server.start()
+        self._expect()
+        self._thread.start()
+
+    def stop(self, grace_seconds: float) -> None:
+        """Take no more calls; those that run have the grace to end, then they are cut off."""
+        with self._lock:
+            begins = not self._is_stopping and self._thread.ident is not None
+            self._is_stopping = True
+            if begins:
+                self._server.shutdown(self._queue, self._shut)
+        if begins and not self._ended.wait(grace_seconds):
+            self._server.cancel_all_calls()
+            self._ended.wait()
+
+    def forget(self, rpc: Rpc) -> None:
+        """Let go of a call that has ended, which the call itself says."""
+        self._calls.discard(rpc)
+
+    def _expect(self) -> None:
+        with self._lock:
+            self._expects = not self._is_stopping
+            if self._expects:
+                self._server.request_call(self._queue, self._queue, self._came)
+
+    def _came(self, event: Any) -> None:
+        self._expects = False
+        if event.success and event.call_details.method:
+            rpc = Rpc(self, event)
+            self._calls.add(rpc)
+            self._opened(rpc)
+        self._expect()
+
+    def _shut(self, _: Any) -> None:
+        self._is_shut = True
+
+    def _serve(self) -> None:
+        due = 0.0
+        while not (self._is_shut and not self._expects and not self._calls):
+            # gRPC's core takes a time of the wall clock here; one that jumps shortens or lengthens one tick.
+            event = self._queue.poll(time.time() + TICK_SECONDS)
+            if event.completion_type is not core.CompletionType.queue_timeout:
+                self._handle(event)
+            # An event holds its call, which must not outlive the server.
+            del event
+            now = time.monotonic()
+            if now >= due:
+                due = now + TICK_SECONDS
+                self._ticked(now)
+        self._server.destroy()
+        self._ended.set()
+
+    @staticmethod
+    def _handle(event: Any) -> None:
+        try:
+            event.tag(event)
+        except Exception:  # the edge: one call's defect must not end the thread of all
+            log.exception("an event of a call failed")
+
+
+def _call_all(callbacks: list[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()

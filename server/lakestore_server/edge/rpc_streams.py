@@ -1,0 +1,164 @@
+"""Streams of answers: a thread is theirs while there is something to make, and none while they wait.
+
+A stream is asked for one message at a time; it is asked again when the client has taken the last one, or when its
+pause is over. Its rights are asked before each message, and every second while it is silent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from lakestore.errors import LakestoreError
+from lakestore.wire.grpc import grpc
+from lakestore_server.access.admission import RpcCall
+from lakestore_server.commit.wakeups import Pause
+from lakestore_server.commit.write_stream import WriteStream
+from lakestore_server.edge.rpc_port import Rpc
+from lakestore_server.host.workers import Workers
+
+RECHECK_SECONDS = 1.0
+Failed = Callable[[Rpc, Exception], None]
+"""Ends a call by an error."""
+
+
+class AnswerStream:
+    """The answers of one call, made by a generator that yields messages and `Pause`s. Thread-safe."""
+
+    def __init__(
+        self,
+        rpc: Rpc,
+        call: RpcCall,
+        items: Generator[Any],
+        encode: Callable[[Any], bytes],
+        workers: Workers,
+        failed: Failed,
+    ) -> None:
+        self._rpc, self._call, self._items, self._encode = rpc, call, items, encode
+        self._workers, self._failed = workers, failed
+        self._lock = threading.Lock()
+        self._is_scheduled = self._is_due = self._is_sending = self._is_over = False
+        self._pause: Pause | None = None
+        self._pause_ends = float("inf")
+        self._checked = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended and let go of what it held."""
+        return self._is_over
+
+    def begin(self) -> None:
+        """Make the first message."""
+        self._rpc.add_callback(self.wake)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again, in some thread, whether there is something to do."""
+        with self._lock:
+            if self._is_scheduled:
+                self._is_due = True
+                return
+            self._is_scheduled = True
+        self._workers.run(self._run)
+
+    def tick(self, now: float) -> None:
+        """Wake the stream when its pause is over; end it when its client has lost the right to it."""
+        if now >= self._pause_ends:
+            self.wake()
+        if now - self._checked >= RECHECK_SECONDS:
+            self._checked = now
+            try:
+                self._call.recheck()
+            except LakestoreError as error:
+                self._failed(self._rpc, error)
+
+    def _run(self) -> None:
+        try:
+            self._step()
+        finally:
+            with self._lock:
+                self._is_scheduled, is_due, self._is_due = False, self._is_due, False
+        if is_due:
+            self.wake()
+
+    def _step(self) -> None:
+        if self._is_over:
+            return
+        if not self._rpc.is_active():
+            self._end()
+        elif not self._is_sending and not self._is_pausing():
+            try:
+                self._call.recheck()
+                self._handle(next(self._items))
+            except StopIteration:
+                self._end()
+                self._rpc.finish(grpc.StatusCode.OK)
+            except Exception as error:  # the edge: `failed` tells a defect from a refusal
+                self._end()
+                self._failed(self._rpc, error)
+
+    def _is_pausing(self) -> bool:
+        pause = self._pause
+        if pause is None:
+            return False
+        if not pause.bell.is_set() and time.monotonic() < self._pause_ends:
+            return True
+        self._pause, self._pause_ends = None, float("inf")
+        return False
+
+    def _handle(self, item: Any) -> None:
+        if not isinstance(item, Pause):
+            data = self._encode(self._call.answer(item))
+            self._is_sending = True
+            self._rpc.send(data, self._sent)
+            return
+        if item.seconds is not None:
+            self._pause_ends = time.monotonic() + item.seconds
+        self._pause = item
+        item.bell.listener = self.wake
+        if item.bell.is_set():
+            self.wake()
+
+    def _sent(self) -> None:
+        self._is_sending = False
+        self.wake()
+
+    def _end(self) -> None:
+        self._is_over, self._pause, self._pause_ends = True, None, float("inf")
+        self._items.close()
+
+
+class Intake:
+    """The requests of a stream of commits: one at a time, and none while too many wait for their answers."""
+
+    def __init__(self, rpc: Rpc, stream: WriteStream, request: Callable[[bytes], Any], workers: Workers) -> None:
+        self._rpc, self._stream, self._request, self._workers = rpc, stream, request, workers
+        self._lock = threading.Lock()
+        self._is_asking = False
+        stream.room.listener = self.ask
+
+    def ask(self) -> None:
+        """Take the next message, if one is welcome and none is being taken."""
+        with self._lock:
+            if self._is_asking or self._stream.is_full or not self._stream.takes:
+                return
+            self._is_asking = True
+        self._rpc.receive(self.came)
+
+    def came(self, data: bytes | None) -> None:
+        """A message, or the end of them; in the port's thread."""
+        if data is None:
+            self._stream.end()
+        else:
+            self._workers.run(lambda: self._take(data))
+
+    def _take(self, data: bytes) -> None:
+        try:
+            self._stream.take(self._request(data))
+        except LakestoreError as error:
+            self._stream.end(error)
+        with self._lock:
+            self._is_asking = False
+        self.ask()

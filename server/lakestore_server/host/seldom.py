@@ -1,0 +1,46 @@
+"""Things that are told now and then with how often they happened: somebody in a loop must not fill the log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from lakestore_server.host.clock import Clock
+
+CAUSES_MAX = 1_000
+"""Causes that are told apart; the one that was told longest ago is forgotten for one more."""
+
+
+@dataclass(slots=True)
+class _Cause:
+    told: float
+    left: int
+    """How often more it is told in this period."""
+    untold: int = 0
+
+
+class Seldom:
+    """Counts by cause. Thread-safe."""
+
+    def __init__(self, clock: Clock, seconds: float, times: int = 1) -> None:
+        self._clock, self._seconds, self._times = clock, seconds, times
+        self._lock = threading.Lock()
+        self._causes: dict[Hashable, _Cause] = {}
+
+    def due(self, cause: Hashable) -> int:
+        """How often it happened since it was told, if it is to be told again; 0 if not yet."""
+        now = self._clock.monotonic()
+        with self._lock:
+            found = self._causes.get(cause)
+            if found is None or now - found.told >= self._seconds:
+                self._causes.pop(cause, None)
+                self._causes[cause] = _Cause(now, self._times - 1)
+                if len(self._causes) > CAUSES_MAX:
+                    del self._causes[next(iter(self._causes))]
+                return 1 + (found.untold if found else 0)
+            if found.left:
+                found.left -= 1
+                return 1
+            found.untold += 1
+            return 0

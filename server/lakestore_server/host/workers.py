@@ -1,0 +1,62 @@
+"""Threads for work that may wait: begun as they are needed, up to a number, and kept. More work queues."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+Work = Callable[[], None]
+"""A piece of work; it catches its own errors."""
+
+
+class Workers:
+    """A pool of threads. Thread-safe."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._unfinished = 0
+        """Pieces that run or wait."""
+        self._is_closed = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every thread that there may be has work."""
+        return self._unfinished >= self._most
+
+    @property
+    def threads(self) -> int:
+        """The threads that were begun."""
+        return self._threads
+
+    def run(self, work: Work) -> None:
+        """Run a piece of work in some thread, soon; after `close` it is dropped."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._unfinished += 1
+            begins = self._threads < min(self._unfinished, self._most)
+            self._threads += begins
+        if begins:
+            threading.Thread(target=self._serve, name=f"{self._name}-{self._threads}", daemon=True).start()
+        self._queue.put(work)
+
+    def close(self) -> None:
+        """Take no more work; threads end when they have done what they are at."""
+        with self._lock:
+            self._is_closed = True
+            threads = self._threads
+        for _ in range(threads):
+            self._queue.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._unfinished -= 1
+            del work  # what it holds may be large, and the next piece may be long in coming
