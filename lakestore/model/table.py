@@ -119,12 +119,14 @@ class Table:
         for column in self.columns:
             if column.name == name:
                 return column
-        raise Invalid(f"table {self.name} has no column {name!r}")
+        raise Invalid(f"table {self.name} has no column {typed.shown(name)}")
 
     def selected(self, columns: list[str] | tuple[str, ...] | None) -> list[str]:
         """Checked names of columns to read: all user columns when none are named."""
         if not columns:
             return [column.name for column in self.columns]
+        if len(set(columns)) != len(columns):
+            raise Invalid(f"table {self.name}: a column is asked for twice: name each of them once")
         for name in columns:
             if name not in SYSTEM_TYPES:
                 self.column(name)

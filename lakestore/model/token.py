@@ -8,14 +8,17 @@ LSN, then, as far as needed, uuids of tables, place, parts, shard.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from lakestore.errors import Invalid
+from lakestore.model import typed
 
+CHARS_MAX = 16 << 20
+"""Characters of a token; one of a shared subscription names every bucket of a batch."""
+UUID_CHARS_MAX = 64
 SHARD = 0
 """The only shard that this release knows; a position in it does not write the number."""
 
@@ -121,12 +124,12 @@ def parts_of(position: Token) -> tuple[Part, ...]:
 def position_of(text: str) -> Token:
     """The position that a token names, or `Invalid`."""
     try:
-        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        if len(text) > CHARS_MAX or zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
             raise ValueError("checksum")
-        position = _decoded(*json.loads(raw[4:]))
-    except (ValueError, TypeError, IndexError, binascii.Error) as error:
-        raise Invalid(f"{text!r} is not a position token") from error
+        position = _decoded(typed.json_of(raw[4:], "the token"))
+    except (Invalid, ValueError, TypeError) as error:
+        raise Invalid(f"{typed.shown(text)} is not a position token") from error
     if position.shard != SHARD:
         raise Invalid(f"the position is one of shard {position.shard}, which this release does not know")
     return position
@@ -140,17 +143,47 @@ def _text(position: Token, rest: list[object]) -> str:
     return base64.urlsafe_b64encode(zlib.crc32(text).to_bytes(4, "big") + text).rstrip(b"=").decode()
 
 
-def _decoded(
-    timeline: str,
-    lsn: int,
-    tables: list[str] | None = None,
-    place: list[Any] | None = None,
-    parts: list[list[int]] | None = None,
-    shard: int = SHARD,
-) -> Token:
-    uuids = tuple(tables or ())
+_UUID, _NUMBER = typed.text(UUID_CHARS_MAX), typed.integer(0)
+_TABLES = typed.list_of(_UUID, CHARS_MAX)
+_FROM_NONE = typed.integer(-1)
+
+
+def _decoded(said: Any) -> Token:
+    """The position of a token's list; `Invalid` for any type or range that no server writes."""
+    if type(said) is not list or not 2 <= len(said) <= 6:
+        raise Invalid("a token is a list of 2 to 6 entries")
+    entries: list[Any] = [*said, None, None, None, None]
+    timeline, lsn = _UUID(entries[0], "timeline"), _NUMBER(entries[1], "LSN")
+    tables, place, parts, shard = entries[2:6]
+    uuids = tuple(_TABLES([] if tables is None else tables, "tables"))
+    number = SHARD if shard is None else _NUMBER(shard, "shard")
     if parts is not None:
-        return SharedPosition(timeline, lsn, uuids, tuple(Part(*part) for part in parts), shard=shard)
-    if place:
-        return SnapshotPosition(timeline, lsn, uuids, Place(*place), shard=shard)
-    return LogPosition(timeline, lsn, uuids, shard=shard)
+        read = typed.list_of(_part, CHARS_MAX)(parts, "parts")
+        for part in read:
+            _entry(part.table, len(uuids))
+        return SharedPosition(timeline, lsn, uuids, tuple(read), shard=number)
+    if place is not None:
+        return SnapshotPosition(timeline, lsn, uuids, _place(place), shard=number)
+    return LogPosition(timeline, lsn, uuids, shard=number)
+
+
+def _place(said: Any) -> Place:
+    if type(said) is not list or len(said) != 3:
+        raise Invalid("a place is a table, a bucket and an offset")
+    return Place(_UUID(said[0], "table"), _NUMBER(said[1], "bucket"), _NUMBER(said[2], "offset"))
+
+
+def _part(said: Any, place: str) -> Part:
+    if type(said) is not list or not 4 <= len(said) <= 6:
+        raise Invalid(f"{place} is 4 to 6 numbers")
+    table, bucket, begin, end = (_NUMBER(value, place) for value in said[:4])
+    cut = _FROM_NONE(said[4], place) if len(said) > 4 else -1
+    run = _NUMBER(said[5], place) if len(said) > 5 else 0
+    if begin > end:
+        raise Invalid(f"{place} ends before it begins")
+    return Part(table, bucket, begin, end, cut, run)
+
+
+def _entry(number: int, entries: int) -> None:
+    if number >= entries:
+        raise Invalid(f"there is no table {number} in the token")

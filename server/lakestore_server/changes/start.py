@@ -15,7 +15,7 @@ from lakestore_server.changes.batches import Shape
 from lakestore_server.changes.filter import bound
 from lakestore_server.changes.subscriptions import check_current
 from lakestore_server.commit.engine import Engine
-from lakestore_server.read.positions import lsn_at, lsn_by_time, parse_token
+from lakestore_server.read.positions import check_once, check_place, lsn_at, lsn_by_time, parse_token
 from lakestore_server.state.view import TableState, View
 
 
@@ -88,6 +88,8 @@ def start_position(engine: Engine, view: View, start: str, tables: tuple[str, ..
     place = place_of(token)
     if place and place.table not in tables:
         raise Invalid("the position names a table that is not its own")
+    if place:
+        check_place(view, place)
     for state in states:
         check_reach(state, token.lsn)
     return replace(token, tables=tables)
@@ -110,6 +112,7 @@ def check_reach(state: TableState, lsn: int) -> None:
 def _shape(view: View, request: pb.ChangesRequest) -> Shape:
     if not request.tables:
         raise Invalid("a change stream needs a table")
+    check_once(request.tables)
     tables = tuple(view.named(name).table.uuid for name in request.tables)
     chosen = _chosen(view, tables, list(request.columns))
     where = tuple(bound(request.where, view.tables[uuid].versions) for uuid in tables) if request.where else ()

@@ -20,7 +20,7 @@ from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.group import SharedSubscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
-from lakestore_server.read.positions import parse_token
+from lakestore_server.read.positions import check_place, parse_token
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
@@ -206,6 +206,8 @@ def _acked(held: Subscription, token: Token, view: View) -> Subscription:
         raise Invalid("the position lies ahead of the server's history")
     for uuid in held.tables:
         view.by_uuid(uuid)
+    if place:
+        check_place(view, place)
     return held.at(token, held.acked_us)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakestore import limits
-from lakestore.errors import Fenced, Unavailable
+from lakestore.errors import Fenced, Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
@@ -23,6 +23,9 @@ class TiererVerbs:
 
     def acquire_tierer(self, request: pb.TiererRequest) -> pb.TiererAnswer:
         """Become the tierer, or renew with the epoch held."""
+        most = self._engine.limits
+        if len(request.holder) > most.name_chars or request.seconds > most.lease_seconds:
+            raise Invalid(f"a tierer has a name of at most {most.name_chars} characters, for {most.lease_seconds} s")
         now = self._clock.monotonic()
         seconds = request.seconds or limits.TIERER_SECONDS_DEFAULT
 

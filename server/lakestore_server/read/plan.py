@@ -16,7 +16,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read import rows
 from lakestore_server.read.leases import Leases
-from lakestore_server.read.positions import lsn_at, reached
+from lakestore_server.read.positions import check_once, lsn_at, reached
 from lakestore_server.state.catalog_change import TierRecord
 from lakestore_server.state.chunk import PREV
 from lakestore_server.state.view import TableState, View
@@ -48,6 +48,7 @@ class Plans:
 
     def plan(self, request: pb.PlanRequest) -> pb.PlanAnswer:
         """A cut over tables, with a lease."""
+        check_once(request.tables)
         lsn = lsn_at(self._engine, request.at, request.tables) if request.at else self._engine.view.lsn
         cut = self._leased(list(request.tables), lsn, request.lease_seconds)
         answer = pb.PlanAnswer(token=self._engine.view.token(lsn), lsn=lsn, lease=cut.lease)
@@ -126,6 +127,8 @@ class Plans:
         log = state.logs[request.bucket]
         if request.end > log.head or request.start > request.end:
             raise Invalid(f"bucket {request.bucket} has no rows [{request.start}, {request.end})")
+        if request.live_only and not request.live_start <= request.live_end <= log.head:
+            raise Invalid(f"bucket {request.bucket} has no rows [{request.live_start}, {request.live_end})")
         names = [name for name in request.columns if name != PREV]
         wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
         columns = list(request.columns) if request.columns else wanted.selected(None)

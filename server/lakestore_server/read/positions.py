@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.model import times
-from lakestore.model.token import Token, position_of
+from lakestore.model.token import Place, Token, position_of
 from lakestore_server.commit.engine import Engine
 from lakestore_server.state.view import TableState, View
 
@@ -25,6 +25,21 @@ def parse_token(text: str, engine: Engine) -> Token:
     if token.timeline != engine.timeline:
         raise PositionExpired("the position belongs to another history of this server: read a snapshot")
     return token
+
+
+def check_once(tables: Sequence[str]) -> None:
+    """`Invalid` for a request that names a table twice."""
+    if len(set(tables)) != len(tables):
+        raise Invalid("the request names a table twice: name each of them once")
+
+
+def check_place(view: View, place: Place) -> None:
+    """`Invalid` for a place in a snapshot that its table does not have."""
+    logs = view.by_uuid(place.table).logs
+    if place.bucket >= len(logs):
+        raise Invalid(f"the position names bucket {place.bucket} of a table that has {len(logs)}")
+    if place.offset > logs[place.bucket].head:
+        raise Invalid("the position lies ahead of the server's history")
 
 
 def reached(engine: Engine, lsn: int) -> View:

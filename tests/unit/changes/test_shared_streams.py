@@ -441,7 +441,7 @@ def test_a_member_and_its_position_are_what_they_say(served: Served) -> None:
     token = position_of(batch.token)
     forged: dict[Token, str] = {
         SharedPosition(token.timeline, 0, token.tables, (Part(0, 99, 0, 1),)): "does not have",
-        SharedPosition(token.timeline, 0, token.tables, (Part(1, 0, 0, 1),)): "does not have",
+        SharedPosition(token.timeline, 0, token.tables, (Part(1, 0, 0, 1),)): "not a position token",
         SharedPosition(token.timeline, 0, token.tables, (Part(0, 0, 0, 1 << 40),)): "ahead",
         LogPosition(token.timeline, 0, token.tables): "not one of subscription",
     }

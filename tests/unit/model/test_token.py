@@ -84,3 +84,44 @@ def test_a_position_of_a_shard_that_is_not_known_is_refused_by_name(position: To
 def test_another_text_is_no_position(text: str) -> None:
     with pytest.raises(Invalid, match="is not a position token"):
         position_of(text)
+
+
+ODD: list[Any] = [10**30, -(10**30), 2**63, -1, 1.5, "x", [], {}, True, [[]], "\ud800", "x" * 100, [1], {"a": 1}]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_a_forged_token_is_refused(odd: Any) -> None:
+    inside, part = ["t", 1, 9], [0, 1, 2, 3, -1, 0]
+    forged: list[Any] = [
+        ["x", odd],
+        ["x", 7, odd],
+        ["x", 7, ["t"], odd],
+        ["x", 7, ["t"], None, odd],
+        ["x", 7, ["t"], None, [odd]],
+    ]
+    forged += [["x", 7, [odd]], [odd, 7, []], odd, [odd], ["x", 7, ["t"], inside, [part], 0, odd]]
+    forged += [["x", 7, ["t"], [*inside[:at], odd, *inside[at + 1 :]]] for at in range(3)]
+    forged += [["x", 7, ["t"], None, [[*part[:at], odd, *part[at + 1 :]]]] for at in range(6)]
+    taken = 0
+    for said in forged:
+        try:
+            position = position_of(token(said))
+        except Invalid as refused:
+            assert "is not a position token" in refused.message
+            continue
+        taken += 1
+        assert position_of(str(position)) == position
+        numbers = [n for part in parts_of(position) for n in (part.table, part.bucket, part.begin, part.end)]
+        place = place_of(position)
+        numbers += [position.lsn, *([place.bucket, place.offset] if place else [])]
+        assert all(type(n) is int and 0 <= n < 2**63 for n in numbers)
+        assert all(type(each) is str and each.encode() for each in (position.timeline, *position.tables))
+    assert taken < len(forged) / 2
+
+
+def test_a_part_names_a_table_of_its_token() -> None:
+    for part in ([1, 0, 0, 1], [0, 0, 2, 1]):
+        with pytest.raises(Invalid):
+            position_of(token(["x", 7, ["t"], None, [part]]))
+    with pytest.raises(Invalid):
+        position_of(str(LogPosition("t1", 5)) + "!")
