@@ -15,6 +15,8 @@ from pyroaring import BitMap64
 from lakestore.errors import Invalid
 
 _NO_RUNS = 12346
+_COUNT_BYTES = 8
+"""Bytes at the begin of every bitmap: the library reads them whether they are there or not."""
 _ONE = np.dtype(
     [
         ("bitmaps", "<u8"),
@@ -39,6 +41,8 @@ def bitmap(values: Iterable[int]) -> bytes:
 
 def opened(data: bytes) -> BitMap64:
     """The set that the bytes hold, or `ValueError`."""
+    if len(data) < _COUNT_BYTES:
+        raise ValueError("a bitmap begins with the number of its parts")
     return BitMap64.deserialize(data)
 
 

@@ -19,6 +19,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import Column
 from lakestore.model.projection import filled
 from lakestore.model.table import Table
+from lakestore.rows import ipc_metadata
 from lakestore.rows.casting import Cast
 
 SMALL_BYTES_MAX = 64 << 10
@@ -32,10 +33,6 @@ _KNOWN: dict[bytes, pa.Schema] = {}
 """Schema messages that were read before."""
 _TRUSTED: dict[bytes, pa.Schema] = {}
 """Schema messages of servers that were read before."""
-_HEADER_TYPE, _HEADER = 1, 2
-_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
-_DICTIONARY_DATA, _COMPRESSION = 1, 3
-"""Fields of the flatbuffer that a message's metadata is, verified by Arrow when the message is read."""
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -69,8 +66,7 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
         known = _decoded_as_before(data, limits)
         if known is not None:
             return known
-        if _has_compressed(data):
-            raise Invalid("the rows are compressed: send Arrow IPC without compression")
+        ipc_metadata.check_stream(data, limits)
         with pa.ipc.open_stream(data) as reader:
             schema = reader.schema
             _check_names(schema)
@@ -119,8 +115,9 @@ def _decoded_as_before(data: bytes, limits: Limits) -> pa.RecordBatch | None:
         return None
     message = pa.ipc.read_message(pa.py_buffer(data)[at:])
     end = at + _FRAME.size + size + (message.body.size if message.body else 0)
-    if message.type != "record batch" or data[end:] != STREAM_END or _is_compressed(bytes(message.metadata)):
+    if message.type != "record batch" or data[end:] != STREAM_END:
         return None
+    ipc_metadata.check_message(bytes(message.metadata), message.body.size if message.body else 0, limits)
     batch = pa.ipc.read_record_batch(message, schema)
     if batch.num_rows > limits.batch_rows or batch.get_total_buffer_size() > limits.batch_memory_bytes:
         return None
@@ -221,42 +218,3 @@ def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, cast: C
         row = pc.index(pc.is_null(column), True).as_py()
         raise Invalid(f"table {table.name}: required column {field.name!r} is null in row {row}")
     return column
-
-
-def _has_compressed(data: bytes) -> bool:
-    """Whether any message of an IPC stream is compressed: six kilobytes of zstd can unfold to 200 MB, so rows from
-    outside come uncompressed.
-    """
-    reader = pa.ipc.MessageReader.open_stream(data)
-    try:
-        return any(_is_compressed(bytes(message.metadata)) for message in reader)
-    except struct.error as error:
-        raise pa.ArrowInvalid(f"a message's metadata is damaged: {error}") from error
-
-
-def _is_compressed(metadata: bytes) -> bool:
-    """Whether a message is compressed, by its metadata."""
-    root = struct.unpack_from("<I", metadata)[0]
-    place = _field(metadata, root, _HEADER_TYPE)
-    kind = metadata[place] if place else 0
-    header = _table(metadata, root, _HEADER)
-    if kind == _DICTIONARY_BATCH:
-        header = _table(metadata, header, _DICTIONARY_DATA)
-    elif kind != _RECORD_BATCH:
-        return False
-    return _field(metadata, header, _COMPRESSION) != 0
-
-
-def _field(metadata: bytes, table: int, number: int) -> int:
-    """The place of a field of a flatbuffer table; 0 when it is absent."""
-    vtable = table - int(struct.unpack_from("<i", metadata, table)[0])
-    size = struct.unpack_from("<H", metadata, vtable)[0]
-    at = 4 + 2 * number
-    offset = int(struct.unpack_from("<H", metadata, vtable + at)[0]) if at < size else 0
-    return table + offset if offset else 0
-
-
-def _table(metadata: bytes, table: int, number: int) -> int:
-    """The place of the table that a field points to."""
-    place = _field(metadata, table, number)
-    return place + int(struct.unpack_from("<I", metadata, place)[0])
