@@ -142,6 +142,9 @@ class Limits:
     """HTTP headers or gRPC metadata of one request; more are refused."""
     connection_streams: int = option(1_024, low=8, high=100_000)
     """RPCs at once on one gRPC connection; more wait in the client."""
+    clock_confirm_seconds: int = option(300, low=0, high=86_400)
+    """Time for which a clock that has jumped, or that a start found, has to stand before it is believed: until then
+    nothing is deleted because of its age. 0 believes every clock."""
     access_token_seconds: int = option(3_600, low=1, high=31 * 86_400)
     """Life of a token that a catalog client got for its credentials."""
     idempotency_keys: int = option(10_000, low=1, high=1_000_000)

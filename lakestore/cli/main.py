@@ -18,6 +18,7 @@ COMMANDS = {
     "apply": ("apply", "Create or evolve tables to what a file says; docs/tables.md is about such files."),
     "backup": ("backup", "Copy a running server's data into the new folder DEST of its machine."),
     "changes": ("rows", "Show the changes of TABLE in order; the token to go on from comes on stderr."),
+    "clock": ("clock", "Show whether the server believes its clock, and what waits for that."),
     "connect": ("verify", "Print the lines that open this lake in ENGINE."),
     "demo": ("serve", "Run the whole story once, and check it: exit code 1 if anything differs."),
     "describe": ("tables", "Show the columns and settings of TABLE."),

@@ -128,6 +128,8 @@ def _server(found: dict[str, Any]) -> dict[str, Any]:
         shown["journal"] = f"{size(found['journal_bytes'])} since the checkpoint"
         shown["checkpoint"] = f"{duration(found['checkpoint_age_seconds'])} ago{failed}"
         shown["disk"] = f"{size(found['disk_free_bytes'])} free"
+    if clock := found.get("clock"):
+        shown["clock"] = clock["note"] or clock["state"]
     return shown
 
 

@@ -64,6 +64,7 @@ TRIES: dict[str, Tries] = {
     "Status": Tries.ALWAYS,
     "Audit": Tries.ALWAYS,
     "Backup": Tries.UNLESS_APPLIED,
+    "AcceptClock": Tries.ALWAYS,
 }
 """The rule of every RPC. A second `OpenProducer` fences only the epoch that nobody was given."""
 

@@ -20,6 +20,7 @@ PROTOCOL, PROTOCOL_MIN = 5, 1
 SINCE = {
     **dict.fromkeys(("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup"), 2),
     "Head": 4,
+    "AcceptClock": 5,
 }
 """RPC to the protocol that it came with, where that is not the first one."""
 FIELDS_SINCE = {

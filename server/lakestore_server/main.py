@@ -111,8 +111,8 @@ class Server:
         idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
         subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
-        self.retention = Retention(self.engine, leases, subscriptions, clock, check_seconds, wake_checkpoint)
-        self.expiry = Expiry(self.engine, clock, settings.expiry_check_seconds)
+        self.retention = Retention(self.engine, leases, subscriptions, check_seconds, wake_checkpoint)
+        self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
         calls = Calls(clock, settings.slow_seconds)
         duties = self.retention, self.expiry
         self.service = Service(

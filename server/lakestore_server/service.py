@@ -62,6 +62,7 @@ class Verbs(TypedDict):
     Status: Callable[[pb.StatusRequest], pb.StatusAnswer]
     Audit: Callable[[pb.AuditRequest], pb.AuditAnswer]
     Backup: Callable[[pb.BackupRequest], pb.BackupAnswer]
+    AcceptClock: Callable[[pb.AcceptClockRequest], pb.AcceptClockAnswer]
 
 
 class Service:
@@ -122,6 +123,7 @@ class Service:
             "Status": status.status,
             "Audit": audits.audit,
             "Backup": backups.backup,
+            "AcceptClock": status.accept_clock,
         }
 
     def verb(self, name: str) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,10 @@ class Harness:
         self._start()
 
     def _start(self) -> None:
-        # When rows expire the test says.
+        # When rows expire the test says, and every clock is believed.
+        limits = replace(self._limits, clock_confirm_seconds=0)
         settings = Settings(
-            self.disk.root, expiry_check_seconds=86_400.0, retention_check_seconds=86_400.0, limits=self._limits
+            self.disk.root, expiry_check_seconds=86_400.0, retention_check_seconds=86_400.0, limits=limits
         )
         self.server = Server(settings, disk=self.disk, clock=self.clock)
         self.await_index()

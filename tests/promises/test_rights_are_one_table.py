@@ -145,7 +145,12 @@ NOT_OF_A_TABLE = {
     "RenewLease": {"read", "tier", "admin"},
     "ReleaseLease": {"read", "tier", "admin"},
 }
-EVERYTHING = {"AcquireTierer": {"tier", "admin"}, "ReleaseTierer": {"tier", "admin"}, "Backup": {"admin"}}
+EVERYTHING = {
+    "AcquireTierer": {"tier", "admin"},
+    "ReleaseTierer": {"tier", "admin"},
+    "Backup": {"admin"},
+    "AcceptClock": {"admin"},
+}
 
 
 def test_the_matrix_of_rpcs_and_rights_is_complete() -> None:

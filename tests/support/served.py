@@ -60,12 +60,15 @@ class Served:
         disk: Disk | None = None,
         limits: Limits | None = None,
         ports: bool = False,
+        believes_clock: bool = True,
         **settings: Any,
     ) -> None:
         self.clock, self._disk = HandClock(), disk
         duties = {"retention_check_seconds": DAY, "expiry_check_seconds": DAY}  # only when the test says so
         given = {"port": 0, "http_port": 0, "lease_grace_seconds": 0.0, **duties, **settings}
-        self._settings = Settings(folder, limits=limits or Limits(), **given)
+        limits = limits or Limits()
+        limits = replace(limits, clock_confirm_seconds=0) if believes_clock else limits
+        self._settings = Settings(folder, limits=limits, **given)
         self._ports = ports
         self.start()
 

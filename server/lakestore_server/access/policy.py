@@ -203,6 +203,7 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}Status": Row("see", _tables_field, "each of `tables`", lists=Listing.STATUS),
     f"{SERVICE}Audit": Row("read", _table_field, _NAMED),
     f"{SERVICE}Backup": Row("admin", _everything, "every table"),
+    f"{SERVICE}AcceptClock": Row("admin", _everything, "every table"),
     f"{HEALTH}Check": Row("open", _nothing),
     f"{HEALTH}List": Row("open", _nothing),
     f"{HEALTH}Watch": Row("open", _nothing),

@@ -144,6 +144,6 @@ def _token(engine: Engine, view: View, start: str, states: list[TableState]) -> 
     time_us = times.micros_of(start)
     if time_us is None:
         return parse_token(start, engine)
-    if time_us > view.time_us:
+    if time_us > view.clock_us:
         return LogPosition(engine.timeline, view.lsn, tables)
-    return LogPosition(engine.timeline, lsn_by_time(states, time_us, before=True), tables)
+    return LogPosition(engine.timeline, lsn_by_time(states, time_us, view.marks, before=True), tables)

@@ -19,7 +19,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.group import SharedSubscriptions
 from lakestore_server.commit.engine import Engine
-from lakestore_server.host.clock import Clock
+from lakestore_server.host.clock import AHEAD_US_MIN, Clock
 from lakestore_server.read.positions import check_place, parse_token
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
@@ -57,7 +57,7 @@ class Subscriptions:
             else:
                 _check_tables(known, tables, view)
                 opened = _opened(known, view, shared=shared)
-            opened = replace(opened, acked_us=record.time_us)
+            opened = replace(opened, acked_us=record.clock_us)
             record.subscriptions.append(opened)
             return opened
 
@@ -101,12 +101,12 @@ class Subscriptions:
         view = self._engine.view
         held = _held(view, request)
         moved = _acked(held, token, view)
-        if moved == held and view.time_us - held.acked_us < ACK_AGAIN_US:
+        if moved == held and view.clock_us - held.acked_us < ACK_AGAIN_US:
             return pb.AckAnswer()
 
         def plan(state: State, record: CommitRecord) -> None:
             now = _held(state.view, request)
-            record.subscriptions.append(_acked(replace(now, acked_us=record.time_us), token, state.view))
+            record.subscriptions.append(_acked(replace(now, acked_us=record.clock_us), token, state.view))
 
         self._engine.operate(plan)
         return pb.AckAnswer()
@@ -160,14 +160,17 @@ class Subscriptions:
         return [s.name for s in view.subscriptions.values() if s.acked_us < oldest_us and s.name not in consumed]
 
     def note_consumers(self, now_us: int) -> None:
-        """Journal that consumers who only wait are still there, so that a restart does not find them long gone."""
+        """Journal that consumers who only wait are still there, so that a restart does not find them long gone.
+
+        A subscription that was acknowledged under a clock ahead of the time begins to be idle now.
+        """
         due = self._to_note(self._engine.view, now_us)
         if not due:
             return
 
         def plan(state: State, record: CommitRecord) -> None:
             for held in self._to_note(state.view, now_us):
-                alone, shared = replace(held, acked_us=record.time_us), SubscriptionMove(held.name, record.time_us)
+                alone, shared = replace(held, acked_us=record.clock_us), SubscriptionMove(held.name, record.clock_us)
                 record.subscriptions.append(shared if held.is_shared else alone)
 
         self._engine.operate(plan)
@@ -176,7 +179,10 @@ class Subscriptions:
         with self._lock:
             consumed = {*self._consumers, *self._members}
         oldest_us = now_us - self._idle_us // NOTED_PER_IDLE
-        return [s for s in view.subscriptions.values() if s.name in consumed and s.acked_us < oldest_us]
+        late = {s.name for s in view.subscriptions.values() if s.acked_us > now_us + AHEAD_US_MIN}
+        return [
+            s for s in view.subscriptions.values() if (s.name in consumed and s.acked_us < oldest_us) or s.name in late
+        ]
 
 
 def check_current(view: View, name: str, epoch: int) -> None:

@@ -38,12 +38,12 @@ class Commit:
     """To be put into the index."""
 
 
-def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us: int, current_bytes_max: int) -> Commit:
+def build(group: Sequence[Request], view: View, index: Index, record: CommitRecord, current_bytes_max: int) -> Commit:
     """The commit that these requests are; or `RequestRefused`, and the others may be built again without that one.
 
     `GroupTooLarge` if they need more than `current_bytes_max` of the rows that are there.
     """
-    draft = Draft(CommitRecord(lsn, time_us), current_bytes_max)
+    draft = Draft(record, current_bytes_max)
     by_table: dict[str, list[Change]] = {}
     for request in group:
         for change in request.changes:
@@ -60,7 +60,7 @@ def build(group: Sequence[Request], view: View, index: Index, lsn: int, time_us:
     answers = []
     for request in group:
         results = tuple(draft.results[id(change)] for change in request.changes)
-        answers.append(Answer(lsn, results))
+        answers.append(Answer(record.lsn, results))
         if request.producer:
             draft.record.producers.append(
                 ProducerCommit(request.producer, request.epoch, request.sequence, results, request.progress)

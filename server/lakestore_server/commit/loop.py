@@ -24,7 +24,7 @@ from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task,
 from lakestore_server.commit.recovery import Opened
 from lakestore_server.commit.request import Request, renewed
 from lakestore_server.files.journal import encode
-from lakestore_server.host.clock import Clock
+from lakestore_server.host.clock import Clock, Timekeeper
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import table_prefix
@@ -66,6 +66,7 @@ class CommitLoop:
     ) -> None:
         self.journal, self.index, self.limits = opened.journal, opened.index, limits
         self._disk, self._clock, self._on_fatal = disk, clock, on_fatal
+        self.time = Timekeeper(clock, opened.state.view.clock_us, limits.clock_confirm_seconds)
         self.totals = Totals()
         self.published = Published(opened.state, opened.index, JournalSize(opened.journal_bytes))
         self._next = opened.state.copy()
@@ -208,8 +209,11 @@ class CommitLoop:
         self._next.view = view
         self.published.exchange(view)
 
-    def _time_us(self) -> int:
-        return max(self._clock.now_us(), self._next.view.time_us)
+    def _record(self) -> CommitRecord:
+        """The next commit, empty."""
+        view, now = self._next.view, self.time.read()
+        stamp_us = now.stamp_us(view.time_us)
+        return CommitRecord(view.lsn + 1, stamp_us, beside_us=now.beside_us(stamp_us))
 
     def _commit(self, requests: list[Request]) -> None:
         if any(self._looks_up_many(change.table) for request in requests for change in request.changes):
@@ -237,7 +241,7 @@ class CommitLoop:
         """The commit that these requests are, and its bytes; `RequestRefused` or `_Unmade`, and nothing has changed."""
         view = self._next.view
         try:
-            commit = build(group, view, self.index, view.lsn + 1, self._time_us(), self.limits.batch_memory_bytes)
+            commit = build(group, view, self.index, self._record(), self.limits.batch_memory_bytes)
             made, encoded = self._next.view_after(commit.record), encode(commit.record)
         except RequestRefused:
             raise
@@ -303,7 +307,7 @@ class CommitLoop:
         return None
 
     def _operate(self, operation: Operation[T]) -> None:
-        record = CommitRecord(self._next.view.lsn + 1, self._time_us())
+        record = self._record()
         try:
             result = operation.plan(self._next, record)
             view, encoded = self._next.view_after(record), encode(record)

@@ -125,7 +125,9 @@ class Checkpointer:
         frozen = self._loop.freeze()
         self._disk.reach(CrashPoint.CHECKPOINT_FROZEN)
         self._duty.taken()
-        segments = SegmentCut(self._folder, self._disk, self._limits, self._compactor, frozen.view)
+        view, time = frozen.view, self._loop.time
+        deleting_us = time.deleting_us(view.time_us)
+        segments = SegmentCut(self._folder, self._disk, self._limits, self._compactor, view, deleting_us)
         try:
             cut = segments.run()
             self._index.merge(frozen.view.lsn)

@@ -2,7 +2,7 @@
 
 What is due is found by the bounds of `Due`, so that a round costs what is due and what is new. A delete holds only if
 the very row that was found is still the live one when it is committed: a row that was refreshed meanwhile stays.
-The merge engine and the table's rule for deletes have no say. A clock that jumps pauses the duty.
+The merge engine and the table's rule for deletes have no say. A clock that is in doubt pauses the duty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.queue import Operation
 from lakestore_server.duties import expiry_bounds
 from lakestore_server.duties.expiry_bounds import BLOCK_ROWS, ExpiryBounds
-from lakestore_server.host.clock import Clock, JumpWatch
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import table_prefix
@@ -75,10 +74,9 @@ class Figures:
 class Expiry:
     """One round at a time, in its own thread or called by `run_once`."""
 
-    def __init__(self, engine: Engine, clock: Clock, check_seconds: float) -> None:
+    def __init__(self, engine: Engine, check_seconds: float) -> None:
         self._engine = engine
         self._running = threading.Lock()
-        self._watch = JumpWatch(clock)
         self._due: dict[tuple[str, int, int], ExpiryBounds] = {}
         """By table uuid, bucket and id of the TTL's column."""
         self._expired: Counter[str] = Counter()
@@ -103,15 +101,13 @@ class Expiry:
     def run_once(self) -> None:
         """One round over all tables."""
         with self._running:
-            now_us, jump = self._watch.look()
-            if jump:
-                log.warning("the clock jumped by %.0f s: no row expires for %.0f s", jump, self._watch.left)
-            if self._watch.paused:
+            now = self._engine.time.read()
+            if not now.may_delete:
                 return
             tables = [state for state in self._engine.view.tables.values() if state.table.ttl]
             self._forget({state.table.uuid for state in tables})
             for state in tables:
-                if not self._tried(state, now_us):
+                if not self._tried(state, now.time_us):
                     return
 
     def _tried(self, state: TableState, now_us: int) -> bool:

@@ -2,8 +2,8 @@
 
 `decide` is pure: a table, a time and what holds its log, in; the new log start, out. It lies at a commit end, behind
 a whole chunk of some bucket, at or below the tier point of a snapshot in the lake, every lease and every subscription.
-Ages compare commit timestamps with the clock; a clock that jumps pauses the duty. The log start is durable before any
-row leaves the view; segment files go at the next checkpoint.
+Ages compare the times of commits with the clock; while that is in doubt, nothing goes because of its age. The log start
+is durable before any row leaves the view; segment files go at the next checkpoint.
 No start moves within `lease_grace_seconds` of a start, nor where the lake went on without this history.
 """
 
@@ -18,16 +18,21 @@ from lakestore.errors import Conflict, LakestoreError
 from lakestore_server.changes.shared.positions import needed
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
-from lakestore_server.host.clock import Clock, JumpWatch
+from lakestore_server.host.clock import Reading
 from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases
+from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_record import CommitRecord, LogStart
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.retention")
 _NEWEST = 1 << 62
-_SAID = {"lake": "what is not in the lake yet", "restore": "a lake that is ahead of this restored server"}
+_SAID = {
+    "lake": "what is not in the lake yet",
+    "restore": "a lake that is ahead of this restored server",
+    "clock": "a clock in doubt",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +60,9 @@ class Decision:
         return sorted({hold.by for hold in self.held})
 
 
-def decide(state: TableState, now_us: int, holds: Sequence[LogHold]) -> Decision:
-    """The LSN up to which a table's log start may move."""
-    ends = sorted(_chunk_ends(state))
+def decide(state: TableState, now_us: int, holds: Sequence[LogHold], marks: ClockMarks = NO_MARKS) -> Decision:
+    """The LSN up to which a table's log start may move; `marks` tell the age of commits whose stamps are ahead."""
+    ends = sorted((lsn, marks.time_us(lsn, time_us), size) for lsn, time_us, size in _chunk_ends(state))
     wanted = _wanted(state, now_us, ends)
     allowed = min([wanted, *(hold.lsn for hold in holds)])
     lsn = max((end for end, _, _ in ends if end <= allowed), default=state.log_start_lsn)
@@ -81,12 +86,23 @@ def _wanted(state: TableState, now_us: int, ends: Sequence[tuple[int, int, int]]
     if retention.age_seconds is not None:
         oldest_us = now_us - retention.age_seconds * 1_000_000
         wanted = max([wanted, *(lsn for lsn, time_us, _ in ends if time_us <= oldest_us)])
-    if retention.bytes is not None:
-        excess = sum(size for _, _, size in ends) - retention.bytes
-        for lsn, _, size in ends:
-            if excess <= 0:
-                break
-            wanted, excess = max(wanted, lsn), excess - size
+    return max(wanted, _by_bytes(state, ends))
+
+
+def wanted_by_bytes(state: TableState) -> int:
+    """The log start that the table's retention asks for, whatever the time is."""
+    return _by_bytes(state, sorted(_chunk_ends(state)))
+
+
+def _by_bytes(state: TableState, ends: Sequence[tuple[int, int, int]]) -> int:
+    retention, wanted = state.table.retention, state.log_start_lsn
+    if retention is None or retention.bytes is None:
+        return wanted
+    excess = sum(size for _, _, size in ends) - retention.bytes
+    for lsn, _, size in ends:
+        if excess <= 0:
+            break
+        wanted, excess = max(wanted, lsn), excess - size
     return wanted
 
 
@@ -104,7 +120,6 @@ class Retention:
         engine: Engine,
         leases: Leases,
         subscriptions: Subscriptions,
-        clock: Clock,
         check_seconds: float,
         wake_checkpoint: Callable[[], None],
     ) -> None:
@@ -113,7 +128,6 @@ class Retention:
         self._running = threading.Lock()
         self._decisions: dict[str, Decision] = {}
         self._said: dict[str, tuple[str, ...]] = {}
-        self._watch = JumpWatch(clock)
         self._duty = Worker("retention", self.run_once, _failed, check_seconds)
         self._duty.start()
 
@@ -128,27 +142,25 @@ class Retention:
     def run_once(self) -> None:
         """One round over all tables."""
         with self._running:
-            now_us = self._watch_clock()
-            if not self._watch.paused and not self._leases.in_grace:
-                self._subscriptions.forget_idle(now_us)
-            self._subscriptions.note_consumers(now_us)
+            now = self._engine.time.read()
+            if now.may_delete:
+                self._subscriptions.note_consumers(now.time_us)
+                if not self._leases.in_grace:
+                    self._subscriptions.forget_idle(now.time_us)
             view = self._engine.view
             self._decisions = {
-                uuid: decide(state, now_us, self._holds(view, state))
-                for uuid, state in view.tables.items()
-                if state.table.retention
+                uuid: self._decided(view, state, now) for uuid, state in view.tables.items() if state.table.retention
             }
             self._say(view)
             moving = [uuid for uuid, found in self._decisions.items() if found.lsn > view.tables[uuid].log_start_lsn]
             if moving:
-                self._drop(moving, now_us)
+                self._drop(moving, now)
 
-    def _watch_clock(self) -> int:
-        """The time; a clock that has jumped since the last round pauses the duty for as long as it jumped."""
-        now_us, jump = self._watch.look()
-        if jump:
-            log.warning("the clock jumped by %.0f s: no log is dropped for %.0f s", jump, self._watch.left)
-        return now_us
+    def _decided(self, view: View, state: TableState, now: Reading) -> Decision:
+        holds = self._holds(view, state)
+        if not now.may_delete:
+            holds.append(LogHold("clock", wanted_by_bytes(state)))
+        return decide(state, now.time_us, holds, view.marks)
 
     def _holds(self, view: View, state: TableState) -> list[LogHold]:
         uuid = state.table.uuid
@@ -161,8 +173,6 @@ class Retention:
             holds.append(LogHold("restore", state.log_start_lsn))
         if self._leases.in_grace:
             holds.append(LogHold("restart", state.log_start_lsn))
-        if self._watch.paused:
-            holds.append(LogHold("clock", state.log_start_lsn))
         return holds
 
     def _tiered(self, state: TableState) -> int:
@@ -172,14 +182,14 @@ class Retention:
         ]
         return max((reaching(state, tier.tier_point) for tier in usable), default=state.log_start_lsn)
 
-    def _drop(self, tables: Sequence[str], now_us: int) -> None:
+    def _drop(self, tables: Sequence[str], now: Reading) -> None:
         """Journal the new log starts. Reads that begin meanwhile are asked once more, on the commit loop."""
         raised: dict[str, tuple[int, ...]] = {}
 
         def plan(state: State, record: CommitRecord) -> None:
             for uuid in tables:
                 table = state.view.tables.get(uuid)
-                found = decide(table, now_us, self._holds(state.view, table)) if table else None
+                found = self._decided(state.view, table, now) if table else None
                 if table is None or found is None or found.lsn <= table.log_start_lsn:
                     continue
                 if self._leases.raise_log_start(uuid, table.from_lsn(found.lsn).starts()):

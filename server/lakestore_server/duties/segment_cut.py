@@ -24,6 +24,7 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.checkpoint")
@@ -64,8 +65,12 @@ class _Held:
 class SegmentCut:
     """The work of one checkpoint at segments; belongs to its thread."""
 
-    def __init__(self, folder: Path, disk: Disk, limits: Limits, compactor: Compactor, view: View) -> None:
+    def __init__(
+        self, folder: Path, disk: Disk, limits: Limits, compactor: Compactor, view: View, deleting_us: int
+    ) -> None:
+        """`deleting_us`: the time by which tombstones may go."""
         self._place, self._disk, self._limits, self._view = folder / SEGMENTS, disk, limits, view
+        self._deleting_us = deleting_us
         self._compactor = compactor
         self._chunks: dict[Key, list[Chunk]] = {}
         self._small: list[_Small] = []
@@ -91,7 +96,7 @@ class SegmentCut:
 
     def _bucket(self, state: TableState, bucket: int) -> list[Chunk]:
         held = state.logs[bucket]
-        kept, runs = segment_runs(held.chunks, self._limits, state.table.retention, held.base.end)
+        kept, runs = segment_runs(held.chunks, self._limits, state.table.retention, held.base.end, self._view.marks)
         new = (self._written(state, bucket, run) for run in runs)
         return [*kept, *new]
 
@@ -115,7 +120,7 @@ class SegmentCut:
             return Segment(self._disk, path, state.versions.stored, keyed=True)
 
         key = state.table.uuid, bucket
-        after = self._compactor.compacted(state, bucket, self._chunks.get(key), self._view.time_us, write)
+        after = self._compactor.compacted(state, bucket, self._chunks.get(key), self._deleting_us, write)
         if after is not None:
             self._chunks[key] = after
 
@@ -258,7 +263,11 @@ def segments_of(view: View, cut: Cut) -> list[Segment]:
 
 
 def segment_runs(
-    chunks: Sequence[Chunk], limits: Limits = DEFAULT, retention: Retention | None = None, base_end: int = 0
+    chunks: Sequence[Chunk],
+    limits: Limits = DEFAULT,
+    retention: Retention | None = None,
+    base_end: int = 0,
+    marks: ClockMarks = NO_MARKS,
 ) -> tuple[list[Chunk], list[list[Chunk]]]:
     """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
     it, so that a row is rewritten a logarithmic number of times. A segment holds rows of one schema version, and no
@@ -272,7 +281,8 @@ def segment_runs(
             break
         merged = rows + chunks[at - 1].end - chunks[at - 1].start
         size += chunks[at - 1].size
-        if merged > limits.segment_rows or size > segment_bytes or not _within(chunks[at - 1], chunks[at], span_us):
+        fits = merged <= limits.segment_rows and size <= segment_bytes
+        if not (fits and _within(chunks[at - 1], chunks[at], span_us, marks)):
             break
         at, rows = at - 1, merged
     runs: list[list[Chunk]] = []
@@ -281,7 +291,7 @@ def segment_runs(
         size += chunk.size
         rows_fit = runs and chunk.end - runs[-1][0].start <= limits.segment_rows
         same = rows_fit and chunk.schema_id == runs[-1][0].schema_id and not runs[-1][0].start < base_end < chunk.end
-        if same and size <= segment_bytes and _within(runs[-1][0], chunk, span_us):
+        if same and size <= segment_bytes and _within(runs[-1][0], chunk, span_us, marks):
             runs[-1].append(chunk)
         else:
             runs.append([chunk])
@@ -298,6 +308,7 @@ def _part_of(retention: Retention | None, limits: Limits) -> tuple[int, int]:
     )
 
 
-def _within(first: Chunk, last: Chunk, span_us: int) -> bool:
+def _within(first: Chunk, last: Chunk, span_us: int, marks: ClockMarks) -> bool:
     """Whether the commits from one chunk to another lie in so short a time."""
-    return span_us == NO_SPAN or int(last.index.time_us[-1]) - int(first.index.time_us[0]) <= span_us
+    begins, ends = ((int(c.index.lsn[at]), int(c.index.time_us[at])) for c, at in ((first, 0), (last, -1)))
+    return span_us == NO_SPAN or marks.time_us(*ends) - marks.time_us(*begins) <= span_us

@@ -28,6 +28,7 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.catalog_change import Pointer, TierRecord
 from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_index import Position
 from lakestore_server.state.commit_record import Answer, TiererClaim
 from lakestore_server.state.state import FrozenState, Origin, ProducerState, State
@@ -99,6 +100,7 @@ class Checkpoint:
     pointers: Mapping[tuple[str, str], Pointer]
     subscriptions: tuple[Subscription, ...]
     tables: tuple[TableEntry, ...]
+    marks: ClockMarks = NO_MARKS
 
     @staticmethod
     def of(frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> Checkpoint:
@@ -117,6 +119,7 @@ class Checkpoint:
             view.pointers,
             tuple(view.subscriptions.values()),
             tuple(_entry(state, cut) for state in view.tables.values()),
+            view.marks,
         )
 
     def segment_names(self) -> dict[str, set[str]]:
@@ -143,6 +146,7 @@ class Checkpoint:
             self.tierer.epoch,
             {held.name: held for held in self.subscriptions},
             self.timeline,
+            self.marks,
         )
         holder, keys = self.tierer.holder, self.idempotency
         return State.of(FrozenState(view, self.restored, self.next_number, self.producers, holder, keys), limits)
@@ -223,6 +227,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         "pointers": [[ns, name, p.location, p.uuid] for (ns, name), p in checkpoint.pointers.items()],
         "subscriptions": [json_forms.subscription_list(held) for held in checkpoint.subscriptions],
         "tables": [_table_data(entry) for entry in checkpoint.tables],
+        "clock_marks": [list(mark) for mark in checkpoint.marks],
     }
 
 
@@ -301,6 +306,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         {(ns, name): Pointer(location, uuid) for ns, name, location, uuid in data["pointers"]},
         tuple(map(json_forms.subscription_of, data.get("subscriptions", []))),
         tuple(map(_entry_of, data["tables"])),
+        ClockMarks.of(data.get("clock_marks", ())),
     )
 
 

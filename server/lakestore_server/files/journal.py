@@ -99,6 +99,7 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
         "slots": [
             [at, slot.row, slot.slot, int(slot.is_link)] for at, part in enumerate(record.rows) for slot in part.slots
         ],
+        "beside": record.beside_us,
     }
     return {"t": record.time_us} | {name: section for name, section in sections.items() if section}
 
@@ -217,6 +218,7 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         TiererClaim(*claim) if claim else None,
         [LogStart(*data) for data in meta.get("starts", [])],
         [_subscription_of(data) for data in meta.get("subscriptions", [])],
+        meta.get("beside", 0),
     )
 
 

@@ -1,12 +1,30 @@
-"""The clock seam: wall time for commits, monotonic time for leases."""
+"""The clock seam, and the judgement of the wall clock: how late it is, and whether by that anything may be deleted.
+
+Time goes by the monotonic clock and follows the wall clock while the two agree. A wall clock that jumps is believed
+once it has stood beside the monotonic one for `confirm_seconds`, or when an operator says so. After a start, time goes
+on from the last commit; a gap of up to `GAP_US_MAX` is believed at once, but not for deleting.
+`Judge` is pure: readings in, `Reading` out. `Timekeeper` reads the machine for it, for every thread.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
-JUMP_SECONDS = 3_600.0
-PAUSE_SECONDS_MAX = 86_400.0
+log = logging.getLogger("lakestore.clock")
+CONFIRM_SECONDS = 300.0
+GAP_US_MAX = 7 * 86_400_000_000
+"""After a start a wall clock no further beyond the last commit is believed for stamps."""
+SLACK_US, SLACK_US_MAX, SLACK_PER_SECOND_US = 1_000_000, 10_000_000, 1_000
+"""The difference of wall and monotonic clock that is none: a leap second, a step of NTP, and drift since they met."""
+AHEAD_US_MIN = 1_000_000
+"""A stamp that is further ahead of the time is written with the time beside it."""
+_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", None)
+_HELD = "row TTL, retention by age and the end of idle names wait"
 
 
 class Clock(Protocol):
@@ -27,34 +45,165 @@ class RealClock:
         return time.time_ns() // 1000
 
     def monotonic(self) -> float:
-        """Monotonic time."""
-        return time.monotonic()
+        """Monotonic time; where the system can tell, with the time for which it was suspended."""
+        return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
 
 
-class JumpWatch:
-    """A watch over the time of day: after a jump, duties that compare times with the clock pause for its length."""
+class Doubt(StrEnum):
+    """The reason why a wall clock is not believed for deleting."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last = (clock.now_us(), clock.monotonic())
-        self._paused_until = float("-inf")
+    NONE = ""
+    START = "started"
+    """The server has just begun, and the clock is near the last commit."""
+    AHEAD = "ahead"
+    """The clock is ahead of the time that the monotonic clock gives."""
+    BEHIND = "behind"
+    """The clock is behind it."""
 
-    def look(self) -> tuple[int, float]:
-        """(the time in microseconds, the seconds of its jump since the last look or 0)."""
-        before_us, before = self._last
-        now_us, now = self._last = (self._clock.now_us(), self._clock.monotonic())
-        jump = abs((now_us - before_us) / 1e6 - (now - before))
-        if jump <= JUMP_SECONDS:
-            return now_us, 0.0
-        self._paused_until = now + min(jump, PAUSE_SECONDS_MAX)
-        return now_us, jump
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The time as it is judged."""
+
+    time_us: int
+    doubt: Doubt
+    offset_us: int
+    """The wall clock less this time."""
+    seconds: float
+    """For how long the doubt, or its absence, has stood."""
 
     @property
-    def left(self) -> float:
-        """Seconds of pause that are left."""
-        return max(self._paused_until - self._clock.monotonic(), 0.0)
+    def may_delete(self) -> bool:
+        """Whether anything may be deleted because of its age."""
+        return self.doubt is Doubt.NONE
 
-    @property
-    def paused(self) -> bool:
-        """Whether a jump was too short ago."""
-        return self._clock.monotonic() < self._paused_until
+    def stamp_us(self, last_us: int) -> int:
+        """The stamp of the next commit: never below the last one. One far ahead of the time grows as little as can be.
+
+        The times of two commits tell them apart.
+        """
+        if self.time_us >= last_us or last_us - self.time_us <= AHEAD_US_MIN:
+            return max(self.time_us, last_us)
+        return last_us + 1
+
+    def beside_us(self, stamp_us: int) -> int:
+        """The time to write beside a stamp that is far ahead of it; 0 for one that is right, or that may be."""
+        return self.time_us if self.may_delete and stamp_us - self.time_us > AHEAD_US_MIN else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A time that goes on by the monotonic clock."""
+
+    us: int
+    monotonic: float
+
+    def at(self, monotonic: float) -> int:
+        return self.us + int((monotonic - self.monotonic) * 1e6)
+
+    def age(self, monotonic: float) -> float:
+        return monotonic - self.monotonic
+
+    def has(self, wall_us: int, monotonic: float) -> bool:
+        """Whether the wall clock is still on it."""
+        slack = min(SLACK_US + int(self.age(monotonic) * SLACK_PER_SECOND_US), SLACK_US_MAX)
+        return abs(wall_us - self.at(monotonic)) <= slack
+
+
+class Judge:
+    """The state machine. One thread at a time; `monotonic` never falls from call to call."""
+
+    def __init__(self, wall_us: int, monotonic: float, last_us: int, confirm_seconds: float = CONFIRM_SECONDS) -> None:
+        """`last_us`: the time of the last commit, 0 if there was none."""
+        self._confirm_seconds = confirm_seconds
+        is_near = not last_us or 0 <= wall_us - last_us <= GAP_US_MAX
+        self._line = _Line(wall_us if is_near else last_us, monotonic)
+        """The time, which the wall clock was last found on when the line began."""
+        self._is_confirmed = False
+        """Whether a wall clock has stood on the line, or one from which it was begun anew."""
+        self._jumped: _Line | None = None
+        """The wall clock's own line, since it left ours."""
+        self._since = monotonic
+
+    def read(self, wall_us: int, monotonic: float) -> Reading:
+        """The time now."""
+        if self._line.has(wall_us, monotonic):
+            return self._agreed(wall_us, monotonic)
+        if self._jumped is None or not self._jumped.has(wall_us, monotonic):
+            if self._jumped is None:
+                self._since = monotonic
+            self._jumped = _Line(wall_us, monotonic)
+        if self._jumped.age(monotonic) >= self._confirm_seconds:
+            return self.accept(wall_us, monotonic)
+        now_us = self._line.at(monotonic)
+        doubt = Doubt.AHEAD if wall_us > now_us else Doubt.BEHIND
+        return Reading(now_us, doubt, wall_us - now_us, monotonic - self._since)
+
+    def _agreed(self, wall_us: int, monotonic: float) -> Reading:
+        if self._jumped is not None:
+            self._jumped, self._since = None, monotonic
+            if not self._is_confirmed:
+                self._line = _Line(wall_us, monotonic)
+        if self._line.age(monotonic) >= self._confirm_seconds:
+            if not self._is_confirmed:
+                self._since = monotonic
+            self._line, self._is_confirmed = _Line(wall_us, monotonic), True
+        doubt = Doubt.NONE if self._is_confirmed else Doubt.START
+        return Reading(wall_us, doubt, 0, monotonic - self._since)
+
+    def accept(self, wall_us: int, monotonic: float) -> Reading:
+        """Believe the wall clock from now on."""
+        if self._jumped is not None or not self._is_confirmed:
+            self._since = monotonic
+        self._line, self._jumped, self._is_confirmed = _Line(wall_us, monotonic), None, True
+        return Reading(wall_us, Doubt.NONE, 0, monotonic - self._since)
+
+
+class Timekeeper:
+    """The time of a server. Thread-safe; the lock is held for arithmetic only."""
+
+    def __init__(self, clock: Clock, last_us: int, confirm_seconds: float = CONFIRM_SECONDS) -> None:
+        self._clock, self._confirm_seconds = clock, confirm_seconds
+        self._lock = threading.Lock()
+        self._judge = Judge(clock.now_us(), clock.monotonic(), last_us, confirm_seconds)
+        self._said = Doubt.NONE
+
+    def read(self) -> Reading:
+        """The time now."""
+        with self._lock:
+            found = self._judge.read(self._clock.now_us(), self._clock.monotonic())
+            before, self._said = self._said, found.doubt
+        if found.doubt is not before:
+            self._say(found)
+        return found
+
+    def accept(self) -> Reading:
+        """Believe the wall clock, as an operator says."""
+        with self._lock:
+            found = self._judge.accept(self._clock.now_us(), self._clock.monotonic())
+            self._said = found.doubt
+        log.warning("the clock is accepted as an operator says: it is right, and rows may be deleted by it")
+        return found
+
+    def deleting_us(self, stamp_us: int) -> int:
+        """The time by which what was there at a stamp may be deleted; before all times where nothing may."""
+        found = self.read()
+        return min(found.time_us, stamp_us) if found.may_delete else -(1 << 62)
+
+    def sentence(self, found: Reading) -> str:
+        """The doubt about the clock, and what ends it; empty where there is none."""
+        if found.doubt is Doubt.NONE:
+            return ""
+        if found.doubt is Doubt.START:
+            return f"the clock has not yet been watched for {self._confirm_seconds:.0f} s since the start: {_HELD}"
+        return (
+            f"the clock is {abs(found.offset_us) / 1e6:.0f} s {found.doubt} of the time since the last commits: it is "
+            f"believed once it has stood for {self._confirm_seconds:.0f} s, or at once by `lakestore clock --accept`; "
+            f"until then {_HELD}"
+        )
+
+    def _say(self, found: Reading) -> None:
+        if found.doubt is Doubt.NONE:
+            log.info("the clock is confirmed")
+        elif found.doubt is not Doubt.START:
+            log.warning("%s", self.sentence(found))

@@ -20,6 +20,7 @@ from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.status import TableStatus
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.clock_marks import ClockMarks
 from lakestore_server.state.view import TableState, View
 
 Sample = tuple[tuple[str, ...], float | Histogram]
@@ -72,9 +73,10 @@ def of_tables(figure: Callable[[TableStatus], float]) -> Callable[[Moment], Iter
 
 def lag(moment: Moment) -> Iterator[Sample]:
     """Seconds since the oldest change of each table that the lake does not have."""
-    now = moment.sources.clock.now_us()
+    now = moment.engine.now_us()
     for state in moment.view.tables.values():
-        yield (state.table.name,), _oldest_hot_age(state, moment.status[state.table.name].tier_point, now)
+        tier_point = moment.status[state.table.name].tier_point
+        yield (state.table.name,), _oldest_hot_age(state, tier_point, now, moment.view.marks)
 
 
 def tier_failures(moment: Moment) -> Iterator[Sample]:
@@ -84,16 +86,18 @@ def tier_failures(moment: Moment) -> Iterator[Sample]:
         yield (state.table.name,), problems[uuid].failures if uuid in problems else 0
 
 
-def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int) -> float:
-    times = [_first_time(log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point]
+def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int, marks: ClockMarks) -> float:
+    hot = [(log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point]
+    times = [marks.time_us(*_first_commit(log, point)) for log, point in hot]
     return max(now_us - min(times), 0) / 1e6 if times else 0.0
 
 
-def _first_time(log: BucketLog, point: int) -> int:
-    """Microseconds since 1970 of the first commit behind a commit end."""
+def _first_commit(log: BucketLog, point: int) -> tuple[int, int]:
+    """LSN and stamp of the first commit behind a commit end."""
     point = max(point, log.base.end)
     index = next(chunk.index for chunk in log.chunks if chunk.end > point)
-    return int(index.time_us[np.searchsorted(index.end, point, side="right")])
+    at = np.searchsorted(index.end, point, side="right")
+    return int(index.lsn[at]), int(index.time_us[at])
 
 
 def calls(moment: Moment) -> Iterator[Sample]:
@@ -138,7 +142,7 @@ def expiring(moment: Moment) -> Iterator[tuple[tuple[str], Figures]]:
 
 def overdue(moment: Moment) -> Iterator[Sample]:
     """Seconds for which rows of each table may have been due to expire."""
-    now = moment.sources.clock.now_us()
+    now = moment.engine.now_us()
     for labels, figures in expiring(moment):
         yield labels, max(now - figures.next_us, 0) / 1e6 if figures.next_us is not None else 0.0
 

@@ -238,6 +238,24 @@ FAMILIES = (
         ("table",),
     ),
     Family(
+        "lakestore_clock_confirmed",
+        "gauge",
+        "1 if the clock is believed; 0 while nothing is deleted because of its age, for the clock is in doubt.",
+        lambda m: int(m.engine.time.read().may_delete),
+    ),
+    Family(
+        "lakestore_clock_offset_seconds",
+        "gauge",
+        "The machine's clock less the time that commits get.",
+        lambda m: m.engine.time.read().offset_us / 1e6,
+    ),
+    Family(
+        "lakestore_stamps_ahead_seconds",
+        "gauge",
+        "The newest commit's stamp ahead of the time, after a clock that was wrong.",
+        lambda m: max(m.view.time_us - m.engine.now_us(), 0) / 1e6,
+    ),
+    Family(
         "lakestore_subscription_behind",
         "gauge",
         "Changes that a subscription has before it.",

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from lakestore.errors import Invalid
+from lakestore.model.times import text_of
 from lakestore.model.token import SHARD
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
@@ -18,11 +19,13 @@ from lakestore_server.duties.expiry import Expiry, Figures
 from lakestore_server.duties.retention import Decision, Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.files.segment import Segment
-from lakestore_server.host.clock import Clock
+from lakestore_server.host.clock import AHEAD_US_MIN, Clock, Reading, Timekeeper
 from lakestore_server.iceberg.catalog import Catalog, TierProblem
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.view import TableState
+
+_CLOCK_HOLDS = ("row TTL", "retention by age", "idle subscriptions", "tombstones")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,45 @@ class IndexSize:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockStatus:
+    """The clock as it is judged."""
+
+    state: str
+    """confirmed; or started, ahead, behind: nothing is deleted because of its age."""
+    seconds: float
+    """For how long that has been so."""
+    time_us: int
+    """The time that commits get."""
+    offset_seconds: float
+    """The machine's clock less that time."""
+    stamps_ahead_seconds: float
+    """For how much longer stamps stay ahead of the time; they cannot fall, so they grow by a microsecond a commit."""
+    holds: list[str]
+    """Duties that wait for the clock."""
+    note: str
+    """The doubt and the way out of it, as a sentence; empty if all is well."""
+
+    @staticmethod
+    def of(time: Timekeeper, now: Reading, stamp_us: int) -> ClockStatus:
+        """The status at a reading and the stamp of the newest commit."""
+        ahead = max(stamp_us - now.time_us, 0) / 1e6
+        stale = (
+            f"commits are stamped {ahead / 86_400:.1f} days ahead, by a clock that was wrong: their ages count from "
+            f"when the time was known, and stamps are right again from {text_of(stamp_us)} on"
+        )
+        is_stale = now.may_delete and stamp_us - now.time_us > AHEAD_US_MIN
+        return ClockStatus(
+            state=now.doubt.value or "confirmed",
+            seconds=round(now.seconds, 1),
+            time_us=now.time_us,
+            offset_seconds=round(now.offset_us / 1e6, 3),
+            stamps_ahead_seconds=round(ahead, 3) if is_stale else 0.0,
+            holds=[] if now.may_delete else list(_CLOCK_HOLDS),
+            note=time.sentence(now) or (stale if is_stale else ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ServerStatus:
     """A server in figures, at one view."""
 
@@ -154,6 +196,7 @@ class ServerStatus:
     checkpoints_failed: int
     journal_bytes: int
     disk_free_bytes: int
+    clock: ClockStatus
     tables: tuple[ServedTable, ...]
 
     def to_json(self) -> str:
@@ -172,6 +215,7 @@ class ServerStatus:
             "checkpoints_failed": self.checkpoints_failed,
             "journal_bytes": self.journal_bytes,
             "disk_free_bytes": self.disk_free_bytes,
+            "clock": asdict(self.clock),
             "tables": [table.as_dict() for table in self.tables],
         }
         return orjson.dumps({**self.about, **fields}).decode()
@@ -219,6 +263,12 @@ class StatusVerbs:
         """The server and the named tables, or all of them, as JSON."""
         return pb.StatusAnswer(status=self._status(request.tables).to_json())
 
+    def accept_clock(self, _: pb.AcceptClockRequest) -> pb.AcceptClockAnswer:
+        """Believe the machine's clock from now on."""
+        engine = self._engine
+        clock = ClockStatus.of(engine.time, engine.time.accept(), engine.view.time_us)
+        return pb.AcceptClockAnswer(clock=orjson.dumps(asdict(clock)).decode())
+
     def _status(self, tables: Sequence[str]) -> ServerStatus:
         engine, now = self._engine, self._clock.monotonic()
         view, checkpoints = engine.view, self._upkeep.checkpointer.figures
@@ -237,6 +287,7 @@ class StatusVerbs:
             checkpoints_failed=checkpoints.failed,
             journal_bytes=engine.loop.published.size.untrimmed,
             disk_free_bytes=disk_free_bytes(engine),
+            clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
             tables=tuple(self._table(view.named(name)) for name in list(tables) or sorted(view.names)),
         )
 

@@ -139,3 +139,10 @@ class CommitRecord:
     tierer: TiererClaim | None = None
     starts: list[LogStart] = field(default_factory=list)
     subscriptions: list[SubscriptionChange] = field(default_factory=list)
+    beside_us: int = 0
+    """The time of the commit where its stamp `time_us` is far ahead of it; else 0."""
+
+    @property
+    def clock_us(self) -> int:
+        """The time of the commit, which ages are told by."""
+        return self.beside_us or self.time_us

@@ -137,6 +137,7 @@ class State:
             epoch,
             view.subscriptions if subscriptions is None else subscriptions,
             view.timeline,
+            view.marks.noted(record.lsn, record.beside_us) if record.beside_us else view.marks,
         )
 
     def _tables(self, record: CommitRecord) -> tuple[dict[str, TableState], dict[str, str]]:

@@ -12,6 +12,7 @@ from lakestore.model.token import LogPosition
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import Pointer, TierRecord
 from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_index import Position
 from lakestore_server.state.subscription import Subscription
 from lakestore_server.state.table_versions import Versions, stored_schema
@@ -86,6 +87,13 @@ class View:
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
     timeline: str = ""
     """The history that the LSNs belong to; a restored server begins another one."""
+    marks: ClockMarks = NO_MARKS
+    """Times of commits whose stamps are ahead of them."""
+
+    @property
+    def clock_us(self) -> int:
+        """The time of the newest commit: its stamp, unless that is known to be ahead."""
+        return self.marks.time_us(self.lsn, self.time_us)
 
     def token(self, lsn: int | None = None) -> str:
         """The text of the position behind a commit of this history, by default behind the newest one."""

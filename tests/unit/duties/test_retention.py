@@ -220,20 +220,23 @@ def test_grace_after_a_start_holds_everything(tmp_path: Path) -> None:
     served.close()
 
 
-def test_a_clock_that_jumps_pauses_dropping_and_says_so(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    create(served)
-    served.append(NAME, 1)
-    served.tier(NAME)
-    served.run()
-    served.clock.jump(2 * DAY)
-    served.run()
-    assert "the clock jumped" in caplog.text
-    assert served.values(NAME) == [1]
-    served.clock.advance(DAY + 1)
-    served.run()
-    served.clock.advance(60)
-    served.run()
-    assert served.values(NAME) == []
+def test_a_clock_in_doubt_holds_what_its_age_would_let_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Served(tmp_path / "data", believes_clock=False) as served:
+        create(served)
+        served.append(NAME, 1)
+        served.tier(NAME)
+        served.clock.jump(2 * DAY)
+        served.run()
+        assert "the clock is 172800 s ahead" in caplog.text
+        assert served.values(NAME) == [1]
+        served.restart()
+        served.run()
+        assert "retention of table" in caplog.text
+        assert "is held back by a clock in doubt" in caplog.text
+        assert served.values(NAME) == [1]
+        served.clock.advance(300)
+        served.run()
+        assert served.values(NAME) == []
 
 
 def test_a_table_without_retention_keeps_everything(served: Served) -> None:

@@ -119,12 +119,12 @@ class SharedSubscriptions:
         """Move marks in the journal; the parts behind which somebody else has acknowledged more come back."""
         view = self._engine.view
         found = _acknowledgement(current(view, name), session, parts)
-        if not found.moved and view.time_us - view.subscriptions[name].acked_us < self._ack_again_us:
+        if not found.moved and view.clock_us - view.subscriptions[name].acked_us < self._ack_again_us:
             return found.late
 
         def plan(state: State, record: CommitRecord) -> list[Part]:
             now = _acknowledgement(current(state.view, name), session, parts)
-            record.subscriptions.append(SubscriptionMove(name, record.time_us, tuple(now.moved)))
+            record.subscriptions.append(SubscriptionMove(name, record.clock_us, tuple(now.moved)))
             return now.late
 
         return self._engine.operate(plan).result
