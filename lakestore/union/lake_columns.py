@@ -15,7 +15,7 @@ from lakestore.limits import WIDEST
 from lakestore.model.table import Table
 from lakestore.rows.casting import Cast, Part, Place, Wanted
 
-FIELD_ID = b"PARQUET:field_id"
+FIELD_ID, ORC_FIELD_ID = b"PARQUET:field_id", b"iceberg.id"
 
 
 def declared(array: pa.Array, field: pa.Field, table: Table) -> pa.Array:
@@ -34,8 +34,9 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def id_of(field: pa.Field) -> int | None:
-    """The field id that a Parquet file carries, if it does."""
-    found = (field.metadata or {}).get(FIELD_ID)
+    """The field id that a file carries, if it does."""
+    metadata = field.metadata or {}
+    found = metadata.get(FIELD_ID, metadata.get(ORC_FIELD_ID))
     return None if found is None else int(found)
 
 

@@ -1,7 +1,8 @@
 """Data files of a lake snapshot as Arrow batches, less what is deleted and what died since.
 
 PyIceberg plans: which data files, which position deletes or deletion vectors. pyarrow reads the Parquet files, of
-whichever engine wrote them: columns are found by field id, rows by their `__bucket` and `__offset`.
+whichever engine wrote them: columns are found by field id, rows by their `__bucket` and `__offset`. `other_formats`
+reads the others.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from lakestore.model.projection import filled
 from lakestore.model.table import Table
 from lakestore.rows.condition import AllOf, Comparison, RowFilter, Skip
 from lakestore.rows.offsets import OffsetSet, OffsetsFrom
+from lakestore.union import other_formats
 from lakestore.union.lake_columns import declared, id_of
 from lakestore.union.plan import TableScan
 
 BATCH_ROWS = 131_072
 METADATA_KEPT = 32
 _REFERENCED = "referenced-data-file"
+_DELETE_COLUMNS = ["file_path", "pos"]
 
 Positions = npt.NDArray[np.int64]
 Hidden = Mapping[int, OffsetSet] | Mapping[int, OffsetsFrom]
@@ -163,19 +166,23 @@ class _Deletes:
         return self._by_delete_file[path]
 
     def _decoded(self, file: DataFile) -> Mapping[str, Positions]:
-        with self._io.new_input(file.file_path).open() as stream:
+        source = self._io.new_input(file.file_path)
+        if file.file_format not in (FileFormat.PUFFIN, FileFormat.PARQUET):
+            with other_formats.opened(source, file.file_format.value) as other:
+                return _position_deletes(pa.Table.from_batches(other.batches(_DELETE_COLUMNS), other.schema))
+        with source.open() as stream:
             if file.file_format == FileFormat.PUFFIN:
                 return _deletion_vectors(stream.read())
-            if file.file_format == FileFormat.PARQUET:
-                return _position_deletes(stream)
-        raise Invalid(f"delete file {file.file_path} is {file.file_format.value}, which is not read here: use Spark")
+            return _position_deletes(pq.read_table(stream, columns=_DELETE_COLUMNS, read_dictionary=["file_path"]))
 
 
-def _position_deletes(stream: Any) -> Mapping[str, Positions]:
-    table = pq.read_table(stream, columns=["file_path", "pos"], read_dictionary=["file_path"])
+def _position_deletes(table: pa.Table) -> Mapping[str, Positions]:
     if not table.num_rows:
         return {}
-    paths = table.column("file_path").unify_dictionaries().combine_chunks()
+    paths = table.column("file_path")
+    if not pa.types.is_dictionary(paths.type):
+        paths = paths.dictionary_encode()
+    paths = paths.unify_dictionaries().combine_chunks()
     codes = paths.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
     positions = table.column("pos").to_numpy()[order]
@@ -231,11 +238,12 @@ class _FileReader:
         self._columns = list(columns)
         self._schema = table.read_schema(self._columns)
         self._dead = dead if dead and _bounds(file).may_meet(dead) else {}
-        if file.file_format != FileFormat.PARQUET:
-            raise Invalid(f"data file {file.file_path} is {file.file_format.value}, which is not read here: use Spark")
 
     def batches(self, deleted: Positions, condition: RowFilter | None) -> Iterator[pa.RecordBatch]:
         """The rows of the file that are alive."""
+        if self._file.file_format != FileFormat.PARQUET:
+            yield from self._other(deleted)
+            return
         with _named(self._file.file_path), self._io.new_input(self._file.file_path).open() as stream:
             parquet = pq.ParquetFile(stream, pre_buffer=True)
             names = self._names(parquet.schema_arrow)
@@ -244,6 +252,17 @@ class _FileReader:
             starts = np.cumsum([0, *(parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups))])
             for group in groups:
                 yield from self._group(parquet, group, names, alive, int(starts[group]))
+
+    def _other(self, deleted: Positions) -> Iterator[pa.RecordBatch]:
+        """As `batches`, of a file that is not Parquet: it has no groups of rows to leave out."""
+        path, form = self._file.file_path, self._file.file_format.value
+        metrics = other_formats.Metrics.of(self._file)
+        with _named(path), other_formats.opened(self._io.new_input(path), form, metrics) as other:
+            names = self._names(other.schema)
+            alive, start = self._alive(self._file.record_count, deleted), 0
+            for batch in other.batches(self._needed(names)):
+                yield self._living(batch, names, alive, start)
+                start += batch.num_rows
 
     def _alive(self, rows: int, deleted: Positions) -> npt.NDArray[np.bool_] | None:
         if not len(deleted):
@@ -281,12 +300,19 @@ class _FileReader:
     def _group(
         self, parquet: pq.ParquetFile, group: int, names: Mapping[str, str], alive: Any, start: int
     ) -> Iterator[pa.RecordBatch]:
-        needed = set(names) & {*self._columns, *((LAKE_BUCKET, LAKE_OFFSET) if self._dead else ())}
-        columns = [names[name] for name in needed or {LAKE_OFFSET}]
-        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
-            mask = self._mask(batch, names, None if alive is None else alive[start : start + batch.num_rows])
+        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=self._needed(names)):
+            yield self._living(batch, names, alive, start)
             start += batch.num_rows
-            yield self._projected(batch if mask is None else batch.filter(pa.array(mask)), names)
+
+    def _needed(self, names: Mapping[str, str]) -> list[str]:
+        """The file's columns to read."""
+        needed = set(names) & {*self._columns, *((LAKE_BUCKET, LAKE_OFFSET) if self._dead else ())}
+        return [names[name] for name in needed or {LAKE_OFFSET}]
+
+    def _living(self, batch: pa.RecordBatch, names: Mapping[str, str], alive: Any, start: int) -> pa.RecordBatch:
+        """The living rows of a batch that begins at a position of the file, as the table declares them."""
+        mask = self._mask(batch, names, None if alive is None else alive[start : start + batch.num_rows])
+        return self._projected(batch if mask is None else batch.filter(pa.array(mask)), names)
 
     def _mask(self, batch: pa.RecordBatch, names: Mapping[str, str], alive: Any) -> Any:
         if not self._dead:

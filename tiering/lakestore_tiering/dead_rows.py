@@ -17,10 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, LocalFileSystem
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakestore.errors import Corrupt
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.rows.offsets import Offsets, OffsetSet
+from lakestore.union import other_formats
 from lakestore_tiering.iceberg_java import Bounds, LakeFile
 
 INDEX_BYTES_MAX = 512 << 20
@@ -129,9 +131,8 @@ def _within(dead: Mapping[int, Offsets], bounds: Bounds | None) -> npt.NDArray[n
 
 def read_offsets(file: LakeFile) -> FileOffsets:
     """The offset index of a file, read from its two columns."""
-    filesystem, path = place(file.path)
     try:
-        rows = pq.read_table(path, columns=[LAKE_BUCKET, LAKE_OFFSET], filesystem=filesystem, partitioning=None)
+        rows = read_columns(file.path, file.format, [LAKE_BUCKET, LAKE_OFFSET])
     except (pa.ArrowException, OSError, KeyError) as error:
         raise Corrupt(f"data file {file.path} cannot be read: {error}") from error
     if rows.num_rows != file.rows:
@@ -145,6 +146,16 @@ def read_offsets(file: LakeFile) -> FileOffsets:
     if bool(np.any(ordered[1:] == ordered[:-1])):
         raise Corrupt(f"data file {file.path} holds a row twice")
     return FileOffsets(ordered, order)
+
+
+def read_columns(location: str, form: str, columns: Sequence[str]) -> pa.Table:
+    """Columns of a data or delete file, in the order of its rows."""
+    if form != "PARQUET":
+        with other_formats.opened(PyArrowFileIO().new_input(location), form) as other:
+            schema = pa.schema([other.schema.field(name) for name in columns])
+            return pa.Table.from_batches(other.batches(columns), schema)
+    filesystem, path = place(location)
+    return pq.read_table(path, columns=list(columns), filesystem=filesystem, partitioning=None)
 
 
 def place(location: str) -> tuple[FileSystem, str]:

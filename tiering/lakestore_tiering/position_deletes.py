@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt
-from lakestore_tiering.dead_rows import DeadRows, Positions, place
+from lakestore_tiering.dead_rows import DeadRows, Positions, place, read_columns
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile, java_map
 
 FILES_PER_DATA_FILE_MAX = 4
@@ -62,8 +62,7 @@ def _parquet_files(lake: Iceberg, found: Sequence[DeadRows]) -> Deletes:
 
 
 def _read(java: Any, file: LakeFile) -> Positions:
-    filesystem, path = place(str(java.location()))
-    rows = pq.read_table(path, filesystem=filesystem, partitioning=None)
+    rows = read_columns(str(java.location()), str(java.format()), [_PATH, _POS])
     paths = rows.column(_PATH).unique().to_pylist()
     if paths != [file.path]:
         raise Corrupt(f"delete file {java.location()} covers {paths}, not {file.path} alone")
