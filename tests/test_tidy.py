@@ -67,7 +67,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "grpc_health": ("server/lakestore_server/edge/grpc_health.py",),
     "grpc_reflection": ("server/lakestore_server/edge/grpc.py",),
     "lmdb": ("server/lakestore_server/index/lmdb_store.py",),
-    "pyiceberg": ("lakestore/union/lake_files.py",),
+    "pyiceberg": ("lakestore/union/lake_files.py", "lakestore/union/other_formats.py"),
     "pyspark": ("tiering/", "spark_reader/"),
     "py4j": ("tiering/", "spark_reader/"),
     "duckdb": ("lakestore/union/sql.py",),

@@ -23,7 +23,7 @@ from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io import InputFile
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.typedef import Record
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
@@ -73,6 +73,13 @@ def opened(source: InputFile, form: str, metrics: Metrics | None = None) -> Iter
         yield _Avro(source)
     else:
         raise Invalid(f"file {source.location} is {form}, which is not read here: {_WAY_OUT}")
+
+
+@contextmanager
+def opened_at(location: str, form: str) -> Iterator[OpenFile]:
+    """As `opened`, of a file's URI."""
+    with opened(PyArrowFileIO().new_input(location), form) as found:
+        yield found
 
 
 class _Orc:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, LocalFileSystem
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakestore.errors import Corrupt
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
@@ -151,7 +150,7 @@ def read_offsets(file: LakeFile) -> FileOffsets:
 def read_columns(location: str, form: str, columns: Sequence[str]) -> pa.Table:
     """Columns of a data or delete file, in the order of its rows."""
     if form != "PARQUET":
-        with other_formats.opened(PyArrowFileIO().new_input(location), form) as other:
+        with other_formats.opened_at(location, form) as other:
             schema = pa.schema([other.schema.field(name) for name in columns])
             return pa.Table.from_batches(other.batches(columns), schema)
     filesystem, path = place(location)
