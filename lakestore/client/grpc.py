@@ -16,8 +16,9 @@ from lakestore.client.diagnosis import diagnosis
 from lakestore.client.process import PROCESS
 from lakestore.client.retry import is_passing
 from lakestore.client.scope import SCOPE, Scope
+from lakestore.client.small_calls import CallCancelled, SmallCalls, StreamEnded
 from lakestore.client.transport import Transport
-from lakestore.errors import Invalid, LakestoreError, Stopped, Unavailable, UnknownCall
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Stopped, Unavailable, UnknownCall
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
@@ -76,6 +77,9 @@ class GrpcWire:
         self._address = address
         self.credentials = credentials
         self._channel = _channel(address, credentials)
+        self._small_calls = SmallCalls(self._channel)
+        self._talks = False
+        """Whether the server takes small calls on an open stream."""
         self._greeted = False
         self._closed = False
         self._lock = threading.Lock()
@@ -104,6 +108,10 @@ class GrpcWire:
         self._check_known(method, request)
         scope, unary, shown = SCOPE.get(), self._calls[method.name], self.credentials.metadata()
         try:
+            if self._talks and (data := _small(method, request)) is not None:
+                answer = self._talked(method, data, seconds, shown)
+                if answer is not None:
+                    return answer
             if scope is None:
                 return unary(request, timeout=seconds, metadata=shown)
             running = unary.future(request, timeout=seconds, metadata=shown)
@@ -113,6 +121,30 @@ class GrpcWire:
             raise self._failed(error, method) from error
         except (grpc.FutureCancelledError, ValueError) as error:  # ValueError is how grpc tells of a closed channel
             raise self._ended(method) from error
+
+    def _talked(self, method: rpc.Method, request: bytes, seconds: float, shown: errors.Metadata) -> Any:
+        """The answer of a small call on the open stream; None where the server has no such stream, or none to give."""
+        try:
+            reply = self._small_calls.call(method.name, request, seconds, shown)
+        except Unavailable as error:
+            error.applied = "no" if method.reads else "unknown"
+            raise
+        except CallCancelled as error:
+            raise self._ended(method) from error
+        except StreamEnded as error:
+            call: Any = error.failure
+            if call is None:
+                raise self._ended(method) from error
+            if call.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self._talks = False
+                return None
+            told = self._failed(call, method)
+            if isinstance(told, Exhausted):  # there is no room for another stream; the call was not begun
+                return None
+            raise told from call
+        if reply.error:
+            raise errors.error_of_fields(reply.error)
+        return method.answer.FromString(reply.answer)
 
     def send(self, method: rpc.Method, request: Any) -> None:
         """Send a request whose answer nobody waits for; a connection that is gone cannot take it."""
@@ -211,6 +243,7 @@ class GrpcWire:
                     f"the server ({self.server.release}) speaks protocols {self.server.protocol_min} to"
                     f" {self.server.protocol}, this client ({RELEASE}) speaks {rpc.PROTOCOL}: install a newer lakestore"
                 )
+            self._talks = self.server.protocol >= rpc.TALK_SINCE
             self._greeted = True
         except LakestoreError as failure:
             greeting.failure = failure
@@ -228,7 +261,20 @@ class GrpcWire:
         """Close the channel."""
         self._closed = True
         if not PROCESS.is_orphan:
+            self._small_calls.close()
             self._channel.close()
+
+
+def _small(method: rpc.Method, request: Any) -> bytes | None:
+    """A request's bytes if it goes on the open stream: a commit of few rows, or a look-up of one key."""
+    if method.name == "Lookup":
+        data: bytes = request.SerializeToString() if request.key else b""
+    elif method.name == "Commit":
+        few = sum(len(change.rows) for change in request.changes) <= rpc.TALK_BYTES_MAX
+        data = request.SerializeToString() if few else b""
+    else:
+        return None
+    return data if 0 < len(data) <= rpc.TALK_BYTES_MAX else None
 
 
 def _channel(address: str, credentials: Credentials) -> grpc.Channel:

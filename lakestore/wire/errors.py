@@ -31,6 +31,17 @@ def pack_error(error: LakestoreError) -> Metadata:
     return tuple(told)
 
 
+def error_fields(error: LakestoreError) -> dict[str, bytes]:
+    """An error as fields of a message: its metadata."""
+    return {key: value.encode() if isinstance(value, str) else value for key, value in pack_error(error)}
+
+
+def error_of_fields(fields: Mapping[str, bytes]) -> LakestoreError:
+    """The error that `error_fields` wrote."""
+    metadata = {key: value if key.endswith("-bin") else value.decode() for key, value in fields.items()}
+    return unpack_error(metadata, "INTERNAL", "a reply without an error")
+
+
 def _silent(address: str, details: str) -> str:
     """A server that does not answer, and why as far as the connection says."""
     where = f"the server at {address}" if address else "the server"

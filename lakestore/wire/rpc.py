@@ -15,6 +15,15 @@ from lakestore.v1 import lakestore_pb2
 
 SERVICE = "lakestore.v1.Lakestore"
 
+SMALL_CALLS = "lakestore.v1.SmallCalls"
+"""The service of an open stream that carries small calls of the other one."""
+TALK_PATH = f"/{SMALL_CALLS}/Talk"
+TALK_SINCE = 5
+"""The protocol that it came with."""
+TALKED = ("Lookup", "Commit")
+"""The RPCs whose small requests go on it."""
+TALK_BYTES_MAX = 64 << 10
+"""A longer request goes by itself."""
 PROTOCOL, PROTOCOL_MIN = 5, 1
 """The protocol of this release, and the oldest one of a client that its server understands. Both ends must know it."""
 SINCE = {

@@ -37,8 +37,11 @@ class Admission:
 
     def rpc(self, path: str, token: str, certificate: Sequence[str]) -> RpcCall:
         """A call that begins, by its metadata alone: or `NotAuthenticated`, or `Denied` whatever it asks for."""
+        return self.of(path, self._caller(policy.RPCS.get(path), token, certificate, path))
+
+    def of(self, path: str, caller: Caller | None) -> RpcCall:
+        """A call of a caller who is known, or `Denied` whatever it asks for."""
         row = policy.RPCS.get(path)
-        caller = self._caller(row, token, certificate, path)
         what = path.rsplit("/", 1)[-1]
         with self._noting(what, caller):
             policy.check_possible(row, caller.principal if caller else principals.NOBODY, what)
@@ -93,6 +96,10 @@ class RpcCall:
     def is_open(self) -> bool:
         """Whether everybody may make it, unasked."""
         return self._row is not None and self._row.right == "open"
+
+    def other(self, path: str) -> RpcCall:
+        """Another RPC of the same caller, or `Denied` whatever it asks for."""
+        return self._admission.of(path, self._caller)
 
     def request(self, request: Any) -> Any:
         """The request as the server is to see it, or `Denied`. A stream's requests are each judged by themselves."""

@@ -23,11 +23,13 @@ from lakestore.wire import errors, rpc
 from lakestore.wire.errors import BUSY_SECONDS
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.changes.batch_cache import EncodedBatch
+from lakestore_server.commit.engine import DRAINING
 from lakestore_server.edge import grpc_health
 from lakestore_server.edge.first_messages import FirstMessages
 from lakestore_server.edge.rpc_dispatch import Dispatch, parsed
 from lakestore_server.edge.rpc_port import Rpc, RpcPort
 from lakestore_server.edge.rpc_streams import AnswerStream, Intake
+from lakestore_server.edge.rpc_talk import Talk
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.permits import Permits
@@ -74,11 +76,13 @@ class GrpcServer:
         # Thousands of streams may hear of one commit: calls do not queue behind them.
         self._stream_workers = Workers(min(limits.threads, STREAM_THREADS), "grpc-stream")
         self._permits = Permits(limits.streams, 0.0, f"{limits.streams} streams are open, the limit: try again later")
+        self._streams_max, self._is_stopping = limits.streams, False
         self._streams: set[AnswerStream] = set()
+        self._talks: set[Talk] = set()
         self._callers = FirstMessages(limits.waiting_calls, limits.first_message_ms / 1_000, self._too_late)
         self._strangers = FirstMessages(STRANGERS_MAX, STRANGER_SECONDS, self._too_late)
         self._health = grpc_health.Health(("", rpc.SERVICE))
-        self._reflection = reflection.ReflectionServicer((rpc.SERVICE, reflection.SERVICE_NAME))
+        self._reflection = reflection.ReflectionServicer((rpc.SERVICE, rpc.SMALL_CALLS, reflection.SERVICE_NAME))
         self._handlers = self._all_handlers()
         self._port = RpcPort(_options(limits), self._opened, self._ticked)
         self.port = self._port.bind(address, None if keys is None else _credentials(keys))
@@ -95,6 +99,9 @@ class GrpcServer:
     def stop(self, grace_seconds: float) -> None:
         """Stop taking calls; running ones have the grace to end."""
         self._health.set(serving=False)
+        self._is_stopping = True
+        for talk in list(self._talks):
+            talk.end(_leaving())
         self._port.stop(grace_seconds)
         self._workers.close()
         self._stream_workers.close()
@@ -112,6 +119,7 @@ class GrpcServer:
         for name in ("Check", "List", "Watch"):
             path = f"/{grpc_health.SERVICE}/{name}"
             found[path] = partial(self._with_message, self._strangers, self._asked)
+        found[rpc.TALK_PATH] = self._talk
         found[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = self._reflect
         return found
 
@@ -141,6 +149,10 @@ class GrpcServer:
                 self._streams.discard(stream)
             else:
                 stream.tick(now)
+        for talk in list(self._talks):
+            talk.tick(now)
+            if self._is_stopping or self._service.calls.is_draining:
+                talk.end(_leaving())
 
     def _too_late(self, call: Rpc, why: str) -> None:
         self._fail(call, Unavailable(f"{why}: try again", retry_after=BUSY_SECONDS))
@@ -194,6 +206,16 @@ class GrpcServer:
         encode = method.answer.SerializeToString
         self._begin(AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
 
+    def _talk(self, call: Rpc, admitted: RpcCall) -> None:
+        """A stream of small calls."""
+        if len(self._talks) >= self._streams_max:
+            self._fail(call, Exhausted(f"{self._streams_max} connections talk, the limit: try again later"))
+            return
+        talk = Talk(call, admitted, self._dispatch, self._workers, self._fail)
+        self._talks.add(talk)
+        call.add_callback(lambda: self._talks.discard(talk))
+        talk.begin()
+
     def _begin(self, stream: AnswerStream) -> None:
         self._streams.add(stream)
         stream.begin()
@@ -233,6 +255,10 @@ class GrpcServer:
         if not isinstance(error, LakestoreError):
             error = self._dispatch.defect(call.path.rsplit("/", 1)[-1], error)
         call.finish(_CODES.get(error.kind, grpc.StatusCode.INTERNAL), error.message, errors.pack_error(error))
+
+
+def _leaving() -> Unavailable:
+    return Unavailable(DRAINING, retry_after=BUSY_SECONDS)
 
 
 def _encoded(batch: EncodedBatch) -> bytes:
