@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 
 from lakestore.v1 import lakestore_pb2 as pb
 
+OF_CONSUMER_BYTES = 64
+"""More than `of_consumer` adds to a message."""
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:

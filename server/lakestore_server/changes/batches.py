@@ -18,8 +18,9 @@ from lakestore.model.token import LogPosition, Place, Token
 from lakestore.rows.ipc import encode
 from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.changes.batch_cache import EncodedBatch, StreamRun
+from lakestore_server.changes.batch_cache import OF_CONSUMER_BYTES, EncodedBatch, StreamRun
 from lakestore_server.changes.filter import Condition, RowCondition, filtered
+from lakestore_server.commit import row_limit
 from lakestore_server.read.rows import ReadOptions, Rows, bounded, live_at, project, read, with_before_images
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import PREV
@@ -47,18 +48,22 @@ class Shape:
 def run(view: View, shape: Shape, at: LogPosition, limit: int, limits: Limits) -> StreamRun:
     """The next messages behind a position: about a batch of rows from each bucket, no commit beyond `limit`."""
     upto = _upto(view, shape, at.lsn, limit, limits)
-    return StreamRun(
-        upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits.read_batch_bytes))
-    )
+    return StreamRun(upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits)))
 
 
 def message(
-    table: Table, batch: pa.RecordBatch, token: Token, *, snapshot: bool, goes_on: bool = False
+    table: Table, batch: pa.RecordBatch, token: Token, bytes_max: int, *, snapshot: bool, goes_on: bool = False
 ) -> EncodedBatch:
-    """Rows as a message; if its commits go on in the next message, the token lies before them."""
+    """Rows as a message; if its commits go on in the next message, the token lies before them.
+
+    `Invalid` that names the row if a message of so many bytes does not hold a single one.
+    """
     made = pb.ChangeBatch(table=table.name, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
     made.rows, made.goes_on = encode(batch.schema, [batch]), goes_on
-    return EncodedBatch.of(made)
+    encoded = EncodedBatch.of(made)
+    if len(encoded.data) + OF_CONSUMER_BYTES > bytes_max:
+        raise row_limit.unsendable(batch, table, bytes_max)
+    return encoded
 
 
 def progress(table: Table, token: Token) -> EncodedBatch:
@@ -145,7 +150,7 @@ def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max:
     return reach if over == len(replaced) else max(start + int(replaced[over]), start + 1)
 
 
-def _between(view: View, shape: Shape, at: LogPosition, upto: int, nbytes: int) -> list[EncodedBatch]:
+def _between(view: View, shape: Shape, at: LogPosition, upto: int, limits: Limits) -> list[EncodedBatch]:
     """The commits in (at, upto] table by table, in batches that fit into a message.
 
     Only the last one carries the new token: a consumer that breaks off in between reads all of these commits again.
@@ -157,10 +162,10 @@ def _between(view: View, shape: Shape, at: LogPosition, upto: int, nbytes: int) 
         ranges = [(log.at_lsn(at.lsn).end, log.at_lsn(upto).end) for log in state.logs]
         batch = table_batch(state, table, shape, ranges)
         if batch is not None:
-            batches += [(table, piece) for piece in bounded(batch, nbytes)]
-    last = len(batches) - 1
+            batches += [(table, piece) for piece in bounded(batch, limits.read_batch_bytes)]
+    last, most = len(batches) - 1, limits.message_bytes
     return [
-        message(table, batch, replace(at, lsn=upto) if i == last else at, snapshot=False, goes_on=i < last)
+        message(table, batch, replace(at, lsn=upto) if i == last else at, most, snapshot=False, goes_on=i < last)
         for i, (table, batch) in enumerate(batches)
     ]
 

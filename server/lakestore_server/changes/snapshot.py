@@ -86,7 +86,8 @@ class SnapshotReader:
         for piece in live_piece(state, options.shape, place, lsn, dead, self._engine.limits):
             reached = Place(place.table, place.bucket, piece.end)
             token = replace(position, place=reached)
-            batch = message(table, piece.batch, token, snapshot=True) if piece.batch.num_rows else None
+            most = self._engine.limits.message_bytes
+            batch = message(table, piece.batch, token, most, snapshot=True) if piece.batch.num_rows else None
             steps.append(_Step(batch, reached))
         return steps
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore_server.commit.draft import Draft, TableDraft
 from lakestore_server.commit.merge.current_rows import runs
@@ -38,12 +39,12 @@ class Commit:
     """To be put into the index."""
 
 
-def build(group: Sequence[Request], view: View, index: Index, record: CommitRecord, current_bytes_max: int) -> Commit:
+def build(group: Sequence[Request], view: View, index: Index, record: CommitRecord, limits: Limits) -> Commit:
     """The commit that these requests are; or `RequestRefused`, and the others may be built again without that one.
 
-    `GroupTooLarge` if they need more than `current_bytes_max` of the rows that are there.
+    `GroupTooLarge` if they need more than `batch_memory_bytes` of the rows that are there.
     """
-    draft = Draft(record, current_bytes_max)
+    draft = Draft(record, limits.batch_memory_bytes, limits.message_bytes)
     by_table: dict[str, list[Change]] = {}
     for request in group:
         for change in request.changes:

@@ -48,6 +48,8 @@ class Draft:
     record: CommitRecord
     current_bytes_max: int
     """The memory that the rows that are there may take."""
+    message_bytes: int
+    """The message that a merged row has to fit into."""
     current_bytes: int = 0
     results: dict[int, ChangeResult] = field(default_factory=dict)
     """By the id of the change object."""

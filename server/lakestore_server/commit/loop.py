@@ -241,7 +241,7 @@ class CommitLoop:
         """The commit that these requests are, and its bytes; `RequestRefused` or `_Unmade`, and nothing has changed."""
         view = self._next.view
         try:
-            commit = build(group, view, self.index, self._record(), self.limits.batch_memory_bytes)
+            commit = build(group, view, self.index, self._record(), self.limits)
             made, encoded = self._next.view_after(commit.record), encode(commit.record)
         except RequestRefused:
             raise

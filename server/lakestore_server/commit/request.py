@@ -24,6 +24,7 @@ from lakestore.model.projection import Projection, check_present, renamed
 from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit import row_limit
 from lakestore_server.host.permits import Claim
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
@@ -100,6 +101,7 @@ def change_of(
         batch = ipc.conform(_contributions(named, table), table, limits=limits, claim=claim)
     if claim is not None and table.keyed:
         claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
+    row_limit.check(batch, table, limits.message_bytes)
     return _routed(table, batch, given, kind, producer=producer, limits=limits)
 
 

@@ -18,6 +18,7 @@ from lakestore.model.projection import check_present, renamed
 from lakestore.model.table import Table
 from lakestore.rows import ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit import row_limit
 from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery
 from lakestore_server.index.entry import table_prefix
@@ -31,6 +32,8 @@ from lakestore_server.read.positions import lsn_at, parse_token, reached
 from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
+_ANSWER_BYTES = 1 << 10
+"""More than an answer holds beside its rows: token, prefix and frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,8 @@ class Lookups:
         self, found: pa.RecordBatch, shape: AnswerShape, answered: int, following: bytes, lsn: int
     ) -> pb.RowBatch:
         answer = reads.message(found)
+        if len(answer.rows) + _ANSWER_BYTES > self._engine.limits.message_bytes:
+            raise row_limit.unsendable(found, shape.target, self._engine.limits.message_bytes)
         answer.schema_id = shape.target.schema_id
         answer.token = self._engine.view.token(lsn)
         answer.answered, answer.next = answered, following

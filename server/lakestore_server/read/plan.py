@@ -142,8 +142,9 @@ class Plans:
             parts = (rows.live_at if based else rows.live)(log, request.start, request.end, dead, options)
         else:
             parts = rows.read(log, request.start, request.end, options)
+
         shown = (
-            rows.project(state.versions.projection(part.schema_id, wanted), part, columns, request.bucket)
+            rows.sendable(state.versions.projection(part.schema_id, wanted), part, columns, request.bucket, limits)
             for part in parts
         )
         yield from rows.messages(shown, limits.read_batch_bytes)

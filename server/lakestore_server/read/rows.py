@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.limits import DEFAULT
+from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.projection import Projection
 from lakestore.rows.ipc import crc32c, encode
 from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.arrays import row_sizes
+from lakestore_server.commit import row_limit
 from lakestore_server.state.bucket_log import BucketLog, Needed
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV
 from lakestore_server.state.table_versions import Versions
@@ -26,6 +28,10 @@ CHANGE_NAMES = pa.array(["+I", "+U", "-D", "-U"])
 BEFORE = 3
 MESSAGE_BYTES = 4 << 20
 """Bytes that a message of a stream of rows holds, about: large enough to cost little, small enough to overlap."""
+
+
+_AROUND_BYTES = 1 << 10
+"""More than a column takes in a message beside its values, but for nested ones of very many fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,18 @@ def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) ->
     half = batch.num_rows // 2
     yield from bounded(batch.slice(0, half), bytes_max)
     yield from bounded(batch.slice(half), bytes_max)
+
+
+def sendable(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int, limits: Limits) -> pa.RecordBatch:
+    """As `project`; `Invalid` that names the row if a message does not hold one of these."""
+    batch, bytes_max = project(shape, rows, columns, bucket), limits.message_bytes
+    if batch.nbytes + _AROUND_BYTES * len(batch.schema) <= bytes_max:
+        return batch
+    row = int(np.argmax(row_sizes.of_rows(batch, np.arange(batch.num_rows))))
+    alone = batch.slice(row, 1)
+    if message(alone).ByteSize() > bytes_max:
+        raise row_limit.unsendable(alone, shape.target, bytes_max, (bucket, int(rows.offsets[row])))
+    return batch
 
 
 def message(*batches: pa.RecordBatch) -> pb.RowBatch:

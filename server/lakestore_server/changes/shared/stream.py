@@ -58,6 +58,7 @@ class MemberStream:
     ) -> None:
         self._engine, self._dead, self._membership, self._shape = engine, dead, membership, shape
         self._until, self._reads_lake = until, reads_lake
+        self._message_bytes = engine.limits.message_bytes
         self._readings: dict[Bucket, _Reading] = {}
         self._known: dict[Bucket, _Reading] = {}
         self.moved = False
@@ -140,7 +141,7 @@ class MemberStream:
             reading.ahead.pop(0)
             reading.at = mark
             token = self._token({bucket: mark}, cut)
-            yield message(state.versions.at(cut), first.batch, token, snapshot=True)
+            yield message(state.versions.at(cut), first.batch, token, self._message_bytes, snapshot=True)
 
     def _look_ahead(self, state: TableState, bucket: Bucket, reading: _Reading) -> None:
         """Read the next piece of a snapshot; no view is kept while the consumer takes its time."""
@@ -188,7 +189,8 @@ class MemberStream:
             self._readings[bucket].at = Mark(end)
         for piece in run.pieces:
             marks = {bucket: Mark(end) for bucket, end in piece.ends.items()}
-            yield message(piece.table, piece.batch, self._token(marks, run.first), snapshot=False)
+            token = self._token(marks, run.first)
+            yield message(piece.table, piece.batch, token, self._message_bytes, snapshot=False)
 
     def _sends(self, marks: Mapping[Bucket, Mark]) -> bool:
         """Note that a message which brings its buckets to these marks is about to be sent; False if it may not be."""

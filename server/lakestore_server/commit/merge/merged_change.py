@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid, LakestoreError
 from lakestore_server.arrays.grouping import Groups
+from lakestore_server.commit import row_limit
 from lakestore_server.commit.draft import RequestRefused, TableDraft
 from lakestore_server.commit.merge.current_rows import RowSource, runs
 from lakestore_server.commit.merge.engines import CurrentRows, Merged, merged
@@ -54,6 +55,10 @@ class MergedChanges:
             except pa.ArrowException as error:
                 problem = Invalid(f"table {self._table.name}: the rows cannot be merged: {error}")
                 raise RequestRefused(change, problem) from error
+            try:
+                row_limit.check(made.batch, self._table, self._draft.draft.message_bytes, merged=True)
+            except Invalid as error:
+                raise RequestRefused(change, error) from error
             after = self._numbered(change, groups, made, values[places], whole.part(part))
             values[places[made.keys]] = after
 
