@@ -7,6 +7,7 @@
     │   └── PlanExpired   the read took longer than its lease: plan again
     ├── Conflict          exists already, or another writer came first
     ├── Fenced            a newer epoch took over: stop
+    │   └── ProducerForgotten  the server no longer knows the producer: open it anew
     ├── Denied            you may not: ask who runs the server for the right
     │   └── NotAuthenticated   who are you? Send a valid token or certificate
     ├── Unavailable       try again later
@@ -15,6 +16,7 @@
     ├── Corrupt           stored bytes are damaged: the message names the file
     │   └── NewerFormat   a newer release wrote them: the message names it
     ├── PositionExpired   the position lies below the log start: read a snapshot
+    │   └── OtherTimeline      the server was restored: this is of a history that has ended
     └── Internal          a defect of Lakestore
 
 `applied` says whether the request may have taken effect: "no" or "unknown".
@@ -79,6 +81,16 @@ class Fenced(LakestoreError):
     count. Empty if nothing of the acknowledgement counts, and in every other error."""
 
 
+class ProducerForgotten(Fenced):
+    """The server no longer knows the producer, so it cannot tell a retry from a new commit, and applies neither.
+
+    A named producer was dropped, by somebody or for its age; one with a random name had rested too long. Nothing is
+    applied by a call that ends so; `applied` is "unknown" where an earlier try of the same rows was not answered.
+    """
+
+    kind = "ProducerForgotten"
+
+
 class Denied(LakestoreError):
     """The caller has no right to this; no retry mends it."""
 
@@ -126,6 +138,16 @@ class PositionExpired(LakestoreError):
     kind = "PositionExpired"
 
 
+class OtherTimeline(PositionExpired):
+    """The position, producer or stream belongs to another history: the server was restored from a backup since.
+
+    Positions after the backup name nothing any more, and commits after the backup are gone. Begin anew: read a
+    snapshot, open the producer or the subscription again.
+    """
+
+    kind = "OtherTimeline"
+
+
 class Internal(LakestoreError):
     """A defect of Lakestore."""
 
@@ -140,12 +162,14 @@ KINDS: dict[str, type[LakestoreError]] = {
         PlanExpired,
         Conflict,
         Fenced,
+        ProducerForgotten,
         Denied,
         NotAuthenticated,
         Unavailable,
         Exhausted,
         Corrupt,
         PositionExpired,
+        OtherTimeline,
         Internal,
     )
 }
@@ -178,8 +202,10 @@ __all__ = [
     "NewerFormat",
     "NotAuthenticated",
     "NotFound",
+    "OtherTimeline",
     "PlanExpired",
     "PositionExpired",
+    "ProducerForgotten",
     "Stopped",
     "Unavailable",
     "UnknownCall",

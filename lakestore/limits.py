@@ -15,8 +15,6 @@ LEASE_SECONDS_DEFAULT = 3_600
 """The seconds that a read may go on without a sign of life."""
 TIERER_SECONDS_DEFAULT = 30
 """The seconds for which a silent tierer stays the tierer."""
-EPOCH_MAX = (1 << 32) - 1
-"""The highest epoch of a producer: the wire has 32 bits."""
 FIXED_BYTES_MAX = 64 << 10
 """The largest `n` of the type `fixed(n)`."""
 TYPE_CHARS_MAX = 1 << 20
@@ -64,8 +62,13 @@ class Limits:
     schema_versions: int = option(10_000, low=1, high=1_000_000)
     """Schema versions that a table may have, all of which are kept; one more is refused."""
 
-    producers: int = option(20_000, low=1, high=1_000_000)
-    """Producers whose sequences are remembered; the least recently used is forgotten for one more."""
+    producers: int = option(10_000, low=1, high=1_000_000)
+    """Named producers of one principal; one more is `Exhausted` until one is dropped."""
+    unnamed_producers: int = option(50_000, low=1, high=1_000_000)
+    """Producers of one principal that clients named at random; for one more the one that has rested longest is
+    forgotten, and while all have written within five minutes it is `Exhausted`."""
+    unnamed_producer_seconds: int = option(3_600, low=300, high=31 * 86_400)
+    """Time after its last commit for which such a producer is remembered, so that its retries are known again."""
     producer_answers: int = option(64, low=16, high=1_024)
     """Answers kept of each producer, and so the commits it may have in flight; an older retry is refused."""
     queue_commits: int = option(1_024, low=1, high=1_000_000)
@@ -167,7 +170,6 @@ WIDEST = Limits(**{each.name: int(range_of(each)[1]) for each in fields(Limits)}
 
 __all__ = [
     "DEFAULT",
-    "EPOCH_MAX",
     "FIXED_BYTES_MAX",
     "LEASE_SECONDS_DEFAULT",
     "MERGED_BYTES_MAX",

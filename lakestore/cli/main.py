@@ -31,6 +31,7 @@ COMMANDS = {
         "rows",
         "Look up rows of TABLE by KEY: a value, or values of a key of several columns with commas between.",
     ),
+    "producers": ("tables", "List the named producers, their owners, when they were last used, and their progress."),
     "read": ("rows", "Read TABLE: the lake and what is newer, as one."),
     "restore": (
         "backup",

@@ -229,4 +229,27 @@ def subscriptions(drop: str | None, server: str, as_json: bool) -> None:
     emit([asdict(held) for held in found] if as_json else rows, as_json=as_json, empty="no subscriptions yet")
 
 
-COMMANDS = (tables, describe, status, files, subscriptions)
+@click.command()
+@click.option("--drop", metavar="NAME", help="Forget this one and its progress; who still writes under it is told.")
+@server_option
+@json_option
+def producers(drop: str | None, server: str, as_json: bool) -> None:
+    """List the named producers, their owners, when they were last used, and their progress."""
+    with connected(server) as lake:
+        if drop:
+            lake.drop_producer(drop)
+        found = lake.producers()
+    rows = [
+        {
+            "producer": held.name,
+            "owner": held.owner,
+            "used": held.used.isoformat(timespec="seconds"),
+            "commits": held.last_sequence,
+            "progress": held.progress,
+        }
+        for held in found
+    ]
+    emit([asdict(held) for held in found] if as_json else rows, as_json=as_json, empty="no named producers yet")
+
+
+COMMANDS = (tables, describe, status, files, subscriptions, producers)

@@ -48,6 +48,8 @@ TRIES: dict[str, Tries] = {
     "GetTable": Tries.ALWAYS,
     "ListTables": Tries.ALWAYS,
     "OpenProducer": Tries.ALWAYS,
+    "ListProducers": Tries.ALWAYS,
+    "DropProducer": Tries.UNLESS_APPLIED,
     "Commit": Tries.NUMBERED,
     "Write": Tries.RESUMED,
     "Lookup": Tries.ALWAYS,

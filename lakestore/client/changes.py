@@ -220,12 +220,14 @@ def request(
     before_images: bool,
     where: str | None = None,
     member: str = "",
+    uuids: Sequence[str] = (),
 ) -> pb.ChangesRequest:
     """The request of a change stream."""
     return pb.ChangesRequest(
         member=member,
         session=secrets.randbits(63) | 1 if member else 0,
         tables=tables,
+        table_uuids=uuids,
         start=times.start_text(start),
         until=times.until_text(until),
         before_images=before_images,

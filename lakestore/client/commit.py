@@ -6,7 +6,8 @@ from typing import Any
 
 from lakestore.client.connection import Connection
 from lakestore.client.versioned_rows import fitting_parts
-from lakestore.client.writer import change
+from lakestore.client.writer import change_to
+from lakestore.errors import NotFound
 from lakestore.v1 import lakestore_pb2 as pb
 
 
@@ -38,10 +39,14 @@ class Commit:
 
     def _add(self, table: str, kind: pb.ChangeKind.ValueType, data: Any) -> None:
         for version, batch in fitting_parts(self._connection, self._connection.definition_of(table), data):
-            self._changes.append(change(table, kind, [batch], version.schema_id))
+            self._changes.append(change_to(version, kind, [batch]))
 
     def send(self) -> None:
         """Commit what was added."""
         if self._changes:
-            answer = self._connection.producers.commit(self._changes)
+            try:
+                answer = self._connection.producers.commit(self._changes)
+            except NotFound:
+                self._connection.forget_definitions(each.table for each in self._changes)
+                raise
             self.token, self.results = self._connection.seen(answer.token), list(answer.results)

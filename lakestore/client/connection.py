@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lakestore import evolution
 from lakestore.client.group_commit import Combiner
+from lakestore.client.history import History
 from lakestore.client.one_row import OneRow
 from lakestore.client.producer import ProducerPool
 from lakestore.client.transport import Transport
@@ -21,7 +22,8 @@ class Connection:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.producers = ProducerPool(transport)
+        self.history = History(transport)
+        self.producers = ProducerPool(transport, self.history)
         self.single_writes = Combiner(self.producers)
         self._lock = threading.Lock()
         self._last: Token | None = None
@@ -37,6 +39,7 @@ class Connection:
     def seen(self, token: str) -> str:
         """Remember a commit of ours; its token again."""
         position = position_of(token)
+        self.history.seen(position)
         with self._lock:
             if self._last is None or position.timeline != self._last.timeline or position.lsn > self._last.lsn:
                 self._last, self._last_text = position, token
@@ -48,6 +51,18 @@ class Connection:
         if form is None or form.definition is not definition:
             form = self._single[definition.name] = OneRow.of(definition)
         return form
+
+    def begin_anew(self) -> None:
+        """Go on in the server's history as it is now: plain reads need not reach what was written in another one."""
+        point = self.history.renew()
+        with self._lock:
+            if self._last is not None and self._last.timeline != point.timeline:
+                self._last, self._last_text = None, ""
+
+    def forget_definitions(self, names: Iterable[str]) -> None:
+        """Look at these tables anew when they are next named."""
+        for name in names:
+            self._definitions.pop(name, None)
 
     def created(self, definition: Table, *, check_only: bool) -> Table:
         """The definition of a new table as the server has it; with `check_only` none is made."""
@@ -74,6 +89,7 @@ class Connection:
             alteration=evolution.to_json(steps),
             schema_id=definition.schema_id,
             check_only=check_only,
+            table_uuid=definition.uuid,
         )
         info = self.transport.alter_table(request)
         return Table.from_json(info.definition) if check_only else self._known(info)

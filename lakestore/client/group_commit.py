@@ -17,8 +17,9 @@ import pyarrow as pa
 from lakestore.client.process import PROCESS
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import has_deadline, is_passing
-from lakestore.client.writer import change
+from lakestore.client.writer import change_to
 from lakestore.errors import Internal, LakestoreError, Unavailable
+from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 
 SMALL_BYTES_MAX = 64 << 10
@@ -32,10 +33,10 @@ ON_THE_WAY = 2
 class Write:
     """Rows of one call."""
 
-    table: str
+    table: Table
+    """In the version whose names the rows use."""
     kind: pb.ChangeKind.ValueType
     batch: pa.RecordBatch
-    schema_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +140,24 @@ def _is_small(batch: pa.RecordBatch) -> bool:
     return bool(batch.get_total_buffer_size() <= SMALL_BYTES_MAX or batch.nbytes <= SMALL_BYTES_MAX)
 
 
+def _identity(table: Table) -> tuple[str, str, int]:
+    return table.name, table.uuid, table.schema_id
+
+
 def _together(writes: Sequence[Write]) -> list[list[int]]:
     """Places of the writes that may be one change: appends of like rows to one table."""
     if len(writes) == 1:
         return [[0]]
     groups: dict[object, list[int]] = {}
     for i, write in enumerate(writes):
-        alike = (write.table, write.schema_id, write.batch.schema) if write.kind == pb.APPEND else i
+        alike = (*_identity(write.table), write.batch.schema) if write.kind == pb.APPEND else i
         groups.setdefault(alike, []).append(i)
     return list(groups.values())
 
 
 def _joined(writes: Sequence[Write]) -> pb.Change:
     first = writes[0]
-    return change(first.table, first.kind, [write.batch for write in writes], first.schema_id)
+    return change_to(first.table, first.kind, [write.batch for write in writes])
 
 
 def _share(write: Write, result: pb.ChangeResult) -> pb.ChangeResult:

@@ -15,6 +15,7 @@ from lakestore.client.changes import ChangeStream, Start, Until, member_name, re
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
 from lakestore.client.head import head
+from lakestore.client.named_producer import NamedProducer
 from lakestore.client.retry import within
 from lakestore.client.subscription import Subscription
 from lakestore.client.table import Table
@@ -180,6 +181,15 @@ class Lake:
     def drop_subscription(self, name: str) -> None:
         """Forget a subscription; what it held of the log may go."""
         self.transport.drop_subscription(pb.DropSubscriptionRequest(subscription=name))
+
+    def producers(self) -> list[NamedProducer]:
+        """The named producers that the server keeps, with their progress."""
+        answer = self.transport.list_producers(pb.ListProducersRequest())
+        return [NamedProducer.of(entry) for entry in answer.producers]
+
+    def drop_producer(self, name: str) -> None:
+        """Forget a named producer and its progress; a process that still writes under the name is told."""
+        self.transport.drop_producer(pb.DropProducerRequest(producer=name))
 
     def sql(self, text: str) -> union_sql.SqlResult:
         """DuckDB over union reads, all tables of the query at one cut."""

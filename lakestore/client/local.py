@@ -39,7 +39,7 @@ class LocalWire:
 
     def __init__(self, verbs: Verbs) -> None:
         self.credentials = NOTHING
-        self.server = pb.HelloAnswer(release=RELEASE, protocol=rpc.PROTOCOL, protocol_min=rpc.PROTOCOL_MIN)
+        self.server = verbs.verb("Hello")(pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL))
         self.is_closed = self._is_orphan = False
         self._verbs = {method.name: verbs.verb(method.name) for method in rpc.methods()}
         self._streams: dict[Generator[Encoded], _Listener] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.client.connection import Connection
-from lakestore.errors import Internal, Invalid, PositionExpired
+from lakestore.errors import Internal, Invalid, OtherTimeline, PositionExpired
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import ipc, user
@@ -35,7 +35,7 @@ def lookup(
     key = _one_key(connection, definition, keys) if at is None else None
     if key is not None:
         try:
-            return _tried("", lambda: _row_of(connection, definition, key, names))
+            return _tried(connection, "", lambda: _row_of(connection, definition, key, names))
         except Invalid:
             if _takes_one_key(connection):
                 raise  # else another server answers there now, an older one
@@ -44,18 +44,22 @@ def lookup(
         return definition.read_schema(names).empty_table()
     position = "" if at is None else position_text(at)
     return _tried(
-        position, lambda: _joined(list(_answers(connection, definition, wanted, names, position)), definition, names)
+        connection,
+        position,
+        lambda: _joined(list(_answers(connection, definition, wanted, names, position)), definition, names),
     )
 
 
-def _tried(position: str, ask: Callable[[], pa.Table]) -> pa.Table:
-    """The answer, asked for again where the cut that the server chose fell out of the log."""
+def _tried(connection: Connection, position: str, ask: Callable[[], pa.Table]) -> pa.Table:
+    """The answer, asked for again where the cut that the server chose fell out of the log, or its history is over."""
     for tries_left in reversed(range(TRIES)):
         try:
             return ask()
-        except PositionExpired:
+        except PositionExpired as error:
             if position or not tries_left:
                 raise
+            if isinstance(error, OtherTimeline):
+                connection.begin_anew()
     raise Internal("a look-up ended without an answer")
 
 
@@ -84,6 +88,7 @@ def _request(connection: Connection, definition: Definition, columns: list[str])
         columns=columns,
         at_least=connection.last_token,
         schema_id=definition.schema_id,
+        table_uuid=definition.uuid,
         in_parts=True,
     )
 

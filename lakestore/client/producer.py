@@ -1,4 +1,8 @@
-"""Producers: a name, an epoch and the next sequence, so that a retried commit is applied once."""
+"""Producers: a name, an epoch and the next sequence, so that a retried commit is applied once.
+
+A producer belongs to one timeline. One whose name the client drew goes on under another name, by itself, when the
+server was restored or no longer knows it, unless the outcome of something sent is in doubt.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lakestore.client.history import History, Point
 from lakestore.client.process import PROCESS
 from lakestore.client.transport import Transport
-from lakestore.errors import LakestoreError
+from lakestore.errors import LakestoreError, OtherTimeline, ProducerForgotten
 from lakestore.v1 import lakestore_pb2 as pb
 
 
@@ -22,20 +27,46 @@ class Producer:
     epoch: int = 0
     sequence: int = 0
     progress: str = ""
+    timeline: str = ""
+    """The history that it writes to; empty for a server that does not say."""
+    born: int | None = None
+    """The LSN up to which the history was seen when the name was drawn; None for a name that a user gave."""
+
+    @staticmethod
+    def drawn(point: Point) -> Producer:
+        """A producer with a new random name."""
+        return Producer(timeline=point.timeline, born=point.lsn)
+
+    @staticmethod
+    def opened(name: str, info: pb.ProducerInfo) -> Producer:
+        """A named producer as the server opened it."""
+        return Producer(name, info.epoch, info.last_sequence, info.progress, info.timeline)
 
     def request(self, changes: Sequence[pb.Change], progress: str = "") -> pb.CommitRequest:
         """The next commit."""
+        request = pb.CommitRequest(changes=changes, progress=progress)
+        self.sign(request)
+        return request
+
+    def sign(self, request: pb.CommitRequest) -> None:
+        """Make a request the next commit of this producer."""
         self.sequence += 1
-        return pb.CommitRequest(
-            changes=changes, producer=self.name, epoch=self.epoch, sequence=self.sequence, progress=progress
-        )
+        request.producer, request.epoch, request.sequence = self.name, self.epoch, self.sequence
+        request.timeline = self.timeline
+        if self.born is not None:
+            request.born = self.born
+
+
+def is_over(error: LakestoreError) -> bool:
+    """Whether the server can do nothing more for the producer of a request."""
+    return isinstance(error, (OtherTimeline, ProducerForgotten))
 
 
 class ProducerPool:
     """Producers for single commits: each call takes one, so that callers in several threads do not mix."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, transport: Transport, history: History) -> None:
+        self._transport, self._history = transport, history
         self._idle: deque[Producer] = deque()
         """Taken and given back without a lock, so that no fork can inherit one that is held."""
 
@@ -43,11 +74,19 @@ class ProducerPool:
         """Commit once."""
         PROCESS.check()
         producer = self._taken()
+        try:
+            return self._committed(producer, changes)
+        except LakestoreError as error:
+            if not is_over(error) or error.applied == "unknown":
+                raise
+        return self._committed(Producer.drawn(self._history.renew()), changes)
+
+    def _committed(self, producer: Producer, changes: Sequence[pb.Change]) -> pb.CommitAnswer:
         request = producer.request(changes)
         try:
             answer = self._transport.commit(request)
         except LakestoreError as error:
-            if error.applied == "no":
+            if error.applied == "no" and not is_over(error):
                 producer.sequence -= 1
                 self._idle.append(producer)
             raise
@@ -55,6 +94,11 @@ class ProducerPool:
         return answer
 
     def _taken(self) -> Producer:
+        """An idle producer of the timeline that was seen last, or a new one."""
+        point = self._history.point
         with suppress(IndexError):
-            return self._idle.pop()
-        return Producer()
+            while True:
+                idle = self._idle.pop()
+                if idle.timeline == point.timeline:
+                    return idle
+        return Producer.drawn(point)

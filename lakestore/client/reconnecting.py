@@ -16,7 +16,8 @@ from lakestore.client.head import head
 from lakestore.client.retry import Backoff
 from lakestore.client.shared_position import Share
 from lakestore.client.transport import Transport
-from lakestore.errors import LakestoreError
+from lakestore.errors import LakestoreError, OtherTimeline
+from lakestore.model.token import Token, position_of
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -82,7 +83,7 @@ class Resumed:
         self._transport, self._request, self._opened = transport, fixed, opened
         self._handed, self._backoff = _Handed(fixed, share or Share()), Backoff()
         self._messages: Iterator[pb.ChangeBatch] | None = None
-        self._ended = False
+        self._ended, self._begins = False, True
 
     def __iter__(self) -> Iterator[pb.ChangeBatch]:
         return self
@@ -90,7 +91,7 @@ class Resumed:
     def __next__(self) -> pb.ChangeBatch:
         while not self._ended:
             if self._messages is None:
-                self._messages = self._transport.changes(self._request)
+                self._messages, self._begins = self._transport.changes(self._request), True
             try:
                 message = next(self._messages)
             except StopIteration:
@@ -104,11 +105,21 @@ class Resumed:
                 self._handed.broken()
                 continue
             self._backoff.reset()
+            if self._begins and message.token:
+                self._bind(position_of(message.token))
             self._opened(message.subscription_epoch)
             fresh = self._handed.fresh(message)
             if fresh is not None:
                 return fresh
         raise StopIteration
+
+    def _bind(self, token: Token) -> None:
+        """Hold the stream to the history and the tables of its first message, over all its connections."""
+        self._begins, request = False, self._request
+        if request.timeline not in ("", token.timeline):  # of a server that is too old to refuse it
+            self._ended = True
+            raise OtherTimeline("what this stream has handed out belongs to another history: the server was restored")
+        request.timeline, request.table_uuids[:] = token.timeline, token.tables
 
     def close(self) -> None:
         """End the stream."""
@@ -133,7 +144,7 @@ class _Handed:
         """The message less what the caller has; None if that is everything."""
         if self._request.member:
             for bucket in self._share.begun(message.token):
-                self._seen.forget(message.table, bucket)
+                self._seen.forget(_table(message), bucket)
         left: pb.ChangeBatch | None = _fresh(message, self._seen) if self._again else message
         if message.read_the_lake:  # the caller reads that snapshot itself, once
             left = None if (message.table, message.token) in self._lakes else message
@@ -160,7 +171,7 @@ def _remember(since: list[pb.ChangeBatch], seen: Seen) -> None:
         if message.rows:
             with pa.ipc.open_stream(message.rows) as reader:
                 for batch in reader:
-                    seen.add(message.table, *_places(batch))
+                    seen.add(_table(message), *_places(batch))
     since.clear()
 
 
@@ -172,7 +183,7 @@ def _fresh(message: pb.ChangeBatch, seen: Seen) -> pb.ChangeBatch | None:
         schema, batches = reader.schema, list(reader)
     kept = []
     for batch in batches:
-        mask = seen.fresh(message.table, *_places(batch))
+        mask = seen.fresh(_table(message), *_places(batch))
         kept.append(batch if mask.all() else batch.filter(pa.array(mask)))
     if all(left is batch for left, batch in zip(kept, batches, strict=True)):
         return message
@@ -182,6 +193,11 @@ def _fresh(message: pb.ChangeBatch, seen: Seen) -> pb.ChangeBatch | None:
         return None
     left.rows = ipc.encode(schema, kept)
     return left
+
+
+def _table(message: pb.ChangeBatch) -> str:
+    """The table that offsets are of: its uuid, or its name from a server that does not say the uuid."""
+    return message.table_uuid or message.table
 
 
 def _places(batch: pa.RecordBatch) -> tuple[Ints, Ints]:

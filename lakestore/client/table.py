@@ -14,7 +14,7 @@ from lakestore.client.connection import Connection
 from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
 from lakestore.client.versioned_rows import fitting, fitting_parts
-from lakestore.client.writer import Writer, change
+from lakestore.client.writer import Writer, change_to
 from lakestore.evolution import Step
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
@@ -94,22 +94,24 @@ class Table:
     def _write(self, kind: pb.ChangeKind.ValueType, data: Any) -> str:
         parts = fitting_parts(self._connection, self.definition, data)
         if len(parts) > 1:
-            changes = [change(self.name, kind, [batch], version.schema_id) for version, batch in parts]
+            changes = [change_to(version, kind, [batch]) for version, batch in parts]
             answer = self._connection.producers.commit(changes)
             self.last_result = _total(answer.results)
             return self._connection.seen(answer.token)
         version, batch = parts[0]
-        written = self._connection.single_writes.commit(Write(self.name, kind, batch, version.schema_id))
+        written = self._connection.single_writes.commit(Write(version, kind, batch))
         self.last_result = written.result
         return self._connection.seen(written.token)
 
     def writer(self, *, producer: str | None = None) -> Writer:
         """Pipelined writing. A named producer fences its predecessor and is handed its progress back."""
+        connection = self._connection
         if producer is None:
-            return Writer(self._connection.transport, self.definition, Producer())
-        opened = self._connection.transport.open_producer(pb.OpenProducerRequest(producer=producer))
-        taken = Producer(producer, opened.epoch, opened.last_sequence, opened.progress)
-        return Writer(self._connection.transport, self.definition, taken)
+            taken = Producer.drawn(connection.history.point)
+        else:
+            info = connection.transport.open_producer(pb.OpenProducerRequest(producer=producer))
+            taken = Producer.opened(producer, info)
+        return Writer(connection.transport, self.definition, taken, history=connection.history)
 
     def lookup(self, keys: Any, *, columns: Sequence[str] | None = None, at: At | None = None) -> pa.Table:
         """The rows of these keys, in their order, all at one moment; absent keys give no row.
@@ -122,7 +124,8 @@ class Table:
     def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: At | None = None) -> Scan:
         """A union read of the newest state, or exactly at a token or a time (UTC where it names no zone)."""
         position = None if at is None else position_text(at)
-        return Scan(self._connection.transport, self.name, columns=columns, where=where, at=position)
+        transport, uuid = self._connection.transport, self.definition.uuid
+        return Scan(transport, self.name, columns=columns, where=where, at=position, uuid=uuid)
 
     def changes(
         self,
@@ -150,7 +153,15 @@ class Table:
         """
         name = member_name(subscription, member, shared=shared)
         asked = request(
-            [self.name], start, until, columns, subscription, before_images=before_images, where=where, member=name
+            [self.name],
+            start,
+            until,
+            columns,
+            subscription,
+            before_images=before_images,
+            where=where,
+            member=name,
+            uuids=[self.definition.uuid],
         )
         return ChangeStream(self._connection.transport, asked, progress=progress)
 

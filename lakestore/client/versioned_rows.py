@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.client.connection import Connection
+from lakestore.errors import NotFound
 from lakestore.model.table import Table
 from lakestore.rows import user
 
@@ -22,6 +23,8 @@ def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table
     if {column.name for column in definition.columns}.issuperset(batch.schema.names):
         return definition, batch
     newest = connection.newest(definition.name)
+    if newest.uuid != definition.uuid:
+        raise NotFound(f"table {definition.name!r} was dropped, and this is another one of that name: open it anew")
     if newest == definition:
         return definition, batch
     return newest, user.from_user(data, newest.schema)

@@ -16,14 +16,16 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from lakestore.client.history import History
 from lakestore.client.process import PROCESS
-from lakestore.client.producer import Producer
+from lakestore.client.producer import Producer, is_over
 from lakestore.client.retry import Backoff, seconds_left
 from lakestore.client.transport import Transport
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, error_of
 from lakestore.model.table import Table
 from lakestore.rows import ipc, user
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.errors import known_kind
 
 IN_FLIGHT_MAX = 16
 COMMIT_ROWS_MAX = 100_000
@@ -55,10 +57,16 @@ class Writer:
     """Rows of one table on their way. Thread-safe; a context manager that flushes at its end."""
 
     def __init__(
-        self, transport: Transport, table: Table, producer: Producer, window_bytes: int = WINDOW_BYTES
+        self,
+        transport: Transport,
+        table: Table,
+        producer: Producer,
+        window_bytes: int = WINDOW_BYTES,
+        history: History | None = None,
     ) -> None:
         self._window_bytes = window_bytes
         self._transport, self._table, self._producer = transport, table, producer
+        self._history = history or History(transport)
         self._state = threading.Condition()
         self._buffer: deque[_Pending] = deque()
         self._held_bytes = 0
@@ -183,9 +191,37 @@ class Writer:
                     return
             except LakestoreError as error:
                 self._doubt(error)
-                if not backoff.wait(error):
-                    self._fail(error)
+                if not self._goes_on(error, backoff):
                     return
+
+    def _goes_on(self, error: LakestoreError, backoff: Backoff) -> bool:
+        """Whether there is another stream after an error; else the writer has failed."""
+        try:
+            anew = self._begins_anew(error)
+        except LakestoreError as failure:
+            self._fail(failure)
+            return False
+        if anew or backoff.wait(error):
+            return True
+        self._fail(error)
+        return False
+
+    def _begins_anew(self, error: LakestoreError) -> bool:
+        """Go on under another name after an error that ends the producer, if its name was drawn and nothing that was
+        sent is in doubt; whether that is so.
+
+        A server that refuses the first commit so refuses all behind it, so what has no answer is sent again.
+        """
+        if not is_over(error) or self._producer.born is None or self._doubtful:
+            return False
+        point = self._history.renew()
+        with self._state:
+            self._producer = Producer.drawn(point)
+            sent = [self._sent.pop(request.sequence) for request in self._unanswered]
+            for request, batches in zip(self._unanswered, sent, strict=True):
+                self._producer.sign(request)
+                self._sent[request.sequence] = batches
+        return True
 
     def _requests(self) -> Iterator[pb.CommitRequest]:
         with self._state:
@@ -209,7 +245,7 @@ class Writer:
             self._state.notify_all()
         kind, several = batches[0].kind, len(batches[0].batches) > 1
         parts = [[batch] for batch in batches[0].batches] if several else [[p.batches[0] for p in batches]]
-        encoded = [change(self._table.name, kind, part, self._table.schema_id) for part in parts]
+        encoded = [change_to(self._table, kind, part) for part in parts]
         with self._state:
             request.changes.extend(encoded)
             self._state.notify_all()
@@ -236,7 +272,8 @@ class Writer:
     def _answered(self, answer: pb.CommitAnswer) -> None:
         if answer.HasField("error"):
             told = answer.error
-            raise error_of(told.kind, told.message, told.applied, told.retry_after_seconds)
+            kind = known_kind(told.kind, told.exact)
+            raise error_of(kind, told.message, told.applied, told.retry_after_seconds)
         with self._state:
             while self._unanswered and self._unanswered[0].sequence <= answer.sequence:
                 sequence = self._unanswered.popleft().sequence
@@ -262,6 +299,14 @@ class Writer:
 def change(
     table: str, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch], schema_id: int | None = None
 ) -> pb.Change:
-    """Rows as a change on the wire, with the names of a schema version: the server's newest when none is said."""
+    """Rows as a change on the wire, for whatever table has the name, with the names of a schema version: the server's
+    newest when none is said."""
     data = ipc.encode(batches[0].schema, batches)
     return pb.Change(table=table, kind=kind, rows=data, crc32c=ipc.crc32c(data), schema_id=schema_id)
+
+
+def change_to(table: Table, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch]) -> pb.Change:
+    """Rows as a change on the wire: for this very table, with the names of its version."""
+    made = change(table.name, kind, batches, table.schema_id)
+    made.table_uuid = table.uuid
+    return made

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, NotFound
 from lakestore.model.token import Token
 from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
@@ -32,14 +32,16 @@ class Scan:
         columns: Sequence[str] | None = None,
         where: str | None = None,
         at: str | Token | None = None,
+        uuid: str = "",
     ) -> None:
+        """`uuid` says which table of that name is meant; empty for any."""
         if isinstance(columns, str):
             raise Invalid(f"columns= takes a list of names, not the text {columns!r}")
         self._source = source
         self._table = table
         self._columns = None if columns is None else tuple(columns)
         self._where = where
-        self._at = at
+        self._at, self._uuid = at, uuid
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in batches of bounded size, read while they are taken."""
@@ -76,7 +78,7 @@ class Scan:
         if self._where is None and self._columns is None and not isinstance(self._source, Cut):
             at = "" if self._at is None else str(self._at)
             answer = self._source.plan(plan.request([self._table], at=at, no_dead=True))
-            return plan.decode(answer).scan(self._table).live_rows
+            return self._meant(plan.decode(answer).scan(self._table)).live_rows
         with self._begun() as (cut, scan, _, condition):
             if condition is None:
                 return scan.live_rows
@@ -85,10 +87,16 @@ class Scan:
     @contextmanager
     def _begun(self) -> Iterator[tuple[Cut, TableScan, list[str], RowFilter | None]]:
         with opened(self._source, [self._table], self._at) as cut:
-            scan = cut.plan.scan(self._table)
+            scan = self._meant(cut.plan.scan(self._table))
             columns = arrow.schema(scan.table, self._columns).names
             condition = None if self._where is None else condition_text.parse(self._where, scan.table)
             yield cut, scan, columns, condition
+
+    def _meant(self, scan: TableScan) -> TableScan:
+        """The plan of the table, or `NotFound` if that is another one of its name."""
+        if self._uuid and scan.table.uuid != self._uuid:
+            raise NotFound(f"table {self._table!r} was dropped, and this is another one of that name: open it anew")
+        return scan
 
 
 def frame_of_pandas(table: pa.Table) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lakestore.errors import Fenced, LakestoreError, error_of
+from lakestore.errors import KINDS, Fenced, LakestoreError, error_of
 
 ERROR_KEY = "lakestore-error-bin"
 BUSY_SECONDS = 0.5
@@ -15,12 +15,30 @@ RETRY_KEY = "lakestore-retry-after"
 """Seconds, as text; an entry of its own, for older clients take the first one to have three parts."""
 BUCKETS_KEY = "lakestore-buckets-bin"
 """The buckets that a `Fenced` names, by table, as JSON."""
+EXACT_KEY = "lakestore-kind"
+"""The exact kind of an error whose kind older clients do not know; an entry of its own, which they leave out."""
+KINDS_SINCE_5 = {"OtherTimeline": "PositionExpired", "ProducerForgotten": "Fenced"}
+"""Kinds that came with protocol 5, and the wider kind that clients of every protocol know."""
 Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def told_kinds(kind: str) -> tuple[str, str]:
+    """The kind that every client knows, and the exact one; the latter is empty where they are the same."""
+    wider = KINDS_SINCE_5.get(kind, "")
+    return (wider, kind) if wider else (kind, "")
+
+
+def known_kind(kind: str, exact: str) -> str:
+    """The exact kind if this release knows it, else the wider one."""
+    return exact if exact in KINDS else kind
 
 
 def pack_error(error: LakestoreError) -> Metadata:
     """An error as metadata."""
-    told: list[tuple[str, str | bytes]] = [(ERROR_KEY, json.dumps([error.kind, error.message, error.applied]).encode())]
+    kind, exact = told_kinds(error.kind)
+    told: list[tuple[str, str | bytes]] = [(ERROR_KEY, json.dumps([kind, error.message, error.applied]).encode())]
+    if exact:
+        told.append((EXACT_KEY, exact))
     if error.retry_after:
         told.append((RETRY_KEY, f"{error.retry_after:.3f}"))
     if isinstance(error, Fenced) and error.buckets:
@@ -54,6 +72,7 @@ def unpack_error(
     """The error that metadata or, failing that, a bare status tells of."""
     if ERROR_KEY in metadata:
         kind, message, applied = json.loads(metadata[ERROR_KEY])[:3]
+        kind = known_kind(kind, metadata.get(EXACT_KEY, ""))
         tables = json.loads(metadata.get(BUCKETS_KEY, "{}"))
         buckets = [(table, bucket) for table, numbers in tables.items() for bucket in numbers]
         return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)), buckets)

@@ -30,6 +30,7 @@ SINCE = {
     **dict.fromkeys(("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup"), 2),
     "Head": 4,
     "AcceptClock": 5,
+    **dict.fromkeys(("ListProducers", "DropProducer"), 5),
 }
 """RPC to the protocol that it came with, where that is not the first one."""
 FIELDS_SINCE = {
@@ -43,7 +44,8 @@ FIELDS_SINCE = {
 }
 """Request fields to the protocol they came with, where a server that does not know them would do something else.
 
-Their zero asks for nothing new: a table of such a server has only the version 0.
+Their zero asks for nothing new: a table of such a server has only the version 0. Fields that only say which history
+or table is meant are not here: an older server serves without them, as it always did.
 """
 DEFINITION_SINCE = {"retention": 2, "deletes": 3, "skip_unchanged": 3, "ttl": 3, "tombstone_seconds": 3}
 """Keys of a new table's definition to the protocol they came with; said only where they ask for something.
@@ -62,6 +64,7 @@ READS = {
     "Status",
     "Audit",
     "ListSubscriptions",
+    "ListProducers",
 }
 """RPCs that change nothing: when they fail, nothing was applied."""
 

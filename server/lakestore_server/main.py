@@ -18,6 +18,7 @@ from lakestore_server.access.callers import Access
 from lakestore_server.access.policy import Kind
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.named_producers import NamedProducers
 from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
@@ -110,13 +111,15 @@ class Server:
         self._look_at_lake(store)
         idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
         subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
+        producers = NamedProducers(self.engine, settings.producer_idle_seconds)
+        names = subscriptions, producers
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
-        self.retention = Retention(self.engine, leases, subscriptions, check_seconds, wake_checkpoint)
+        self.retention = Retention(self.engine, leases, *names, check_seconds, wake_checkpoint)
         self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
         calls = Calls(clock, settings.slow_seconds)
         duties = self.retention, self.expiry
         self.service = Service(
-            self.engine, self.upkeep, self.catalog, leases, clock, self.about, subscriptions, *duties, calls
+            self.engine, self.upkeep, self.catalog, leases, clock, self.about, *names, *duties, calls
         )
         self.sources = Sources(
             self.engine, self.upkeep, calls, leases, self.catalog, self.retention, self.expiry, clock

@@ -15,6 +15,7 @@ from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.stream import Feed, Listener
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.named_producers import NamedProducers
 from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.wakeups import Pause
 from lakestore_server.commit.write_stream import WriteStream
@@ -45,6 +46,8 @@ class Verbs(TypedDict):
     GetTable: Callable[[pb.TableRequest], pb.TableInfo]
     ListTables: Callable[[pb.ListTablesRequest], pb.ListTablesAnswer]
     OpenProducer: Callable[[pb.OpenProducerRequest], pb.ProducerInfo]
+    ListProducers: Callable[[pb.ListProducersRequest], pb.ListProducersAnswer]
+    DropProducer: Callable[[pb.DropProducerRequest], pb.DropProducerAnswer]
     Commit: Callable[[pb.CommitRequest], pb.CommitAnswer]
     Write: Callable[[Iterator[pb.CommitRequest]], Iterator[pb.CommitAnswer]]
     Lookup: Callable[[pb.LookupRequest], pb.RowBatch]
@@ -77,6 +80,7 @@ class Service:
         clock: Clock,
         about: Mapping[str, str],
         subscriptions: Subscriptions,
+        producers: NamedProducers,
         retention: Retention,
         expiry: Expiry,
         calls: Calls,
@@ -106,7 +110,9 @@ class Service:
             "AlterTable": tables.alter_table,
             "GetTable": tables.get_table,
             "ListTables": tables.list_tables,
-            "OpenProducer": writes.open_producer,
+            "OpenProducer": producers.open_producer,
+            "ListProducers": producers.list_producers,
+            "DropProducer": producers.drop_producer,
             "Commit": writes.commit,
             "Write": writes.write,
             "Lookup": lookups.lookup,

@@ -70,6 +70,8 @@ class Settings:
     """Time between two looks at tables with a `ttl` for rows whose time is over."""
     subscription_idle_seconds: float = option(7 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)
     """Time for which a named subscription that nobody reads or acknowledges is kept, and holds its tables' log."""
+    producer_idle_seconds: float = option(30 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)
+    """Time for which a named producer that nobody opens or writes with is kept, with its progress."""
     rebalance_seconds: float = option(10.0, low=0, high=3600)
     """Time that a consumer of a shared subscription has to acknowledge the rows it was sent of a bucket that another
     one is to read from then on; after that the other one begins behind its last acknowledgement."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import lakestore as ls
 from lakestore.cli.main import COMMANDS, run_command
 from tests.support.waiting import until
 
@@ -124,6 +125,19 @@ def test_a_shared_subscription_is_listed_though_nobody_reads_it(shell: Shell, or
         return line
 
     until(lambda: "shared, nobody now" in listed(), "the consumer to be gone")
+
+
+def test_named_producers_are_listed_and_dropped(shell: Shell, server: str, orders: str) -> None:
+    with ls.connect(server) as lake, lake.table(orders).writer(producer=f"for {orders}") as writer:
+        assert writer.progress == ""
+
+    def listed() -> list[str]:
+        return [each["name"] for each in json.loads(shell("producers", "--json")[0])]
+
+    assert f"for {orders}" in listed()
+    shell("producers", "--drop", f"for {orders}")
+    assert f"for {orders}" not in listed()
+    assert "there is no producer" in shell("producers", "--drop", "nobody", code=1)[1]
 
 
 def test_files_of_a_partial_table_set_what_they_name(shell: Shell, orders: str, tmp_path: Path) -> None:

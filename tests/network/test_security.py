@@ -202,14 +202,20 @@ def test_plain_text_to_a_tls_port_is_nothing(world: World) -> None:
 
 def test_producers_and_leases_belong_to_their_principal(world: World) -> None:
     with world.lake("etl") as etl, world.lake("other") as other, world.lake("root") as root:
-        first = etl.transport.open_producer(pb.OpenProducerRequest(producer="loader"))
-        assert other.transport.open_producer(pb.OpenProducerRequest(producer="loader")).epoch == first.epoch == 1
+        first = etl.transport.open_producer(pb.OpenProducerRequest(producer="loader", owner="other"))
+        other.transport.open_producer(pb.OpenProducerRequest(producer="loader"))
+        assert [(each.name, each.owner, each.epoch) for each in etl.producers()] == [("loader", "etl", first.epoch)]
+        owned = [("etl/loader", "etl"), ("other/loader", "other")]
+        assert [(each.name, each.owner) for each in root.producers()] == owned
         change = pb.Change(table="shop.orders", kind=pb.UPSERT)
-        assert etl.transport.open_producer(pb.OpenProducerRequest(producer="loader")).epoch == 2
-        assert root.transport.open_producer(pb.OpenProducerRequest(producer="etl/loader")).epoch == 3
+        second = etl.transport.open_producer(pb.OpenProducerRequest(producer="loader"))
+        third = root.transport.open_producer(pb.OpenProducerRequest(producer="etl/loader"))
+        assert first.epoch < second.epoch < third.epoch
         with pytest.raises(LakestoreError) as refusal:
-            etl.transport.commit(pb.CommitRequest(changes=[change], producer="loader", epoch=2, sequence=1))
+            etl.transport.commit(pb.CommitRequest(changes=[change], producer="loader", epoch=second.epoch, sequence=1))
         assert refusal.value.applied == "no"
+        other.drop_producer("loader")
+        assert [each.name for each in root.producers()] == ["etl/loader"]
         plan = etl.transport.plan(pb.PlanRequest(tables=["shop.orders"], lease_seconds=60))
         uuid = etl.table("shop.orders").definition.uuid
         assert list(etl.transport.fetch(pb.FetchRequest(table_uuid=uuid, end=1, lease=plan.lease)))

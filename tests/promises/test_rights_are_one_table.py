@@ -116,7 +116,12 @@ def test_a_row_names_what_is_owned_and_what_is_listed(method: rpc.Method) -> Non
     owned = {own for name, own in fields.items() if name in asked.fields_by_name}
     granted = {Own.GRANTED_LEASE} if "lease" in answered.fields_by_name else set()
     assert set(row.owns) == owned | granted
-    lists = {"ListTables": Listing.TABLES, "Status": Listing.STATUS, "ListSubscriptions": Listing.SUBSCRIPTIONS}
+    lists = {
+        "ListTables": Listing.TABLES,
+        "Status": Listing.STATUS,
+        "ListSubscriptions": Listing.SUBSCRIPTIONS,
+        "ListProducers": Listing.PRODUCERS,
+    }
     assert row.lists == lists.get(method.name)
 
 
@@ -139,6 +144,8 @@ NOT_OF_A_TABLE = {
     "Head": set(RIGHTS),
     "ListTables": set(RIGHTS),
     "OpenProducer": {"write", "admin"},
+    "ListProducers": set(RIGHTS),
+    "DropProducer": {"write", "admin"},
     "Ack": {"read", "tier", "admin"},
     "ListSubscriptions": set(RIGHTS),
     "DropSubscription": {"read", "tier", "admin"},

@@ -27,10 +27,12 @@ from lakestore_server.state.commit_record import (
     KeySlot,
     LogStart,
     ProducerCommit,
+    ProducerDrop,
     RowsPart,
     TiererClaim,
 )
-from lakestore_server.state.state import Origin, ProducerState
+from lakestore_server.state.producers import FrozenProducers, ProducerState
+from lakestore_server.state.state import Origin
 from lakestore_server.state.subscription import Mark, MovedMark, Subscription, SubscriptionDrop, SubscriptionMove
 from lakestore_server.state.table_versions import Versions
 
@@ -66,7 +68,10 @@ BATCHES = st.lists(st.tuples(COUNTS, st.none() | NAMES), max_size=4).map(
 SLOTS = st.lists(st.builds(KeySlot, COUNTS, COUNTS, is_link=st.booleans()), max_size=3)
 PARTS = st.builds(RowsPart, NAMES, SMALL, COUNTS, BATCHES, SUMS, COUNTS, SMALL, SLOTS)
 RESULTS = st.builds(ChangeResult, NAMES, *[COUNTS] * 4, SMALL, *[st.just(0) | COUNTS] * 3)
-PRODUCERS = st.builds(ProducerCommit, NAMES, COUNTS, COUNTS, tuples(RESULTS), NAMES)
+PRODUCERS = st.one_of(
+    st.builds(ProducerCommit, NAMES, COUNTS, COUNTS, tuples(RESULTS), NAMES, NAMES, st.booleans()),
+    st.builds(ProducerDrop, NAMES),
+)
 TABLES = st.builds(
     lambda uuid, number, schema_id, deletes: replace(
         TABLE, uuid=uuid, number=number, schema_id=schema_id, deletes=deletes
@@ -136,11 +141,21 @@ ANSWERS = st.dictionaries(COUNTS, st.builds(Answer, COUNTS, tuples(RESULTS)), ma
 CHECKPOINTS = st.builds(
     Checkpoint,
     NAMES,
-    st.none() | st.builds(Origin, NAMES, COUNTS),
+    st.none() | st.builds(Origin, NAMES, COUNTS, COUNTS),
     COUNTS,
     COUNTS,
     COUNTS,
-    st.dictionaries(NAMES, st.builds(ProducerState, COUNTS, COUNTS, NAMES, ANSWERS), max_size=2),
+    st.builds(
+        FrozenProducers,
+        st.dictionaries(
+            NAMES,
+            st.builds(
+                ProducerState, COUNTS, COUNTS, NAMES, ANSWERS, NAMES, st.booleans(), COUNTS, COUNTS.map(lambda n: n + 1)
+            ),
+            max_size=2,
+        ),
+        st.dictionaries(NAMES, COUNTS, max_size=2),
+    ),
     st.builds(TiererClaim, COUNTS, NAMES),
     tuples(NAMES),
     st.dictionaries(NAMES, st.dictionaries(NAMES, NAMES, max_size=2), max_size=2),

@@ -25,6 +25,8 @@ def kept(caller: Caller, row: Row, request: Any) -> None:
     """Put the names of a request as they are kept, and its lease as it was granted; `Denied` for names of others."""
     if Own.PRODUCER in row.owns and request.producer:
         request.producer = _kept_name(caller, request.producer)
+    if isinstance(request, (pb.OpenProducerRequest, pb.CommitRequest)):
+        request.owner = caller.principal.name
     if Own.SUBSCRIPTION in row.owns and request.subscription:
         request.subscription = _kept_name(caller, request.subscription)
     if Own.LEASE in row.owns and request.lease and not caller.access.is_open:
@@ -71,6 +73,14 @@ def _cut_subscriptions(caller: Caller, answer: pb.ListSubscriptionsAnswer) -> No
     answer.subscriptions.extend(own)
 
 
+def _cut_producers(caller: Caller, answer: pb.ListProducersAnswer) -> None:
+    own = [deepcopy(entry) for entry in answer.producers if _is_shown(caller, entry.name)]
+    for entry in own:
+        entry.name = _shown_name(caller, entry.name)
+    del answer.producers[:]
+    answer.producers.extend(own)
+
+
 def _cut_tables(caller: Caller, answer: pb.ListTablesAnswer) -> None:
     sees = caller.principal.sees
     if sees(EVERYTHING):
@@ -105,4 +115,5 @@ _CUTS: dict[Listing, Callable[[Caller, Any], None]] = {
     Listing.TABLES: _cut_tables,
     Listing.STATUS: _cut_status,
     Listing.SUBSCRIPTIONS: _cut_subscriptions,
+    Listing.PRODUCERS: _cut_producers,
 }

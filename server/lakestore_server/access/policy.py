@@ -70,6 +70,7 @@ class Listing(Enum):
     TABLES = "tables with some right"
     STATUS = "tables with some right, in the status"
     SUBSCRIPTIONS = "the principal's own subscriptions"
+    PRODUCERS = "the principal's own producers"
     PAGE = "tables with some right, on the page"
     NAMESPACES = "namespaces with a table that may be seen"
     NAMES = "names of tables with some right"
@@ -183,6 +184,8 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}GetTable": Row("see", _table_field, _NAMED),
     f"{SERVICE}ListTables": Row("known", _nothing, lists=Listing.TABLES),
     f"{SERVICE}OpenProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
+    f"{SERVICE}ListProducers": Row("known", _nothing, lists=Listing.PRODUCERS),
+    f"{SERVICE}DropProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
     f"{SERVICE}Commit": Row("write", _changes_field, "each table of `changes`", owns=(Own.PRODUCER,)),
     f"{SERVICE}Write": Row(
         "write", _changes_field, "each table of `changes`, for every commit of the stream", owns=(Own.PRODUCER,)

@@ -58,17 +58,24 @@ def message(
 
     `Invalid` that names the row if a message of so many bytes does not hold a single one.
     """
-    made = pb.ChangeBatch(table=table.name, token=str(token), snapshot=snapshot, schema_id=table.schema_id)
-    made.rows, made.goes_on = encode(batch.schema, [batch]), goes_on
+    made = bare(table, token)
+    made.rows, made.snapshot, made.goes_on = encode(batch.schema, [batch]), snapshot, goes_on
     encoded = EncodedBatch.of(made)
     if len(encoded.data) + OF_CONSUMER_BYTES > bytes_max:
         raise row_limit.unsendable(batch, table, bytes_max)
     return encoded
 
 
+def bare(table: Table, token: Token) -> pb.ChangeBatch:
+    """A message about a version of a table, without rows."""
+    return pb.ChangeBatch(table=table.name, token=str(token), schema_id=table.schema_id, table_uuid=table.uuid)
+
+
 def progress(table: Table, token: Token) -> EncodedBatch:
     """A message without rows: up to its token the stream has nothing else to send."""
-    return EncodedBatch.of(pb.ChangeBatch(table=table.name, token=str(token), progress=True, schema_id=table.schema_id))
+    made = bare(table, token)
+    made.progress = True
+    return EncodedBatch.of(made)
 
 
 @dataclass(frozen=True, slots=True)

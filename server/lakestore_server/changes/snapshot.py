@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from lakestore.errors import PositionExpired
 from lakestore.model.token import Place, SnapshotPosition
-from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import EncodedBatch
-from lakestore_server.changes.batches import live_piece, message, progress
+from lakestore_server.changes.batches import bare, live_piece, message, progress
 from lakestore_server.changes.start import StreamOptions, check_reach
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.rows import DeadCache
@@ -100,8 +99,6 @@ def _read_the_lake(options: StreamOptions, state: TableState, position: Snapshot
             f"the old rows of table {table.name} are only in the lake, which this client does not read in a stream: "
             "scan the table at a token, then start there"
         )
-    return EncodedBatch.of(
-        pb.ChangeBatch(
-            table=table.name, token=str(position), snapshot=True, schema_id=table.schema_id, read_the_lake=True
-        )
-    )
+    made = bare(table, position)
+    made.snapshot = made.read_the_lake = True
+    return EncodedBatch.of(made)

@@ -113,7 +113,10 @@ def _shape(view: View, request: pb.ChangesRequest) -> Shape:
     if not request.tables:
         raise Invalid("a change stream needs a table")
     check_once(request.tables)
-    tables = tuple(view.named(name).table.uuid for name in request.tables)
+    uuids = request.table_uuids or [""] * len(request.tables)
+    if len(uuids) != len(request.tables):
+        raise Invalid(f"a change stream of {len(request.tables)} tables names {len(uuids)} uuids: name one for each")
+    tables = tuple(view.meant(name, uuid).table.uuid for name, uuid in zip(request.tables, uuids, strict=True))
     chosen = _chosen(view, tables, list(request.columns))
     where = tuple(bound(request.where, view.tables[uuid].versions) for uuid in tables) if request.where else ()
     return Shape(tables, request.before_images, chosen, where)

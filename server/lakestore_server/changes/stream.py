@@ -94,6 +94,7 @@ class Feed:
 
     def messages(self, request: pb.ChangesRequest, listener: Listener) -> Generator[EncodedBatch | Pause]:
         """The same stream, which pauses where there is nothing to send."""
+        self._engine.check_timeline(request.timeline, "what this stream has handed out")
         view = first_view(request, self._engine)
         options = StreamOptions.of(request, self._engine, view)
         if request.member:

@@ -52,11 +52,11 @@ class Subscriptions:
             view = state.view
             known = view.subscriptions.get(name)
             if known is None:
-                opened = self._made(name, tables, start(view), view)
+                opened = replace(self._made(name, tables, start(view), view), epoch=state.epoch(record.lsn))
                 opened = positions.shared(opened, view) if shared else opened
             else:
                 _check_tables(known, tables, view)
-                opened = _opened(known, view, shared=shared)
+                opened = _opened(known, view, state.epoch(record.lsn), shared=shared)
             opened = replace(opened, acked_us=record.clock_us)
             record.subscriptions.append(opened)
             return opened
@@ -74,7 +74,7 @@ class Subscriptions:
             raise Exhausted(
                 f"the server keeps {limits.subscriptions} subscriptions, its limit: drop one that is no longer read"
             )
-        return Subscription(name, tables, start.lsn, place_of(start), 1, 0)
+        return Subscription(name, tables, start.lsn, place_of(start), 0, 0)
 
     @contextmanager
     def consumed(self, name: str, *, shared: bool = False) -> Iterator[None]:
@@ -217,12 +217,12 @@ def _acked(held: Subscription, token: Token, view: View) -> Subscription:
     return held.at(token, held.acked_us)
 
 
-def _opened(known: Subscription, view: View, *, shared: bool) -> Subscription:
+def _opened(known: Subscription, view: View, epoch: int, *, shared: bool) -> Subscription:
     """A known subscription for its next consumer. Members come and go without a new epoch."""
     if shared and known.is_shared:
         return known
     changed = positions.shared(known, view) if shared else positions.alone(known, view) if known.is_shared else known
-    return replace(changed, epoch=known.epoch + 1)
+    return replace(changed, epoch=epoch)
 
 
 def _read_otherwise(name: str, consumers: int, *, shared: bool) -> str:

@@ -63,10 +63,20 @@ def build(group: Sequence[Request], view: View, index: Index, record: CommitReco
         results = tuple(draft.results[id(change)] for change in request.changes)
         answers.append(Answer(record.lsn, results))
         if request.producer:
-            draft.record.producers.append(
-                ProducerCommit(request.producer, request.epoch, request.sequence, results, request.progress)
-            )
+            draft.record.producers.append(_producer_commit(request, results))
     return Commit(draft.record, answers, draft.entries)
+
+
+def _producer_commit(request: Request, results: tuple[ChangeResult, ...]) -> ProducerCommit:
+    return ProducerCommit(
+        request.producer,
+        request.epoch,
+        request.sequence,
+        results,
+        request.progress,
+        request.owner,
+        request.is_named,
+    )
 
 
 def _is_plain(change: Change, table: Table) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lakestore.errors import Exhausted, Unavailable
+from lakestore.errors import Exhausted, OtherTimeline, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit import recovery
 from lakestore_server.commit.loop import CommitLoop
@@ -18,7 +18,8 @@ from lakestore_server.host.clock import Clock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.state import ProducerState, State
+from lakestore_server.state.producers import ProducerState
+from lakestore_server.state.state import State
 from lakestore_server.state.view import View
 
 DRAINING = "the server is going down: try again in a moment"
@@ -124,7 +125,18 @@ class Engine:
 
     def producer(self, name: str) -> ProducerState | None:
         """The state of a producer, or None for one that never wrote or was forgotten."""
-        return self.loop.state.producers.get(name)
+        return self.loop.state.producers.known(name)
+
+    def named_producers(self) -> dict[str, ProducerState]:
+        """The named producers of this moment."""
+        return self.loop.run(lambda: dict(self.loop.state.producers.named))
+
+    def check_timeline(self, timeline: str, what: str) -> None:
+        """`OtherTimeline` if a request names another history than this one; an empty name means any."""
+        if timeline and timeline != self.timeline:
+            raise OtherTimeline(
+                f"{what} belongs to another history: the server was restored from a backup, and goes on from there"
+            )
 
     def reach(self, point: CrashPoint) -> None:
         """Pass a crash point."""

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from lakestore.errors import Exhausted, Fenced, Internal, Invalid, LakestoreError, Stopped, Unavailable
+from lakestore.errors import Exhausted, Internal, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore_server.commit.build import build
@@ -23,14 +23,15 @@ from lakestore_server.commit.published import JournalSize, Published, Totals
 from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
 from lakestore_server.commit.recovery import Opened
 from lakestore_server.commit.request import Request, renewed
+from lakestore_server.commit.sequences import Sequences
 from lakestore_server.files.journal import encode
 from lakestore_server.host.clock import Clock, Timekeeper
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import table_prefix
-from lakestore_server.state.commit_record import Answer, CommitRecord
+from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.journal import Buffer, NotWritten
-from lakestore_server.state.state import FrozenState, ProducerState, State
+from lakestore_server.state.state import FrozenState, State
 from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.engine")
@@ -218,20 +219,22 @@ class CommitLoop:
     def _commit(self, requests: list[Request]) -> None:
         if any(self._looks_up_many(change.table) for request in requests for change in request.changes):
             self._wait(self._flight.drain)
-        group = self._admitted(requests)
+        refused: set[str] = set()
+        group = self._admitted(requests, refused)
         while group:
             try:
                 self._launch(*self._made(group))
-            except RequestRefused as refused:
-                request = refused.among(group)
-                self._flight.answer(request.answer, refused.error)
-                group = self._admitted([other for other in group if other is not request])
+            except RequestRefused as refusal:
+                request = refusal.among(group)
+                self._flight.answer(request.answer, refusal.error)
+                refused.add(request.producer)
+                group = self._admitted([other for other in group if other is not request], refused)
                 continue
             except _Unmade as unmade:
                 if len(group) > 1 and unmade.is_of_one:
                     half = len(group) // 2
                     self._commit(group[:half])
-                    group = self._admitted(group[half:])
+                    group = self._admitted(group[half:], refused)
                     continue
                 for request in group:
                     self._flight.answer(request.answer, unmade.error)
@@ -259,27 +262,31 @@ class CommitLoop:
         """Whether to find the keys under way takes longer than to wait until they are in the index."""
         return table.keyed and self.index.expected_keys(table_prefix(table.number)) > EXPECTED_KEYS_MAX
 
-    def _admitted(self, requests: list[Request]) -> list[Request]:
-        """The requests to commit; the others have their answer already. A broken sequence breaks all behind it."""
+    def _admitted(self, requests: list[Request], refused: set[str]) -> list[Request]:
+        """The requests to commit; the others have their answer already. A broken sequence breaks all behind it.
+
+        `refused` has the producers of requests that were refused, and gets those that are.
+        """
         group = []
-        last: dict[str, int] = {}
+        sequences = Sequences(self._next.producers, self._record().clock_us, refused)
         for request in requests:
             try:
-                known = self._known_answer(request, last)
+                known = sequences.answer(request)
                 ready = request if known else renewed(request, self._next.view)
                 if known is None:
                     self._refuse_unindexed(request)
             except LakestoreError as error:
+                refused.add(request.producer)
                 self._flight.answer(request.answer, error)
                 continue
             except Exception as error:  # of this request alone
+                refused.add(request.producer)
                 self._flight.answer(request.answer, _defect(error, "requests:", 1))
                 continue
             if known is not None:
                 self._flight.answer(request.answer, known)
                 continue
-            if request.producer:
-                last[request.producer] = request.sequence
+            sequences.admitted(request)
             group.append(ready)
         return group
 
@@ -287,24 +294,6 @@ class CommitLoop:
         for change in request.changes:
             if change.table.keyed:
                 self.index.check(table_prefix(change.table.number))
-
-    def _known_answer(self, request: Request, last: dict[str, int]) -> Answer | None:
-        for change in request.changes:
-            self._next.view.by_uuid(change.table.uuid)
-        if not request.producer:
-            return None
-        producer = self._next.producers.get(request.producer, ProducerState())
-        if request.epoch < producer.epoch:
-            raise Fenced(f"producer {request.producer!r} was opened again with epoch {producer.epoch}")
-        done = 0 if request.epoch > producer.epoch else producer.last_sequence
-        if request.sequence <= done:
-            answer = producer.answers.get(request.sequence)
-            if answer is None:
-                raise Invalid(f"sequence {request.sequence} of producer {request.producer!r} is too old to answer")
-            return answer
-        if request.sequence != last.get(request.producer, done) + 1:
-            raise Invalid(f"sequence {request.sequence} of producer {request.producer!r} does not follow {done}")
-        return None
 
     def _operate(self, operation: Operation[T]) -> None:
         record = self._record()

@@ -1,4 +1,4 @@
-"""Verbs of producers: open, commit, write a stream of commits."""
+"""Verbs of commits: one, or a stream of them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import fields
 
-from lakestore import limits
-from lakestore.errors import Invalid, LakestoreError, Unavailable
-from lakestore.limits import Limits
+from lakestore.errors import Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.named_producers import check_name
 from lakestore_server.commit.request import Request, change_of
 from lakestore_server.commit.wakeups import waited
 from lakestore_server.commit.write_stream import ANSWER_SECONDS, DEFECTS, WriteStream, defect
 from lakestore_server.host.permits import Permits
-from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, ProducerCommit
-from lakestore_server.state.state import State
+from lakestore_server.state.commit_record import Answer, ChangeResult
 
 IDLE_SECONDS = 1.0
 DECODING_COPIES = 3
@@ -38,22 +36,6 @@ class Writes:
             limits.queue_wait_ms / 1000,
             "the server decodes as many rows as its memory allows: send more slowly",
         )
-
-    def open_producer(self, request: pb.OpenProducerRequest) -> pb.ProducerInfo:
-        """Take a producer over: a new epoch fences whoever wrote under that name before."""
-        if not request.producer:
-            raise Invalid("a producer needs a name")
-        check_name(request.producer, self._engine.limits)
-
-        def plan(state: State, record: CommitRecord) -> pb.ProducerInfo:
-            known = state.producers.get(request.producer)
-            epoch = known.epoch + 1 if known else 1
-            if epoch > limits.EPOCH_MAX:
-                raise Invalid(f"producer {request.producer!r} has used up its epochs: take another name")
-            record.producers.append(ProducerCommit(request.producer, epoch))
-            return pb.ProducerInfo(epoch=epoch, last_sequence=0, progress=known.progress if known else "")
-
-        return self._engine.operate(plan).result
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered."""
@@ -80,18 +62,18 @@ class Writes:
         self._engine.await_room(nbytes=nbytes)
         with self._decoding.taken(DECODING_COPIES * nbytes) as claim:
             view = self._engine.view
-            states = [view.named(change.table) for change in request.changes]
-            refusal: Invalid | None = None
+            refusal: Invalid | NotFound | None = None
             try:
+                states = [view.meant(change.table, change.table_uuid) for change in request.changes]
                 changes = tuple(
                     change_of(state.versions, change, request.producer, self._engine.limits, claim)
                     for state, change in zip(states, request.changes, strict=True)
                 )
-            except Invalid as error:
+            except (Invalid, NotFound) as error:
                 if not request.producer:
                     raise
                 changes, refusal = (), error  # it may be the retry of a commit from before the table was altered
-            prepared = Request(changes, request.producer, request.epoch, request.sequence, request.progress, refusal)
+            prepared = Request.of(request, changes, refusal)
             self._engine.submit(prepared)
         return prepared
 
@@ -102,6 +84,7 @@ class Writes:
         if len(request.progress.encode()) > limits.progress_bytes:
             raise Invalid(f"the progress of a producer is longer than {limits.progress_bytes} bytes: keep it elsewhere")
         check_name(request.producer, limits)
+        self._engine.check_timeline(request.timeline, "the producer")
 
     def _answered(self, future: Future[Answer], sequence: int) -> pb.CommitAnswer:
         try:
@@ -125,9 +108,3 @@ def _take_all(stream: WriteStream, requests: Iterator[pb.CommitRequest]) -> None
         stream.end(defect(error))
     finally:
         stream.end()
-
-
-def check_name(producer: str, limits: Limits) -> None:
-    """Refuse a name that is too long to be kept with every commit."""
-    if len(producer) > limits.name_chars:
-        raise Invalid(f"the producer's name has {len(producer)} characters, more than {limits.name_chars}")

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, NotFound
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.projection import Projection, check_present, renamed
 from lakestore.model.table import Table
@@ -29,6 +29,7 @@ from lakestore_server.host.permits import Claim
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
 from lakestore_server.state.commit_record import Answer
+from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import View
 
@@ -59,8 +60,14 @@ class Request:
     epoch: int = 0
     sequence: int = 0
     progress: str = ""
-    refusal: Invalid | None = None
+    refusal: Invalid | NotFound | None = None
     """Why the rows cannot be taken; the commit loop says so, unless the request was answered before."""
+    timeline: str = ""
+    """The history that the client means; empty for a client that does not say."""
+    born: int | None = None
+    """The LSN up to which the client had seen the history when it drew the producer's name; None if it did not say."""
+    owner: str = ""
+    """The principal that sent it."""
     answer: Future[Answer] = field(default_factory=Future)
     queued: float = 0.0
     """When, in monotonic seconds; set by the engine."""
@@ -69,6 +76,26 @@ class Request:
 
     def __post_init__(self) -> None:
         self.nbytes = 1024 + sum(int(change.batch.nbytes) + change.keys.nbytes for change in self.changes)
+
+    @staticmethod
+    def of(message: pb.CommitRequest, changes: tuple[Change, ...], refusal: Invalid | NotFound | None) -> Request:
+        """A request as it came off the wire, with its changes decoded."""
+        return Request(
+            changes,
+            message.producer,
+            message.epoch,
+            message.sequence,
+            message.progress,
+            refusal,
+            message.timeline,
+            message.born if message.HasField("born") else None,
+            message.owner,
+        )
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a user named the producer, and a client did not draw its name at random."""
+        return self.born is None and not is_drawn(self.producer, self.epoch)
 
 
 def change_of(
@@ -144,7 +171,7 @@ def renewed(request: Request, view: View) -> Request:
     """The request in the versions that hold now: its tables may have been altered while it waited."""
     if request.refusal is not None:
         raise request.refusal
-    currents = [view.tables[change.table.uuid].table for change in request.changes]
+    currents = [view.by_uuid(change.table.uuid).table for change in request.changes]
     if all(change.table is current for change, current in zip(request.changes, currents, strict=True)):
         return request
     return replace(request, changes=tuple(map(_renewed, request.changes, currents)))

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakestore.errors import Internal, LakestoreError, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.errors import told_kinds
 from lakestore_server.commit.wakeups import Bell, Pause
 from lakestore_server.state.commit_record import Answer
 
@@ -131,8 +132,13 @@ class WriteStream:
                 raise Unavailable("the commit was not answered in time: try again", applied="unknown")
             return self._answered(answer, sequence)
         except LakestoreError as error:
+            kind, exact = told_kinds(error.kind)
             told = pb.Error(
-                kind=error.kind, message=error.message, applied=error.applied, retry_after_seconds=error.retry_after
+                kind=kind,
+                exact=exact,
+                message=error.message,
+                applied=error.applied,
+                retry_after_seconds=error.retry_after,
             )
             return pb.CommitAnswer(sequence=sequence, error=told)
 

@@ -18,6 +18,7 @@ from lakestore.errors import Conflict, LakestoreError
 from lakestore_server.changes.shared.positions import needed
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.named_producers import NamedProducers
 from lakestore_server.host.clock import Reading
 from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases
@@ -120,10 +121,11 @@ class Retention:
         engine: Engine,
         leases: Leases,
         subscriptions: Subscriptions,
+        producers: NamedProducers,
         check_seconds: float,
         wake_checkpoint: Callable[[], None],
     ) -> None:
-        self._engine, self._leases, self._subscriptions = engine, leases, subscriptions
+        self._engine, self._leases, self._subscriptions, self._producers = engine, leases, subscriptions, producers
         self._wake_checkpoint = wake_checkpoint
         self._running = threading.Lock()
         self._decisions: dict[str, Decision] = {}
@@ -147,6 +149,7 @@ class Retention:
                 self._subscriptions.note_consumers(now.time_us)
                 if not self._leases.in_grace:
                     self._subscriptions.forget_idle(now.time_us)
+                    self._producers.forget_idle(now.time_us)
             view = self._engine.view
             self._decisions = {
                 uuid: self._decided(view, state, now) for uuid, state in view.tables.items() if state.table.retention

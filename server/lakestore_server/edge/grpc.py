@@ -47,12 +47,14 @@ _CODES = {
     "PlanExpired": grpc.StatusCode.NOT_FOUND,
     "Conflict": grpc.StatusCode.ALREADY_EXISTS,
     "Fenced": grpc.StatusCode.FAILED_PRECONDITION,
+    "ProducerForgotten": grpc.StatusCode.FAILED_PRECONDITION,
     "Denied": grpc.StatusCode.PERMISSION_DENIED,
     "NotAuthenticated": grpc.StatusCode.UNAUTHENTICATED,
     "Unavailable": grpc.StatusCode.UNAVAILABLE,
     "Exhausted": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "Corrupt": grpc.StatusCode.DATA_LOSS,
     "PositionExpired": grpc.StatusCode.OUT_OF_RANGE,
+    "OtherTimeline": grpc.StatusCode.OUT_OF_RANGE,
     "Internal": grpc.StatusCode.INTERNAL,
 }
 

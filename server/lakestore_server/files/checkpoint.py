@@ -31,7 +31,8 @@ from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_index import Position
 from lakestore_server.state.commit_record import Answer, TiererClaim
-from lakestore_server.state.state import FrozenState, Origin, ProducerState, State
+from lakestore_server.state.producers import FrozenProducers, ProducerState, is_drawn
+from lakestore_server.state.state import FrozenState, Origin, State
 from lakestore_server.state.subscription import Subscription
 from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import TableState, View, log_of
@@ -93,7 +94,7 @@ class Checkpoint:
     lsn: int
     time_us: int
     next_number: int
-    producers: Mapping[str, ProducerState]
+    producers: FrozenProducers
     tierer: TiererClaim
     idempotency: tuple[str, ...]
     namespaces: Mapping[str, Mapping[str, str]]
@@ -216,11 +217,14 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
     restored = checkpoint.restored
     return {
         "timeline": checkpoint.timeline,
-        "restored": {"timeline": restored.timeline, "lsn": restored.lsn} if restored else None,
+        "restored": {"timeline": restored.timeline, "lsn": restored.lsn, "epochs": restored.epochs}
+        if restored
+        else None,
         "lsn": checkpoint.lsn,
         "time_us": checkpoint.time_us,
         "next_number": checkpoint.next_number,
-        "producers": [_producer_list(name, producer) for name, producer in checkpoint.producers.items()],
+        "producers": [_producer_list(name, producer) for name, producer in checkpoint.producers.known.items()],
+        "forgotten": dict(checkpoint.producers.horizons),
         "tierer": [checkpoint.tierer.epoch, checkpoint.tierer.holder],
         "idempotency": list(checkpoint.idempotency),
         "namespaces": {name: dict(properties) for name, properties in checkpoint.namespaces.items()},
@@ -236,12 +240,16 @@ def _producer_list(name: str, producer: ProducerState) -> list[Any]:
         [sequence, [answer.lsn, [json_forms.result_list(result) for result in answer.results]]]
         for sequence, answer in producer.answers.items()
     ]
-    return [name, producer.epoch, producer.last_sequence, producer.progress, answers]
+    about = [producer.owner, int(producer.is_named), producer.used_us, producer.lsn]
+    return [name, producer.epoch, producer.last_sequence, producer.progress, answers, *about]
 
 
-def _producer_of(epoch: int, last: int, progress: str, answers: Sequence[Any]) -> ProducerState:
+def _producer_of(data: Sequence[Any]) -> ProducerState:
+    """The producer that `_producer_list` wrote; releases up to 0.2 kept nothing behind its answers."""
+    name, epoch, last, progress, answers = data[:5]
     known = {sequence: Answer(lsn, tuple(map(json_forms.result_of, made))) for sequence, (lsn, made) in answers}
-    return ProducerState(epoch, last, progress, known)
+    owner, is_named, used_us, lsn = data[5:9] if len(data) > 5 else ("", not is_drawn(name, epoch), 0, 0)
+    return ProducerState(epoch, last, progress, known, owner, bool(is_named), used_us, lsn)
 
 
 def _table_data(entry: TableEntry) -> dict[str, Any]:
@@ -295,11 +303,11 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
     restored = data.get("restored")
     return Checkpoint(
         data["timeline"],
-        Origin(restored["timeline"], restored["lsn"]) if restored else None,
+        Origin(restored["timeline"], restored["lsn"], restored.get("epochs", 0)) if restored else None,
         data["lsn"],
         data["time_us"],
         data["next_number"],
-        {name: _producer_of(*known) for name, *known in data["producers"]},
+        _producers_of(data),
         TiererClaim(*data["tierer"]),
         tuple(data["idempotency"]),
         data["namespaces"],
@@ -308,6 +316,11 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         tuple(map(_entry_of, data["tables"])),
         ClockMarks.of(data.get("clock_marks", ())),
     )
+
+
+def _producers_of(data: dict[str, Any]) -> FrozenProducers:
+    known = {each[0]: _producer_of(each) for each in data["producers"]}
+    return FrozenProducers(known, data.get("forgotten", {})).dated(data["lsn"], data["time_us"])
 
 
 def write(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:

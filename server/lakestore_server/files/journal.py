@@ -28,12 +28,15 @@ from lakestore_server.state.commit_record import (
     CommitRecord,
     KeySlot,
     LogStart,
+    ProducerChange,
     ProducerCommit,
+    ProducerDrop,
     RowsPart,
     SubscriptionChange,
     TiererClaim,
 )
 from lakestore_server.state.journal import Buffer
+from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDrop, SubscriptionMove
 
 MAGIC = 0x4C534A31
@@ -104,9 +107,20 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
     return {"t": record.time_us} | {name: section for name, section in sections.items() if section}
 
 
-def _producer_list(commit: ProducerCommit) -> list[Any]:
-    results = [json_forms.result_list(result) for result in commit.results]
-    return [commit.producer, commit.epoch, commit.sequence, results, commit.progress]
+def _producer_list(change: ProducerChange) -> list[Any]:
+    """Told apart by their length: a dropped name alone, or a commit."""
+    if isinstance(change, ProducerDrop):
+        return [change.producer]
+    results = [json_forms.result_list(result) for result in change.results]
+    said = [change.producer, change.epoch, change.sequence, results, change.progress]
+    if (change.owner, change.is_named) == _unsaid(change.producer, change.epoch):
+        return said
+    return [*said, change.owner, int(change.is_named)]
+
+
+def _unsaid(producer: str, epoch: int) -> tuple[str, bool]:
+    """Owner, and whether named, of a producer whose commit says neither."""
+    return "", not is_drawn(producer, epoch)
 
 
 def _subscription_list(change: SubscriptionChange) -> list[Any]:
@@ -210,7 +224,7 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         raw.lsn,
         raw.time_us,
         [_rows_part(raw, rows, schemas, slots.get(part, [])) for part, rows in enumerate(raw.rows())],
-        [_producer_commit(*data) for data in meta.get("producers", [])],
+        [_producer_of(data) for data in meta.get("producers", [])],
         [Table.from_dict(data) for data in meta.get("create", [])],
         [Table.from_dict(data) for data in meta.get("alter", [])],
         meta.get("drop", []),
@@ -235,8 +249,14 @@ def _rows_part(raw: RawFrame, rows: RowsHead, schemas: Schemas, slots: Sequence[
     )
 
 
-def _producer_commit(producer: str, epoch: int, sequence: int, results: Sequence[Any], progress: str) -> ProducerCommit:
-    return ProducerCommit(producer, epoch, sequence, tuple(map(json_forms.result_of, results)), progress)
+def _producer_of(data: Sequence[Any]) -> ProducerChange:
+    """The change that `_producer_list` wrote; releases up to 0.2 did not say who owns a producer, and who named it."""
+    if len(data) == 1:
+        return ProducerDrop(data[0])
+    producer, epoch, sequence, results, progress = data[:5]
+    owner, is_named = data[5:7] if len(data) > 5 else _unsaid(producer, epoch)
+    made = tuple(map(json_forms.result_of, results))
+    return ProducerCommit(producer, epoch, sequence, made, progress, owner, bool(is_named))
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,14 +58,15 @@ class TableVerbs:
         steps = evolution.from_json(request.alteration)
 
         def plan(state: State, record: CommitRecord) -> Table:
-            held = state.view.named(request.table)
+            held = state.view.meant(request.table, request.table_uuid)
             made = self._altered(held, steps, request.schema_id)
             if made != held.table:
                 record.alter.append(made)
             return made
 
         if request.check_only:
-            made = self._altered(self._engine.view.named(request.table), steps, request.schema_id)
+            held = self._engine.view.meant(request.table, request.table_uuid)
+            made = self._altered(held, steps, request.schema_id)
         else:
             made = self._engine.operate(plan).result
         return pb.TableInfo(definition=made.to_json())

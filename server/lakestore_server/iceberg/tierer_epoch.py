@@ -32,7 +32,7 @@ class TiererVerbs:
         def plan(state: State, record: CommitRecord) -> int:
             if now < self._until and state.tierer_holder != request.holder:
                 raise Unavailable(f"{state.tierer_holder} is the tierer for {self._until - now:.0f} s more")
-            record.tierer = TiererClaim(state.view.tierer_epoch + 1, request.holder)
+            record.tierer = TiererClaim(state.epoch(record.lsn), request.holder)
             return record.tierer.epoch
 
         epoch = self._renewed(request.epoch) if request.epoch else self._engine.operate(plan).result

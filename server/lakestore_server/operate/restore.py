@@ -6,6 +6,7 @@ something else now, so every old position is refused. Producers and subscription
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.state.state import Origin
 
 PART_BYTES = 8 << 20
+EPOCHS_SKIPPED = 1 << 24
+"""At most so many epochs are passed over by a restore, a random number of them: an epoch of the history that was lost
+is not given again to another process, whose client may not say which history it means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ def _copy(disk: Disk, source: Path, target: Path, manifest: Manifest, timeline: 
     for folder in sorted(folders):
         disk.sync_folder(folder)
     held = checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint)
-    origin = Origin(manifest.timeline, manifest.lsn)
+    before = held.restored.epochs if held.restored else 0
+    origin = Origin(manifest.timeline, manifest.lsn, before + 1 + secrets.randbelow(EPOCHS_SKIPPED))
     checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin))
 
 

@@ -250,6 +250,7 @@ class StatusVerbs:
             protocol_min=rpc.PROTOCOL_MIN,
             protocol=rpc.PROTOCOL,
             timeline=self._engine.timeline,
+            lsn=self._engine.view.lsn,
         )
 
     def head(self, request: pb.HeadRequest) -> pb.HeadAnswer:

@@ -80,7 +80,8 @@ class _RequestedKeys:
     def keys(self, state: TableState) -> LookupKeys:
         """The keys in the current version."""
         if self._keys is None or self._table is not state.table:
-            self._table, self._keys = state.table, LookupKeys.of(state, self.request, self.batch, self._limits)
+            meant = state.meant(self.request.table_uuid)
+            self._table, self._keys = state.table, LookupKeys.of(meant, self.request, self.batch, self._limits)
         return self._keys
 
 
@@ -102,7 +103,7 @@ class Lookups:
 
     def _one_key(self, request: pb.LookupRequest) -> pa.RecordBatch:
         """The whole key of a request as a row in the names of the request's version."""
-        source = _source(self._engine.view.named(request.table), request)
+        source = _source(self._engine.view.meant(request.table, request.table_uuid), request)
         return KeyForm.of(source).batch(request.key, self._engine.limits)
 
     def _asked(self, request: pb.LookupRequest, wanted: pa.RecordBatch) -> pb.RowBatch:

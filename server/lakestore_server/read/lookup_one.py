@@ -125,7 +125,7 @@ class KeyForms:
 
 def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.LookupRequest) -> pb.RowBatch | None:
     """The answer to a request for one whole key; None where it takes the common way."""
-    key, table = request.key, engine.view.named(request.table).table
+    key, table = request.key, engine.view.meant(request.table, request.table_uuid).table
     is_older = request.HasField("schema_id") and request.schema_id != table.schema_id
     if request.at or is_older or len(key) > min(KEY_BYTES_MAX, engine.limits.key_bytes):
         return None

@@ -23,8 +23,7 @@ _parsed = lru_cache(maxsize=256)(position_of)
 def parse_token(text: str, engine: Engine) -> Token:
     """A token of this server's history."""
     token = _parsed(text) if len(text) <= TOKEN_CHARS_KEPT else position_of(text)
-    if token.timeline != engine.timeline:
-        raise PositionExpired("the position belongs to another history of this server: read a snapshot")
+    engine.check_timeline(token.timeline, "the position")
     return token
 
 

@@ -99,6 +99,20 @@ class ProducerCommit:
     results: tuple[ChangeResult, ...] = ()
     progress: str = ""
     """The producer's own note; empty leaves the last one."""
+    owner: str = ""
+    """The principal that sent it; empty in a process of its own."""
+    is_named: bool = True
+    """Whether a user named the producer; False for a name that a client drew at random."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDrop:
+    """The end of a producer: its sequences, answers and progress are forgotten."""
+
+    producer: str
+
+
+ProducerChange = ProducerCommit | ProducerDrop
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +143,7 @@ class CommitRecord:
     lsn: int
     time_us: int
     rows: list[RowsPart] = field(default_factory=list)
-    producers: list[ProducerCommit] = field(default_factory=list)
+    producers: list[ProducerChange] = field(default_factory=list)
     create: list[Table] = field(default_factory=list)
     alter: list[Table] = field(default_factory=list)
     """Definitions that replace those of the same uuid."""

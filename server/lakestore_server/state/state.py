@@ -7,35 +7,17 @@ is all of it as of one LSN, for a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.state import catalog_change
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import CatalogChange, Pointer
 from lakestore_server.state.chunk import Chunk
-from lakestore_server.state.commit_record import Answer, CommitRecord, ProducerCommit, RowsPart, SubscriptionChange
+from lakestore_server.state.commit_record import CommitRecord, RowsPart, SubscriptionChange
+from lakestore_server.state.producers import FrozenProducers, Producers
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 from lakestore_server.state.view import TableState, View
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerState:
-    """A producer as the server knows it; the newest answers are kept for retries."""
-
-    epoch: int = 0
-    last_sequence: int = 0
-    progress: str = ""
-    answers: Mapping[int, Answer] = field(default_factory=dict)
-    """By sequence."""
-
-    def after(self, lsn: int, commit: ProducerCommit, answers_kept: int) -> ProducerState:
-        """The producer after one of its commits, or after its opening with a new epoch."""
-        last, answers = (0, {}) if commit.epoch > self.epoch else (self.last_sequence, self.answers)
-        if commit.sequence:
-            last, answers = commit.sequence, {**answers, commit.sequence: Answer(lsn, commit.results)}
-            answers.pop(commit.sequence - answers_kept, None)
-        return ProducerState(max(commit.epoch, self.epoch), last, commit.progress or self.progress, answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +28,9 @@ class Origin:
     """The timeline of the history that was backed up."""
     lsn: int
     """The newest commit in the backup."""
+    epochs: int = 0
+    """Added to an LSN to make an epoch. Drawn at the restore: epochs of commits that the backup does not have were
+    given to processes that may still run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +40,7 @@ class FrozenState:
     view: View
     restored: Origin | None
     next_number: int
-    producers: Mapping[str, ProducerState]
-    """By name, least recently used first."""
+    producers: FrozenProducers
     tierer_holder: str
     idempotency: tuple[str, ...]
     """Keys of catalog changes, the oldest first."""
@@ -71,8 +55,7 @@ class State:
         """None for a history that began with an empty folder."""
         self.view = View(timeline=timeline)
         self.next_number = 1
-        self.producers: dict[str, ProducerState] = {}
-        """Least recently used first."""
+        self.producers = Producers(limits)
         self.tierer_holder = ""
         self.idempotency: dict[str, None] = {}
 
@@ -80,6 +63,10 @@ class State:
     def timeline(self) -> str:
         """The history that this state is of."""
         return self.view.timeline
+
+    def epoch(self, lsn: int) -> int:
+        """The epoch of whoever takes something over in a commit: higher than all that were given before."""
+        return lsn + (self.restored.epochs if self.restored else 0)
 
     def apply(self, record: CommitRecord) -> View:
         """The view after a record. The same code runs at commit and at recovery."""
@@ -99,13 +86,14 @@ class State:
         """Apply the part of a record that is not in the view."""
         for table in record.create:
             self.next_number = max(self.next_number, table.number + 1)
-        for commit in record.producers:
-            self._producer(record.lsn, commit)
+        for change in record.producers:
+            self.producers.apply(record.lsn, record.clock_us, change)
+        self.producers.grow_old(record.clock_us)
         if record.tierer is not None:
             self.tierer_holder = record.tierer.holder
-        for change in record.catalog:
-            if change.idempotency_key:
-                self.idempotency[change.idempotency_key] = None
+        for step in record.catalog:
+            if step.idempotency_key:
+                self.idempotency[step.idempotency_key] = None
         while len(self.idempotency) > self._limits.idempotency_keys:
             del self.idempotency[next(iter(self.idempotency))]
 
@@ -169,12 +157,6 @@ class State:
                 tiers.update((record.snapshot_id, record) for record in added)
                 tables[uuid] = replace(tables[uuid], tiers=tiers)
 
-    def _producer(self, lsn: int, commit: ProducerCommit) -> None:
-        known = self.producers.pop(commit.producer, None) or ProducerState()
-        self.producers[commit.producer] = known.after(lsn, commit, self._limits.producer_answers)
-        if len(self.producers) > self._limits.producers:
-            del self.producers[next(iter(self.producers))]
-
     def install(self, segments: Mapping[tuple[str, int], Sequence[Chunk]]) -> View:
         """The view with checkpointed rows read from segments."""
         tables = dict(self.view.tables)
@@ -198,7 +180,7 @@ class State:
 
     def frozen(self) -> FrozenState:
         """The state as of now, as a value."""
-        producers, keys = dict(self.producers), tuple(self.idempotency)
+        producers, keys = self.producers.frozen(), tuple(self.idempotency)
         return FrozenState(self.view, self.restored, self.next_number, producers, self.tierer_holder, keys)
 
     @staticmethod
@@ -206,7 +188,7 @@ class State:
         """The state that goes on from a frozen one."""
         state = State(frozen.view.timeline, limits)
         state.view, state.restored, state.next_number = frozen.view, frozen.restored, frozen.next_number
-        state.producers = dict(frozen.producers)
+        state.producers = Producers(limits, frozen.producers)
         state.tierer_holder, state.idempotency = frozen.tierer_holder, dict.fromkeys(frozen.idempotency)
         return state
 

@@ -40,6 +40,12 @@ class TableState:
         """The newest definition."""
         return self.versions.current
 
+    def meant(self, uuid: str) -> TableState:
+        """The table, or `NotFound` if a request means another one, which had its name; an empty uuid means any."""
+        if uuid and self.table.uuid != uuid:
+            raise NotFound(f"table {self.table.name!r} was dropped, and this is another one of that name: open it anew")
+        return self
+
     def altered(self, table: Table, lsn: int) -> TableState:
         """The table with another definition; rows stay as they were stored."""
         return replace(self, versions=self.versions.altered(table, lsn))
@@ -105,6 +111,10 @@ class View:
         if uuid is None:
             raise NotFound(f"there is no table {name!r}")
         return self.tables[uuid]
+
+    def meant(self, name: str, uuid: str) -> TableState:
+        """The table of that name, or `NotFound`, also if it is not the one of that uuid; an empty uuid means any."""
+        return self.named(name).meant(uuid)
 
     def by_uuid(self, uuid: str) -> TableState:
         """The table with that uuid, or `NotFound`."""

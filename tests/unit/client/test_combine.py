@@ -14,9 +14,11 @@ import lakestore as ls
 from lakestore.client.group_commit import Combiner, Write
 from lakestore.client.producer import ProducerPool
 from lakestore.errors import Invalid, LakestoreError, Stopped, Unavailable
+from lakestore.model.table import define
 from lakestore.v1 import lakestore_pb2 as pb
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+TABLES = {name: define(name, SCHEMA) for name in ("a.b", "a.k", "a.lost", "no.where")}
 
 
 class Pool(ProducerPool):
@@ -43,7 +45,7 @@ def rows_of(change: pb.Change) -> int:
 
 
 def write(table: str, *ids: int, kind: pb.ChangeKind.ValueType = pb.APPEND) -> Write:
-    return Write(table, kind, pa.record_batch([list(ids)], names=["id"]), 0)
+    return Write(TABLES[table], kind, pa.record_batch([list(ids)], names=["id"]))
 
 
 def together(pool: Pool, writes: Sequence[Write]) -> list[object]:

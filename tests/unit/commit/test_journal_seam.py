@@ -139,7 +139,7 @@ def test_answers_from_what_is_not_durable_wait(world: World) -> None:
     assert "t.keyed" in world.server.engine.view.names
     world.slow.let_go()
     assert answers[0].result(10) == answers[1].result(10)
-    assert answers[2].result(10).epoch == opened.epoch + 1
+    assert answers[2].result(10).epoch > opened.epoch
     with pytest.raises(Fenced):
         answers[3].result(10)
     with pytest.raises(NotFound):

@@ -31,9 +31,9 @@ OLD, NEW = (
     DEFINITION_TEXT + '"schema_id":1,"last_column_id":2,"deletes":"refuse"}',
 )
 BODY = (
-    '{"timeline":"tl-1","restored":{"timeline":"tl-0","lsn":5},"lsn":4,"time_us":4000,"next_number":8,'
-    '"producers":[["q",4,0,"",[]],["p",3,2,"here",[[1,[2,[["shop.orders",1,0,0,0,0]]]],'
-    '[2,[3,[["shop.orders",1,0,0,0,0,0,6,0]]]]]]],'
+    '{"timeline":"tl-1","restored":{"timeline":"tl-0","lsn":5,"epochs":9},"lsn":4,"time_us":4000,"next_number":8,'
+    '"producers":[["q",4,0,"",[],"etl",1,2000,2],["p",3,2,"here",[[1,[2,[["shop.orders",1,0,0,0,0]]]],'
+    '[2,[3,[["shop.orders",1,0,0,0,0,0,6,0]]]]],"",1,3000,3]],"forgotten":{},'
     '"tierer":[2,"host-1"],"idempotency":["key-1"],"namespaces":{"shop":{"k":"v"}},'
     '"pointers":[["shop","orders","s3://n.json","u-1"]],'
     '"subscriptions":[["alone",["u-1"],3,["u-1",1,4],2,77],["many",["u-1"],3,null,2,77,[[[1,-1,0,0],[0,2,5,1]]]]],'
@@ -42,7 +42,7 @@ BODY = (
     '"buckets":[[["0-0-2-4.seg",600]],[]],"bases":[[1,18446744073709551614,1,2000,2],[0,0,0,0,2]]}]}'
 )
 """The checkpoint of the records below, as the code wrote it when it was a dictionary."""
-HEADER = "5043534c020000003f07000000000000e1182d0f"
+HEADER = "5043534c0200000074070000000000001a296657"
 BATCH = pa.RecordBatch.from_arrays(
     [pa.array([0, 0], pa.int8()), pa.array([-1, -1]), pa.array([1, 2]), pa.array(["a", None])],
     schema=stored_schema(TABLE),
@@ -64,7 +64,7 @@ RECORDS = (
         2,
         2000,
         [RowsPart("u-1", 0, 0, BATCH.slice(0, 1), 2**64 - 2, 1)],
-        [ProducerCommit("p", 3, 1, (ChangeResult("shop.orders", 1),), "here"), ProducerCommit("q", 4)],
+        [ProducerCommit("p", 3, 1, (ChangeResult("shop.orders", 1),), "here"), ProducerCommit("q", 4, owner="etl")],
     ),
     CommitRecord(
         3,
@@ -100,7 +100,7 @@ RECORDS = (
 
 def test_the_bytes_of_a_checkpoint_stay(tmp_path: Path) -> None:
     state = State("tl-1")
-    state.restored = Origin("tl-0", 5)
+    state.restored = Origin("tl-0", 5, 9)
     for record in RECORDS:
         state.apply(record)
     frozen = state.freeze()

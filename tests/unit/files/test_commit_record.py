@@ -141,10 +141,10 @@ def test_the_bytes_of_a_record_stay() -> None:
 
 def test_results_of_earlier_releases_are_shorter() -> None:
     commit = decoded(encoded(CommitRecord(1, 1, producers=[ProducerCommit("p", 1, 1, (ChangeResult("t", 1),))])))
-    assert commit.producers[0].results == (ChangeResult("t", inserted=1),)
+    assert commit.producers == [ProducerCommit("p", 1, 1, (ChangeResult("t", inserted=1),))]
     raw = journal.RawFrame(1, b'{"t":1,"producers":[["p",1,1,[["t",1,2,3,4]],""]]}', pa.py_buffer(b""))
     found = journal.decode(raw, lambda _uuid, _schema_id: SCHEMA)
-    assert found.producers[0].results == (ChangeResult("t", 1, 2, 3, 4),)
+    assert found.producers == [ProducerCommit("p", 1, 1, (ChangeResult("t", 1, 2, 3, 4),))]
 
 
 @given(RECORDS)

@@ -146,17 +146,6 @@ def test_what_a_producer_attaches_and_its_name_are_bounded(tmp_path: Path) -> No
             table.writer(producer="p" * 11)
 
 
-def test_the_least_recently_used_producer_is_forgotten(tmp_path: Path) -> None:
-    with Served(tmp_path / "data", limits=Limits(producers=2)) as served:
-        lake = served.lake
-        lake.create_table("a.b", SCHEMA)
-        for name in ("one", "two", "three"):
-            lake.transport.open_producer(pb.OpenProducerRequest(producer=name))
-        engine = served.engine
-        assert engine.producer("one") is None
-        assert engine.producer("three") is not None
-
-
 def test_an_answer_that_is_no_longer_kept_is_an_error(tmp_path: Path) -> None:
     with lake_with(tmp_path, Limits(producer_answers=16)) as lake:
         table = lake.create_table("a.b", SCHEMA)

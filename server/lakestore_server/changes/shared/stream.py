@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 from lakestore.errors import PositionExpired
 from lakestore.model.token import Part, Place, SharedPosition
-from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import EncodedBatch
-from lakestore_server.changes.batches import LiveBatch, Shape, live_piece, message
+from lakestore_server.changes.batches import LiveBatch, Shape, bare, live_piece, message
 from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.changes.shared.batches import member_run
 from lakestore_server.changes.shared.group import Grant, Membership, bell_key, by_bucket, current
@@ -170,10 +169,9 @@ class MemberStream:
         if self._sends(marks):
             for bucket, mark in marks.items():
                 self._readings[bucket].at = mark
-            token, number = str(self._token(marks, cut)), table.schema_id
-            yield EncodedBatch.of(
-                pb.ChangeBatch(table=table.name, token=token, snapshot=True, schema_id=number, read_the_lake=True)
-            )
+            made = bare(table, self._token(marks, cut))
+            made.snapshot = made.read_the_lake = True
+            yield EncodedBatch.of(made)
 
     def _changes(self, view: View) -> Iterator[EncodedBatch]:
         """The next changes of the buckets that have read their snapshots."""

@@ -26,7 +26,7 @@ def describe(path: Path) -> Report:
         "lsn": held.lsn,
         "time_us": held.time_us,
         "tables": len(held.tables),
-        "producers": len(held.producers),
+        "producers": len(held.producers.known),
         "namespaces": len(held.namespaces),
         "pointers": len(held.pointers),
     }

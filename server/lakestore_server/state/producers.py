@@ -1,0 +1,179 @@
+"""Producers as the server knows them: named ones until they are dropped, those with random names for a time.
+
+A producer that a user named stays until a record drops it. One whose client drew the name at random is remembered for
+`unnamed_producer_seconds` after its last commit, longer than any client tries again; an owner who is at the limit of
+such producers gives up the ones that have rested longest, but none that has rested less than `RESTED_US`.
+
+The *horizon* of an owner is the highest LSN of a commit by an unnamed producer of the owner that was forgotten. A
+client says with a new name how far it had seen the history: a name that is drawn at or beyond the horizon, and is not
+known, has committed nothing. So a retry is never taken for a new commit, however late it comes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from lakestore.limits import DEFAULT, Limits
+from lakestore_server.state.commit_record import Answer, ProducerChange, ProducerCommit, ProducerDrop
+
+RESTED_US = 300_000_000
+"""Rest of an unnamed producer, in microseconds, before its owner's limit may have it forgotten: clients try again for
+a minute."""
+_DRAWN = re.compile(r"(?:.*/)?[0-9a-f]{32}", re.DOTALL)
+
+
+def is_drawn(name: str, epoch: int) -> bool:
+    """Whether a client that does not say so has drawn the name at random: as clients before protocol 5 did."""
+    return epoch == 0 and _DRAWN.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """A producer as the server knows it; the newest answers are kept for retries."""
+
+    epoch: int = 0
+    last_sequence: int = 0
+    progress: str = ""
+    answers: Mapping[int, Answer] = field(default_factory=dict)
+    """By sequence."""
+    owner: str = ""
+    """The principal that opened it first, or wrote first; empty in a process of its own, and in older data."""
+    is_named: bool = True
+    """Whether a user named it; False for a name drawn at random."""
+    used_us: int = 0
+    """When it was last opened or wrote."""
+    lsn: int = 0
+    """The commit of that moment."""
+
+    def after(self, lsn: int, time_us: int, commit: ProducerCommit, answers_kept: int) -> ProducerState:
+        """The producer after one of its commits, or after its opening with a new epoch."""
+        last, answers = (0, {}) if commit.epoch > self.epoch else (self.last_sequence, self.answers)
+        if commit.sequence:
+            last, answers = commit.sequence, {**answers, commit.sequence: Answer(lsn, commit.results)}
+            answers.pop(commit.sequence - answers_kept, None)
+        return ProducerState(
+            max(commit.epoch, self.epoch),
+            last,
+            commit.progress or self.progress,
+            answers,
+            self.owner or commit.owner,
+            commit.is_named or (self.is_named and bool(self.lsn)),
+            time_us,
+            lsn,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenProducers:
+    """All producers as of one LSN, as a value."""
+
+    known: Mapping[str, ProducerState] = field(default_factory=dict)
+    """By name; unnamed ones in the order of their last commits."""
+    horizons: Mapping[str, int] = field(default_factory=dict)
+    """By owner; no entry where nothing was forgotten."""
+
+    def dated(self, lsn: int, time_us: int) -> FrozenProducers:
+        """The same; producers of a release that did not keep their last commits have theirs here."""
+        return replace(
+            self, known={n: p if p.lsn else replace(p, used_us=time_us, lsn=lsn) for n, p in self.known.items()}
+        )
+
+
+class Producers:
+    """The producers that the commit loop knows."""
+
+    def __init__(self, limits: Limits = DEFAULT, frozen: FrozenProducers | None = None) -> None:
+        self.limits = limits
+        self.named: dict[str, ProducerState] = {}
+        self._unnamed: dict[str, ProducerState] = {}
+        """In the order of their last commits."""
+        self._of_owner: dict[str, dict[str, None]] = {}
+        """Names of an owner's unnamed producers, in the same order."""
+        self._named_of: dict[str, int] = {}
+        """Owner to the number of named producers."""
+        self._horizons: dict[str, int] = {}
+        if frozen is not None:
+            self._horizons.update(frozen.horizons)
+            for name, state in frozen.known.items():
+                self._put(name, state)
+
+    def known(self, name: str) -> ProducerState | None:
+        """A producer; None for one that was never seen, was dropped or is forgotten."""
+        return self.named.get(name) or self._unnamed.get(name)
+
+    def horizon(self, owner: str) -> int:
+        """The highest LSN of a commit by a forgotten unnamed producer of an owner; 0 if none was forgotten."""
+        return self._horizons.get(owner, 0)
+
+    def named_of(self, owner: str) -> int:
+        """The number of an owner's named producers."""
+        return self._named_of.get(owner, 0)
+
+    def has_room(self, owner: str, more: int, time_us: int) -> bool:
+        """Whether an owner may have so many more unnamed producers: some that have rested are forgotten for them."""
+        names = self._of_owner.get(owner, {})
+        over = len(names) + more - self.limits.unnamed_producers
+        if over > len(names):
+            return False
+        return all(self._unnamed[name].used_us <= time_us - RESTED_US for name in islice(names, max(over, 0)))
+
+    def apply(self, lsn: int, time_us: int, change: ProducerChange) -> None:
+        """Note a producer's commit, opening or end."""
+        if isinstance(change, ProducerDrop):
+            self._take(change.producer)
+            return
+        known = self._take(change.producer) or ProducerState()
+        state = known.after(lsn, time_us, change, self.limits.producer_answers)
+        self._put(change.producer, state)
+        if not state.is_named:
+            names = self._of_owner[state.owner]
+            while len(names) > self.limits.unnamed_producers:
+                self._forget(next(iter(names)))
+
+    def grow_old(self, time_us: int) -> None:
+        """Forget the unnamed producers that have rested for too long at a time."""
+        oldest_us = time_us - self.limits.unnamed_producer_seconds * 1_000_000
+        while self._unnamed and self._oldest().used_us < oldest_us:
+            self._forget(next(iter(self._unnamed)))
+
+    def frozen(self) -> FrozenProducers:
+        """All of them as of now."""
+        return FrozenProducers({**self.named, **self._unnamed}, dict(self._horizons))
+
+    def idle(self, oldest_us: int) -> Iterator[str]:
+        """The names of named producers that were last used before a time."""
+        return (name for name, state in self.named.items() if state.used_us < oldest_us)
+
+    def _oldest(self) -> ProducerState:
+        return next(iter(self._unnamed.values()))
+
+    def _forget(self, name: str) -> None:
+        state = self._take(name)
+        if state is not None:
+            self._horizons[state.owner] = max(self.horizon(state.owner), state.lsn)
+
+    def _put(self, name: str, state: ProducerState) -> None:
+        if state.is_named:
+            self.named[name] = state
+            self._named_of[state.owner] = self.named_of(state.owner) + 1
+        else:
+            self._unnamed[name] = state
+            self._of_owner.setdefault(state.owner, {})[name] = None
+
+    def _take(self, name: str) -> ProducerState | None:
+        state = self.named.pop(name, None)
+        if state is not None:
+            self._named_of[state.owner] -= 1
+            if not self._named_of[state.owner]:
+                del self._named_of[state.owner]
+            return state
+        state = self._unnamed.pop(name, None)
+        if state is not None:
+            names = self._of_owner[state.owner]
+            del names[name]
+            if not names:
+                del self._of_owner[state.owner]
+        return state
