@@ -122,6 +122,8 @@ class Limits:
     """gRPC calls whose message has not come; for one more, the oldest of the connection with the most is refused."""
     first_message_ms: int = option(30_000, low=10, high=600_000)
     """Time of a gRPC call for its message to be there; then it is refused."""
+    receiving_bytes: int = option(512 * _MB, low=1 * _MB, high=64 * _GB)
+    """Bytes of gRPC messages that are not whole yet; beyond it the connection that holds the most is refused."""
     feed_cache_bytes: int = option(64 * _MB, low=0, high=64 * _GB)
     """Encoded changes kept for other subscribers of the same tables; the oldest are forgotten for more."""
     subscriptions: int = option(10_000, low=1, high=1_000_000)

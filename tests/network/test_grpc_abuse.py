@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,10 +24,11 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+from tests.repro.security.http2 import Connection
 from tests.support.process import ServerProcess
 from tests.support.seeds import seeded
 
-LIMITS = Limits(header_bytes=8 << 10, connection_streams=8, message_bytes=2 << 20)
+LIMITS = Limits(header_bytes=8 << 10, connection_streams=8, message_bytes=2 << 20, receiving_bytes=4 << 20)
 WAIT_SECONDS = 20.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS, PING, GOAWAY = 4, 6, 7
@@ -137,6 +140,43 @@ def test_connections_that_say_nothing_or_nonsense_keep_nobody_out(address: str) 
             client.sendall(said)
         with ls.connect(address) as lake:
             assert lake.tables()
+
+
+def half_sent(stack: ExitStack, address: str, path: str, nbytes: int) -> Connection:
+    """A connection with one call, whose message is not whole."""
+    sent = Connection(int(address.rsplit(":", 1)[1]))
+    stack.callback(sent.close)
+    stream = sent.call(path)
+    sent.socket.settimeout(WAIT_SECONDS)
+    rest = b"\0" + struct.pack(">I", nbytes + 1) + bytes(nbytes)
+    while rest:
+        room = sent.room(stream)
+        if room <= 0:
+            sent.receive()
+            continue
+        sent.data(stream, rest[:room])
+        rest = rest[room:]
+    return sent
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's counts are read from /proc")
+@pytest.mark.parametrize("rpc", ["Commit", "Write"])
+def test_messages_that_are_not_whole_hold_no_more_than_their_budget(address: str, rpc: str) -> None:
+    """Of connections that together hold too much one has to go, and those within the budget stay."""
+    with ExitStack() as stack:
+        sent = [half_sent(stack, address, f"/lakestore.v1.Lakestore/{rpc}", 3 << 19) for _ in range(3)]
+        ended: list[int] = []
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not ended and time.monotonic() < deadline:
+            for i, each in enumerate(sent):
+                each.socket.settimeout(0.05)
+                try:
+                    each.receive()
+                except TimeoutError:
+                    pass
+                except ConnectionError:
+                    ended.append(i)
+        assert len(ended) == 1
 
 
 def resident_bytes(process: ServerProcess) -> int:

@@ -33,6 +33,7 @@ LIMITS = Limits(
     waiting_calls=WAITING,
     first_message_ms=int(FIRST_SECONDS * 1_000),
     connection_streams=64,
+    receiving_bytes=64 << 20,
 )
 PRINCIPALS = {"root": {"*": ["admin"]}, "report": {"shop.orders": ["read"]}, "guest": {"shop.orders": ["read"]}}
 SCHEMA = pa.schema([("id", pa.int64())])

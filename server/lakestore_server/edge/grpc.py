@@ -17,7 +17,7 @@ from lakestore.wire.grpc import grpc
 # Below gRPC's own import, which sets how gRPC behaves in a fork: the package imports gRPC itself.
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from lakestore.errors import Exhausted, Invalid, LakestoreError, NotAuthenticated, Unavailable
+from lakestore.errors import Applied, Exhausted, Invalid, LakestoreError, NotAuthenticated, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore.wire import errors, rpc
 from lakestore.wire.errors import BUSY_SECONDS
@@ -25,6 +25,7 @@ from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.commit.engine import DRAINING
 from lakestore_server.edge import grpc_health
+from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.edge.first_messages import FirstMessages
 from lakestore_server.edge.rpc_dispatch import Dispatch, parsed
 from lakestore_server.edge.rpc_port import Rpc, RpcPort
@@ -86,7 +87,8 @@ class GrpcServer:
         self._health = grpc_health.Health(("", rpc.SERVICE))
         self._reflection = reflection.ReflectionServicer((rpc.SERVICE, rpc.SMALL_CALLS, reflection.SERVICE_NAME))
         self._handlers = self._all_handlers()
-        self._port = RpcPort(_options(limits), self._opened, self._ticked)
+        self._arrivals = Arrivals(limits.receiving_bytes, limits.message_bytes, self._too_late)
+        self._port = RpcPort(_options(limits), self._arrivals, self._opened, self._ticked)
         self.port = self._port.bind(address, None if keys is None else _credentials(keys))
 
     def start(self) -> None:
@@ -141,11 +143,13 @@ class GrpcServer:
         except LakestoreError as error:
             self._fail(call, error)
         else:
+            call.is_known = not admitted.is_open
             handler(call, admitted)
 
     def _ticked(self, now: float) -> None:
         self._callers.tick(now)
         self._strangers.tick(now)
+        self._arrivals.tick(now, self._stream_workers.run)
         for stream in list(self._streams):
             if stream.is_over:
                 self._streams.discard(stream)
@@ -157,7 +161,9 @@ class GrpcServer:
                 talk.end(_leaving())
 
     def _too_late(self, call: Rpc, why: str) -> None:
-        self._fail(call, Unavailable(f"{why}: try again", retry_after=BUSY_SECONDS))
+        """End a call whose message has not come; of a stream of commits earlier messages may have."""
+        applied: Applied = "no" if call.path in self._dispatch else "unknown"
+        self._fail(call, Unavailable(f"{why}: try again", applied=applied, retry_after=BUSY_SECONDS), if_receiving=True)
 
     def _with_message(
         self, waiting: FirstMessages, begin: Callable[[Rpc, RpcCall, bytes], None], call: Rpc, admitted: RpcCall
@@ -252,11 +258,12 @@ class GrpcServer:
         except Exception as error:  # the edge, as for every stream
             self._fail(call, error)
 
-    def _fail(self, call: Rpc, error: Exception) -> None:
+    def _fail(self, call: Rpc, error: Exception, *, if_receiving: bool = False) -> None:
         """End a call by an error."""
         if not isinstance(error, LakestoreError):
             error = self._dispatch.defect(call.path.rsplit("/", 1)[-1], error)
-        call.finish(_CODES.get(error.kind, grpc.StatusCode.INTERNAL), error.message, errors.pack_error(error))
+        code, trailing = _CODES.get(error.kind, grpc.StatusCode.INTERNAL), errors.pack_error(error)
+        call.finish(code, error.message, trailing, if_receiving=if_receiving)
 
 
 def _leaving() -> Unavailable:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lakestore.wire.grpc import core, grpc
+from lakestore_server.edge.arrivals import Arrivals
 
 log = logging.getLogger("lakestore.grpc")
 TICK_SECONDS = 0.25
@@ -33,13 +34,16 @@ class Rpc:
     def __init__(self, port: RpcPort, event: Any) -> None:
         self._port, self._call = port, event.call
         self.path: str = event.call_details.method.decode("latin-1")
-        self.peer: str = event.call.peer()
+        self.peer: str = event.call.peer().decode("latin-1")
         """The connection, by the address and port of its other end."""
         self.metadata: _Metadata = event.invocation_metadata or ()
         self._lock = threading.Lock()
         self._begun = 0
         """Operations that have not ended."""
         self._has_spoken = self._is_finished = self._is_gone = False
+        self.is_known = False
+        """Whether the caller has shown who they are."""
+        self._is_receiving = False
         self._unsent: deque[tuple[bytes, Callable[[], None]]] = deque()
         self._is_sending = False
         self._callbacks: list[Callable[[], None]] = []
@@ -65,13 +69,20 @@ class Rpc:
         return True
 
     def receive(self, then: Callable[[bytes | None], None]) -> None:
-        """Take the client's next message; None when there will be no more. One at a time."""
+        """Take the client's next message; None when there will be no more, or the call has ended. One at a time."""
 
         def came(event: Any) -> None:
-            then(event.batch_operations[0].message())
+            data: bytes | None = event.batch_operations[0].message()
+            self._port.arrivals.ends(self, len(data or b""))
+            with self._lock:
+                self._is_receiving = False
+                data = data if self.is_active() else None
+            then(data)
 
         with self._lock:
             if self.is_active():
+                self._is_receiving = True
+                self._port.arrivals.begins(self)
                 self._begin((core.ReceiveMessageOperation(_NO_FLAGS),), came)
 
     def send(self, data: bytes, then: Callable[[], None]) -> None:
@@ -88,13 +99,26 @@ class Rpc:
         """Send the only message of a call, and its good end, together."""
         self._finish(_OK, "", (), (core.SendMessageOperation(data, _NO_FLAGS),))
 
-    def finish(self, code: grpc.StatusCode, details: str = "", trailing: _Metadata = ()) -> None:
-        """End the call; messages that wait to be sent are dropped."""
-        self._finish(code.value[0], details, trailing)
+    def finish(
+        self, code: grpc.StatusCode, details: str = "", trailing: _Metadata = (), *, if_receiving: bool = False
+    ) -> None:
+        """End the call; messages that wait to be sent are dropped.
 
-    def _finish(self, code: int, details: str, trailing: _Metadata, before: tuple[Any, ...] = ()) -> None:
+        With `if_receiving` only if no message has come since the last `receive`: then none is handed on any more.
+        """
+        self._finish(code.value[0], details, trailing, if_receiving=if_receiving)
+
+    def _finish(
+        self,
+        code: int,
+        details: str,
+        trailing: _Metadata,
+        before: tuple[Any, ...] = (),
+        *,
+        if_receiving: bool = False,
+    ) -> None:
         with self._lock:
-            if not self.is_active():
+            if not self.is_active() or (if_receiving and not self._is_receiving):
                 return
             self._is_finished = True
             self._unsent.clear()
@@ -158,9 +182,11 @@ class RpcPort:
     def __init__(
         self,
         options: Sequence[tuple[str, int]],
+        arrivals: Arrivals,
         opened: Callable[[Rpc], None],
         ticked: Callable[[float], None],
     ) -> None:
+        self.arrivals = arrivals
         self._opened, self._ticked = opened, ticked
         self._queue = core.CompletionQueue()
         self._server = core.Server(tuple(options), False)

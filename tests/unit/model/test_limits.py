@@ -23,6 +23,7 @@ from lakestore_server.host.permits import Permits
 from lakestore_server.main import Server
 from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.settings import Settings
+from tests.support.one_try import one_try
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -388,7 +389,7 @@ def test_a_call_beyond_the_threads_is_told_to_come_again(tmp_path: Path, monkeyp
         try:
             assert all(begun.acquire(timeout=30) for _ in running)
             with pytest.raises(Exhausted, match="as many calls as it can") as refused:
-                lake.transport.status(pb.StatusRequest())
+                one_try(lake).status(pb.StatusRequest())
             assert refused.value.retry_after > 0
         finally:
             goes_on.set()

@@ -1,0 +1,153 @@
+"""Bytes that came and are no whole message yet: gRPC holds them, and does not say how many there are.
+
+A call that receives a message may send the most part of it and stop. So the bytes that the kernel counts on a
+connection are held against the messages that were taken from it; the rest is held. Beyond a budget the connection that
+holds the most goes first, one that stands still before one that gets on. A connection of health checks alone holds
+next to nothing. What the protocol adds around messages is allowed for, and credit does not add up, so a connection may
+hold some kilobytes more than is seen, whatever was sent on it before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lakestore_server.host.connections import Connections, Counts, plain
+
+SLOW_SECONDS = 0.5
+"""Age of a receive from which it is looked at; a message that is on its way takes less."""
+ALL_SECONDS = 60.0
+"""Seconds between two looks at every connection, which end credit and forget the connections that are no more."""
+LOOK_SHARE = 0.02
+"""The most of a processor's time that looking takes."""
+STILL_BYTES = 16 << 10
+"""A connection that got less since the last look stands still."""
+STRANGERS_BYTES = 64 << 10
+"""The most that a connection without a known caller may hold."""
+_PER_CONNECTION, _PER_MESSAGE, _PER_SECOND, _PER_SENT, _PER_TAKEN = 16 << 10, 1 << 10, 200, 0.01, 0.02
+"""Allowances for handshakes, heads and frames, pings, windows for what is sent, frames of what comes."""
+
+
+class Receiver(Protocol):
+    """A call that receives a message."""
+
+    peer: str
+    is_known: bool
+    """Whether its caller has shown who they are."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    """One connection's account."""
+
+    since: dict[Receiver, float] = field(default_factory=dict)
+    """Calls that receive, and since when; the oldest first."""
+    taken: int = _PER_CONNECTION
+    """Bytes of whole messages, with the allowances."""
+    seen: Counts = field(default_factory=lambda: Counts(0, 0))
+    seen_taken: int = 0
+    seen_at: float = 0.0
+    held: float = 0.0
+    is_still: bool = False
+
+    def saw(self, counts: Counts, now: float) -> None:
+        """Take in what the kernel says."""
+        came, went = counts.came - self.seen.came, counts.went - self.seen.went
+        taken = self.taken - self.seen_taken
+        seconds = now - self.seen_at if self.seen_at else 0.0
+        allowed = taken * (1 + _PER_TAKEN) + went * _PER_SENT + seconds * _PER_SECOND
+        self.held = max(0.0, self.held + came - allowed)
+        self.is_still = came < STILL_BYTES
+        self.seen, self.seen_taken, self.seen_at = counts, self.taken, now
+
+    @property
+    def is_strange(self) -> bool:
+        """Whether nobody known receives."""
+        return not any(call.is_known for call in self.since)
+
+
+class Arrivals:
+    """The account of one port. Thread-safe."""
+
+    def __init__(self, budget: int, message_bytes: int, refuse: Callable[[Any, str], None]) -> None:
+        self._budget, self._message_bytes, self._refuse = budget, message_bytes, refuse
+        self._lock = threading.Lock()
+        self._connections: dict[str, _Connection] = {}
+        self._kernel = Connections()
+        self._is_looking = False
+        self._due = self._all_due = 0.0
+
+    def begins(self, call: Receiver) -> None:
+        """A call begins to receive a message."""
+        with self._lock:
+            self._connections.setdefault(call.peer, _Connection()).since[call] = time.monotonic()
+
+    def ends(self, call: Receiver, nbytes: int) -> None:
+        """A message came, of so many bytes; or the call ended without one."""
+        with self._lock:
+            found = self._connections[call.peer]
+            found.since.pop(call, None)
+            found.taken += nbytes + _PER_MESSAGE
+
+    def slow(self, now: float) -> list[str]:
+        """The connections to look at: none as long as what they can hold at most is within the budget."""
+        with self._lock:
+            slow = {
+                peer: found
+                for peer, found in self._connections.items()
+                if found.since and now - next(iter(found.since.values())) >= SLOW_SECONDS
+            }
+        most = sum(len(found.since) for found in slow.values()) * self._message_bytes
+        return [peer for peer, found in slow.items() if most > self._budget or found.is_strange]
+
+    def saw(self, counts: Mapping[str, Counts | None], now: float) -> None:
+        """Take in what the kernel says of connections, and refuse what is too much."""
+        gone: list[Receiver] = []
+        with self._lock:
+            for peer, count in counts.items():
+                if count is not None:
+                    self._connections[peer].saw(count, now)
+                elif not self._connections[peer].since:
+                    del self._connections[peer]
+            found = [each for peer, each in self._connections.items() if counts.get(peer) and each.since]
+            for each in found:
+                if each.is_strange and each.held > STRANGERS_BYTES:
+                    gone += self._drop(each)
+            found.sort(key=lambda each: (each.is_still, each.held))
+            total = sum(each.held for each in found)
+            while total > self._budget:
+                worst = found.pop()
+                total -= worst.held
+                gone += self._drop(worst)
+        for call in gone:
+            self._refuse(call, "the server holds as many bytes of messages that are not whole as it can")
+
+    def tick(self, now: float, run: Callable[[Callable[[], None]], None]) -> None:
+        """Look, in a thread that `run` finds, if it is time and there is something to look at."""
+        if self._is_looking or now < self._due:
+            return
+        if now >= self._all_due:
+            self._all_due = now + ALL_SECONDS
+            with self._lock:
+                peers = list(self._connections)
+        else:
+            peers = self.slow(now)
+        if peers:
+            self._is_looking = True
+            run(lambda: self._look(peers))
+
+    def _look(self, peers: list[str]) -> None:
+        began = time.monotonic()
+        told = self._kernel.counts([plain(peer) for peer in peers])
+        ended = time.monotonic()
+        self._due, self._is_looking = ended + (ended - began) / LOOK_SHARE, False
+        self.saw({peer: told.get(plain(peer)) for peer in peers}, ended)
+
+    @staticmethod
+    def _drop(found: _Connection) -> list[Receiver]:
+        """The calls of a connection that receive, which hold what it holds."""
+        found.held = 0.0
+        return list(found.since)
