@@ -1,9 +1,10 @@
 """The log of one bucket as an immutable value: chunks of rows in offset order and the commit index.
 
 A chunk is a segment file or rows still in memory. `append`, `freeze` and `install` give a new log; a reader of an old
-log goes on reading that one. Small chunks in memory are joined, sixteen of a size at a time. Chunks of a primary-key
-table stay below the log start: they hold the rows that live there (the base). Their other rows go when the chunk is
-compacted; a compacted chunk knows which rows are left.
+log goes on reading that one. Small chunks in memory are joined, sixteen of a size at a time and 16 MB at most; where
+that cannot be done there are more chunks, for an append never fails. Chunks of a primary-key table stay below the log
+start: they hold the rows that live there (the base). Their other rows go when the chunk is compacted; a compacted chunk
+knows which rows are left.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from lakestore_server.state.commit_index import CommitIndex, Position
 
 JOIN_COUNT = 16
 JOIN_ROWS_MAX = 65_536
+JOIN_BYTES_MAX = 1 << 20
+"""Chunks in memory from so many rows or bytes on are not joined before a checkpoint cuts segments."""
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
 
@@ -41,6 +44,8 @@ def _as_stored(batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
 
 def _level(chunk: Chunk) -> int:
     rows = chunk.end - chunk.start
+    if chunk.size >= JOIN_BYTES_MAX:
+        return 3
     return 0 if rows < 256 else 1 if rows < 4096 else 2 if rows < JOIN_ROWS_MAX else 3
 
 
@@ -326,13 +331,23 @@ def in_order(found: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
 
 
 def _joined(chunks: tuple[Chunk, ...], sealed: int) -> tuple[Chunk, ...]:
-    """Join the last chunks while sixteen of them are of one size."""
+    """Join the last chunks while sixteen of them are of one size. Never fails: the rows are in the journal."""
     while len(chunks) - sealed >= JOIN_COUNT:
         tail = chunks[-JOIN_COUNT:]
         level = _level(tail[-1])
         if level == 3 or any((_level(c), c.schema_id) != (level, tail[-1].schema_id) for c in tail):
             return chunks
-        batch = pa.concat_batches([piece.load() for chunk in tail for piece in chunk.batches()])
-        joined = MemoryChunk(tail[0].start, batch, CommitIndex.joined([c.index for c in tail]), tail[0].schema_id)
+        joined = _one(tail)
+        if joined is None:
+            return chunks
         chunks = (*chunks[:-JOIN_COUNT], joined)
     return chunks
+
+
+def _one(chunks: Sequence[Chunk]) -> Chunk | None:
+    """Chunks as one, of 16 MB at most; None when there is no memory for it: they are read as well one by one."""
+    try:
+        batch = pa.concat_batches([piece.load() for chunk in chunks for piece in chunk.batches()])
+        return MemoryChunk(chunks[0].start, batch, CommitIndex.joined([c.index for c in chunks]), chunks[0].schema_id)
+    except (MemoryError, pa.ArrowException):
+        return None

@@ -114,3 +114,49 @@ def test_a_pruned_commit_index_still_tells_the_commit_of_each_row(counts: list[i
     times = [index.time_us[np.searchsorted(index.end, kept, side="right")].tolist() for index in (whole, pruned)]
     assert times[0] == times[1]
     assert set(pruned.time_us.tolist()) == {*times[0], int(whole.time_us[-1])}
+
+
+@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowInvalid("offset overflow"), pa.ArrowMemoryError("no room")])
+def test_an_append_never_fails_and_unjoined_rows_are_read_as_well(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(_: object) -> pa.RecordBatch:
+        raise error
+
+    whole = log_of([3] * 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(pa, "concat_batches", fails)
+        log = log_of([3] * 40)
+    assert len(log.chunks) == 40 > len(whole.chunks)
+    assert values(log, 0, log.head) == values(whole, 0, whole.head)
+    assert [log.at_lsn(lsn) for lsn in range(0, 400, 7)] == [whole.at_lsn(lsn) for lsn in range(0, 400, 7)]
+    assert len(log_of([3] * 40 + [3] * 16).chunks) < 40, "joined again with what comes later"
+
+
+@given(st.lists(st.integers(1, 1_500_000), min_size=1, max_size=300), st.data())
+def test_what_is_joined_in_memory_is_bounded_in_bytes(sizes: list[int], data: st.DataObject) -> None:
+    """A column of 2 GB would have no offsets; the batches here only say how large they are."""
+    log, start = BucketLog(SCHEMA), 0
+    joined: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pa, "concat_batches", lambda batches: _Sized(*_sums(batches, joined)))
+        for i, size in enumerate(sizes, start=1):
+            rows = data.draw(st.integers(1, 5))
+            start += rows
+            index = CommitIndex.one(10 * i, 1_000 * i, start, i, start)
+            log = log.append(MemoryChunk(log.head, _Sized(rows, size), index))
+    assert log.head == start
+    assert sum(chunk.size for chunk in log.chunks) == sum(sizes)
+    assert max(joined, default=0) <= 16 << 20
+
+
+class _Sized:
+    """A record batch that has no rows to read."""
+
+    def __init__(self, num_rows: int, nbytes: int) -> None:
+        self.num_rows, self.nbytes = num_rows, nbytes
+
+
+def _sums(batches: list[_Sized], noted: list[int]) -> tuple[int, int]:
+    noted.append(sum(batch.nbytes for batch in batches))
+    return sum(batch.num_rows for batch in batches), noted[-1]
