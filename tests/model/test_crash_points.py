@@ -13,10 +13,13 @@ import pytest
 
 from lakestore.errors import LakestoreError
 from lakestore_server.host.crash_points import CrashPoint
+from tests.model.harness import OPTIONS, SCHEMAS
 from tests.model.model import Change
 from tests.model.test_every_step import LAST, Story
 
 SEEDS = int(os.environ.get("LAKESTORE_CRASH_SEEDS", "1"))
+GONE = "t.gone"
+"""A table that the model does not know, for it is dropped."""
 MORE: tuple[Change, ...] = (Change("t.log", "append", ((9, "more"),)), Change("t.one", "upsert", ((3, 3),)))
 
 
@@ -35,7 +38,8 @@ class Tour:
         """Each stage, until power goes at that pass of the point."""
         if point is not None:
             self.harness.disk.lose_power_at(point, passes)
-        for stage in (self._commits, self._checkpoint, self._compaction, self._catalog, self._recovery, self._rebuild):
+        checkpoints = self._checkpoint, self._compaction, self._drop
+        for stage in (self._commits, *checkpoints, self._catalog, self._recovery, self._rebuild):
             try:
                 stage()
             except (OSError, LakestoreError):
@@ -77,6 +81,13 @@ class Tour:
         self.harness.move_log_start("t.one")
         self.harness.compact()
 
+    def _drop(self) -> None:
+        table = self.harness.lake.create_table(GONE, SCHEMAS["t.one"][0], **OPTIONS["t.one"])
+        table.upsert([{"id": i, "v": i} for i in range(10)])
+        self.harness.server.upkeep.checkpoint()
+        self.harness.lake.drop_table(GONE)
+        self.harness.server.upkeep.checkpoint()
+
     def _catalog(self) -> None:
         self.harness.server.catalog.create_namespace("asked", {})
         self.namespaces = {"asked"}
@@ -92,6 +103,8 @@ class Tour:
         """What was acknowledged is there; what was not is there whole or not at all, and is applied once by a retry."""
         harness, model = self.harness, self.story.model
         harness.crash(seed)
+        if GONE in harness.server.engine.view.names:
+            harness.lake.drop_table(GONE)
         found, before = harness.cut(), model.cut()
         if self.pending:
             harness.commit(harness.request(self.pending, self.story.sequence + 1, self.story.model.tables))

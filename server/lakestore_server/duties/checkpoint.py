@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.duties.compaction import Compactions, Compactor
@@ -30,6 +31,8 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.host.worker import Worker
+from lakestore_server.index.entry import ServedTables, table_prefix
+from lakestore_server.state.state import FrozenState
 
 log = logging.getLogger("lakestore.checkpoint")
 
@@ -81,6 +84,8 @@ class Checkpointer:
         self._compactor = Compactor(limits)
         self._named: Mapping[str, set[str]] | None = None
         """Segment files of the newest checkpoint, by folder; None before the first one."""
+        self._indexed: frozenset[bytes] | None = None
+        """Prefixes of the tables that the index may have entries of; None where others may be among them."""
         self._made: list[Path] = []
         """Files of attempts that failed, and of this one such as were rewritten at once."""
         self._duty = Worker("checkpoint", self.run_once, _failed)
@@ -130,7 +135,8 @@ class Checkpointer:
         segments = SegmentCut(self._folder, self._disk, self._limits, self._compactor, view, deleting_us)
         try:
             cut = segments.run()
-            self._index.merge(frozen.view.lsn)
+            served = _served(frozen)
+            self._index.merge(frozen.view.lsn, served)
             content = Checkpoint.of(frozen, cut)
             checkpoint.write(self._disk, self._folder, content)
         except Exception:
@@ -145,6 +151,7 @@ class Checkpointer:
             self._loop.run(partial(self._index.forget, keys, values))
         self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
         self._trim(content)
+        self._free_index(served)
         return DurableCheckpoint(content, segments_of(frozen.view, cut), len(segments.made))
 
     def _undo(self, lsn: int, made: Sequence[Path]) -> None:
@@ -170,6 +177,25 @@ class Checkpointer:
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.TRIM_DURABLE)
 
+    def _free_index(self, served: ServedTables) -> None:
+        """Remove the index's entries of dropped tables, once after each drop and once after a start.
+
+        The index itself tells which tables it has entries of, so nothing has to be kept about a drop.
+        """
+        if self._indexed is not None and self._indexed <= served.prefixes:
+            self._indexed = served.prefixes
+            return
+        self._indexed = None
+        try:
+            is_free = self._index.remove_tables(served)
+        except Unavailable as error:
+            log.error("keys of dropped tables stay in the index until the next checkpoint: %s", error)
+            return
+        if is_free:
+            self._indexed = served.prefixes
+        elif self._index.ready:
+            self.wake()
+
     def _remove_segments(self, named: Mapping[str, set[str]]) -> None:
         """Remove the segment files that are not named; all of them are looked at once, later only what has changed."""
         if self._named is None:
@@ -181,6 +207,11 @@ class Checkpointer:
                     gone.setdefault(path.parent.name, set()).add(path.name)
             remove_files(self._disk, self._folder, gone, named)
         self._named, self._made = named, []
+
+
+def _served(frozen: FrozenState) -> ServedTables:
+    keyed = (state.table for state in frozen.view.tables.values() if state.table.keyed)
+    return ServedTables(frozenset(table_prefix(table.number) for table in keyed), table_prefix(frozen.next_number))
 
 
 def _failed(error: Exception) -> None:

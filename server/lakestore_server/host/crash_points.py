@@ -31,6 +31,7 @@ class CrashPoint(StrEnum):
     SEGMENTS_DURABLE = "checkpoint.segments-durable"
     INDEX_STAGED = "index.staged"
     INDEX_MERGED = "index.merged"
+    INDEX_FREED = "index.part-of-dropped-tables-removed"
     CHECKPOINT_WRITTEN = "checkpoint.written"
     CHECKPOINT_SYNCED = "checkpoint.synced"
     CHECKPOINT_RENAMED = "checkpoint.renamed"

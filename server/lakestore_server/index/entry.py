@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,22 @@ STORED_ABSENT = struct.pack("<qI", ABSENT, 0)
 def table_prefix(number: int) -> bytes:
     """The bytes that every key of a table begins with."""
     return number.to_bytes(PREFIX_BYTES, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTables:
+    """The tables whose entries are needed: those of a view, and all that came later."""
+
+    prefixes: frozenset[bytes]
+    later: bytes
+    """Tables from this prefix on came later."""
+
+    def serves(self, prefix: bytes) -> bool:
+        """Whether entries of a table are needed."""
+        return prefix in self.prefixes or prefix >= self.later
+
+
+ALL_TABLES = ServedTables(frozenset(), b"")
 
 
 def is_live(values: Ints) -> npt.NDArray[np.bool_]:

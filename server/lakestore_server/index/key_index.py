@@ -20,7 +20,7 @@ from lakestore.limits import DEFAULT
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index.entry import ABSENT, PREFIX_BYTES, Ints
+from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, Ints, ServedTables
 from lakestore_server.index.health import Health
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
 from lakestore_server.index.merged_keys import EMPTY_LSN, MergedKeys
@@ -295,20 +295,40 @@ class Index:
             self._older = (frozen, *older)
             self._frozen_lsn = lsn
 
-    def merge(self, lsn: int) -> None:
-        """Put the frozen overlay into LMDB; runs beside the commit loop. A rebuild under way makes that needless."""
+    def merge(self, lsn: int, tables: ServedTables = ALL_TABLES) -> None:
+        """Put the frozen overlay's entries of served tables into LMDB; runs beside the commit loop.
+
+        A rebuild under way makes that needless.
+        """
         frozen = self._frozen if self._frozen is not None else Overlay()
         with self._writing:
             # LMDB may stand further on, after a rebuild: it then holds the frozen entries, or newer ones.
             # At the same LSN there may be keys that were forgotten since.
             is_newer = lsn > self._merged_lsn or (lsn == self._merged_lsn and len(frozen))
             if not self._health.has_problem and (is_newer or self._health.broken):
-                self._write(frozen, lsn)
+                self._write(frozen, lsn, tables)
+        for overlay in self._older:  # a look-up that has begun before the drop is told now to begin again
+            overlay.keep(tables)
 
-    def _write(self, entries: Overlay, lsn: int) -> None:
-        """Put entries into LMDB in one synced transaction that stands at `lsn`."""
+    def remove_tables(self, tables: ServedTables) -> bool:
+        """Remove entries of tables that are not served from LMDB; whether all are gone. Beside the commit loop.
+
+        There may be so many that only some go at once. A rebuild under way leaves those of tables dropped meanwhile.
+        """
+        with self._writing:
+            if self._health.has_problem:
+                return False
+            try:
+                return self._lmdb.remove_tables(tables)
+            except DamagedIndex as error:
+                self._found_damage(error)
+                return False
+
+    def _write(self, entries: Overlay, lsn: int, tables: ServedTables = ALL_TABLES) -> None:
+        """Put entries of served tables into LMDB in one synced transaction that stands at `lsn`."""
+        parts = ((keys, values) for keys, values in entries.parts() if len(keys) and tables.serves(keys.prefix))
         try:
-            self._merged_lsn = self._lmdb.merge(entries.parts(), EMPTY_LSN if self._health.broken else lsn)
+            self._merged_lsn = self._lmdb.merge(parts, EMPTY_LSN if self._health.broken else lsn)
         except DamagedIndex as error:
             self._found_damage(error)
         self._lmdb.forget_highest()

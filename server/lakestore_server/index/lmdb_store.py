@@ -222,6 +222,19 @@ class LmdbStore:
             found = cursor.set_range(max(prefix, MARK + b"\0"))
             return bytes(cursor.key())[: len(prefix)] if found else b""
 
+    def remove(self, prefix: bytes, most: int) -> None:
+        """Remove entries with a prefix, so many at most, in one synced transaction; the LSN stays."""
+        self.end_old_walk()
+        while True:
+            try:
+                with self._env.begin(write=True) as txn:
+                    cursor = txn.cursor()
+                    if cursor.set_range(prefix):
+                        _delete(cursor, prefix, most)
+                return
+            except lmdb.MapFullError:
+                self._grow()
+
     def clear(self) -> None:
         """Remove everything, the LSN and the staged parts included."""
         with self._env.begin(write=True) as txn:
@@ -232,6 +245,13 @@ class LmdbStore:
         """Close the environment."""
         self._end_walk()
         self._env.close()
+
+
+def _delete(cursor: lmdb.Cursor, prefix: bytes, most: int) -> None:
+    """Delete from where the cursor stands; after a deletion it stands at the next entry."""
+    for _ in range(most):
+        if not bytes(cursor.key()).startswith(prefix) or not cursor.delete():
+            return
 
 
 def _entries(cursor: lmdb.Cursor, low: bytes, high: bytes, most: int) -> list[tuple[bytes, bytes]]:

@@ -16,7 +16,7 @@ import numpy as np
 from lakestore.errors import Unavailable
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index.entry import ABSENT, DAMAGED, PREFIX_BYTES, Ints
+from lakestore_server.index.entry import ABSENT, DAMAGED, PREFIX_BYTES, Ints, ServedTables
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.overlay import Entries
 from lakestore_server.index.packed import PackedKeys
@@ -28,6 +28,9 @@ EMPTY_LSN = -1
 """The LSN of an index that holds nothing, or that is being rebuilt."""
 DAMAGED_NAME = "damaged"
 _STAGE_KEYS = 20_000
+_REMOVE_KEYS, _REMOVE_TIMES = 20_000, 50
+"""Entries of dropped tables that go in one transaction, and transactions of one checkpoint."""
+_FIRST = bytes(PREFIX_BYTES)
 _STAGED_BYTES_MAX = 160 << 20
 """The parts of a rebuild that the worker holds before it puts them into LMDB, which takes three times as much."""
 
@@ -113,6 +116,20 @@ class MergedKeys:
     def stand_at(self, lsn: int) -> int:
         """Put the staged parts into LMDB, which then stands at `lsn`."""
         return self._sized(self.merger.ask(Op.MERGE, number=lsn))
+
+    def remove_tables(self, tables: ServedTables) -> bool:
+        """Remove entries of tables that are not served, so many at most; whether no more of them are there."""
+        at = _FIRST
+        for _ in range(_REMOVE_TIMES):
+            while (prefix := self.merger.ask(Op.NEXT, [at])[1]) and tables.serves(prefix):
+                at = (int.from_bytes(prefix, "big") + 1).to_bytes(PREFIX_BYTES, "big")
+            if not prefix:
+                break
+            at = prefix
+            self._sized(self.merger.ask(Op.REMOVE, [prefix], number=_REMOVE_KEYS))
+            self._disk.reach(CrashPoint.INDEX_FREED)
+        self.forget_highest()
+        return not prefix
 
     def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, Walked]:
         """(LSN, sums) of some entries of a table, at one snapshot of LMDB."""

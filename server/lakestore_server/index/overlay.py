@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lakestore_server.arrays.bytes_table import BytesTable
 from lakestore_server.arrays.hash_table import MISS, HashTable
-from lakestore_server.index.entry import FLAG, PREFIX_BYTES
+from lakestore_server.index.entry import FLAG, PREFIX_BYTES, ServedTables
 from lakestore_server.index.keys import NO_KEYS, ByteKeys, IndexKeys, NumberKeys, joined
 
 Ints = npt.NDArray[np.int64]
@@ -161,11 +161,13 @@ class Overlay:
 
     def get(self, keys: IndexKeys) -> Ints:
         """The values of keys of one table, `MISS` for none."""
+        numbers, held = self._numbers.get(keys.prefix), self._bytes.get(keys.prefix)
         if self.is_below(keys):
             return np.full(len(keys), MISS, dtype=np.int64)
-        if isinstance(keys, NumberKeys):
-            return self._numbers[keys.prefix].table.get(keys.numbers)
-        held = self._bytes[keys.prefix]
+        if isinstance(keys, NumberKeys) and numbers is not None:
+            return numbers.table.get(keys.numbers)
+        if isinstance(keys, NumberKeys) or held is None:
+            return np.full(len(keys), MISS, dtype=np.int64)
         if keys.is_few():
             return np.array([held.one(key) for key in keys.listed()], dtype=np.int64)
         return held.get(keys.padded, keys.hashes)
@@ -183,6 +185,12 @@ class Overlay:
         expected = {prefix: len(part.table) for prefix, part in self._numbers.items()}
         expected |= {prefix: len(held) for prefix, held in self._bytes.items()}
         return Overlay([prefix for prefix, order in self._orders.items() if order.is_used], expected)
+
+    def keep(self, tables: ServedTables) -> None:
+        """Forget the entries of tables that are not served; nothing is put into this overlay any more."""
+        self._orders = {prefix: part for prefix, part in self._orders.items() if tables.serves(prefix)}
+        self._numbers = {prefix: part for prefix, part in self._numbers.items() if tables.serves(prefix)}
+        self._bytes = {prefix: part for prefix, part in self._bytes.items() if tables.serves(prefix)}
 
     def parts(self) -> Iterator[tuple[IndexKeys, Ints]]:
         """All keys, table by table, and their values."""

@@ -41,6 +41,7 @@ class Op(IntEnum):
     WALK = 7
     NEXT = 8
     RANGES = 9
+    REMOVE = 10
     UNSTAGE = 16
 
 
@@ -53,7 +54,7 @@ class Request:
     values: Ints | None = None
     """One for each key of STAGE; None of all other requests."""
     number: int = 0
-    """The LSN of MERGE; of RANGES and WALK the most entries."""
+    """The LSN of MERGE; of RANGES, WALK and REMOVE the most entries."""
 
     def encode(self) -> bytes:
         """The request's bytes."""

@@ -58,6 +58,8 @@ def _answer(store: LmdbStore, request: Request) -> Answer:
         store.stage(request.keys, request.values)
     elif request.op == Op.MERGE:
         store.merge(request.number)
+    elif request.op == Op.REMOVE:
+        store.remove(request.keys.blob, request.number)
     elif request.op == Op.CLEAR:
         store.clear()
     elif request.op == Op.UNSTAGE:

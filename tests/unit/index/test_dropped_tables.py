@@ -1,0 +1,111 @@
+"""Keys of dropped tables leave the index, by parts if there are many, and whatever happens in between."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakestore_server.duties.checkpoint import Checkpointer
+from lakestore_server.index import merged_keys
+from lakestore_server.index.overlay import Overlay
+from tests.support import seeds
+from tests.support.served import Served
+from tests.support.waiting import until
+
+NUMBERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+TEXTS = pa.schema([pa.field("id", pa.string(), nullable=False), ("v", pa.int64())])
+
+
+def fill(served: Served, name: str, schema: pa.Schema, rows: int) -> None:
+    table = served.lake.create_table(name, schema, primary_key=["id"], buckets=2)
+    ids = pa.array(range(rows)).cast(schema.field("id").type)
+    table.upsert(pa.table({"id": ids, "v": range(rows)}))
+
+
+def cached(served: Served) -> int:
+    return sum(len(overlay) for overlay in served.engine.index._older)
+
+
+def test_keys_of_dropped_tables_leave_lmdb_and_memory(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        for name, schema in (("a.n", NUMBERS), ("a.t", TEXTS), ("a.kept", TEXTS)):
+            fill(served, name, schema, 50)
+        served.checkpoint()
+        fill(served, "a.never_merged", TEXTS, 50)
+        assert (served.engine.index.size.keys, cached(served)) == (150, 150)
+        for name in ("a.n", "a.t", "a.never_merged"):
+            served.lake.drop_table(name)
+        served.checkpoint()
+        assert (served.engine.index.size.keys, cached(served)) == (50, 50)
+        assert served.lake.table("a.kept").lookup([{"id": "7"}]).num_rows == 1
+        fill(served, "a.n", NUMBERS, 20)
+        served.checkpoint()
+        assert served.engine.index.size.keys == 70
+        assert served.lake.table("a.n").lookup([{"id": 30}]).num_rows == 0
+
+
+def test_a_large_table_goes_by_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merged_keys, "_REMOVE_KEYS", 7)
+    monkeypatch.setattr(merged_keys, "_REMOVE_TIMES", 3)
+    with Served(tmp_path) as served:
+        fill(served, "a.b", TEXTS, 100)
+        served.checkpoint()
+        served.lake.drop_table("a.b")
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpointer, "wake", lambda self: None)
+            served.checkpoint()
+            assert served.engine.index.size.keys == 79
+        served.checkpoint()
+        until(lambda: not served.engine.index.size.keys, "the checkpoints that follow by themselves")
+
+
+def test_what_earlier_releases_left_goes_at_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does what a crash left between a drop and the checkpoint behind it."""
+    with Served(tmp_path) as served, monkeypatch.context() as patch:
+        patch.setattr(merged_keys.MergedKeys, "remove_tables", lambda self, tables: True)
+        patch.setattr(Overlay, "keep", lambda self, tables: None)
+        fill(served, "a.b", TEXTS, 100)
+        served.checkpoint()
+        served.lake.drop_table("a.b")
+        served.kill()
+        served.start()
+        served.checkpoint()
+        assert served.engine.index.size.keys == 100
+    with Served(tmp_path) as served:
+        served.checkpoint()
+        assert served.engine.index.size.keys == 0
+
+
+def test_the_index_has_the_keys_of_the_tables_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merged_keys, "_REMOVE_KEYS", 11)
+    chance, served = random.Random(int(seeds.seed(8))), Served(tmp_path)
+    right: dict[str, int] = {}
+    for step in range(20):
+        name = f"a.t{chance.randrange(4)}"
+        if name in right:
+            served.lake.drop_table(name)
+            del right[name]
+        else:
+            right[name] = chance.randrange(1, 60)
+            fill(served, name, chance.choice([NUMBERS, TEXTS]), right[name])
+        if chance.random() < 0.4:
+            served.checkpoint()
+        if chance.random() < 0.1:
+            served.kill()
+            served.start()
+        if step % 10 == 9:
+            served.engine.index.found_problem("a test says so", damaged=False)
+            served.until_indexed()
+    served.checkpoint()
+    assert served.engine.index.size.keys == sum(right.values())
+    for name, rows in right.items():
+        ids = [
+            {"id": i if served.state(name).table.schema.field("id").type == pa.int64() else str(i)} for i in range(60)
+        ]
+        assert served.lake.table(name).lookup(ids).num_rows == rows
+    served.close()
