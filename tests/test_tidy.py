@@ -101,10 +101,26 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/edge/rpc_dispatch.py",
     "server/lakestore_server/edge/rpc_port.py",
     "server/lakestore_server/edge/rpc_streams.py",
+    "server/lakestore_server/host/supervisor.py",
+    "server/lakestore_server/host/worker.py",
+    "server/lakestore_server/host/workers.py",
     "lakestore/cli/main.py",
     "tiering/lakestore_tiering/service.py",
 }
-"""Where any defect ends: the commit loop and its thread, each port, the command line, one table's round."""
+"""Where any defect ends: the commit loop, its thread and those of duties, ports, the command line, a table's round."""
+
+THREADS = {
+    "server/lakestore_server/commit/flight.py",
+    "server/lakestore_server/commit/loop.py",
+    "server/lakestore_server/commit/producers.py",
+    "server/lakestore_server/edge/http.py",
+    "server/lakestore_server/edge/rpc_port.py",
+    "server/lakestore_server/host/supervisor.py",
+    "server/lakestore_server/host/worker.py",
+    "server/lakestore_server/host/workers.py",
+    "server/lakestore_server/main.py",
+}
+"""Where the server begins threads: each of them tells when it ends, or ends the process."""
 
 TEXT_TESTS = {"startswith", "endswith", "find", "index", "count", "partition", "match", "search", "fullmatch", "lower"}
 
@@ -433,3 +449,9 @@ def test_a_planted_violation_is_found(rule: Rule) -> None:
 )
 def test_a_planted_wrong_import_is_found(path: str, text: str) -> None:
     assert list(misplaced_imports(Source(path, text)))
+
+
+def test_threads_of_the_server_are_supervised() -> None:
+    begun = re.compile(r"threading\.(Thread|Timer)\(")
+    files = {source.path for source in SOURCES if source.path.startswith("server/") and begun.search(source.text)}
+    assert files <= THREADS, "a duty is a `Worker`, work that is done once `Supervisor.once`"

@@ -103,6 +103,7 @@ class Server:
             self._lock.close()
             raise
         self.upkeep = Upkeep(self.engine, clock)
+        self._on_fatal = on_fatal or _no_op
         self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
         leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
@@ -147,7 +148,7 @@ class Server:
             self.access, KnownTables(self.engine), self._clock, metrics_open=self.settings.metrics_open
         )
         gate = app(self.sources, admission, self.settings.http.allowed_hosts)
-        self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits)
+        self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits, self._on_fatal)
         self._http.start()
         try:
             self._grpc = GrpcServer(
@@ -241,7 +242,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
 
 def _refresh(server: Server) -> None:
     """In a thread of its own: a signal that interrupts its own handler must not wait for the lock that this holds."""
-    threading.Thread(target=server.access.refresh, name="auth-refresh", daemon=True).start()
+    server.engine.supervisor.once("auth-refresh", server.access.refresh)
 
 
 def _log_start(server: Server) -> None:

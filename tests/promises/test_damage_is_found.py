@@ -221,7 +221,7 @@ def test_the_scrub_runs_by_itself_at_its_rate_unless_switched_off(
             "one byte a second takes longer, and closing does not wait for it"
         )
     with Served(tmp_path / "data", limits=Limits(scrub_bytes=0)) as served:
-        assert not served.server.upkeep.scrubber._thread.is_alive()
+        assert not served.server.upkeep.scrubber.is_on
 
 
 def test_the_scrub_ends_in_the_middle_of_a_table(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

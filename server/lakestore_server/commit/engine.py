@@ -49,6 +49,7 @@ class Engine:
         self.loop = CommitLoop(opened, disk, clock, limits, on_fatal)
         self.time = self.loop.time
         self.index, self.bells, self.totals = self.loop.index, self.loop.published.bells, self.loop.totals
+        self.supervisor = self.loop.supervisor
         self.timeline = opened.state.timeline
         self.is_restored = opened.state.restored is not None
         """Whether this history began with a backup."""

@@ -28,6 +28,7 @@ from lakestore_server.files.journal import encode
 from lakestore_server.host.clock import Clock, Timekeeper
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.host.supervisor import Supervisor
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.journal import Buffer, NotWritten
@@ -68,7 +69,7 @@ class CommitLoop:
         self.journal, self.index, self.limits = opened.journal, opened.index, limits
         self._disk, self._clock, self._on_fatal = disk, clock, on_fatal
         self.time = Timekeeper(clock, opened.state.view.clock_us, limits.clock_confirm_seconds)
-        self.totals = Totals()
+        self.totals, self.supervisor = Totals(), Supervisor()
         self.published = Published(opened.state, opened.index, JournalSize(opened.journal_bytes))
         self._next = opened.state.copy()
         """The state with all commits under way, upon which the next one is made."""

@@ -88,7 +88,7 @@ class Checkpointer:
         """Prefixes of the tables that the index may have entries of; None where others may be among them."""
         self._made: list[Path] = []
         """Files of attempts that failed, and of this one such as were rewritten at once."""
-        self._duty = Worker("checkpoint", self.run_once, _failed)
+        self._duty = Worker(loop.supervisor, "checkpoint", self.run_once, _failed)
         self._duty.start()
         loop.on_checkpoint_due(self.wake)
 

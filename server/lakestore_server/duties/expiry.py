@@ -80,7 +80,7 @@ class Expiry:
         self._due: dict[tuple[str, int, int], ExpiryBounds] = {}
         """By table uuid, bucket and id of the TTL's column."""
         self._expired: Counter[str] = Counter()
-        self._duty = Worker("expiry", self.run_once, _failed, check_seconds)
+        self._duty = Worker(engine.supervisor, "expiry", self.run_once, _failed, check_seconds)
         self._duty.start()
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class Rebuilder:
 
     def __init__(self, loop: CommitLoop) -> None:
         self._loop, self._index = loop, loop.index
-        self._duty = Worker("index-rebuild", self._rebuild, self._failed)
+        self._duty = Worker(loop.supervisor, "index-rebuild", self._rebuild, self._failed)
         self._index.call_on_problem(self._duty.wake)
         if not self._index.ready:
             self._duty.wake()

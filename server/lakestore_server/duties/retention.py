@@ -130,7 +130,7 @@ class Retention:
         self._running = threading.Lock()
         self._decisions: dict[str, Decision] = {}
         self._said: dict[str, tuple[str, ...]] = {}
-        self._duty = Worker("retention", self.run_once, _failed, check_seconds)
+        self._duty = Worker(engine.supervisor, "retention", self.run_once, _failed, check_seconds)
         self._duty.start()
 
     def close(self) -> None:

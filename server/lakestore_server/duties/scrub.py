@@ -6,11 +6,11 @@ Damage is a log line, a metric and a part of the status, and is never served. A 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
-from lakestore.errors import LakestoreError
 from lakestore_server.duties.integrity import Findings, Integrity
+from lakestore_server.host.supervisor import Supervisor
+from lakestore_server.host.worker import Worker
 from lakestore_server.index.key_index import Index
 from lakestore_server.state.view import View
 
@@ -26,40 +26,44 @@ class _Stopped(Exception):
 class Scrubber:
     """One round after the other, in its own thread or called by `run_once`."""
 
-    def __init__(self, integrity: Integrity, index: Index, view: Callable[[], View], bytes_per_second: int) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        integrity: Integrity,
+        index: Index,
+        view: Callable[[], View],
+        bytes_per_second: int,
+    ) -> None:
         """A rate of 0 switches the thread off."""
         self._integrity, self._index, self._view = integrity, index, view
         self._rate = bytes_per_second
-        self._closing = threading.Event()
         self._rebuilt: set[str] = set()
         self.damage: list[str] = []
         """Damage found by the last finished round, and by this one so far."""
         self.bytes = 0
         self.rounds = 0
-        self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
+        self._duty = Worker(supervisor, "scrub", self._round, _failed, PAUSE_SECONDS, FIRST_SECONDS)
         if bytes_per_second:
-            self._thread.start()
+            self._duty.start()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether rounds begin by themselves."""
+        return self._duty.is_alive
 
     def close(self) -> None:
         """Stop at once."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._duty.close()
 
-    def _run(self) -> None:
-        wait = FIRST_SECONDS
-        while not self._closing.wait(wait):
-            wait = PAUSE_SECONDS
-            try:
-                self.run_once(self._pause)
-            except _Stopped:
-                return
-            except (LakestoreError, OSError, ValueError, MemoryError) as error:
-                log.error("the scrub was broken off, the next round begins in %d s: %s", wait, error)
+    def _round(self) -> None:
+        try:
+            self.run_once(self._pause)
+        except _Stopped:
+            return
 
     def _pause(self, size: int) -> None:
         self.bytes += size
-        if self._closing.wait(size / self._rate):
+        if self._duty.wait(size / self._rate):
             raise _Stopped
 
     def run_once(self, pause: Callable[[int], None] = lambda _: None) -> list[str]:
@@ -87,3 +91,7 @@ class Scrubber:
         if uuid not in self._rebuilt:
             self._rebuilt.add(uuid)
             self._index.found_problem(why, damaged=True)
+
+
+def _failed(error: Exception) -> None:
+    log.error("the scrub was broken off and begins anew: %s", error)

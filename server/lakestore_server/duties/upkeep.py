@@ -24,7 +24,7 @@ class Upkeep:
         self.checkpointer = Checkpointer(engine.folder, disk, loop, limits, clock)
         self._rebuilder = Rebuilder(loop)
         self.integrity = Integrity(engine.folder, disk, loop.index, lambda: loop.view, lambda: loop.journal.written)
-        self.scrubber = Scrubber(self.integrity, loop.index, lambda: loop.view, limits.scrub_bytes)
+        self.scrubber = Scrubber(loop.supervisor, self.integrity, loop.index, lambda: loop.view, limits.scrub_bytes)
 
     def checkpoint(self) -> None:
         """Write a checkpoint now and wait for its end."""

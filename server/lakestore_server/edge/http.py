@@ -90,8 +90,15 @@ class HttpServer:
     """uvicorn in a thread."""
 
     def __init__(
-        self, application: Gate, host: str, port: int, keys: TlsKeys | None = None, limits: Limits = DEFAULT
+        self,
+        application: Gate,
+        host: str,
+        port: int,
+        keys: TlsKeys | None = None,
+        limits: Limits = DEFAULT,
+        on_end: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
+        """`on_end` is told when the server ends without being stopped."""
         own: Any = application
         protocol: Any = partial(GuardedProtocol, limits=limits)
         config = uvicorn.Config(
@@ -110,7 +117,8 @@ class HttpServer:
         )
         self._wanted = config.port
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._on_end = on_end
         self.port = 0
 
     def start(self) -> None:
@@ -124,6 +132,14 @@ class HttpServer:
                 )
             time.sleep(0.01)
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
+
+    def _run(self) -> None:
+        try:
+            self._server.run()
+        finally:
+            if self.port and not self._server.should_exit:
+                log.critical("the HTTP server has ended by itself")
+                self._on_end(Unavailable("the HTTP server has ended by itself"))
 
     def stop(self) -> None:
         """Stop and wait."""

@@ -1,31 +1,50 @@
-"""A thread for work that is asked for, or due now and then, and tried again after a pause when it failed."""
+"""A thread for work that is asked for, or due now and then, and tried again after a pause when it failed.
+
+Whatever is raised is told to the supervisor, and the thread goes on: an error that nobody thought of, with its
+traceback in the log and after longer and longer pauses.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 import pyarrow as pa
 
 from lakestore.errors import LakestoreError
+from lakestore_server.host.supervisor import Supervisor
 
+log = logging.getLogger("lakestore.duties")
 RETRY_SECONDS = 5.0
+UNEXPECTED_RETRY_SECONDS_MAX = 300.0
+EXPECTED = (LakestoreError, OSError, pa.ArrowException, ValueError, MemoryError)
+"""Errors of disks, files and memory: the work says itself what they mean."""
 
 
 class Worker:
     """A thread that runs `work` once for all requests so far; a failure is told, and the work tried again."""
 
     def __init__(
-        self, name: str, work: Callable[[], None], failed: Callable[[Exception], None], every: float | None = None
+        self,
+        supervisor: Supervisor,
+        name: str,
+        work: Callable[[], None],
+        failed: Callable[[Exception], None],
+        every: float | None = None,
+        first: float | None = None,
     ) -> None:
-        """With `every`, the work is done after so many seconds even if nobody asks."""
+        """With `every`, the work is done after so many seconds even if nobody asks, the first time after `first`."""
+        self._supervisor, self._name = supervisor, name
         self._work, self._failed, self._every = work, failed, every
+        self._pause = every if first is None else first
         self._wanted = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin to wait for requests."""
+        self._supervisor.begins(self._name)
         self._thread.start()
 
     def wake(self) -> None:
@@ -43,21 +62,46 @@ class Worker:
         """Whether the work should end."""
         return self._closing.is_set()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread has begun and not ended."""
+        return self._thread.is_alive()
+
+    def wait(self, seconds: float) -> bool:
+        """Pause in the work; whether it should end."""
+        return self._closing.wait(seconds)
+
     def close(self) -> None:
         """Stop after the work that runs."""
         self._closing.set()
         self._wanted.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _run(self) -> None:
         while True:
-            self._wanted.wait(self._every)
+            self._wanted.wait(self._pause)
             self._wanted.clear()
+            self._pause = self._every
             if self._closing.is_set():
                 return
             try:
                 self._work()
-            except (LakestoreError, OSError, pa.ArrowException, ValueError, MemoryError) as error:
-                self._failed(error)
-                self._closing.wait(RETRY_SECONDS)
+            except BaseException as error:  # the boundary of the thread: it goes on, and says so
+                self._tell(error)
                 self._wanted.set()
+            else:
+                self._supervisor.succeeded(self._name)
+
+    def _tell(self, error: BaseException) -> None:
+        in_a_row = self._supervisor.failed(self._name, error)
+        pause = RETRY_SECONDS
+        if isinstance(error, EXPECTED):
+            try:
+                self._failed(error)
+            except BaseException:  # likewise
+                log.exception("%s cannot say how it failed", self._name)
+        else:
+            pause = min(RETRY_SECONDS * 2.0 ** min(in_a_row - 1, 20), UNEXPECTED_RETRY_SECONDS_MAX)
+            log.error("%s met an unexpected error, tried again in %g s", self._name, pause, exc_info=error)
+        self._closing.wait(pause)

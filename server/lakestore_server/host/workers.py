@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+log = logging.getLogger("lakestore.server")
 Work = Callable[[], None]
-"""A piece of work; it catches its own errors."""
+"""A piece of work; it catches its own errors, and one that does not is logged."""
 
 
 class Workers:
@@ -56,6 +58,8 @@ class Workers:
         while (work := self._queue.get()) is not None:
             try:
                 work()
+            except BaseException:  # the boundary of the thread, which has further work to do
+                log.exception("work of %s failed by a defect", self._name)
             finally:
                 with self._lock:
                     self._unfinished -= 1

@@ -21,6 +21,7 @@ from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, Ints, ServedTables
+from lakestore_server.index.expected import ExpectedEntries
 from lakestore_server.index.health import Health
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
 from lakestore_server.index.merged_keys import EMPTY_LSN, MergedKeys
@@ -58,25 +59,6 @@ class RangeReading:
     generation: int
 
 
-class _Expected:
-    """The entries of a commit that is not durable yet, arranged for look-ups of the tables that are asked for."""
-
-    __slots__ = ("_layers", "entries")
-
-    def __init__(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
-        self.entries = entries
-        self._layers: dict[bytes, Overlay] = {}
-
-    def arranged(self, prefix: bytes) -> Overlay | None:
-        """The entries of one table; None if there are none. On the commit loop."""
-        mine = [(keys, values) for keys, values in self.entries if len(keys) and keys.prefix == prefix]
-        if mine and prefix not in self._layers:
-            layer = self._layers[prefix] = Overlay()
-            for keys, values in mine:
-                layer.put(keys, values)
-        return self._layers.get(prefix)
-
-
 class Index:
     """Owned by the commit loop; `begin` and `finish` serve readers.
 
@@ -91,7 +73,7 @@ class Index:
         self._overlay = Overlay()
         self._older: tuple[Overlay, ...] = ()
         self._frozen: Overlay | None = None
-        self._expected: tuple[_Expected, ...] = ()
+        self._expected: tuple[ExpectedEntries, ...] = ()
         """Commits that are not durable yet, newest first."""
         self._writing = threading.Lock()
         self._health = Health()
@@ -176,7 +158,7 @@ class Index:
     def expect(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
         """Have `find` see the entries of a commit that is not durable yet; readers do not. On the commit loop."""
         with self.lock:
-            self._expected = (_Expected(entries), *self._expected)
+            self._expected = (ExpectedEntries(entries), *self._expected)
 
     def expected_keys(self, prefix: bytes) -> int:
         """Number of a table's entries that are expected: `find` arranges them before it looks."""

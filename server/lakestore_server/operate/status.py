@@ -20,6 +20,7 @@ from lakestore_server.duties.retention import Decision, Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.clock import AHEAD_US_MIN, Clock, Reading, Timekeeper
+from lakestore_server.host.supervisor import DutyState
 from lakestore_server.iceberg.catalog import Catalog, TierProblem
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
 from lakestore_server.state.bucket_log import BucketLog
@@ -191,6 +192,9 @@ class ServerStatus:
     """The position of the view."""
     release: str
     health: str
+    """`serving`, `degraded` while a duty fails, or `going down`."""
+    duties: Mapping[str, DutyState]
+    """The threads that work by themselves, by name."""
     uptime_seconds: float
     checkpoint_age_seconds: float
     checkpoints_failed: int
@@ -210,6 +214,7 @@ class ServerStatus:
             "token": self.token,
             "release": self.release,
             "health": self.health,
+            "duties": {name: state.as_dict() for name, state in self.duties.items()},
             "uptime_seconds": self.uptime_seconds,
             "checkpoint_age_seconds": self.checkpoint_age_seconds,
             "checkpoints_failed": self.checkpoints_failed,
@@ -282,7 +287,8 @@ class StatusVerbs:
             damage=self._upkeep.scrubber.damage,
             token=view.token(),
             release=RELEASE,
-            health="going down" if engine.is_draining else "serving",
+            health=self._health(),
+            duties=engine.supervisor.states(),
             uptime_seconds=round(now - self._began, 1),
             checkpoint_age_seconds=round(now - checkpoints.at, 1),
             checkpoints_failed=checkpoints.failed,
@@ -291,6 +297,11 @@ class StatusVerbs:
             clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
             tables=tuple(self._table(view.named(name)) for name in list(tables) or sorted(view.names)),
         )
+
+    def _health(self) -> str:
+        if self._engine.is_draining:
+            return "going down"
+        return "degraded" if self._engine.supervisor.is_failing() else "serving"
 
     def _index_size(self) -> IndexSize:
         index = self._engine.index

@@ -121,7 +121,7 @@ def test_files_are_those_that_segments_lie_in_whatever_happens(
     served.close()
 
 
-def _full(_: int) -> None:
+def _full(*_: object) -> None:
     raise OSError("full")
 
 
