@@ -101,6 +101,11 @@ class RpcCall:
         """Another RPC of the same caller, or `Denied` whatever it asks for."""
         return self._admission.of(path, self._caller)
 
+    @property
+    def owner(self) -> str:
+        """The principal that what the call takes is counted against; empty where there are none."""
+        return self._caller.counted_as if self._caller else ""
+
     def request(self, request: Any) -> Any:
         """The request as the server is to see it, or `Denied`. A stream's requests are each judged by themselves."""
         self._renew()

@@ -136,6 +136,11 @@ class Caller:
         return self.proof.principal
 
     @property
+    def counted_as(self) -> str:
+        """The name against which what it takes is counted; empty on a server that asks nobody who they are."""
+        return "" if self.access.is_open else self.principal.name
+
+    @property
     def owns_by_name(self) -> bool:
         """Whether its producers and subscriptions are kept under `<principal>/`."""
         return not (self.principal.shared_names or self.principal.administers)

@@ -20,9 +20,14 @@ from lakestore_server.access.callers import Caller
 from lakestore_server.access.policy import Listing, Own, Row
 from lakestore_server.access.principals import EVERYTHING
 
+_COUNTED = (pb.PlanRequest, pb.ChangesRequest)
+"""Requests that take something which is counted against their principal."""
+
 
 def kept(caller: Caller, row: Row, request: Any) -> None:
     """Put the names of a request as they are kept, and its lease as it was granted; `Denied` for names of others."""
+    if isinstance(request, _COUNTED):
+        request.owner = caller.counted_as
     if Own.PRODUCER in row.owns and request.producer:
         request.producer = _kept_name(caller, request.producer)
     if isinstance(request, (pb.OpenProducerRequest, pb.CommitRequest)):

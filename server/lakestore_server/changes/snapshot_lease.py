@@ -40,8 +40,8 @@ class _Needs:
 class SnapshotLease:
     """The leases of a stream's connection. A context manager: leases still held at its end last for a while longer."""
 
-    def __init__(self, leases: Leases) -> None:
-        self._leases, self._head = leases, _NEVER
+    def __init__(self, leases: Leases, owner: str = "") -> None:
+        self._leases, self._owner, self._head = leases, owner, _NEVER
         self._rows: list[str] = []
         self._changes: list[str] = []
 
@@ -49,10 +49,10 @@ class SnapshotLease:
         """Lease the needs of a stream that goes on at a position; `Unavailable` if some of them go at this moment."""
         left = position.tables[position.tables.index(position.place.table) :]
         name = f"rows {position.lsn} {' '.join(left)}"
-        self._leases.hold(name, needs.snapshots, needs.rows)
+        self._leases.hold(name, needs.snapshots, needs.rows, owner=self._owner)
         self._rows = [name]
         name = f"changes {position.lsn} {' '.join(position.tables)}"
-        self._leases.hold(name, {}, needs.changes)
+        self._leases.hold(name, {}, needs.changes, owner=self._owner)
         self._changes = [name]
 
     def rows_are_read(self, head: int) -> None:

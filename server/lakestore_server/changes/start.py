@@ -36,6 +36,8 @@ class StreamOptions:
     """Name of the subscription that the stream reads; empty for none."""
     epoch: int = 0
     """Epoch of that subscription under which this consumer opened it."""
+    owner: str = ""
+    """The principal that asked for it; empty where there are none."""
 
     @staticmethod
     def of(request: pb.ChangesRequest, engine: Engine, view: View) -> StreamOptions:
@@ -47,6 +49,7 @@ class StreamOptions:
             request.lake_snapshot,
             request.progress,
             request.subscription,
+            owner=request.owner,
         )
 
     def position(self, engine: Engine, view: View) -> StreamPosition:

@@ -107,7 +107,7 @@ class Feed:
         with ExitStack() as stack:
             options, position = self._begun(options, view, stack)
             stack.enter_context(self._cache.followed(options.shape))
-            lease = stack.enter_context(SnapshotLease(self._leases))
+            lease = stack.enter_context(SnapshotLease(self._leases, options.owner))
             if isinstance(position, SnapshotPosition):
                 position = self._leased(lease, options, position)
                 yield from self._snapshots.messages(options, position)
@@ -124,7 +124,7 @@ class Feed:
             return options, options.position(engine, view)
         stack.enter_context(self._subscriptions.consumed(options.subscription))
         begins = partial(options.position, engine)
-        opened = self._subscriptions.open(options.subscription, options.shape.tables, begins)
+        opened = self._subscriptions.open(options.subscription, options.shape.tables, begins, owner=options.owner)
         return replace(options, epoch=opened.epoch), opened.token(engine.timeline)
 
     def _leased(self, lease: SnapshotLease, options: StreamOptions, position: SnapshotPosition) -> SnapshotPosition:
@@ -152,7 +152,8 @@ class Feed:
             raise Invalid("a consumer that shares a subscription names the subscription and its session")
         with ExitStack() as stack:
             stack.enter_context(subscriptions.consumed(name, shared=True))
-            opened = subscriptions.open(name, options.shape.tables, partial(options.position, engine), shared=True)
+            begins = partial(options.position, engine)
+            opened = subscriptions.open(name, options.shape.tables, begins, shared=True, owner=options.owner)
             joined = subscriptions.shared.joined(opened, request.member, request.session)
             stream = MemberStream(
                 engine,
@@ -162,7 +163,7 @@ class Feed:
                 options.until,
                 reads_lake=options.reads_lake,
             )
-            lease = stack.enter_context(SnapshotLease(self._leases))
+            lease = stack.enter_context(SnapshotLease(self._leases, options.owner))
             lsn, place = positions.position(opened, engine.view)
             if place:
                 at = SnapshotPosition(engine.timeline, lsn, options.shape.tables, place)

@@ -20,6 +20,7 @@ from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.group import SharedSubscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import AHEAD_US_MIN, Clock
+from lakestore_server.host.permits import share_of
 from lakestore_server.read.positions import check_place, parse_token
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
@@ -44,7 +45,13 @@ class Subscriptions:
         self._members: Counter[str] = Counter()
 
     def open(
-        self, name: str, tables: tuple[str, ...], start: Callable[[View], StreamPosition], *, shared: bool = False
+        self,
+        name: str,
+        tables: tuple[str, ...],
+        start: Callable[[View], StreamPosition],
+        *,
+        shared: bool = False,
+        owner: str = "",
     ) -> Subscription:
         """The subscription for its next consumer: as it stood, or a new one at `start`."""
 
@@ -52,7 +59,9 @@ class Subscriptions:
             view = state.view
             known = view.subscriptions.get(name)
             if known is None:
-                opened = replace(self._made(name, tables, start(view), view), epoch=state.epoch(record.lsn))
+                self._check_room(view, name, owner)
+                begin = start(view)
+                opened = Subscription(name, tables, begin.lsn, place_of(begin), state.epoch(record.lsn), 0)
                 opened = positions.shared(opened, view) if shared else opened
             else:
                 _check_tables(known, tables, view)
@@ -66,7 +75,8 @@ class Subscriptions:
             self.shared.forget(name)
         return opened
 
-    def _made(self, name: str, tables: tuple[str, ...], start: StreamPosition, view: View) -> Subscription:
+    def _check_room(self, view: View, name: str, owner: str) -> None:
+        """Refuse one more subscription than there may be, in all or of the owner's own."""
         limits = self._engine.limits
         if len(name) > limits.name_chars:
             raise Invalid(f"the subscription's name has {len(name)} characters; at most {limits.name_chars} are taken")
@@ -74,7 +84,14 @@ class Subscriptions:
             raise Exhausted(
                 f"the server keeps {limits.subscriptions} subscriptions, its limit: drop one that is no longer read"
             )
-        return Subscription(name, tables, start.lsn, place_of(start), 0, 0)
+        own = f"{owner}/"
+        if owner and name.startswith(own):
+            mine = sum(each.startswith(own) for each in view.subscriptions)
+            if mine >= share_of(limits.subscriptions, limits):
+                raise Exhausted(
+                    f"{owner} keeps {mine} subscriptions, one principal's part of the limit: drop one that is no"
+                    " longer read"
+                )
 
     @contextmanager
     def consumed(self, name: str, *, shared: bool = False) -> Iterator[None]:

@@ -33,7 +33,7 @@ from lakestore_server.edge.rpc_streams import AnswerStream, Intake
 from lakestore_server.edge.rpc_talk import Talk
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.clock import Clock
-from lakestore_server.host.permits import Permits
+from lakestore_server.host.permits import Permits, share_of
 from lakestore_server.host.workers import Workers
 from lakestore_server.service import Service
 
@@ -74,11 +74,12 @@ class GrpcServer:
     ) -> None:
         self._service, self._admission = service, admission
         self._asks_certificates = keys is not None and keys.client_ca is not None
-        self._dispatch = Dispatch(service, clock)
+        self._dispatch = Dispatch(service, clock, limits)
         self._workers = Workers(limits.threads, "grpc-call")
         # Thousands of streams may hear of one commit: calls do not queue behind them.
         self._stream_workers = Workers(min(limits.threads, STREAM_THREADS), "grpc-stream")
-        self._permits = Permits(limits.streams, 0.0, f"{limits.streams} streams are open, the limit: try again later")
+        refusal = "streams are open, the limit: try again later"
+        self._permits = Permits(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
         self._streams_max, self._is_stopping = limits.streams, False
         self._streams: set[AnswerStream] = set()
         self._talks: set[Talk] = set()
@@ -195,7 +196,7 @@ class GrpcServer:
 
         def items() -> Generator[Any]:
             request = admitted.request(parsed(method.request, data))
-            with self._permits.taken(1):
+            with self._permits.taken(1, admitted.owner):
                 yield from verb(request, call) if waits else verb(request)
 
         encode: Callable[[Any], bytes] = _encoded if waits else method.answer.SerializeToString
@@ -207,7 +208,7 @@ class GrpcServer:
         intake = Intake(call, stream, lambda data: admitted.request(parsed(method.request, data)), self._workers)
 
         def items() -> Generator[Any]:
-            with self._permits.taken(1):
+            with self._permits.taken(1, admitted.owner):
                 intake.ask()
                 yield from verb(stream, call)
 

@@ -14,12 +14,13 @@ from typing import Any
 import orjson
 from starlette.routing import BaseRoute, Match, Mount, Route
 
-from lakestore.errors import Exhausted, Invalid, LakestoreError, NotAuthenticated
+from lakestore.errors import Invalid, LakestoreError, NotAuthenticated
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission, facts_of
 from lakestore_server.access.callers import Caller, basic
 from lakestore_server.edge import http_errors
 from lakestore_server.edge.http_errors import ClientStalled
+from lakestore_server.edge.http_shares import HttpShares
 from lakestore_server.edge.iceberg_rest import CALLER
 from lakestore_server.edge.page_guard import PageGuard
 
@@ -65,7 +66,7 @@ class Gate:
     ) -> None:
         self._application, self._routes, self._admission, self._limits = application, routes, admission, limits
         self._guard = guard or PageGuard()
-        self._held_bytes = 0
+        self._shares = HttpShares(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; a refusal is answered here."""
@@ -78,11 +79,13 @@ class Gate:
         except LakestoreError as error:
             await _refuse(scope, send, error)
             return
+        owner = _owner(caller)
         try:
-            await self._application({**scope, CALLER: caller}, _replayed(body, receive), send)
+            async with self._shares.turn(owner):
+                await self._application({**scope, CALLER: caller}, _replayed(body, receive), send)
         finally:
             # Only now: a body counts against `http_bodies_bytes` for as long as it is in memory.
-            self._held_bytes -= len(body)
+            self._shares.let_go(owner, len(body))
 
     async def _admitted(self, scope: Scope, receive: Receive) -> tuple[bytes, Caller | None]:
         """(body, caller) of a request that may go on."""
@@ -105,18 +108,19 @@ class Gate:
         # A right that does not depend on the body is asked for before a byte of the body is read.
         if row is None or not row.body:
             self._admission.check(row, caller, facts_of(matched.path, None), what)
-        body = await self._body(receive, self._limits.http_body_bytes if caller else OPEN_BODY_BYTES_MAX)
+        body = await self._body(receive, caller)
         _advance(scope)
         if row is not None and row.body:
             try:
                 self._admission.check(row, caller, facts_of(matched.path, _parsed(body)), what)
             except LakestoreError:
-                self._held_bytes -= len(body)
+                self._shares.let_go(_owner(caller), len(body))
                 raise
         return body, caller
 
-    async def _body(self, receive: Receive, bytes_max: int) -> bytes:
-        data = bytearray()
+    async def _body(self, receive: Receive, caller: Caller | None) -> bytes:
+        data, owner = bytearray(), _owner(caller)
+        bytes_max = self._limits.http_body_bytes if caller else OPEN_BODY_BYTES_MAX
         try:
             while True:
                 message = await asyncio.wait_for(receive(), self._limits.http_stall_ms / 1000)
@@ -124,18 +128,16 @@ class Gate:
                     raise ClientGone
                 part = message.get("body", b"")
                 data += part
-                self._held_bytes += len(part)
+                self._shares.hold(owner, len(part))
                 if len(data) > bytes_max:
                     raise Invalid(f"the request body is larger than {bytes_max} bytes")
-                if self._held_bytes > self._limits.http_bodies_bytes:
-                    raise Exhausted("too many large requests at once: try again later")
                 if not message.get("more_body", False):
                     return bytes(data)
         except TimeoutError:
-            self._held_bytes -= len(data)
+            self._shares.let_go(owner, len(data))
             raise ClientStalled("the request body did not come in time: send it again") from None
         except (ClientGone, LakestoreError):
-            self._held_bytes -= len(data)
+            self._shares.let_go(owner, len(data))
             raise
 
 
@@ -151,6 +153,11 @@ def _matched(routes: Sequence[BaseRoute], scope: Scope) -> MatchedRoute | None:
         if isinstance(route, Route):
             return MatchedRoute(route.path, {name: str(value) for name, value in child["path_params"].items()})
     return None
+
+
+def _owner(caller: Caller | None) -> str:
+    """The principal that a request is counted against; empty where there are none."""
+    return caller.counted_as if caller else ""
 
 
 def _advance(scope: Scope) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from lakestore.errors import Internal, Invalid, LakestoreError
+from lakestore.limits import Limits
 from lakestore.wire import rpc
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.host.clock import Clock
+from lakestore_server.host.permits import Permits, share_of
 from lakestore_server.host.seldom import Seldom
 from lakestore_server.service import Service
 
@@ -25,10 +27,12 @@ DEFECT_LOG_SECONDS = 60.0
 class Dispatch:
     """The verbs of a service as bytes. Thread-safe."""
 
-    def __init__(self, service: Service, clock: Clock) -> None:
+    def __init__(self, service: Service, clock: Clock, limits: Limits) -> None:
         self._verbs = {
             method.path: (method, service.watched(method)) for method in rpc.methods() if not method.streams_out
         }
+        refusal = f"the server serves {limits.threads} calls at once: try again later"
+        self._running = Permits(limits.threads, 0.0, refusal, share_of(limits.threads, limits))
         self._defects = Seldom(clock, DEFECT_LOG_SECONDS)
 
     def __contains__(self, path: object) -> bool:
@@ -39,7 +43,8 @@ class Dispatch:
         method, verb = self._verbs[call.path]
         try:
             request = call.request(parsed(method.request, data))
-            answered: Message = call.answer(verb(request))
+            with self._running.taken(1, call.owner):
+                answered: Message = call.answer(verb(request))
             return answered.SerializeToString()
         except LakestoreError:
             raise

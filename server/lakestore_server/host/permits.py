@@ -1,28 +1,38 @@
 """Something of which there is only so much: memory for requests that are being decoded, open streams.
 
 A request that finds none left waits a little, then is told to come again later. A request larger than the pool takes
-the whole pool.
+the whole pool. An owner may take no more than a share, and does not wait for it: the rest is for others.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from lakestore.errors import Exhausted
+from lakestore.limits import Limits
 
 RETRY_AFTER_SECONDS = 0.5
 Claim = Callable[[int], None]
 """Takes more, or raises `Exhausted`."""
 
 
+def share_of(limit: int, limits: Limits) -> int:
+    """The part of a limit that one principal may take."""
+    return max(1, limit * limits.principal_percent // 100)
+
+
 class Permits:
     """A pool of permits; thread-safe."""
 
-    def __init__(self, most: int, wait_seconds: float, refusal: str) -> None:
+    def __init__(self, most: int, wait_seconds: float, refusal: str, share: int | None = None) -> None:
         self._most, self._wait_seconds, self._refusal = most, wait_seconds, refusal
+        self._share = most if share is None else share
         self._held = 0
+        self._held_by: Counter[str] = Counter()
+        """Owner to permits held; nobody's are not counted."""
         self._changed = threading.Condition()
 
     @property
@@ -31,17 +41,26 @@ class Permits:
         return self._held
 
     @contextmanager
-    def taken(self, amount: int) -> Iterator[Claim]:
-        """Hold so many permits while the block runs, or `Exhausted`; the block is given a `Claim` to take more."""
+    def taken(self, amount: int, owner: str = "") -> Iterator[Claim]:
+        """Hold so many permits while the block runs, or `Exhausted`; the block is given a `Claim` to take more.
+
+        Without an owner nothing is counted against a share.
+        """
         mine = 0
 
         def claim(more: int) -> None:
             nonlocal mine
             more = min(more, self._most - mine)
             with self._changed:
+                if owner and self._held_by[owner] + more > self._share:
+                    raise Exhausted(
+                        f"{owner} has {self._held_by[owner]} of them: {self._refusal}", retry_after=RETRY_AFTER_SECONDS
+                    )
                 if not self._changed.wait_for(lambda: self._held + more <= self._most, self._wait_seconds):
                     raise Exhausted(self._refusal, retry_after=RETRY_AFTER_SECONDS)
                 self._held += more
+                if owner:
+                    self._held_by[owner] += more
             mine += more
 
         try:
@@ -50,4 +69,8 @@ class Permits:
         finally:
             with self._changed:
                 self._held -= mine
+                if owner:
+                    self._held_by[owner] -= mine
+                    if not self._held_by[owner]:
+                        del self._held_by[owner]
                 self._changed.notify_all()

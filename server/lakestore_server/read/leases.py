@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from lakestore.errors import Exhausted, Invalid, PlanExpired, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.host.clock import Clock
+from lakestore_server.host.permits import share_of
 
 
 @dataclass(slots=True)
@@ -28,6 +29,8 @@ class Lease:
     """Table uuid to the first offset of each bucket that is read from the log."""
     metadata: frozenset[str] = frozenset()
     """Metadata files that the plan names."""
+    owner: str = ""
+    """The principal that it counts against; empty where there are none."""
     holders: int = 0
     """Number of connected streams that need the lease: it does not expire while there are any."""
 
@@ -63,18 +66,22 @@ class Leases:
         seconds: int,
         starts: Mapping[str, tuple[int, ...]] | None = None,
         metadata: Iterable[str] = (),
+        *,
+        owner: str = "",
     ) -> str:
         """A new lease on lake snapshots, on the log from `starts` on and on metadata files; its id.
 
         `Unavailable` if a snapshot is being expired, or the log being cut above a start: plan again.
         """
         name = uuid.uuid4().hex
-        lease = Lease(self._until(seconds), snapshots, starts or {}, frozenset(metadata))
+        lease = Lease(self._until(seconds), snapshots, starts or {}, frozenset(metadata), owner)
         with self._lock:
             self._add(name, lease)
         return name
 
-    def hold(self, name: str, snapshots: Mapping[str, int], starts: Mapping[str, tuple[int, ...]]) -> None:
+    def hold(
+        self, name: str, snapshots: Mapping[str, int], starts: Mapping[str, tuple[int, ...]], *, owner: str = ""
+    ) -> None:
         """Lease for a stream until `leave`, under a name by which a stream with the same needs finds the lease again.
 
         As `grant` otherwise.
@@ -82,7 +89,7 @@ class Leases:
         with self._lock:
             self._drop_expired()
             if name not in self._leases:
-                self._add(name, Lease(self._clock.monotonic(), snapshots, starts))
+                self._add(name, Lease(self._clock.monotonic(), snapshots, starts, owner=owner))
             self._leases[name].holders += 1
 
     def leave(self, name: str, seconds: int) -> None:
@@ -100,6 +107,13 @@ class Leases:
             raise Exhausted(
                 f"{self._limits.leases} reads run, the limit: try again when one has ended", retry_after=1.0
             )
+        if lease.owner:
+            mine = sum(each.owner == lease.owner for each in self._leases.values())
+            if mine >= share_of(self._limits.leases, self._limits):
+                raise Exhausted(
+                    f"{lease.owner} runs {mine} reads, one principal's part of the limit: end some of them",
+                    retry_after=1.0,
+                )
         if any(
             _below(lease.starts[table], start) for table, start in self._log_starts.items() if table in lease.starts
         ):

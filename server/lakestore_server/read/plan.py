@@ -50,21 +50,21 @@ class Plans:
         """A cut over tables, with a lease."""
         check_once(request.tables)
         lsn = lsn_at(self._engine, request.at, request.tables) if request.at else self._engine.view.lsn
-        cut = self._leased(list(request.tables), lsn, request.lease_seconds)
+        cut = self._leased(request, lsn)
         answer = pb.PlanAnswer(token=self._engine.view.token(lsn), lsn=lsn, lease=cut.lease)
         for state, tier in zip(cut.states, cut.tiers, strict=True):
             answer.tables.append(self._table_plan(cut.view, state, tier, lsn, dead=not request.no_dead))
         return answer
 
-    def _leased(self, names: list[str], lsn: int, seconds: int) -> _LeasedCut:
-        """The cut over some tables, leased for so many seconds; without a lease for 0.
+    def _leased(self, request: pb.PlanRequest, lsn: int) -> _LeasedCut:
+        """The cut over the request's tables, leased for its seconds; without a lease for 0.
 
         Between choosing a snapshot and leasing it an expiry may take it, or the log start move: then the next view
         shows what is left, and the choice is made again.
         """
         view = reached(self._engine, lsn)
         while True:
-            states = [view.named(name) for name in names]
+            states = [view.named(name) for name in request.tables]
             for state in states:
                 if state.created_lsn > lsn:
                     raise Invalid(f"table {state.table.name} did not exist at this position")
@@ -72,11 +72,13 @@ class Plans:
             named = list(zip(states, tiers, strict=True))
             snapshots = {state.table.uuid: tier.snapshot_id for state, tier in named if tier is not None}
             starts = {state.table.uuid: log_needed(state, tier, lsn) for state, tier in named}
-            if not seconds:
+            if not request.lease_seconds:
                 return _LeasedCut(view, states, tiers, "")
             metadata = {state.table.uuid: _metadata_of(view, state) for state, tier in named if tier is not None}
             try:
-                lease = self._leases.grant(snapshots, seconds, starts, metadata.values())
+                lease = self._leases.grant(
+                    snapshots, request.lease_seconds, starts, metadata.values(), owner=request.owner
+                )
             except Unavailable:
                 view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
                 continue

@@ -1,0 +1,134 @@
+"""One principal takes no more than its part: of leases, subscriptions, streams, calls and the bodies of HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.errors import Exhausted
+from lakestore.limits import Limits
+from lakestore.model.token import LogPosition, position_of
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.edge.http_shares import THREADS, HttpShares
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings
+from tests.support.rights import token_of, write_auth
+from tests.support.waiting import until
+
+LIMITS = Limits(leases=10, subscriptions=10, streams=10, threads=16, principal_percent=40)
+PRINCIPALS = {"root": {"*": ["admin"]}, "reader": {"shop.log": ["read"]}}
+PART = 4
+"""One principal's part of ten."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("quotas")
+    auth = write_auth(folder / "auth.yaml", PRINCIPALS)
+    made = Server(Settings(folder / "data", port=0, http_port=0, auth=str(auth), limits=LIMITS))
+    made.start()
+    with lake_of(made, "root") as lake:
+        for name in ("shop.log", "hr.log"):
+            lake.create_table(name, pa.schema([("a", pa.int64())])).append([{"a": 1}])
+        lake.create_table("shop.keyed", pa.schema([("a", pa.int64())]), primary_key=["a"])
+    yield made
+    made.close()
+
+
+def lake_of(server: Server, name: str) -> ls.Lake:
+    return ls.connect(server.about["grpc"], token=token_of(name))
+
+
+def taken(lake: ls.Lake, call: Callable[[int], object]) -> int:
+    """The number of calls that succeed before one is `Exhausted`."""
+    for number in range(20):
+        try:
+            with lake.within(0.3):
+                call(number)
+        except Exhausted as error:
+            assert "reader" in error.message
+            return number
+    return 20
+
+
+def test_leases_and_subscriptions_have_a_part_for_everybody(server: Server) -> None:
+    with lake_of(server, "reader") as reader, lake_of(server, "root") as root:
+        plan = pb.PlanRequest(tables=["shop.log"], lease_seconds=3_600, owner="somebody else")
+        assert taken(reader, lambda _: reader.transport.plan(plan)) == PART
+        assert root.table("hr.log").scan().count() == 1
+        log = reader.table("shop.log")
+        assert taken(reader, lambda n: list(log.changes(subscription=f"s{n}", start="latest", until="now"))) == PART
+        assert list(root.table("hr.log").changes(subscription="plain", start="latest", until="now")) == []
+
+
+def test_streams_have_a_part_for_everybody(server: Server) -> None:
+    with lake_of(server, "reader") as reader, lake_of(server, "root") as root, ExitStack() as stack:
+        asked = pb.ChangesRequest(tables=["shop.log"], start="earliest")
+
+        def opened(_: int) -> None:
+            stream: Any = reader.transport.changes(asked)
+            stack.callback(stream.close)
+            next(stream)
+
+        assert taken(reader, opened) == PART
+        assert [batch.table.num_rows for batch in root.table("hr.log").changes(until="now")] == [1]
+
+
+def test_calls_that_wait_leave_threads_for_others(server: Server) -> None:
+    with lake_of(server, "root") as root:
+        here = position_of(root.snapshot().token)
+        ahead = str(LogPosition(here.timeline, here.lsn + 10**6))
+        asked = pb.PlanRequest(tables=["shop.log"], at=ahead).SerializeToString()
+        told = (("authorization", f"Bearer {token_of('reader')}"),)
+        with grpc.insecure_channel(server.about["grpc"]) as opened:
+            channel: Any = opened
+            calls = [
+                channel.unary_unary("/lakestore.v1.Lakestore/Plan").future(asked, metadata=told, timeout=30)
+                for _ in range(3 * LIMITS.threads)
+            ]
+            until(lambda: sum(call.done() for call in calls) >= 2 * LIMITS.threads, "calls refused")
+            assert root.table("hr.log").scan().count() == 1
+            assert {call.code() for call in calls if call.done()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+            for call in calls:
+                call.cancel()
+
+
+def test_bodies_and_turns_of_http_have_a_part_for_everybody() -> None:
+    shares = HttpShares(Limits(http_bodies_bytes=4_096))
+    shares.hold("one", 2_048)
+    with pytest.raises(Exhausted):
+        shares.hold("one", 1)
+    shares.let_go("one", 1)
+    shares.hold("two", 2_048)
+    with pytest.raises(Exhausted):
+        shares.hold("three", 1)
+    for owner, nbytes in (("one", 2_048), ("two", 2_048), ("three", 1)):
+        shares.let_go(owner, nbytes)
+    shares.hold("", 4_096)
+    assert shares.held_bytes == 4_096
+
+    async def turns() -> tuple[int, int]:
+        begun = {"greedy": 0, "other": 0}
+        ends = asyncio.Event()
+
+        async def ask(owner: str) -> None:
+            async with shares.turn(owner):
+                begun[owner] += 1
+                await ends.wait()
+
+        asked = [asyncio.create_task(ask(owner)) for owner in ["greedy"] * 100 + ["other"]]
+        await asyncio.sleep(0)
+        found = begun["greedy"], begun["other"]
+        ends.set()
+        await asyncio.gather(*asked)
+        assert begun["greedy"] == 100
+        return found
+
+    assert asyncio.run(turns()) == (THREADS // 2, 1)
