@@ -21,6 +21,7 @@ from lakestore.client.changes import ChangeBatch
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.table import Table as SyncTable
 from lakestore.client.writer import Writer as SyncWriter
+from lakestore.errors import StreamEnded
 from lakestore.evolution import Step
 from lakestore.model.times import At
 from lakestore.union.scan import Scan as SyncScan
@@ -126,6 +127,15 @@ class Stream(Generic[T]):
 
 class Changes(Stream[ChangeBatch]):
     """A change stream."""
+
+    async def next(self, timeout: float | None = None) -> ChangeBatch | None:  # noqa: ASYNC109 (the sync client's name)
+        """The next batch, or None if none comes within `timeout` seconds; `StreamEnded` if nothing comes any more."""
+        try:
+            return await asyncio.wait_for(anext(self), timeout)
+        except TimeoutError:
+            return None
+        except StopAsyncIteration:
+            raise StreamEnded("the stream is closed, or has come to its end: nothing comes any more") from None
 
     async def ack(self, batch: ChangeBatch) -> None:
         """Everything up to and with the batch is done, as `ChangeBatch.ack` without making the loop wait."""

@@ -2,7 +2,8 @@
 
     LakestoreError
     ├── Invalid           fix the request; nothing was stored
-    │   └── UnknownCall   the server's release is too old to know this call
+    │   ├── UnknownCall   the server's release is too old to know this call
+    │   └── StreamEnded   nothing comes any more: the stream was closed, or has come to its end
     ├── NotFound          the named table, snapshot or lease does not exist
     │   └── PlanExpired   the read took longer than its lease: plan again
     ├── Conflict          exists already, or another writer came first
@@ -52,6 +53,10 @@ class Invalid(LakestoreError):
 
 class UnknownCall(Invalid):
     """The server has no such call, which came with a later release."""
+
+
+class StreamEnded(Invalid):
+    """A stream was asked for more that was closed, or has come to its end."""
 
 
 class NotFound(LakestoreError):
@@ -207,6 +212,7 @@ __all__ = [
     "PositionExpired",
     "ProducerForgotten",
     "Stopped",
+    "StreamEnded",
     "Unavailable",
     "UnknownCall",
 ]

@@ -94,6 +94,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 
 BROAD_EXCEPT_ALLOWED = {
     "lakestore/client/local.py",  # the edge of a server in this process
+    "lakestore/client/pulled.py",  # a thread whose errors another one raises
     "server/lakestore_server/commit/flight.py",
     "server/lakestore_server/commit/loop.py",
     "server/lakestore_server/edge/grpc.py",

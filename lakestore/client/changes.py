@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lakestore.client.pulled import Pulled
 from lakestore.client.reconnecting import Resumed
+from lakestore.client.retry import has_deadline, seconds_left
 from lakestore.client.shared_position import Share
 from lakestore.client.transport import Transport
-from lakestore.errors import Fenced, Internal, Invalid
+from lakestore.errors import Fenced, Internal, Invalid, StreamEnded, Unavailable
 from lakestore.model import times
 from lakestore.model.columns import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.token import (
@@ -95,7 +98,7 @@ class ChangeBatch:
 
 
 class ChangeStream:
-    """An iterator of `ChangeBatch`; `close` ends it."""
+    """An iterator of `ChangeBatch`; `next` waits for a time, `close` ends it, from any thread."""
 
     def __init__(self, transport: Transport, request: pb.ChangesRequest, *, progress: bool = False) -> None:
         self._transport, self._request, self._shows_progress = transport, request, progress
@@ -107,7 +110,7 @@ class ChangeStream:
         self._acked = ""
         self._share = Share()
         self._messages = Resumed(transport, request, self._opened, self._share)
-        self._batches = self._read()
+        self._batches = Pulled(self._read(), self._messages.close)
 
     @property
     def subscription(self) -> str:
@@ -118,7 +121,28 @@ class ChangeStream:
         return self
 
     def __next__(self) -> ChangeBatch:
-        return next(self._batches)
+        try:
+            batch = self.next()
+        except StreamEnded:
+            raise StopIteration from None
+        assert batch is not None
+        return batch
+
+    def next(self, timeout: float | None = None) -> ChangeBatch | None:
+        """The next batch, or None if none comes within `timeout` seconds.
+
+        `Unavailable` when the caller's `lake.within` is over first: the batch comes next time. `StreamEnded` behind the
+        last batch of a stream with an end, and once the stream is closed.
+        """
+        left = seconds_left(float("inf")) if has_deadline() else None
+        if left is not None and left <= 0.0:
+            raise Unavailable("the time that the caller gave was over before the stream was asked: nothing was sent")
+        seconds = timeout if left is None else left if timeout is None else min(timeout, left)
+        batch = self._batches.next(seconds)
+        if batch is None and left is not None and (timeout is None or left < timeout):
+            quiet = Unavailable("no change came within the time that the caller gave: wait again")
+            raise copy(self._messages.trouble or quiet)
+        return batch
 
     def ack(self, token: str) -> None:
         """Move the subscription's position, behind the last batch as far as the stream has come; tried again while the
@@ -147,9 +171,11 @@ class ChangeStream:
         self._epoch = epoch
 
     def close(self) -> None:
-        """End the stream."""
+        """End the stream, from any thread: one that waits for a batch is woken up. What it held is free then.
+
+        Its batches can still be acknowledged.
+        """
         self._batches.close()
-        self._messages.close()
 
     def _read(self) -> Generator[ChangeBatch]:
         for message in self._messages:

@@ -84,6 +84,8 @@ class Resumed:
         self._handed, self._backoff = _Handed(fixed, share or Share()), Backoff()
         self._messages: Iterator[pb.ChangeBatch] | None = None
         self._ended, self._begins = False, True
+        self.trouble: LakestoreError | None = None
+        """The failure after which the stream is being opened again; None while it runs."""
 
     def __iter__(self) -> Iterator[pb.ChangeBatch]:
         return self
@@ -98,13 +100,14 @@ class Resumed:
                 self._ended = True
                 break
             except LakestoreError as error:
-                self._messages = None
+                self._messages, self.trouble = None, error
                 if not self._backoff.wait(error):
                     self._ended = True
                     raise
                 self._handed.broken()
                 continue
             self._backoff.reset()
+            self.trouble = None
             if self._begins and message.token:
                 self._bind(position_of(message.token))
             self._opened(message.subscription_epoch)

@@ -31,6 +31,11 @@ def within(seconds: float) -> Iterator[None]:
         _DEADLINE.reset(reset)
 
 
+def without_deadline() -> None:
+    """Forget the caller's deadline, for the rest of this context: for what outlives the call that began it."""
+    _DEADLINE.set(None)
+
+
 def seconds_left(most: float) -> float:
     """The seconds that a call may take: `most`, or the rest of the caller's deadline."""
     end = _DEADLINE.get()
