@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from lakestore.errors import Internal, Invalid, LakestoreError
 from lakestore.limits import DEFAULT
+from lakestore.model import typed
 from lakestore_server.access.policy import catalog_target
 from lakestore_server.access.principals import ANYONE, Principal
 from lakestore_server.edge import http_errors
@@ -36,6 +37,7 @@ from lakestore_server.iceberg.schemas import Json
 CALLER = "lakestore.caller"
 """Key of the scope under which the gate puts the `Caller`; without a caller, as in a test, everyone has every right."""
 IDEMPOTENCY_KEY_CHARS_MAX = 128
+_PROPERTIES_MAX, _PROPERTY_CHARS_MAX = 100_000, 1 << 20
 PAGE_SIZE_MAX = 100_000
 _LEVELS = "\x1f"
 """The separator of a namespace's levels in a path."""
@@ -192,7 +194,10 @@ def _drop_namespace(call: CatalogRequest) -> Response:
 
 
 def _update_namespace(call: CatalogRequest) -> Response:
-    removals, updates = call.field("removals", list, []), _strings(call.field("updates", dict, {}))
+    removals = typed.list_of(typed.text(_PROPERTY_CHARS_MAX), _PROPERTIES_MAX)(
+        call.field("removals", list, []), "removals"
+    )
+    updates = _strings(call.field("updates", dict, {}))
     if set(removals) & updates.keys():
         raise Invalid("a property is both removed and updated")
     return _json(call.catalog.update_namespace(call.namespace, removals, updates, call.key))
@@ -342,6 +347,7 @@ def _object(data: bytes) -> Json:
         raise Invalid(f"the request body is no JSON: {error}") from error
     if not isinstance(body, dict):
         raise Invalid("the request body is no JSON object")
+    typed.plain()(body, "the request body")
     return body
 
 

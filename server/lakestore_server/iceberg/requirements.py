@@ -26,6 +26,8 @@ def check(requirements: Sequence[Json], base: Json | None) -> None:
             problem = checker(requirement, base)
         except KeyError as error:
             raise Invalid(f"requirement {kind!r} lacks {error}") from error
+        except (TypeError, AttributeError) as error:
+            raise Invalid(f"requirement {kind!r} is malformed: {error}") from error
         if problem:
             raise Conflict(f"Requirement failed: {problem}")
 
