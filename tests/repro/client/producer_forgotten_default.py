@@ -14,7 +14,7 @@ import time
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.client.producer import Producer, retried
+from lakestore.client.producer import Producer
 from lakestore.client.writer import change
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.repro.place import room
@@ -38,7 +38,7 @@ began = time.monotonic()
 
 def many(k):
     for _ in range(k):
-        retried(lake.transport, Producer().request([c]))
+        lake.transport.commit(Producer().request([c]))
 
 
 ts = [threading.Thread(target=many, args=(1260,)) for _ in range(16)]

@@ -27,9 +27,13 @@ with ls.connect(s.addr) as lake:
     def consume():
         try:
             kw = dict(shared=True, member="m1") if shared else {}
-            for b in consumer.table("a.log").changes("earliest", subscription="sub", **kw):
-                got.extend(b.to_arrow().column("n").to_pylist())
-                b.ack()
+            while True:
+                try:
+                    for b in consumer.table("a.log").changes("earliest", subscription="sub", **kw):
+                        got.extend(b.to_arrow().column("n").to_pylist())
+                        b.ack()
+                except ls.errors.OtherTimeline as e:  # told once, by name; then the subscription is opened again
+                    print("consumer told:", type(e).__name__, e)
         except Exception as e:
             problem.append(e)
 
