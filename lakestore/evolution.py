@@ -25,7 +25,7 @@ from lakestore.model.ttl import parsed as parse_ttl
 
 UNCHANGED = "unchanged"
 """The value of an option that a step does not set."""
-LAKE_SETTABLE = ("freshness", "target_file_bytes")
+LAKE_SETTABLE = ("freshness", "target_file_bytes", "snapshots", "snapshot_seconds")
 """Options of the lake that may be changed."""
 STEPS_MAX = 10_000
 """Steps of one alteration."""

@@ -31,7 +31,15 @@ _TRANSFORM = re.compile(r"(?:(identity|year|month|day|hour)\((\w+)\)|(bucket|tru
 _SORT = re.compile(r"(\w+)(?:\s+(asc|desc))?", re.IGNORECASE)
 _FRESHNESS = re.compile(r"([0-9]{1,18})\s*(s|m|h)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
-LAKE_OPTIONS = ("freshness", "partition_by", "sort_by", "format_version", "target_file_bytes")
+LAKE_OPTIONS = (
+    "freshness",
+    "partition_by",
+    "sort_by",
+    "format_version",
+    "target_file_bytes",
+    "snapshots",
+    "snapshot_seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,10 @@ class LakeOptions:
     format_version: int = 2
     """2 (position delete files) or 3 (deletion vectors)."""
     target_file_bytes: int = 128 << 20
+    snapshots: int = 100
+    """Most snapshots of the lake table's main that are kept, whatever their age; readers keep the ones they read."""
+    snapshot_seconds: int = 3600
+    """Age from which a snapshot goes that is not among the newest 20."""
 
     def as_dict(self) -> dict[str, Any]:
         """The stored and sent form, before it is text."""
@@ -106,18 +118,20 @@ class LakeOptions:
             "sort_by": list(self.sort_by),
             "format_version": self.format_version,
             "target_file_bytes": self.target_file_bytes,
+            **{name: getattr(self, name) for name in _SAID_IF_SET if getattr(self, name) != getattr(_USUAL, name)},
         }
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> LakeOptions:
         """The options that `as_dict` gave. What older releases took of wrong types stands as the default."""
-        usual, size, freshness = LakeOptions(), data.get("target_file_bytes"), data.get("freshness")
+        usual, size, freshness = _USUAL, data.get("target_file_bytes"), data.get("freshness")
         return LakeOptions(
             str(freshness) if 1 <= _seconds(freshness) <= SECONDS_MAX else usual.freshness,
             tuple(data.get("partition_by", ())),
             tuple(data.get("sort_by", ())),
             int(data.get("format_version", usual.format_version)),
             size if type(size) is int and 1 <= size <= INT64_MAX else usual.target_file_bytes,
+            **{name: data[name] for name in _SAID_IF_SET if name in data},
         )
 
     @property
@@ -135,6 +149,11 @@ class LakeOptions:
     def sort_fields(self) -> tuple[SortField, ...]:
         """`sort_by`, parsed."""
         return tuple(_sort_field(text) for text in self.sort_by)
+
+
+_USUAL = LakeOptions()
+_SAID_IF_SET = ("snapshots", "snapshot_seconds")
+"""Options that came later: left out at their defaults, so that what is stored and sent stays what it was."""
 
 
 def _seconds(freshness: Any) -> int:

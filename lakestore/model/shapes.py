@@ -36,6 +36,8 @@ LAKE = typed.record(
         "sort_by": typed.list_of(_FIELD, WIDEST.columns),
         "format_version": typed.integer(),
         "target_file_bytes": typed.integer(1),
+        "snapshots": typed.integer(1),
+        "snapshot_seconds": _SECONDS,
     }
 )
 DEFINITION = typed.record(

@@ -50,8 +50,11 @@ or table is meant are not here: an older server serves without them, as it alway
 DEFINITION_SINCE = {"retention": 2, "deletes": 3, "skip_unchanged": 3, "ttl": 3, "tombstone_seconds": 3}
 """Keys of a new table's definition to the protocol they came with; said only where they ask for something.
 
+`LAKE_SINCE` has those of its `lake`.
+
 Another merge engine than `upsert` is refused by every server that does not know it.
 """
+LAKE_SINCE = {"snapshots": 5, "snapshot_seconds": 5}
 READS = {
     "Hello",
     "Head",
@@ -134,10 +137,12 @@ def check_known(method: Method, request: Any, protocol: int, release: str) -> No
         for name, since in FIELDS_SINCE.get(message.DESCRIPTOR.name, {}).items():
             if since > protocol and getattr(message, name):
                 raise _ignored(method, name, since, release)
-    if method.name == "CreateTable" and protocol < max(DEFINITION_SINCE.values()):
-        for name in json.loads(request.definition):
-            if DEFINITION_SINCE.get(name, 0) > protocol:
-                raise _ignored(method, name, DEFINITION_SINCE[name], release)
+    if method.name == "CreateTable":
+        definition = json.loads(request.definition)
+        for said, known in ((definition, DEFINITION_SINCE), (definition.get("lake", {}), LAKE_SINCE)):
+            for name in said:
+                if known.get(name, 0) > protocol:
+                    raise _ignored(method, name, known[name], release)
 
 
 def _ignored(method: Method, name: str, since: int, release: str) -> Invalid:

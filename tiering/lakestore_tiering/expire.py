@@ -11,30 +11,28 @@ from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.round import Round
 
 SNAPSHOTS_KEPT = 20
-"""Number of main's newest snapshots that stay whatever their age."""
-SNAPSHOTS_KEPT_MAX = 100
-"""Number of main's newest snapshots behind which the others go whatever their age: each round writes metadata anew."""
-SNAPSHOT_SECONDS_KEPT = 3600.0
+"""Number of main's newest snapshots that stay whatever their age, unless the table keeps fewer."""
 
 
 def expire(
     tools: Round,
     table: Table,
     *,
-    keep_last: int = SNAPSHOTS_KEPT,
-    keep_most: int = SNAPSHOTS_KEPT_MAX,
-    keep_seconds: float = SNAPSHOT_SECONDS_KEPT,
+    keep_last: int | None = None,
+    keep_seconds: float | None = None,
     clock: Callable[[], float] = time.time,
 ) -> int:
-    """Expire snapshots older than `keep_seconds` and not among main's last `keep_last`, and all but `keep_most`.
+    """Expire snapshots older than the table's `snapshot_seconds` and not among main's last, and all but `snapshots`.
 
-    The number of expired ones.
+    The number of expired ones. Each round writes all metadata anew, so its size is bounded by number as well as by age.
     """
     with java_errors():
         lake, _ = tools.standing(table.name)
+        newest = min(SNAPSHOTS_KEPT, table.lake.snapshots) if keep_last is None else keep_last
         main = [int(snapshot.snapshotId()) for snapshot in lake.ancestry()]
-        kept, many = set(main[:keep_last]) | lake.referenced(), set(main[keep_most:])
-        older_than_ms = (clock() - keep_seconds) * 1000
+        kept, many = set(main[:newest]) | lake.referenced(), set(main[table.lake.snapshots :])
+        age = table.lake.snapshot_seconds if keep_seconds is None else keep_seconds
+        older_than_ms = (clock() - age) * 1000
         gone = [
             number
             for number, made_ms in lake.snapshots()

@@ -1,0 +1,54 @@
+"""The lake's options that came later: left out at their defaults, kept through every form, changed by `alter`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakestore.errors import Invalid
+from lakestore.evolution import SetOptions
+from lakestore.model.altered import altered
+from lakestore.model.columns import LakeOptions
+from lakestore.model.table import Table, define
+from lakestore.v1.lakestore_pb2 import CreateTableRequest
+from lakestore.wire import rpc
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def table(**lake: Any) -> Table:
+    return define("t.t", SCHEMA, primary_key=["id"], lake=lake)
+
+
+def test_defaults_are_not_said() -> None:
+    said = table().as_dict()["lake"]
+    assert "snapshots" not in said
+    assert "snapshot_seconds" not in said
+    assert LakeOptions.from_dict(said) == LakeOptions()
+
+
+def test_they_are_kept_and_changed() -> None:
+    made = table(snapshots=7, snapshot_seconds=60)
+    assert Table.from_json(made.to_json()).lake == made.lake
+    changed = altered(made, [SetOptions(lake={"snapshots": 300})])
+    assert (changed.lake.snapshots, changed.lake.snapshot_seconds) == (300, 60)
+    assert changed.schema_id == made.schema_id
+
+
+@pytest.mark.parametrize("wrong", [{"snapshots": 0}, {"snapshots": "7"}, {"snapshot_seconds": -1}])
+def test_wrong_ones_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        table(**wrong)
+
+
+def test_an_older_server_is_not_asked_for_them() -> None:
+    method: Any = SimpleNamespace(name="CreateTable")
+    for made in (table(snapshots=7), table(snapshot_seconds=60)):
+        request = CreateTableRequest(definition=made.to_json())
+        rpc.check_known(method, request, 5, "0.3")
+        with pytest.raises(Invalid, match="would ignore 'snapshot"):
+            rpc.check_known(method, request, 4, "0.2.0")
+    rpc.check_known(method, CreateTableRequest(definition=table().to_json()), 4, "0.2.0")
