@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lakestore.errors import Invalid
+from lakestore.model.times import micros_of
 from lakestore.model.token import (
     LogPosition,
     Part,
@@ -125,3 +126,8 @@ def test_a_part_names_a_table_of_its_token() -> None:
             position_of(token(["x", 7, ["t"], None, [part]]))
     with pytest.raises(Invalid):
         position_of(str(LogPosition("t1", 5)) + "!")
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00+23:59", "9999-12-31T23:59-23:59", "2026-13-01", "", "x"])
+def test_a_time_outside_of_the_calendar_is_none(text: str) -> None:
+    assert micros_of(text) is None
