@@ -18,7 +18,7 @@ _NAMES = ("earliest", "latest", "snapshot")
 def micros_of(text: str) -> int | None:
     """Microseconds since 1970 of an ISO 8601 time; None for a text that is none, such as a token."""
     try:
-        return (_zoned(datetime.fromisoformat(text)) - _EPOCH) // timedelta(microseconds=1)
+        return (_zoned(datetime.fromisoformat(text)).astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):  # the first and the last hours of the calendar have no UTC time in some zones
         return None
 
