@@ -307,7 +307,7 @@ class Fuzz:
         token = base64.urlsafe_b64encode(zlib.crc32(text).to_bytes(4, "big") + text).rstrip(b"=").decode()
         if self.chance.random() < 0.2:
             odd = str(self.chance.choice(ODD[2:]))
-            token = self.chance.choice(["?", "!", token[:-3], token + "A", "2026-01-01T00:00Z", odd])
+            token = self.chance.choice(["?", "!", token[:-3], token + "A", "2026-01-01T00:00Z", odd or "?"])
         name = self.chance.choice(["s", "member"])
         requests: list[tuple[str, Any]] = [
             ("Changes", pb.ChangesRequest(tables=[KEYED], start=token, until="now")),
