@@ -63,7 +63,7 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal) -> Op
         journal_bytes += nbytes_of(entry.record)
     formats.sign(disk, folder)
     disk.reach(CrashPoint.RECOVERY_REPLAYED)
-    index = Index(folder / data_folder.INDEX, disk, limits.index_cache_keys)
+    index = Index(folder / data_folder.INDEX, disk, limits.index_cache_keys, limits.index_silence_seconds)
     try:
         replay.load(index, keyed, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
         journal.roll(state.view.lsn + 1)

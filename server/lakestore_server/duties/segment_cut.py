@@ -310,5 +310,7 @@ def _part_of(retention: Retention | None, limits: Limits) -> tuple[int, int]:
 
 def _within(first: Chunk, last: Chunk, span_us: int, marks: ClockMarks) -> bool:
     """Whether the commits from one chunk to another lie in so short a time."""
+    if span_us == NO_SPAN:
+        return True
     begins, ends = ((int(c.index.lsn[at]), int(c.index.time_us[at])) for c, at in ((first, 0), (last, -1)))
-    return span_us == NO_SPAN or marks.time_us(*ends) - marks.time_us(*begins) <= span_us
+    return marks.time_us(*ends) - marks.time_us(*begins) <= span_us

@@ -66,7 +66,13 @@ class Index:
     nothing with a primary key is committed meanwhile, so that the rows it is made from stay true.
     """
 
-    def __init__(self, folder: Path, disk: Disk, cache_keys_max: int = DEFAULT.index_cache_keys) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk,
+        cache_keys_max: int = DEFAULT.index_cache_keys,
+        silence_seconds: float = DEFAULT.index_silence_seconds,
+    ) -> None:
         self._disk = disk
         self._cache_keys_max = cache_keys_max
         self.lock = threading.Lock()
@@ -77,7 +83,7 @@ class Index:
         """Commits that are not durable yet, newest first."""
         self._writing = threading.Lock()
         self._health = Health()
-        self._lmdb = MergedKeys(folder, disk)
+        self._lmdb = MergedKeys(folder, disk, silence_seconds)
         try:
             self._frozen_lsn = self._merged_lsn = self._lmdb.open()
         except DamagedIndex as error:

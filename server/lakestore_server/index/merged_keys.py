@@ -27,6 +27,8 @@ log = logging.getLogger("lakestore.index")
 EMPTY_LSN = -1
 """The LSN of an index that holds nothing, or that is being rebuilt."""
 DAMAGED_NAME = "damaged"
+MERGE_TIMES = 10
+"""As long may a merge take as a look-up, times this."""
 _STAGE_KEYS = 20_000
 _REMOVE_KEYS, _REMOVE_TIMES = 20_000, 50
 """Entries of dropped tables that go in one transaction, and transactions of one checkpoint."""
@@ -38,14 +40,18 @@ _STAGED_BYTES_MAX = 160 << 20
 class MergedKeys:
     """LMDB of one folder. `find` and `ranges` serve any thread; all else is for one thread at a time."""
 
-    def __init__(self, folder: Path, disk: Disk) -> None:
-        self._folder, self._disk = folder, disk
+    def __init__(self, folder: Path, disk: Disk, silence_seconds: float) -> None:
+        self._folder, self._disk, self._silence_seconds = folder, disk, silence_seconds
         self._highest: dict[bytes, tuple[int, bytes]] = {}
         self._highest_lock = threading.Lock()
         self._staged_bytes = 0
         self.size = self.size_at_start = Size()
         """As of the last checkpoint or rebuild."""
-        self.finder, self.merger = IndexProcess(folder), IndexProcess(folder)
+        self.finder, self.merger = self._processes()
+
+    def _processes(self) -> tuple[IndexProcess, IndexProcess]:
+        finder = IndexProcess(self._folder, silence_seconds=self._silence_seconds)
+        return finder, IndexProcess(self._folder, silence_seconds=MERGE_TIMES * self._silence_seconds)
 
     def open(self) -> int:
         """The LSN at which LMDB stands."""
@@ -141,7 +147,7 @@ class MergedKeys:
         if damaged:
             self.close()
             self._set_aside()
-            self.finder, self.merger = IndexProcess(self._folder), IndexProcess(self._folder)
+            self.finder, self.merger = self._processes()
         self.merger.ask(Op.CLEAR)
         self._staged_bytes = 0
         self._disk.reach(CrashPoint.REBUILD_CLEARED)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import IO
+from typing import IO, Protocol
 
 import numpy as np
 
@@ -84,7 +84,7 @@ class Answer:
         return _ANSWER.pack(self.lsn, len(self.data)) + self.data
 
     @staticmethod
-    def read(pipe: IO[bytes]) -> Answer:
+    def read(pipe: Readable) -> Answer:
         """The next answer; EOFError at the pipe's end."""
         lsn, size = _ANSWER.unpack(_exactly(pipe, _ANSWER.size))
         return Answer(lsn, _exactly(pipe, size))
@@ -153,7 +153,14 @@ def unpack_ranges(data: bytes, ranges: int) -> list[tuple[list[bytes], Ints]]:
     return [(keys[a:b], values[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def _exactly(pipe: IO[bytes], size: int) -> bytes:
+class Readable(Protocol):
+    """Bytes that come from the other end."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Some of them, so many at most; none at the end."""
+
+
+def _exactly(pipe: Readable, size: int) -> bytes:
     """`size` bytes, or EOFError."""
     parts = []
     while size:

@@ -1,7 +1,9 @@
 """The server's end of the pipe to the key index's own process.
 
-A process that was ended by somebody is started again. A process that ended by a signal of its own (a map that is cut
-short, a page that is garbage), or that says so, has damaged files.
+A process that was ended by somebody is started again. One that gives no answer in time, because it is stopped or
+stuck, is ended, and its request asked again if that changes nothing; the second time in a row the index counts as lost.
+A process that ended by a signal of its own (a map that is cut short, a page that is garbage), or that says so, has
+damaged files.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lakestore.errors import Unavailable
+from lakestore.limits import DEFAULT
+from lakestore_server.index.bounded_pipe import BoundedPipe, Silent
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
 
-END_SECONDS = 10.0
+END_SECONDS = 5.0
 _WORKER = "lakestore_server.index.worker"
 _OWN_SIGNALS = {-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL}
 
@@ -31,18 +35,29 @@ class DamagedIndex(Unavailable):
 class IndexProcess:
     """A worker process, started by the first request; one request at a time."""
 
-    def __init__(self, folder: Path, *, map_bytes: int = 0, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        map_bytes: int = 0,
+        read_only: bool = False,
+        silence_seconds: float = DEFAULT.index_silence_seconds,
+    ) -> None:
         self._command = [sys.executable, "-Pm", _WORKER, str(folder), str(map_bytes), str(int(read_only))]
         self._lock = threading.Lock()
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: BoundedPipe | None = None
+        self._silence_seconds, self._silences = silence_seconds, 0
 
     def _started(self) -> subprocess.Popen[bytes]:
         # The process finds the package where this one did. It computes nothing in parallel: threads for that would take
         # half of its start.
         path = os.pathsep.join(folder for folder in sys.path if folder)
         environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        return subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
+        )
 
     @property
     def pid(self) -> int | None:
@@ -79,20 +94,38 @@ class IndexProcess:
     def _exchange(self, message: bytes) -> Answer:
         if self._closed:
             raise Unavailable("the key index is closed: try again")
-        process = self._process = self._process or self._started()
+        process, pipe = self._opened()
         try:
-            stdin, stdout = process.stdin, process.stdout
+            pipe.write(message)
+            answer = Answer.read(pipe)
+        except (EOFError, OSError, ValueError) as error:
+            is_silent = isinstance(error, Silent)
+            if is_silent:
+                process.kill()
+            code = self._end(process)
+            self._process = self._pipe = None
+            raise self._lost(code, is_silent=is_silent) from error
+        self._silences = 0
+        return answer
+
+    def _opened(self) -> tuple[subprocess.Popen[bytes], BoundedPipe]:
+        if self._process is None or self._pipe is None:
+            self._process = self._started()
+            stdin, stdout = self._process.stdin, self._process.stdout
             assert stdin is not None
             assert stdout is not None
-            stdin.write(message)
-            stdin.flush()
-            return Answer.read(stdout)
-        except (EOFError, OSError, ValueError) as error:
-            code = self._end(process)
-            self._process = self._started()
-            if code in _OWN_SIGNALS:
-                raise DamagedIndex(f"its process ended by {signal.Signals(-code).name}") from error
-            raise Unavailable("the key index's process was ended and is started again: try again") from error
+            self._pipe = BoundedPipe(stdin, stdout, self._silence_seconds)
+        return self._process, self._pipe
+
+    def _lost(self, code: int, *, is_silent: bool) -> Unavailable:
+        """The error of a request whose process is gone."""
+        if is_silent:
+            self._silences += 1
+            said = f"its process gave no answer for {self._silence_seconds:g} s"
+            return DamagedIndex(f"{said} twice") if self._silences > 1 else Unavailable(f"key index: {said}: try again")
+        if code in _OWN_SIGNALS:
+            return DamagedIndex(f"its process ended by {signal.Signals(-code).name}")
+        return Unavailable("the key index's process was ended and is started again: try again")
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes]) -> int:
@@ -110,9 +143,15 @@ class IndexProcess:
             return process.wait()
 
     def close(self) -> None:
-        """End the process for good."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                if self._process is not None:
-                    self._end(self._process)
+        """End the process for good; a request that has no answer soon is broken off."""
+        self._closed = True
+        if not self._lock.acquire(timeout=END_SECONDS):
+            if (process := self._process) is not None:
+                process.kill()
+            self._lock.acquire()
+        try:
+            if self._process is not None:
+                self._end(self._process)
+                self._process = self._pipe = None
+        finally:
+            self._lock.release()

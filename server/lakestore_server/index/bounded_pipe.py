@@ -1,0 +1,56 @@
+"""A pipe to another process and one back, of which no wait is without end: a process may be stopped, or stuck."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from typing import IO
+
+READ_BYTES = 1 << 20
+
+
+class Silent(OSError):
+    """The other process has neither taken nor given a byte in time."""
+
+
+class BoundedPipe:
+    """Bytes to and from a process. For one thread at a time."""
+
+    def __init__(self, to: IO[bytes], back: IO[bytes], seconds: float) -> None:
+        """`seconds` without a byte moved are the end."""
+        self._to, self._back, self._seconds = to.fileno(), back.fileno(), seconds
+        for number in (self._to, self._back):
+            os.set_blocking(number, False)
+        self._can_write, self._can_read = select.poll(), select.poll()
+        self._can_write.register(self._to, select.POLLOUT)
+        self._can_read.register(self._back, select.POLLIN)
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        """Send all of it, or `Silent`."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._to, left) :]
+            except BlockingIOError:
+                self._wait(self._can_write)
+
+    def read(self, size: int) -> bytes:
+        """Some bytes that came back, so many at most; none at the pipe's end. `Silent` if none come."""
+        while not self._held:
+            try:
+                self._held = os.read(self._back, READ_BYTES)
+            except BlockingIOError:
+                self._wait(self._can_read)
+            else:
+                if not self._held:
+                    return b""
+        part, self._held = self._held[:size], self._held[size:]
+        return part
+
+    def _wait(self, poll: select.poll) -> None:
+        end = time.monotonic() + self._seconds
+        while not poll.poll(max(end - time.monotonic(), 0.0) * 1000):
+            if time.monotonic() >= end:
+                raise Silent(f"the other process was silent for {self._seconds:g} s")
