@@ -129,7 +129,6 @@ def test_flipped_bits_in_the_index_give_no_wrong_answer(tmp_path: Path) -> None:
     filled(tmp_path)
     chance = seeded(5)
     right = dict.fromkeys(range(KEYS), "x")
-    rebuilt = 0
     for _ in range(int(os.environ.get("LAKESTORE_FLIPS", "6"))):
         raw = bytearray((tmp_path / "index" / "data.mdb").read_bytes())
         for _ in range(400):
@@ -137,14 +136,8 @@ def test_flipped_bits_in_the_index_give_no_wrong_answer(tmp_path: Path) -> None:
         (tmp_path / "index" / "data.mdb").write_bytes(raw)
         with Served(tmp_path) as served:
             table = served.lake.table("a.b")
-            try:
-                assert found(table) == right
-            except Unavailable:
-                rebuilt += 1
-                served.until_indexed()
-                assert found(table) == right
-    assert rebuilt
-    assert len(list(tmp_path.glob("index-damaged-*"))) == rebuilt
+            assert found(table) == right, "the client asks again while the index is rebuilt"
+    assert list(tmp_path.glob("index-damaged-*"))
 
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[: len(raw) // 2], lambda raw: bytes(len(raw)), lambda raw: b"no"])
