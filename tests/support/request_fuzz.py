@@ -31,7 +31,7 @@ TABLES_KEPT = 12
 CALL_SECONDS = 20.0
 ANSWERS_READ = 8
 """Messages of a stream that are read before it is left."""
-_CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED}
+_CODES = {getattr(grpc.StatusCode, code) for code in ("INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED")}
 _NEVER = {"Backup"}
 """RPCs that are not called: they write where the request says."""
 KEYED, LOG, MERGED = "shop.keyed", "shop.log", "shop.merged"
@@ -88,7 +88,7 @@ class Fuzz:
         self._ids = 0
         self._series: tuple[Callable[[], None], ...] = (
             self._create, self._alter, self._commit, self._commit, self._position, self._condition, self._condition,
-            self._raw, self._raw, self._catalog, self._look_up,
+            self._raw, self._raw, self._catalog, self._look_up, self._talk,
         )  # fmt: skip
         for name, key, merge in (
             (KEYED, ["id"], "upsert"),
@@ -111,9 +111,8 @@ class Fuzz:
 
     def call(self, name: str, data: bytes) -> list[bytes]:
         """Send bytes as a request; the answers, and nothing if it was refused."""
-        method = next(method for method in rpc.methods() if method.name == name)
         try:
-            answers = list(self._answers(method, data))
+            answers = list(self._answers(name, data))
         except grpc.RpcError as error:
             self._judge(name, data, error)
             return []
@@ -122,11 +121,12 @@ class Fuzz:
             self._note(name, data, answer)
         return answers
 
-    def _answers(self, method: rpc.Method, data: bytes) -> Iterator[bytes]:
-        path, plain = method.path, {"request_serializer": None, "response_deserializer": None}
-        if method.streams_in:
+    def _answers(self, name: str, data: bytes) -> Iterator[bytes]:
+        path = rpc.TALK_PATH if name == "Talk" else f"/{rpc.SERVICE}/{name}"
+        plain = {"request_serializer": None, "response_deserializer": None}
+        if name in ("Write", "Talk"):
             stream = self._channel.stream_stream(path, **plain)(iter([data]), timeout=CALL_SECONDS)
-        elif method.streams_out:
+        elif name in ("Changes", "Fetch"):
             stream = self._channel.unary_stream(path, **plain)(data, timeout=CALL_SECONDS)
         else:
             yield self._channel.unary_unary(path, **plain)(data, timeout=CALL_SECONDS)
@@ -158,20 +158,32 @@ class Fuzz:
         elif name == "DropTable":
             table = pb.TableRequest.FromString(data).table
             del self.rows[table]
-            self.made = [other for other in self.made if other != table]
-            if table in OURS:
-                raise Refused(f"{table} was dropped by a request that was changed")
+            self.made.remove(table)
         elif name in ("Commit", "Write"):
-            said = pb.CommitAnswer.FromString(answer)
-            if said.HasField("error"):
-                self.kinds[said.error.kind] = self.kinds.get(said.error.kind, 0) + 1
-                if said.error.kind == "Internal":
-                    raise Refused(f"Write answered {said.error.message}")
-            self._token = said.token or self._token
-            for result in said.results:
-                self.rows[result.table] += result.inserted - result.deleted
+            self._note_commit(pb.CommitAnswer.FromString(answer))
+        elif name == "Talk":
+            self._note_reply(data, pb.Reply.FromString(answer))
         elif name == "Changes":
             self._token = pb.ChangeBatch.FromString(answer).token or self._token
+
+    def _note_commit(self, said: pb.CommitAnswer) -> None:
+        if said.HasField("error"):
+            self.kinds[said.error.kind] = self.kinds.get(said.error.kind, 0) + 1
+            if said.error.kind == "Internal":
+                raise Refused(f"Write answered {said.error.message}")
+        self._token = said.token or self._token
+        for result in said.results:
+            self.rows[result.table] += result.inserted - result.deleted
+
+    def _note_reply(self, data: bytes, reply: pb.Reply) -> None:
+        """Keep what a reply on an open stream says."""
+        if reply.error:
+            refused = errors.error_of_fields(reply.error)
+            self.kinds[refused.kind] = self.kinds.get(refused.kind, 0) + 1
+            if refused.kind == "Internal":
+                raise Refused(f"Talk replied {refused.message}; request {base64.b64encode(data[:4_000]).decode()}")
+        elif pb.Ask.FromString(data).method == "Commit":
+            self._note("Commit", data, reply.answer)
 
     # Values that are odd.
 
@@ -347,6 +359,23 @@ class Fuzz:
         if self.chance.random() < 0.3:
             request.key = self._flipped(b"\x80\0\0\0\0\0\0\1")
         self.call("Lookup", request.SerializeToString())
+
+    def _talk(self) -> None:
+        """A call on an open stream."""
+        rows = self._rows()
+        rows = self._flipped(rows) if self.chance.random() < 0.5 else rows
+        change = pb.Change(table=self.chance.choice(OURS), kind=pb.UPSERT, rows=rows, crc32c=ipc.crc32c(rows))
+        asks: list[tuple[str, Any]] = [
+            ("Commit", pb.CommitRequest(changes=[change])),
+            ("Lookup", pb.LookupRequest(table=KEYED, key=self._flipped(b"\x80\0\0\0\0\0\0\1"))),
+            ("Lookup", pb.LookupRequest(table=MERGED, keys=rows)),
+            (str(self.chance.choice(ODD[1:])), pb.HeadRequest()),
+        ]
+        method, request = self.chance.choice(asks)
+        request = request.SerializeToString()
+        ask = pb.Ask(id=self.chance.choice([0, 1, 2**64 - 1]), method=method, request=request, within_ms=20_000)
+        data = ask.SerializeToString()
+        self.call("Talk", self._flipped(data) if self.chance.random() < 0.3 else data)
 
     def _raw(self) -> None:
         rows = self._rows()
