@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from lakestore.errors import Unavailable
+from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import LEASE_SECONDS_DEFAULT
 from lakestore.model.token import SnapshotPosition
 from lakestore_server.commit.engine import Engine
@@ -21,7 +21,9 @@ from lakestore_server.read.plan import AGAIN_SECONDS, log_needed, usable_tier
 from lakestore_server.state.view import View
 
 GRACE_SECONDS = LEASE_SECONDS_DEFAULT
-"""Seconds for which a consumer that is gone may stay away."""
+"""Seconds for which the consumer of a subscription may stay away."""
+UNNAMED_GRACE_SECONDS = 600
+"""The same for a stream that reads no subscription: a client connects again within seconds."""
 _NEVER = 1 << 62
 Starts = dict[str, tuple[int, ...]]
 """Table uuid to the first offset of each bucket that is needed."""
@@ -38,10 +40,13 @@ class _Needs:
 
 
 class SnapshotLease:
-    """The leases of a stream's connection. A context manager: leases still held at its end last for a while longer."""
+    """The leases of a stream's connection. A context manager: leases still held at its end last for a while longer,
+    unless the stream ended by an error with which it cannot go on."""
 
-    def __init__(self, leases: Leases, owner: str = "") -> None:
+    def __init__(self, leases: Leases, owner: str = "", *, is_named: bool = True) -> None:
+        """`is_named`: the stream reads a subscription."""
         self._leases, self._owner, self._head = leases, owner, _NEVER
+        self._grace_seconds = GRACE_SECONDS if is_named else UNNAMED_GRACE_SECONDS
         self._rows: list[str] = []
         self._changes: list[str] = []
 
@@ -76,8 +81,9 @@ class SnapshotLease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        is_refused = isinstance(error, LakestoreError) and not isinstance(error, Unavailable)
         for names in (self._rows, self._changes):
-            self._let_go(names, GRACE_SECONDS)
+            self._let_go(names, 0 if is_refused else self._grace_seconds)
 
     def _let_go(self, names: list[str], seconds: int) -> None:
         while names:

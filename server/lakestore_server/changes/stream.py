@@ -107,7 +107,7 @@ class Feed:
         with ExitStack() as stack:
             options, position = self._begun(options, view, stack)
             stack.enter_context(self._cache.followed(options.shape))
-            lease = stack.enter_context(SnapshotLease(self._leases, options.owner))
+            lease = stack.enter_context(SnapshotLease(self._leases, options.owner, is_named=bool(options.subscription)))
             if isinstance(position, SnapshotPosition):
                 position = self._leased(lease, options, position)
                 yield from self._snapshots.messages(options, position)

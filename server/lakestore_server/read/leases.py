@@ -16,6 +16,9 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.permits import share_of
 
+KEPT_PART = 10
+"""Leases of streams that are gone are this part of all that there may be, at most."""
+
 
 @dataclass(slots=True)
 class Lease:
@@ -33,6 +36,13 @@ class Lease:
     """The principal that it counts against; empty where there are none."""
     holders: int = 0
     """Number of connected streams that need the lease: it does not expire while there are any."""
+    is_kept: bool = False
+    """Whether a stream has held it and is gone: it is kept for a consumer that may come back."""
+
+    @property
+    def may_go(self) -> bool:
+        """Whether it may go before its time, for a read that runs."""
+        return self.is_kept and not self.holders
 
 
 class Leases:
@@ -91,25 +101,44 @@ class Leases:
             if name not in self._leases:
                 self._add(name, Lease(self._clock.monotonic(), snapshots, starts, owner=owner))
             self._leases[name].holders += 1
+            self._leases[name].is_kept = False
 
     def leave(self, name: str, seconds: int) -> None:
-        """Note that one holder is gone; the lease lasts so many seconds more, for it to come back."""
+        """Note that one holder is gone; the lease lasts so many seconds more, for it to come back.
+
+        Such leases are few: the ones whose time is over first go for others, and for reads that run.
+        """
         with self._lock:
             lease = self._leases[name]
             lease.holders -= 1
+            lease.is_kept = not lease.holders
             lease.expires = max(lease.expires, self._clock.monotonic() + seconds)
+            self._drop_expired()
+            kept = sum(each.may_go for each in self._leases.values())
+            self._drop_kept(self._leases, kept - max(self._limits.leases // KEPT_PART, 2))
+
+    def _drop_kept(self, among: Iterable[str], count: int) -> None:
+        """End so many leases that are kept for a stream that is gone, those whose time is over first."""
+        if count > 0:
+            kept = sorted((name for name in among if self._leases[name].may_go), key=lambda n: self._leases[n].expires)
+            for name in kept[:count]:
+                del self._leases[name]
 
     def _add(self, name: str, lease: Lease) -> None:
         self._drop_expired()
         if self._retired.intersection(lease.snapshots.items()):
             raise Unavailable("a snapshot expires at this moment: plan again")
+        self._drop_kept(self._leases, len(self._leases) + 1 - self._limits.leases)
         if len(self._leases) >= self._limits.leases:
             raise Exhausted(
                 f"{self._limits.leases} reads run, the limit: try again when one has ended", retry_after=1.0
             )
         if lease.owner:
-            mine = sum(each.owner == lease.owner for each in self._leases.values())
-            if mine >= share_of(self._limits.leases, self._limits):
+            share = share_of(self._limits.leases, self._limits)
+            own = [held for held, each in self._leases.items() if each.owner == lease.owner]
+            self._drop_kept(own, len(own) + 1 - share)
+            mine = sum(held in self._leases for held in own)
+            if mine >= share:
                 raise Exhausted(
                     f"{lease.owner} runs {mine} reads, one principal's part of the limit: end some of them",
                     retry_after=1.0,

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestore.errors import Exhausted, PositionExpired
+from lakestore.errors import Exhausted, LakestoreError, PositionExpired
 from lakestore.limits import Limits
 from lakestore.model.token import position_of
 from lakestore_server.changes import snapshot_lease
@@ -94,12 +94,12 @@ def test_a_broken_stream_goes_on_at_its_token_within_the_grace(served: Served) -
     write(served, 30)
     served.tier(NAME)
     served.checkpoint()
-    served.clock.advance(snapshot_lease.GRACE_SECONDS - 2)
+    served.clock.advance(snapshot_lease.UNNAMED_GRACE_SECONDS - 2)
     served.run()
     assert leases(served).count > 0
     again = served.lake.table(NAME).changes(token, until="now")
     assert sorted(found + values(again)) == list(range(31))
-    served.clock.advance(snapshot_lease.GRACE_SECONDS)
+    served.clock.advance(snapshot_lease.UNNAMED_GRACE_SECONDS)
     assert leases(served).count == 0
 
 
@@ -108,7 +108,7 @@ def test_who_stays_away_for_longer_begins_anew(served: Served) -> None:
     token = next(stream).token
     stream.close()
     write(served, 30)
-    served.clock.advance(snapshot_lease.GRACE_SECONDS + 1)
+    served.clock.advance(snapshot_lease.UNNAMED_GRACE_SECONDS + 1)
     assert old(served) > may_go(served)
     with pytest.raises(PositionExpired, match="start at 'snapshot'"):
         next(served.lake.table(NAME).changes(token))
@@ -129,6 +129,58 @@ def test_streams_at_one_cut_share_their_leases_and_their_number_ends(served: Ser
         next(streams[-1])
     for stream in streams:
         stream.close()
+
+
+def test_streams_that_are_gone_keep_nobody_from_reading(served: Served) -> None:
+    """Each at a cut of its own, with two leases, where four are the limit."""
+    table = served.lake.table(NAME)
+    for value in range(30, 42):
+        write(served, value)
+        stream = table.changes("snapshot")
+        next(stream)
+        stream.close()
+        assert leases(served).count <= 4
+    served.lake.snapshot()
+    running = table.changes("snapshot")
+    next(running)
+    assert leases(served).count <= 4
+    assert sum(lease.may_go for lease in leases(served)._leases.values()) <= 2
+    assert sorted(values(table.changes("snapshot", until="now"))) == list(range(42))
+    running.close()
+
+
+def test_the_oldest_that_are_gone_go_first_and_one_that_comes_back_stays(served: Served) -> None:
+    held = Leases(served.clock, {}, 0.0, Limits(leases=40))
+    for n in range(20):
+        held.hold(str(n), {}, {})
+        held.leave(str(n), 600 - (n == 7) * 500)
+    assert sorted(map(int, held._leases)) == [16, 17, 18, 19], "a tenth of the limit"
+    held.hold("16", {}, {})
+    names = [held.grant({}, 60) for _ in range(36)]
+    assert held.count == 40
+    held.grant({}, 60, owner="somebody")
+    assert "17" not in held._leases
+    assert {"16", "18", "19", *names} <= set(held._leases)
+
+
+def test_a_stream_that_cannot_go_on_holds_nothing(served: Served) -> None:
+    stream = served.lake.table(NAME).changes("snapshot", subscription="s")
+    next(stream)
+    served.lake.drop_subscription("s")
+    with pytest.raises(LakestoreError):
+        values(stream)
+    assert leases(served).count == 0
+
+
+def test_a_named_stream_is_awaited_for_longer(served: Served) -> None:
+    for name, seconds in (("", snapshot_lease.UNNAMED_GRACE_SECONDS), ("s", snapshot_lease.GRACE_SECONDS)):
+        stream = served.lake.table(NAME).changes("snapshot", subscription=name or None)
+        next(stream)
+        stream.close()
+        served.clock.advance(seconds - 2)
+        assert leases(served).count > 0
+        served.clock.advance(3)
+        assert leases(served).count == 0
 
 
 def test_a_subscriptions_snapshot_is_held_as_well(served: Served) -> None:
