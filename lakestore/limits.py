@@ -43,6 +43,8 @@ class Limits:
     """Changes of one commit; more are refused."""
     progress_bytes: int = option(1 * _MB, low=0, high=16 * _MB)
     """Progress that a producer may attach to a commit; more is refused."""
+    progress_total_bytes: int = option(64 * _MB, low=0, high=16 * _GB)
+    """Progress of all producers of one principal, which every checkpoint holds; more is `Exhausted`."""
     columns: int = option(2_000, low=1, high=100_000)
     """Columns of a table; a definition with more is refused."""
     nesting_depth: int = option(16, low=0, high=32)

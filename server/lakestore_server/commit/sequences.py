@@ -30,6 +30,8 @@ class Sequences:
         """The newest admitted sequence of each producer."""
         self._new: Counter[tuple[str, bool]] = Counter()
         """Owner, and whether named, to the number of producers that begin in this group."""
+        self._progress: Counter[str] = Counter()
+        """Owner to the bytes of progress that the group adds at most."""
 
     def answer(self, request: Request) -> Answer | None:
         """The answer that a request got before; None for a next commit, which is to be `admitted`; or its refusal."""
@@ -41,10 +43,12 @@ class Sequences:
                 self._check_next(request, 0)
             else:
                 self._check_new(request)
+            self._check_progress(request, request.owner, "")
             return None
         _check_epoch(request, known)
         if request.sequence > known.last_sequence:
             self._check_next(request, known.last_sequence)
+            self._check_progress(request, known.owner, known.progress)
             return None
         answer = known.answers.get(request.sequence)
         if answer is None:
@@ -60,6 +64,9 @@ class Sequences:
         if request.producer not in self._last and self._producers.known(request.producer) is None:
             self._new[request.owner, request.is_named] += 1
         self._last[request.producer] = request.sequence
+        if request.progress:
+            known = self._producers.known(request.producer)
+            self._progress[known.owner if known else request.owner] += len(request.progress.encode())
 
     def _check_next(self, request: Request, done: int) -> None:
         last = self._last.get(request.producer, done)
@@ -67,6 +74,15 @@ class Sequences:
             raise Invalid(
                 f"sequence {request.sequence} of producer {request.producer!r} does not follow {last}",
                 applied=_applied(request),
+            )
+
+    def _check_progress(self, request: Request, owner: str, before: str) -> None:
+        more = len(request.progress.encode()) - len(before.encode()) if request.progress else 0
+        most = self._producers.limits.progress_total_bytes
+        if more > 0 and self._producers.progress_of(owner) + self._progress[owner] + more > most:
+            raise Exhausted(
+                f"{_whose(owner)} producers whose progress takes {most:,} bytes in all, the limit: keep it elsewhere,"
+                " or drop producers that are no longer used (`lakestore producers --drop NAME`)"
             )
 
     def _check_new(self, request: Request) -> None:

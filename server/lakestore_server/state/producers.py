@@ -12,6 +12,7 @@ known, has committed nothing. So a retry is never taken for a new commit, howeve
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -94,6 +95,8 @@ class Producers:
         """Names of an owner's unnamed producers, in the same order."""
         self._named_of: dict[str, int] = {}
         """Owner to the number of named producers."""
+        self._progress_of: Counter[str] = Counter()
+        """Owner to the bytes of all progress."""
         self._horizons: dict[str, int] = {}
         if frozen is not None:
             self._horizons.update(frozen.horizons)
@@ -111,6 +114,10 @@ class Producers:
     def named_of(self, owner: str) -> int:
         """The number of an owner's named producers."""
         return self._named_of.get(owner, 0)
+
+    def progress_of(self, owner: str) -> int:
+        """The bytes of progress that all of an owner's producers have."""
+        return self._progress_of[owner]
 
     def has_room(self, owner: str, more: int, time_us: int) -> bool:
         """Whether an owner may have so many more unnamed producers: some that have rested are forgotten for them."""
@@ -156,6 +163,7 @@ class Producers:
             self._horizons[state.owner] = max(self.horizon(state.owner), state.lsn)
 
     def _put(self, name: str, state: ProducerState) -> None:
+        self._progress_of[state.owner] += len(state.progress.encode())
         if state.is_named:
             self.named[name] = state
             self._named_of[state.owner] = self.named_of(state.owner) + 1
@@ -164,6 +172,14 @@ class Producers:
             self._of_owner.setdefault(state.owner, {})[name] = None
 
     def _take(self, name: str) -> ProducerState | None:
+        state = self._popped(name)
+        if state is not None:
+            self._progress_of[state.owner] -= len(state.progress.encode())
+            if not self._progress_of[state.owner]:
+                del self._progress_of[state.owner]
+        return state
+
+    def _popped(self, name: str) -> ProducerState | None:
         state = self.named.pop(name, None)
         if state is not None:
             self._named_of[state.owner] -= 1

@@ -43,6 +43,33 @@ def opened(served: Served, name: str, owner: str = "") -> Producer:
     return Producer.opened(name, info)
 
 
+def test_progress_of_one_owner_s_producers_is_bounded_together(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", limits=Limits(progress_total_bytes=10)) as served:
+        served.lake.create_table("t.log", SCHEMA, buckets=1)
+
+        def note(name: str, owner: str, progress: str) -> None:
+            producer = opened(served, name, owner)
+            (batch,) = pa.table({"v": [1]}, schema=SCHEMA).to_batches()
+            request = producer.request([change("t.log", pb.APPEND, [batch])], progress)
+            request.owner = owner
+            with served.lake.within(0.3):
+                served.lake.transport.commit(request)
+
+        note("a", "one", "éé")
+        note("b", "one", "123456")
+        for name, progress in (("a", "éé1"), ("b", "1234567"), ("c", "1")):
+            with pytest.raises(Exhausted, match="10 bytes in all"):
+                note(name, "one", progress)
+        note("d", "two", "1234567890")
+        note("b", "one", "1")
+        served.restart()
+        note("a", "one", "123456789")
+        with pytest.raises(Exhausted):
+            note("c", "one", "1")
+        served.lake.transport.drop_producer(pb.DropProducerRequest(producer="a"))
+        note("c", "one", "123456789")
+
+
 def test_a_named_producer_stays_whatever_others_write(tmp_path: Path) -> None:
     limits = Limits(producers=2, unnamed_producers=20, unnamed_producer_seconds=300)
     with Served(tmp_path / "data", limits=limits) as served:
