@@ -231,7 +231,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         "pointers": [[ns, name, p.location, p.uuid] for (ns, name), p in checkpoint.pointers.items()],
         "subscriptions": [json_forms.subscription_list(held) for held in checkpoint.subscriptions],
         "tables": [_table_data(entry) for entry in checkpoint.tables],
-        "clock_marks": [list(mark) for mark in checkpoint.marks],
+        **({"clock_marks": [list(mark) for mark in checkpoint.marks]} if checkpoint.marks else {}),
     }
 
 
