@@ -1,0 +1,167 @@
+"""The files of a lake: those that a table's metadata names, and the same ones for another place. Pure, but for reading.
+
+Iceberg writes whole paths: into metadata, manifest lists and manifests, into the rows of position deletes and into the
+footers of deletion vectors. In another folder each of these is written anew, from the leaves up, as sizes change.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakestore.errors import Corrupt, Invalid
+from lakestore_server.iceberg import locations
+from lakestore_server.iceberg.avro import AvroFile
+from lakestore_server.iceberg.schemas import Json
+
+Read = Callable[[str], bytes]
+"""The bytes of the file at a location."""
+Save = Callable[[str, bytes], None]
+_DELETED = 2
+"""The status of a manifest's entry whose file left the table."""
+_POSITION_DELETES = 1
+_PATH_ID = 2_147_483_546
+"""The field id of `file_path` in position deletes."""
+_PUFFIN = b"PFA1"
+_TAIL = struct.Struct("<iI4s")
+_REFERENCED = "referenced-data-file"
+
+
+def named(location: str, read: Read) -> Iterator[str]:
+    """Every file that metadata names, itself first, each before what it names; files may come again."""
+    yield location
+    doc: Json = orjson.loads(read(location))
+    for part in (*doc.get("statistics", ()), *doc.get("partition-statistics", ())):
+        yield part["statistics-path"]
+    seen: set[str] = set()
+    for snapshot in doc.get("snapshots", ()):
+        yield snapshot["manifest-list"]
+        for manifest in _records(snapshot["manifest-list"], read):
+            path = manifest["manifest_path"]
+            if path not in seen:
+                seen.add(path)
+                yield path
+                for entry in _records(path, read):
+                    if entry["status"] != _DELETED:
+                        yield entry["data_file"]["file_path"]
+
+
+def _records(location: str, read: Read) -> list[Any]:
+    return AvroFile.decode(read(location), location).records
+
+
+class Relocation:
+    """A lake that moves from one folder to another, table by table."""
+
+    def __init__(self, old: str, new: str, read: Read, save: Save) -> None:
+        """`read` takes old locations, `save` new ones; files that are not saved stay as they are, in the new place."""
+        self._old, self._new, self._read, self._save = locations.plain(old), new.rstrip("/"), read, save
+        self._sizes: dict[str, int] = {}
+        """Sizes of the files that were written anew, by their old location."""
+
+    def place(self, location: str) -> str:
+        """The new location of a file or folder; one that is not in the lake stays."""
+        plain = locations.plain(location)
+        if plain == self._old:
+            return self._new
+        return self._new + plain[len(self._old) :] if plain.startswith(self._old + "/") else location
+
+    def move(self, location: str) -> str:
+        """Write a table's metadata anew, with all that it names; its new location."""
+        doc: Json = orjson.loads(self._read(location))
+        for snapshot in doc.get("snapshots", ()):
+            self._manifest_list(snapshot["manifest-list"])
+            snapshot["manifest-list"] = self.place(snapshot["manifest-list"])
+        for part in (*doc.get("statistics", ()), *doc.get("partition-statistics", ())):
+            part["statistics-path"] = self.place(part["statistics-path"])
+        doc["location"] = self.place(doc["location"])
+        doc["metadata-log"] = []  # the older files are not there
+        doc["properties"] = {
+            key: self.place(value) if locations.is_path(key) else value for key, value in doc["properties"].items()
+        }
+        made = self.place(location)
+        self._save(made, orjson.dumps(doc))
+        return made
+
+    def _manifest_list(self, location: str) -> None:
+        if location in self._sizes:
+            return
+        file = AvroFile.decode(self._read(location), location)
+        for manifest in file.records:
+            manifest["manifest_length"] = self._manifest(manifest["manifest_path"])
+            manifest["manifest_path"] = self.place(manifest["manifest_path"])
+        self._written(location, file.encode())
+
+    def _manifest(self, location: str) -> int:
+        if location not in self._sizes:
+            file = AvroFile.decode(self._read(location), location)
+            for entry in file.records:
+                self._entry(entry)
+            self._written(location, file.encode())
+        return self._sizes[location]
+
+    def _entry(self, entry: Any) -> None:
+        data = entry["data_file"]
+        path = data["file_path"]
+        if data.get("content", 0) == _POSITION_DELETES:
+            if entry["status"] != _DELETED:
+                data["file_size_in_bytes"] = self._deletes(path, str(data["file_format"]).upper())
+            for bounds in ("lower_bounds", "upper_bounds"):
+                if data.get(bounds):
+                    data[bounds] = [kept for pair in data[bounds] if (kept := self._bound(pair)) is not None]
+        if data.get("referenced_data_file"):
+            data["referenced_data_file"] = self.place(data["referenced_data_file"])
+        data["file_path"] = self.place(path)
+
+    def _bound(self, pair: Any) -> Any:
+        """A bound for the new place; None of one that was cut off within the old place, and says nothing any more."""
+        if pair["key"] != _PATH_ID:
+            return pair
+        before = pair["value"].decode("utf-8", "replace")
+        moved = self.place(before)
+        return None if moved == before else {**pair, "value": moved.encode()}
+
+    def _deletes(self, location: str, kind: str) -> int:
+        if location not in self._sizes:
+            data = self._read(location)
+            if kind == "PARQUET":
+                self._written(location, self._position_deletes(data))
+            elif kind == "PUFFIN":
+                self._written(location, self._vectors(data, location))
+            else:
+                raise Invalid(f"{location} has position deletes as {kind}, which cannot be moved: restore where it was")
+        return self._sizes[location]
+
+    def _position_deletes(self, data: bytes) -> bytes:
+        table = pq.read_table(pa.BufferReader(data))
+        at = table.schema.get_field_index("file_path")
+        paths = table.column(at).combine_chunks().dictionary_encode()
+        paths = paths.combine_chunks() if isinstance(paths, pa.ChunkedArray) else paths
+        moved = pa.array([self.place(path) for path in paths.dictionary.to_pylist()], table.schema.field(at).type)
+        out = pa.BufferOutputStream()
+        with pq.ParquetWriter(out, table.schema, compression="zstd") as writer:
+            writer.write_table(table.set_column(at, table.schema.field(at), moved.take(paths.indices)))
+        return bytes(out.getvalue().to_pybytes())
+
+    def _vectors(self, data: bytes, location: str) -> bytes:
+        """Only the footer names files, and lies behind the blobs: their places stay."""
+        size, flags, magic = _TAIL.unpack_from(data, len(data) - _TAIL.size)
+        begin = len(data) - _TAIL.size - size
+        if magic != _PUFFIN or flags & 1 or data[begin - 4 : begin] != _PUFFIN:
+            raise Corrupt(f"{location} is no Puffin file with a plain footer")
+        footer = orjson.loads(data[begin : begin + size])
+        for blob in footer["blobs"]:
+            properties = blob.get("properties") or {}
+            if _REFERENCED in properties:
+                properties[_REFERENCED] = self.place(properties[_REFERENCED])
+        text = orjson.dumps(footer)
+        return data[:begin] + text + _TAIL.pack(len(text), flags, magic)
+
+    def _written(self, location: str, data: bytes) -> None:
+        self._sizes[location] = len(data)
+        self._save(self.place(location), data)

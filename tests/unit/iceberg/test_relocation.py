@@ -1,0 +1,98 @@
+"""Lake files for another place: what metadata names is found, and is the same table where it was moved to."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.table import StaticTable
+
+from lakestore.errors import Corrupt
+from lakestore_server.iceberg.avro import AvroFile
+from lakestore_server.iceberg.relocation import Relocation, named
+from tests.support.served import Served
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+@pytest.fixture(name="lake")
+def _lake(tmp_path: Path) -> Any:
+    """A table of PyIceberg with snapshots that have most files in common."""
+    with Served(tmp_path / "data", ports=True, warehouse=str(tmp_path / "old")) as served:
+        catalog = RestCatalog("lake", uri=f"http://{served.server.about['http']}/iceberg")
+        catalog.create_namespace("a")
+        table = catalog.create_table("a.t", SCHEMA)
+        table.append(pa.table({"id": range(100), "v": ["x"] * 100}, schema=SCHEMA))
+        table.append(pa.table({"id": range(100, 200), "v": ["y"] * 100}, schema=SCHEMA))
+        table.delete("id = 7")
+        return StaticTable.from_metadata(table.metadata_location)
+
+
+def read(location: str) -> bytes:
+    return Path(location.removeprefix("file://")).read_bytes()
+
+
+def save(location: str, data: bytes) -> None:
+    Path(location.removeprefix("file://")).write_bytes(data)
+
+
+def test_what_metadata_names_is_found(lake: Any, tmp_path: Path) -> None:
+    found = list(named(lake.metadata_location, read))
+    there = {f"file://{path}" for path in (tmp_path / "old").rglob("*") if path.is_file()}
+    older = {entry.metadata_file for entry in lake.metadata.metadata_log}
+    assert set(found) == there - older
+    assert len({place for place in found if place.endswith(".parquet")}) == 3
+
+
+def test_avro_files_stay_what_they_are(lake: Any, tmp_path: Path) -> None:
+    files = [path for path in (tmp_path / "old").rglob("*.avro")]
+    assert len(files) >= 5
+    for path in files:
+        file = AvroFile.decode(path.read_bytes(), path.name)
+        for codec in (b"null", b"deflate", b"zstandard"):
+            again = AvroFile({**file.meta, "avro.codec": codec}, file.sync, file.records)
+            assert AvroFile.decode(again.encode(), "again") == again
+        for end in range(0, path.stat().st_size, 97):
+            with pytest.raises(Corrupt):
+                AvroFile.decode(path.read_bytes()[:end], path.name)
+
+
+def test_a_moved_table_is_the_same_table(lake: Any, tmp_path: Path) -> None:
+    before = {s.snapshot_id: lake.scan(snapshot_id=s.snapshot_id).to_arrow() for s in lake.metadata.snapshots}
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    moved = Relocation(f"file://{tmp_path}/old", f"file://{tmp_path}/new", read, save).move(lake.metadata_location)
+    shutil.rmtree(tmp_path / "old")
+    there = StaticTable.from_metadata(moved)
+    assert there.location().startswith(f"file://{tmp_path}/new")
+    for snapshot, rows in before.items():
+        assert there.scan(snapshot_id=snapshot).to_arrow().sort_by("id") == rows.sort_by("id")
+    assert set(named(moved, read)) == {
+        f"file://{path}"
+        for path in (tmp_path / "new").rglob("*")
+        if path.is_file() and ("metadata.json" not in path.name or path.name in moved)
+    }
+
+
+def test_position_deletes_and_vectors_name_the_files_of_the_new_place(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}),
+            pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}),
+        ]
+    )
+    paths = [f"file:{tmp_path}/old/t/{n}.parquet" for n in (1, 1, 2)]
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.table({"file_path": paths, "pos": [1, 5, 3]}, schema=schema), out)
+    mover = Relocation(f"file://{tmp_path}/old", f"file://{tmp_path}/new", read, save)
+    made = pq.read_table(pa.BufferReader(mover._position_deletes(out.getvalue().to_pybytes())))
+    assert made.schema.equals(schema, check_metadata=True)
+    assert made["file_path"].to_pylist() == [f"file://{tmp_path}/new/t/{n}.parquet" for n in (1, 1, 2)]
+    assert made["pos"].to_pylist() == [1, 5, 3]
+    low = {"key": 2_147_483_546, "value": paths[0].encode()}
+    assert mover._bound(low)["value"].decode() == f"file://{tmp_path}/new/t/1.parquet"
+    assert mover._bound({**low, "value": b"file:/tmp/cut-off"}) is None
