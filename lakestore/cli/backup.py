@@ -14,42 +14,76 @@ from lakestore.cli.output import emit_json, size
 
 @click.command()
 @click.argument("dest", type=click.Path(path_type=Path))
+@click.option("--without-lake", is_flag=True, help="Leave out the files of a warehouse that lies in the data folder.")
 @server_option
 @json_option
-def backup(dest: Path, server: str, as_json: bool) -> None:
+def backup(dest: Path, without_lake: bool, server: str, as_json: bool) -> None:
     """Copy a running server's data into the new folder DEST of its machine.
 
-    The copy is consistent as of one commit and has a checksum for every file. Files of the lake are not copied: keep
-    the warehouse, whose state the copy points to, with its own means, and longer than the backup.
+    The copy is consistent as of one commit and has a checksum for every file. A warehouse in the data folder is in it:
+    the files that the tables name at that commit, as hard links where DEST is on the same file system. Another
+    warehouse is not copied: keep it with its own means, and what expires from it longer than the backup.
     """
     from lakestore.v1 import lakestore_pb2 as pb
 
+    request = pb.BackupRequest(folder=str(dest.absolute()), without_lake=without_lake)
     with connected(server) as lake:
-        done = lake.transport.backup(pb.BackupRequest(folder=str(dest.absolute())))
+        done = lake.transport.backup(request)
     if as_json:
-        emit_json({"folder": str(dest.absolute()), "token": done.token, "files": done.files, "bytes": done.bytes})
+        about = {"token": done.token, "files": done.files, "bytes": done.bytes}
+        emit_json({"folder": str(dest.absolute()), **about, "lake": done.lake, "warehouse": done.warehouse})
         return
     click.echo(f"{done.files} files, {size(done.bytes)}, in {dest.absolute()}; as of {done.token}")
+    click.echo(_LAKE.get(done.lake, "without the lake").format(done.warehouse))
+
+
+_LAKE = {
+    "inside": "with the lake, {}",
+    "outside": "without the lake, which lies outside of the data folder: keep {} with its own means",
+    "left out": "without the lake, {}, as you said: restore it with --without-lake, or beside those files",
+}
 
 
 @click.command()
 @click.argument("src", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--data", required=True, type=click.Path(path_type=Path, file_okay=False), help="A new data folder.")
+@click.option("--warehouse", default="", help="Place of the lake; by default in the data folder, or where it was.")
+@click.option("--rewind-lake", is_flag=True, help="Set tables of a lake that went on back to what the backup covers.")
+@click.option("--without-lake", is_flag=True, help="Begin the lake anew, from what the log holds.")
+@click.option("--accept-loss", is_flag=True, help="Go without the rows that only the lake had.")
 @json_option
-def restore(src: Path, data: Path, as_json: bool) -> None:
+def restore(
+    src: Path, data: Path, warehouse: str, rewind_lake: bool, without_lake: bool, accept_loss: bool, as_json: bool
+) -> None:
     """Make a data folder of the backup SRC, after checking every byte of it; no server is needed.
 
     Commits after the backup are gone, so every position handed out by the old server is refused by the new one:
     consumers begin with a snapshot. Producers and subscriptions stand where they stood.
+
+    A lake that is in the backup is restored with it, wherever the new data folder is. One that is not must be there:
+    if it went on after the backup, --rewind-lake sets its tables back to the newest snapshot that the backup covers; if
+    it is gone, --without-lake tiers the tables anew. Rows below a log's start that only the lake had are named, and
+    lost with --accept-loss. Both together begin those tables anew that cannot be set back.
     """
     from lakestore_server.operate.restore import restore as run
+    from lakestore_server.operate.restore_lake import Ways
 
-    done = run(src, data)
+    ways = Ways(rewind_lake, without_lake, accept_loss)
+    done = run(src, data, warehouse=warehouse, ways=ways)
     if as_json:
         emit_json(asdict(done))
         return
     when = dt.datetime.fromtimestamp(done.time_us / 1e6, dt.UTC).isoformat(timespec="seconds")
-    click.echo(f"{done.files} files, {size(done.bytes)}, as of {when} (LSN {done.lsn}); lakestore serve --data {data}")
+    is_default = done.warehouse == (data / "warehouse").absolute().as_uri()
+    at = f" --warehouse {done.warehouse}" if done.warehouse and not is_default else ""
+    click.echo(
+        f"{done.files} files, {size(done.bytes)}, as of {when} (LSN {done.lsn}); lakestore serve --data {data}{at}"
+    )
+    for what, tables in (("set back", done.lake.rewound), ("begun anew", done.lake.anew), ("lost", done.lake.lost)):
+        if tables:
+            click.echo(f"{what}: {', '.join(tables)}")
+    for problem in done.lake.problems:
+        click.echo(f"\n{problem}")
 
 
 COMMANDS = (backup, restore)

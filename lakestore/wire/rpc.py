@@ -35,6 +35,7 @@ SINCE = {
 """RPC to the protocol that it came with, where that is not the first one."""
 FIELDS_SINCE = {
     "AuditRequest": {"deep": 2},
+    "BackupRequest": {"without_lake": 5},
     "Change": {"schema_id": 2},
     "ChangesRequest": {"subscription": 2, "where": 3, "member": 3},
     "CreateTableRequest": {"check_only": 2},

@@ -35,6 +35,7 @@ from lakestore_server.iceberg import foreign_history
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.journal_ledger import JournalLedger
 from lakestore_server.iceberg.metadata_store import MetadataStore, local_folder, storage_for
+from lakestore_server.operate import backup_lake
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.read.leases import Leases
@@ -86,6 +87,8 @@ class Server:
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         try:
+            data_folder.check_whole(settings.data)
+            backup_lake.release(settings.data)
             data_folder.tighten(settings.data, local_folder(settings.warehouse_uri))
             store = MetadataStore(storage_for(settings.warehouse_uri))
             key = exposure_check.token_key(settings.data) if settings.auth else b""
@@ -129,16 +132,17 @@ class Server:
         self._http: HttpServer | None = None
 
     def _look_at_lake(self, store: MetadataStore) -> None:
-        """After a restore: stop tiering and retention of tables whose lake went on without this history."""
-        if not self.engine.is_restored:
-            return
+        """Stop tiering and retention of tables whose lake is gone, or went on without this history after a restore."""
+        view = self.engine.view
         try:
-            ahead = foreign_history.find(self.engine.view, store, self.engine.timeline)
+            gone = foreign_history.gone(view, store)
+            ahead = foreign_history.find(view, store, self.engine.timeline) if self.engine.is_restored else {}
         except BaseException:
             self._close_engine(checkpoint=False)
             raise
-        self.engine.lake_ahead = self.catalog.ahead = ahead
-        for sentence in ahead.values():
+        ours = {view.pointers[key].uuid: sentence for key, sentence in gone.items()}
+        self.engine.lake_ahead = self.catalog.ahead = {**ours, **ahead}
+        for sentence in {*gone.values(), *ahead.values()}:
             log.error("%s", sentence)
 
     def start(self) -> None:

@@ -95,7 +95,7 @@ class Service:
         status, audits, backups = (
             StatusVerbs(engine, upkeep, about, retention, expiry, clock, catalog),
             AuditVerbs(engine, upkeep.integrity),
-            BackupVerbs(engine, upkeep.checkpointer),
+            BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
         )
         self.calls = calls
         self.write_stream = writes.stream

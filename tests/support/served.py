@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -157,6 +158,7 @@ class Served:
         table = state.table
         pointer = view.pointers[table.namespace, table.short_name]
         moved = Pointer(f"{pointer.location}.{snapshot}", pointer.uuid)
+        shutil.copyfile(*(place.removeprefix("file://") for place in (pointer.location, moved.location)))
         step = SetPointer(table.namespace, table.short_name, pointer.location, moved, (record,))
         self.server.catalog.ledger.commit(CatalogChange((step,)))
         return snapshot

@@ -141,6 +141,10 @@ class CommitLoop:
 
         return self.run(freeze)
 
+    def exchange(self, change: Callable[[State], View]) -> None:
+        """Show the same commits in another form, which `change` makes of the durable state."""
+        self.run(lambda: self._exchange(change(self.state)))
+
     def install(self, install: Callable[[State], View]) -> None:
         """End a checkpoint that is durable: `install` puts its segments in the place of rows in memory."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 import orjson
@@ -19,8 +20,21 @@ from lakestore_server.files import versions
 
 NAME = "MANIFEST"
 MAGIC = 0x4C534231
-VERSION = 1
+VERSION = 2
+WAREHOUSE = "warehouse"
+"""The folder of the lake's files in a backup."""
 _HEADER = struct.Struct("<IHHQI")
+
+
+class LakePlace(StrEnum):
+    """The place of the lake's files, as far as a backup is concerned."""
+
+    INSIDE = "inside"
+    """In the backup, as they were at its commit."""
+    OUTSIDE = "outside"
+    """Where the warehouse is, which is not part of the data folder."""
+    LEFT_OUT = "left out"
+    """Nowhere but in the data folder that was backed up: they were left out when asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +62,11 @@ class Manifest:
     """Name of the checkpoint file."""
     files: tuple[Entry, ...]
     pointers: Mapping[str, str]
-    """Table name to its current metadata in the warehouse, which is not part of the backup."""
+    """Table name to its current metadata in the warehouse."""
+    warehouse: str = ""
+    """URI of the warehouse; empty in a backup of a release that did not note it."""
+    lake: LakePlace = LakePlace.OUTSIDE
+    """The place of the lake's files."""
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -70,4 +88,5 @@ class Manifest:
             raise damaged
         data: dict[str, Any] = orjson.loads(body)
         files = tuple(Entry(**entry) for entry in data.pop("files"))
-        return Manifest(**data, files=files)
+        lake = LakePlace(data.pop("lake", LakePlace.OUTSIDE))
+        return Manifest(**data, files=files, lake=lake)

@@ -25,6 +25,10 @@ SUFFIX = ".seg"
 INDEX = "index"
 """The key index's folder."""
 LOCK = "lock"
+LAKE_HELD = "lake-held"
+"""The folder with links to the lake's files while a backup copies them."""
+RESTORING = "restoring"
+"""A file that is there until a restore is whole."""
 _MARK = "description-lock"
 """In the lock's file since release 0.3: whoever ran here last holds, or held, the lock of a file description."""
 _LOCK_MODE, _LOCK_CHARS_MAX = 0o600, 256
@@ -36,6 +40,12 @@ def make(disk: Disk, folder: Path) -> None:
     disk.make_folder(folder)
     disk.make_folder(folder / SEGMENTS)
     disk.make_folder(folder / INDEX)
+
+
+def check_whole(folder: Path) -> None:
+    """`Invalid` for a folder that a restore has begun to make and not finished."""
+    if (folder / RESTORING).exists():
+        raise Invalid(f"{folder} is what an unfinished restore left: remove the folder, and restore again")
 
 
 def remove_temporary(disk: Disk, folder: Path) -> None:

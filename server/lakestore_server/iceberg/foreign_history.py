@@ -1,4 +1,4 @@
-"""Lakes that are ahead of their log: after a restore the warehouse may hold commits that the backup lacks.
+"""Lakes that do not go with their log: gone, or, after a restore, ahead of it by commits that the backup lacks.
 
 Every metadata file of our tables names the timeline it was written in. A newer file of another timeline than the
 server's is the lake of a history that is gone: to tier on top of the older state would mix the two, and the files
@@ -8,8 +8,9 @@ that the older state names may have been expired since.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
-from lakestore.errors import NotFound
+from lakestore.errors import Corrupt, NotFound, Unavailable
 from lakestore_server.iceberg import locations, metadata
 from lakestore_server.iceberg.metadata_store import MetadataStore
 from lakestore_server.iceberg.our_tables import TIMELINE_PROPERTY
@@ -17,19 +18,22 @@ from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import Pointer
 from lakestore_server.state.view import TableState, View
 
+_READERS = 8
+"""Metadata files that are read at once."""
+
 
 def find(view: View, store: MetadataStore, timeline: str) -> Mapping[str, str]:
     """Table uuid to a sentence, for each table whose lake went on without this server."""
     found = {}
     for state in view.tables.values():
         pointer = view.pointers.get((state.table.namespace, state.table.short_name))
-        newest = _newer(store, pointer, timeline) if pointer else None
-        if pointer and newest:
-            found[state.table.uuid] = _sentence(state, pointer, *newest)
+        newer = newest(store, pointer, timeline) if pointer else None
+        if pointer and newer:
+            found[state.table.uuid] = _sentence(state, pointer, *newer)
     return found
 
 
-def _newer(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, Json] | None:
+def newest(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, Json] | None:
     """(location, metadata) of the newest file above the pointer's that another history wrote and that moved main."""
     folder, name = pointer.location.rsplit("/", 1)
     known = _main(store, pointer.location)
@@ -41,6 +45,40 @@ def _newer(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, 
         if other and metadata.main_of(doc) != known:
             return location, doc
     return None
+
+
+def gone(view: View, store: MetadataStore) -> dict[tuple[str, str], str]:
+    """Namespace and name of every table whose metadata is not there or cannot be read, and a sentence on it.
+
+    A storage that does not answer says nothing about any table.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        reasons = list(pool.map(lambda pointer: missing(store, pointer), view.pointers.values()))
+    return {
+        key: _gone_sentence(".".join(key), why, is_ours=pointer.uuid in view.tables)
+        for (key, pointer), why in zip(view.pointers.items(), reasons, strict=True)
+        if why
+    }
+
+
+def missing(store: MetadataStore, pointer: Pointer) -> str:
+    """The reason why a pointer's metadata cannot be had; empty if all is well, or the storage does not answer."""
+    try:
+        store.load(pointer.location)
+    except (NotFound, Corrupt) as error:
+        return error.message
+    except Unavailable:
+        return ""
+    return ""
+
+
+def _gone_sentence(name: str, why: str, *, is_ours: bool) -> str:
+    way = (
+        "restore a backup with --without-lake, which tiers it anew from what the log holds"
+        if is_ours
+        else "bring its files back, or drop it"
+    )
+    return f"the lake of table {name} is gone: {why}; bring the warehouse back and start again, or {way}"
 
 
 def _main(store: MetadataStore, location: str) -> int | None:
@@ -63,6 +101,6 @@ def _sentence(state: TableState, pointer: Pointer, location: str, doc: Json) -> 
     return (
         f"the lake of table {state.table.name} is ahead of this server, which was restored from a backup: "
         f"{location.rsplit('/', 1)[-1]} has tier point {point}, the log ends at {state.heads()}; nothing is tiered "
-        "until a newer backup is restored, or every metadata file numbered above "
+        "until the backup is restored with --rewind-lake, or a newer one, or every metadata file numbered above "
         f"{pointer.location.rsplit('/', 1)[-1].split('-', 1)[0]} is moved out of that folder and the server restarted"
     )

@@ -2,8 +2,9 @@
 
 A checkpoint is made and its parts are held: segments by their open maps, which keep their bytes whatever a later
 checkpoint removes, and the journal behind the checkpoint up to one commit. That is the cut; commits go on while the
-cut is copied. The files of the lake are not copied: the backup holds the pointers to them. Nor is the
-index: a restored server rebuilds it beside serving.
+cut is copied. The files of a warehouse in the data folder are copied too; of another one the backup holds the pointers.
+The index is not: a restored server rebuilds it beside serving. The manifest comes last, so a folder without one is no
+backup; what a failed one has written is removed.
 """
 
 from __future__ import annotations
@@ -11,29 +12,34 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from lakestore.errors import Conflict, Exhausted, Invalid
+from lakestore.errors import Conflict, Invalid, LakestoreError
 from lakestore.release import RELEASE
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.files import backup_manifest, checkpoint, journal_file
-from lakestore_server.files.backup_manifest import Entry, Manifest
+from lakestore_server.files.backup_manifest import Entry, LakePlace, Manifest
 from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
 from lakestore_server.host.disk import Disk
+from lakestore_server.operate import backup_lake
+from lakestore_server.operate.backup_lake import LakeFileGone
 from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.backup")
 PART_BYTES = 8 << 20
+CUTS = 3
+"""Cuts that are tried when files of the lake expire at that very moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,8 @@ class BackupCut:
 class BackupVerbs:
     """The verb `backup`, one at a time."""
 
-    def __init__(self, engine: Engine, checkpointer: Checkpointer) -> None:
-        self._engine, self._checkpointer = engine, checkpointer
+    def __init__(self, engine: Engine, checkpointer: Checkpointer, warehouse: str) -> None:
+        self._engine, self._checkpointer, self._warehouse = engine, checkpointer, warehouse
         self._running = threading.Lock()
 
     def backup(self, request: pb.BackupRequest) -> pb.BackupAnswer:
@@ -61,17 +67,53 @@ class BackupVerbs:
         if not self._running.acquire(blocking=False):
             raise Conflict("another backup is being made: wait for its end")
         try:
-            cut = self.cut()
-            manifest = write(self._engine.disk, folder, cut, self._engine.timeline)
-        except OSError as error:
-            raise Exhausted(f"the backup cannot be written to {folder} ({error.strerror}): it is not usable") from error
+            manifest = self._made(folder, without_lake=request.without_lake)
         finally:
             self._running.release()
         size = sum(entry.size for entry in manifest.files)
         event_log.event(
             log, logging.INFO, "backup", folder=str(folder), lsn=manifest.lsn, files=len(manifest.files), bytes=size
         )
-        return pb.BackupAnswer(token=self._engine.view.token(manifest.lsn), files=len(manifest.files) + 1, bytes=size)
+        return pb.BackupAnswer(
+            token=self._engine.view.token(manifest.lsn),
+            files=len(manifest.files) + 1,
+            bytes=size,
+            lake=manifest.lake.value,
+            warehouse=manifest.warehouse,
+        )
+
+    def _made(self, folder: Path, *, without_lake: bool) -> Manifest:
+        """The backup, or an error and no trace of it."""
+        engine = self._engine
+        inner = backup_lake.inner_warehouse(engine.folder, self._warehouse)
+        lake = LakePlace.OUTSIDE if inner is None else LakePlace.LEFT_OUT if without_lake else LakePlace.INSIDE
+        try:
+            cut, held = self._cut_with_lake() if lake is LakePlace.INSIDE else (self.cut(), None)
+            return write(engine.disk, folder, cut, Origin(engine.timeline, self._warehouse, lake), held)
+        except OSError as error:
+            _remove(engine.disk, folder)
+            raise Conflict(
+                f"the backup cannot be written to {folder} ({error.strerror}): free space, or name another folder"
+            ) from error
+        except LakestoreError:
+            _remove(engine.disk, folder)
+            raise
+        finally:
+            backup_lake.release(engine.folder)
+
+    def _cut_with_lake(self) -> tuple[BackupCut, Path]:
+        """A cut, and the lake's files as of it, which are held."""
+        for left in reversed(range(CUTS)):
+            cut = self.cut()
+            try:
+                return cut, backup_lake.hold(cut.view, self._warehouse, self._engine.folder)
+            except LakeFileGone as gone:
+                if not left:
+                    raise Conflict(
+                        f"the lake of table {gone.table} is not whole, as {gone.location} is gone: a backup could not "
+                        "restore it; mend or drop the table, or back up without the lake (--without-lake)"
+                    ) from gone
+        raise AssertionError("the last attempt returns or raises")
 
     def cut(self) -> BackupCut:
         """A checkpoint and the journal behind it, up to one commit; all of it stays, whatever happens next."""
@@ -97,8 +139,28 @@ def _checked(text: str, engine: Engine) -> Path:
     return folder
 
 
-def write(disk: Disk, folder: Path, cut: BackupCut, timeline: str) -> Manifest:
-    """Write a cut into an empty folder, durably; the manifest comes last."""
+def _remove(disk: Disk, folder: Path) -> None:
+    """Leave an empty folder of a backup that failed, as far as the disk lets."""
+    with suppress(OSError):
+        for name in disk.list(folder):
+            path = folder / name
+            if path.is_dir():
+                disk.remove_folder(path)
+            else:
+                disk.remove(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The server that is backed up, as far as the manifest says."""
+
+    timeline: str
+    warehouse: str
+    lake: LakePlace
+
+
+def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path | None = None) -> Manifest:
+    """Write a cut into an empty folder, durably, with the lake's files that are held; the manifest comes last."""
     disk.make_folder(folder)
     entries = list(_segments(disk, folder, cut.segments))
     for name, data in cut.journal:
@@ -109,7 +171,9 @@ def write(disk: Disk, folder: Path, cut: BackupCut, timeline: str) -> Manifest:
     entries.append(Entry(name, len(encoded), crc32c(encoded)))
     view = cut.view
     pointers = {f"{namespace}.{name}": pointer.location for (namespace, name), pointer in view.pointers.items()}
-    manifest = Manifest(RELEASE, view.time_us, timeline, view.lsn, name, tuple(entries), pointers)
+    entries += backup_lake.write(disk, held, folder) if held else ()
+    about = origin.warehouse, origin.lake
+    manifest = Manifest(RELEASE, view.time_us, origin.timeline, view.lsn, name, tuple(entries), pointers, *about)
     disk.sync_folder(folder)
     aside = f"{backup_manifest.NAME}.tmp"
     _written(disk, folder, aside, manifest.encode())

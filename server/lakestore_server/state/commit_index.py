@@ -54,6 +54,12 @@ class CommitIndex:
         first, last = np.searchsorted(self.end, [start, end], side="right")
         return self._at(slice(int(first), int(last)))
 
+    def less(self, base: Position) -> CommitIndex:
+        """The commits above a position, as if there had been no rows below it."""
+        above = self._at(slice(int(np.searchsorted(self.end, base.end, side="right")), len(self.end)))
+        sums, rows = above.live_sum - np.uint64(base.live_sum), above.live_rows - base.live_rows
+        return CommitIndex(above.lsn, above.time_us, above.end, sums, rows)
+
     def position(self, i: int) -> Position:
         """The bucket after one of the commits."""
         return Position(

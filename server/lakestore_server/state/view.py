@@ -70,7 +70,7 @@ class TableState:
     @property
     def has_all_rows(self) -> bool:
         """Whether the log and what lives below its start are the whole table, so that reads can do without the lake."""
-        return self.table.keyed or not any(self.starts())
+        return self.table.keyed or not any(log.base.live_rows for log in self.logs)
 
     def from_lsn(self, lsn: int) -> TableState:
         """The table without the commits up to `lsn`."""

@@ -13,10 +13,11 @@ import pytest
 import lakestore as ls
 from lakestore.cli.main import run_command
 from lakestore.client.lake import Lake
-from lakestore.errors import Corrupt, Invalid, LakestoreError, NewerFormat, NotFound, PositionExpired
+from lakestore.errors import Conflict, Corrupt, Invalid, NewerFormat, NotFound, PositionExpired
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files import backup_manifest
+from lakestore_server.files.backup_manifest import LakePlace
 from lakestore_server.operate.restore import restore
 from tests.support.served import Served
 
@@ -115,12 +116,13 @@ def test_later_checkpoints_do_not_take_files_from_a_backup_that_is_being_written
     engine = served.engine
     for n in range(10):
         commit(lake, n)
-    cut = backup.BackupVerbs(engine, served.server.upkeep.checkpointer).cut()
+    cut = backup.BackupVerbs(engine, served.server.upkeep.checkpointer, "").cut()
     for n in range(10, 40):
         commit(lake, n)
         served.checkpoint()
     assert not all(segment.path.exists() for segment in cut.segments), "they are merged away"
-    backup.write(engine.disk, tmp_path / "backup", cut, engine.timeline)
+    origin = backup.Origin(engine.timeline, served.server.about["warehouse"], LakePlace.LEFT_OUT)
+    backup.write(engine.disk, tmp_path / "backup", cut, origin)
     restore(tmp_path / "backup", tmp_path / "restored")
     with ls.open(tmp_path / "restored") as again:
         assert contents(again) == (model(10), list(range(10)))
@@ -206,8 +208,9 @@ def test_a_disk_that_fails_leaves_no_backup_that_restores(served: Served, lake: 
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patched:
         patched.setattr(type(disk), "create", broken)
-        with pytest.raises(LakestoreError, match="No space"):
+        with pytest.raises(Conflict, match="No space"):
             take(lake, tmp_path / "backup")
+    assert list((tmp_path / "backup").iterdir()) == []
     with pytest.raises(NotFound, match="not finished"):
         restore(tmp_path / "backup", tmp_path / "restored")
     commit(lake, 1)

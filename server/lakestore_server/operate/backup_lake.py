@@ -1,0 +1,123 @@
+"""The lake's part of a backup: the files that the pointers of one cut name, if the warehouse lies in the data folder.
+
+They are held by hard links in the data folder before anything is copied, so that no expiry of any engine takes a file
+away meanwhile; where the backup is on the same file system the links are the backup. A file that is gone already was
+expired after the cut: then another cut is made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakestore.errors import Conflict
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files import data_folder
+from lakestore_server.files.backup_manifest import WAREHOUSE, Entry
+from lakestore_server.host.disk import FOLDER_MODE, Disk
+from lakestore_server.iceberg import locations, relocation
+from lakestore_server.iceberg.metadata_store import local_folder
+from lakestore_server.state.view import View
+
+_PART_BYTES = 8 << 20
+
+
+class LakeFileGone(Exception):
+    """A file that a pointer's metadata names is not there."""
+
+    def __init__(self, table: str, location: str) -> None:
+        super().__init__(location)
+        self.table, self.location = table, location
+
+
+def inner_warehouse(data: Path, uri: str) -> Path | None:
+    """The warehouse's folder if it lies in the data folder."""
+    folder = local_folder(uri)
+    return folder if folder is not None and data.resolve() in folder.resolve().parents else None
+
+
+def hold(view: View, uri: str, data: Path) -> Path:
+    """Link every file that the view's pointers name into a folder of the data folder; `LakeFileGone`.
+
+    The folder has the files as they lie in the warehouse.
+    """
+    stage = data / data_folder.LAKE_HELD
+    release(data)
+    stage.mkdir(mode=FOLDER_MODE)
+
+    def held(location: str) -> Path:
+        if not locations.inside(location, uri):
+            raise Conflict(
+                f"{location} lies outside of the warehouse {uri}: back up without the lake (--without-lake), and the "
+                "warehouse with its own means"
+            )
+        return stage / locations.plain(location)[len(locations.plain(uri)) + 1 :]
+
+    for (namespace, name), pointer in view.pointers.items():
+        for location in relocation.named(pointer.location, lambda place: held(place).read_bytes()):
+            try:
+                _link(Path(locations.plain(location)), held(location))
+            except FileNotFoundError as error:
+                raise LakeFileGone(f"{namespace}.{name}", location) from error
+    return stage
+
+
+def _link(source: Path, target: Path) -> None:
+    if target.exists():
+        return
+    if not source.exists():
+        raise FileNotFoundError(str(source))
+    target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another owner's file, too many links, or a file system without them
+        shutil.copyfile(source, target)
+
+
+def release(data: Path) -> None:
+    """Let go of what is held; also of what a server that was killed held."""
+    stage = data / data_folder.LAKE_HELD
+    if stage.is_dir():
+        shutil.rmtree(stage)
+
+
+def write(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
+    """Bring what is held into a backup's folder, durably; the entries of the manifest."""
+    place = folder / WAREHOUSE
+    try:
+        stage.rename(place)
+    except OSError:  # another file system
+        for path in _files(stage):
+            target = place / path.relative_to(stage)
+            disk.make_folder(target.parent)
+            with pa.memory_map(str(path)) as mapped:
+                file = disk.create(target)
+                try:
+                    while len(part := mapped.read_buffer(_PART_BYTES)):
+                        file.write([part])
+                    file.sync()
+                finally:
+                    file.close()
+    for path in _files(place):
+        yield Entry(str(path.relative_to(folder)), path.stat().st_size, crc_of(path))
+    for found, _, _ in os.walk(place):
+        disk.sync_folder(Path(found))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def crc_of(path: Path) -> int:
+    """The checksum of a whole file."""
+    crc = 0
+    with path.open("rb") as file:
+        while part := file.read(_PART_BYTES):
+            crc = crc32c(part, crc)
+    return crc
