@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lakestore.client.lake import Lake, Snapshot, connect
     from lakestore.client.table import Table
     from lakestore.client.writer import Writer
+    from lakestore.client.written import CommitToken, WriteResult
     from lakestore.embedded import open
     from lakestore.errors import (
         Conflict,
@@ -40,6 +41,7 @@ __all__ = [
     "ChangeBatch",
     "ChangeStream",
     "Commit",
+    "CommitToken",
     "Conflict",
     "Corrupt",
     "Denied",
@@ -58,6 +60,7 @@ __all__ = [
     "SqlResult",
     "Table",
     "Unavailable",
+    "WriteResult",
     "Writer",
     "aggregate",
     "bitmap",
@@ -73,6 +76,7 @@ _HOMES = {
     "lakestore.client.lake": ("Lake", "Snapshot", "connect"),
     "lakestore.client.table": ("Table",),
     "lakestore.client.writer": ("Writer",),
+    "lakestore.client.written": ("CommitToken", "WriteResult"),
     "lakestore.embedded": ("open",),
     "lakestore.errors": (
         "Conflict",

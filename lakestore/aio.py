@@ -21,6 +21,7 @@ from lakestore.client.changes import ChangeBatch
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.table import Table as SyncTable
 from lakestore.client.writer import Writer as SyncWriter
+from lakestore.client.written import CommitToken
 from lakestore.errors import StreamEnded
 from lakestore.evolution import Step
 from lakestore.model.times import At
@@ -222,15 +223,15 @@ class Table:
         await self._bridge.run(self.sync.alter, *steps, **changes)
         return self
 
-    async def append(self, data: Any) -> str:
+    async def append(self, data: Any) -> CommitToken:
         """Add rows to a log table; the commit's token."""
         return await self._bridge.run(self.sync.append, data)
 
-    async def upsert(self, data: Any) -> str:
+    async def upsert(self, data: Any) -> CommitToken:
         """Insert or update rows by key; the commit's token."""
         return await self._bridge.run(self.sync.upsert, data)
 
-    async def delete(self, data: Any) -> str:
+    async def delete(self, data: Any) -> CommitToken:
         """Delete keys; the commit's token."""
         return await self._bridge.run(self.sync.delete, data)
 
@@ -285,9 +286,9 @@ class Lake:
         """Drop a table; the commit's token."""
         return await self._bridge.run(self.sync.drop_table, name)
 
-    async def sql(self, text: str) -> SqlResult:
+    async def sql(self, text: str, *, external_access: bool = False) -> SqlResult:
         """DuckDB over union reads, all tables of the query at one cut."""
-        return await self._bridge.run(self.sync.sql, text)
+        return await self._bridge.run(self.sync.sql, text, external_access=external_access)
 
     def changes(self, tables: Sequence[str], start: str = "earliest", **options: Any) -> Changes:
         """The changelogs of several tables in one stream, as `Table.changes`."""

@@ -324,12 +324,13 @@ def _key_column(texts: list[str], kind: pa.DataType) -> pa.Array:
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file; its name says the format."
 )
 @click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
+@click.option("--external-access", is_flag=True, help="The query may read files and addresses too.")
 @server_option
 @json_option
-def sql(text: str, output: Path | None, kind: str | None, server: str, as_json: bool) -> None:
+def sql(text: str, output: Path | None, kind: str | None, external_access: bool, server: str, as_json: bool) -> None:
     """Run one query over tables at one cut: lakestore sql "SELECT count(*) FROM shop.orders"."""
     with connected(server) as lake:
-        found = lake.sql(text).to_arrow()
+        found = lake.sql(text, external_access=external_access).to_arrow()
     chosen = row_files.kind_of(output) if output else kind or ("jsonl" if as_json else None)
     if chosen is None:
         _show(iter(found.to_batches()), SHOWN_ROWS)

@@ -37,6 +37,8 @@ class Write:
     """In the version whose names the rows use."""
     kind: pb.ChangeKind.ValueType
     batch: pa.RecordBatch
+    wants_rows: bool = False
+    """Whether the result is to carry the rows of the keys behind the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,9 @@ def _together(writes: Sequence[Write]) -> list[list[int]]:
 
 def _joined(writes: Sequence[Write]) -> pb.Change:
     first = writes[0]
-    return change_to(first.table, first.kind, [write.batch for write in writes])
+    made = change_to(first.table, first.kind, [write.batch for write in writes])
+    made.want_rows = first.wants_rows
+    return made
 
 
 def _share(write: Write, result: pb.ChangeResult) -> pb.ChangeResult:

@@ -44,9 +44,9 @@ class Snapshot:
         """A union read at the cut."""
         return Scan(self._transport, table, columns=columns, where=where, at=self.token)
 
-    def sql(self, text: str) -> union_sql.SqlResult:
-        """DuckDB over union reads at the cut."""
-        return union_sql.run(self._transport, text, at=self.token)
+    def sql(self, text: str, *, external_access: bool = False) -> union_sql.SqlResult:
+        """DuckDB over union reads at the cut; with `external_access` the query may read files and addresses as well."""
+        return union_sql.run(self._transport, text, at=self.token, external_access=external_access)
 
 
 class Lake:
@@ -191,9 +191,13 @@ class Lake:
         """Forget a named producer and its progress; a process that still writes under the name is told."""
         self.transport.drop_producer(pb.DropProducerRequest(producer=name))
 
-    def sql(self, text: str) -> union_sql.SqlResult:
-        """DuckDB over union reads, all tables of the query at one cut."""
-        return union_sql.run(self.transport, text)
+    def sql(self, text: str, *, external_access: bool = False) -> union_sql.SqlResult:
+        """DuckDB over union reads, all tables of the query at one cut.
+
+        The query reads nothing else on this machine, unless `external_access=True` lets it read files and addresses and
+        load extensions: for texts that you wrote yourself.
+        """
+        return union_sql.run(self.transport, text, external_access=external_access)
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
         """`with lake.within(0.5): …`: every call inside ends by then, tries included; in `Unavailable` if need be."""

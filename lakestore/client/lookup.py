@@ -46,7 +46,7 @@ def lookup(
     return _tried(
         connection,
         position,
-        lambda: _joined(list(_answers(connection, definition, wanted, names, position)), definition, names),
+        lambda: joined(list(_answers(connection, definition, wanted, names, position)), definition, names),
     )
 
 
@@ -78,7 +78,7 @@ def _row_of(connection: Connection, definition: Definition, key: bytes, columns:
     request.key = key
     answer = connection.transport.lookup(request)
     found = connection.single_rows(definition).found(answer, columns)
-    return _joined([answer], definition, columns) if found is None else found
+    return joined([answer], definition, columns) if found is None else found
 
 
 def _request(connection: Connection, definition: Definition, columns: list[str]) -> pb.LookupRequest:
@@ -121,7 +121,8 @@ def _answers(
         position = answer.token
 
 
-def _joined(answers: list[pb.RowBatch], definition: Definition, columns: Sequence[str] | None) -> pa.Table:
+def joined(answers: list[pb.RowBatch], definition: Definition, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of answers, one after the other, in the types that they are declared with."""
     found = pa.Table.from_batches(
         [batch for answer in answers for batch in ipc.decode_trusted(answer.rows, crc=answer.crc32c)]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -15,6 +16,8 @@ from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
 from lakestore.client.versioned_rows import fitting, fitting_parts
 from lakestore.client.writer import Writer, change_to
+from lakestore.client.written import CommitToken, WriteResult, result_of
+from lakestore.errors import LakestoreError
 from lakestore.evolution import Step
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
@@ -30,8 +33,12 @@ class Table:
         self._connection = connection
         self.definition = definition
         """Columns, key, buckets and lake options."""
-        self.last_result: pb.ChangeResult | None = None
-        """The result of the last single write: inserted, updated, deleted, not_found, ignored, unchanged, folded."""
+        self._last = threading.local()
+
+    @property
+    def last_result(self) -> WriteResult | None:
+        """The result of this thread's last write by this handle; a token carries its own: `token.result`."""
+        return getattr(self._last, "result", None)
 
     @property
     def name(self) -> str:
@@ -60,11 +67,11 @@ class Table:
         self.definition = self._connection.altered(self.definition, [*steps, *steps_of(**changes)])
         return self
 
-    def append(self, data: Any) -> str:
+    def append(self, data: Any) -> CommitToken:
         """Add rows to a log table; the commit's token."""
         return self._write(pb.APPEND, data)
 
-    def upsert(self, data: Any) -> str:
+    def upsert(self, data: Any) -> CommitToken:
         """Insert or update rows by key; the commit's token.
 
         The merge engine says what becomes of a row whose key is there. In a `partial` or `aggregate` table columns that
@@ -72,8 +79,8 @@ class Table:
         """
         return self._write(pb.UPSERT, data)
 
-    def delete(self, data: Any) -> str:
-        """Delete keys; the commit's token. `last_result.not_found` counts the absent ones.
+    def delete(self, data: Any) -> CommitToken:
+        """Delete keys; the commit's token. `token.result.not_found` counts the absent ones.
 
         Rows of a `partial` table that name other columns than the key have those set to null; rows of a `versioned`
         table that name the version delete only what is not newer.
@@ -84,24 +91,42 @@ class Table:
         """Insert the rows whose keys are not there; of every key the row that is there then, in the order of the rows.
 
         If several clients insert one key at once, exactly one does, and all are given its row. `last_result` counts
-        inserted and ignored rows.
+        inserted and ignored rows. The rows come with the commit's answer; if they have no room there and cannot be read
+        afterwards, the error says `applied="unknown"`.
         """
         data = user.readable_again(data)
         version, batch = fitting(self._connection, self.definition, data)
-        token = self._write(pb.INSERT, data)
-        return lookups.lookup(self._connection, version, batch, at=token)
+        token, answered = self._written(pb.INSERT, data, wants_rows=True)
+        if answered is not None:
+            return lookups.joined([answered], version)
+        try:
+            return lookups.lookup(self._connection, version, batch, at=token)
+        except LakestoreError as error:
+            error.applied = "unknown"
+            error.message = f"the rows are written as {token}, but could not be read back: {error.message}"
+            error.args = (error.message,)
+            raise
 
-    def _write(self, kind: pb.ChangeKind.ValueType, data: Any) -> str:
+    def _write(self, kind: pb.ChangeKind.ValueType, data: Any) -> CommitToken:
+        return self._written(kind, data)[0]
+
+    def _written(
+        self, kind: pb.ChangeKind.ValueType, data: Any, *, wants_rows: bool = False
+    ) -> tuple[CommitToken, pb.RowBatch | None]:
+        """The token of one commit, and the rows of its keys where the answer has them."""
         parts = fitting_parts(self._connection, self.definition, data)
         if len(parts) > 1:
             changes = [change_to(version, kind, [batch]) for version, batch in parts]
             answer = self._connection.producers.commit(changes)
-            self.last_result = _total(answer.results)
-            return self._connection.seen(answer.token)
+            return self._noted(answer.token, answer.results), None
         version, batch = parts[0]
-        written = self._connection.single_writes.commit(Write(version, kind, batch))
-        self.last_result = written.result
-        return self._connection.seen(written.token)
+        written = self._connection.single_writes.commit(Write(version, kind, batch, wants_rows))
+        rows = written.result.rows if written.result.HasField("rows") else None
+        return self._noted(written.token, [written.result]), rows
+
+    def _noted(self, token: str, results: Sequence[pb.ChangeResult]) -> CommitToken:
+        self._last.result = result_of(results)
+        return CommitToken(self._connection.seen(token), self._last.result)
 
     def writer(self, *, producer: str | None = None) -> Writer:
         """Pipelined writing. A named producer fences its predecessor and is handed its progress back."""
@@ -164,12 +189,3 @@ class Table:
             uuids=[self.definition.uuid],
         )
         return ChangeStream(self._connection.transport, asked, progress=progress)
-
-
-def _total(results: Sequence[pb.ChangeResult]) -> pb.ChangeResult:
-    """The results of several changes of one table, added up."""
-    total = pb.ChangeResult(table=results[0].table, schema_id=results[-1].schema_id)
-    for result in results:
-        for name in ("inserted", "updated", "deleted", "not_found", "ignored", "unchanged", "folded"):
-            setattr(total, name, getattr(total, name) + getattr(result, name))
-    return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ class Rows(ds.Dataset):  # type: ignore[misc]
 
     def __init__(self, cut: Cut, scan: TableScan, system: Iterable[str], failures: list[LakestoreError]) -> None:
         self._cut, self._scan, self._failures = cut, scan, failures
+        self._context = contextvars.copy_context()
         self._schema = arrow.schema(scan.table, [*scan.table.selected(None), *sorted(set(system) - {"__change"})])
 
     @property
@@ -39,8 +41,11 @@ class Rows(ds.Dataset):  # type: ignore[misc]
         return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, self._batches(names, condition)))
 
     def _batches(self, names: list[str], condition: RowFilter | None) -> Iterator[pa.RecordBatch]:
+        # DuckDB asks from threads of its own, which know nothing of the caller's deadline.
+        context, batches = self._context.copy(), arrow.execute(self._cut, self._scan, names, condition)
         try:
-            yield from arrow.execute(self._cut, self._scan, names, condition)
+            while (batch := context.run(next, batches, None)) is not None:
+                yield batch
         except LakestoreError as error:
             self._failures.append(error)
             raise

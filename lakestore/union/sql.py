@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 TEXT_CHARS_MAX = 1 << 20
 _OWN_SCHEMAS = {"information_schema", "pg_catalog", "main", "temp", "system"}
 _QUERIES = (exp.Query, exp.Describe, exp.Summarize)
+_REPLACES_NOTHING = {"python_enable_replacements": "false"}
+"""Names are tables, never variables of the program that asks."""
+_CLOSED = _REPLACES_NOTHING | {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+"""No file and no address is read, and nothing is installed; the text cannot change that, as the settings are locked."""
 _WORD = re.compile(r"\w+")
 
 
@@ -84,20 +92,20 @@ class SqlResult:
         sys.stdout.write(f"{self}\n")
 
 
-def run(source: Source, text: str, *, at: str | Token | None = None) -> SqlResult:
-    """The answer of one query over the tables at one cut."""
+def run(source: Source, text: str, *, at: str | Token | None = None, external_access: bool = False) -> SqlResult:
+    """The answer of one query over the tables at one cut, and over nothing else unless `external_access` says so."""
     from lakestore.union.dataset import Rows  # pyarrow.dataset imports pandas, if there is one: only for queries
 
     engine = _duckdb()
     tree = parsed(text)
     names = table_names(tree)
     if not names:
-        return SqlResult(_answer(engine, tree, text, {}, []), "")
+        return SqlResult(_answer(engine, tree, text, {}, [], external_access=external_access), "")
     with opened(source, names, at) as cut:
         system = {word for word in _WORD.findall(text.lower()) if word in SYSTEM_TYPES}
         failures: list[LakestoreError] = []
         tables = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in names}
-        return SqlResult(_answer(engine, tree, text, tables, failures), cut.token)
+        return SqlResult(_answer(engine, tree, text, tables, failures, external_access=external_access), cut.token)
 
 
 def parsed(text: str) -> exp.Expr:
@@ -134,12 +142,18 @@ def _duckdb() -> Any:
 
 
 def _answer(
-    engine: Any, tree: exp.Expr, text: str, tables: Mapping[str, Rows], failures: list[LakestoreError]
+    engine: Any,
+    tree: exp.Expr,
+    text: str,
+    tables: Mapping[str, Rows],
+    failures: list[LakestoreError],
+    *,
+    external_access: bool,
 ) -> pa.Table:
-    connection = engine.connect()
+    connection = engine.connect(config=_REPLACES_NOTHING if external_access else _CLOSED)
     try:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET python_enable_replacements = false")
+        connection.execute("SET lock_configuration = true")
         for number, (name, rows) in enumerate(tables.items()):
             _register(connection, name, f"{SYSTEM_PREFIX}lakestore_{number}", rows)
         return _utc(connection.execute(text).to_arrow_table())
@@ -148,6 +162,8 @@ def _answer(
             raise failures[0] from error
         unknown = isinstance(error, engine.CatalogException) and _has_bare_names(tree)
         hint = "; tables are named database.table" if unknown else ""
+        if isinstance(error, engine.PermissionException) and not external_access:
+            hint = "; a query reads the tables of the lake alone: external_access=True lets it read files and addresses"
         raise Invalid(f"the query failed: {_plain(error)}{hint}") from error
     finally:
         connection.close()

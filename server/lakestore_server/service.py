@@ -30,6 +30,7 @@ from lakestore_server.operate.backup import BackupVerbs
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
+from lakestore_server.read.inserted import Inserts
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.lookup import Lookups
 from lakestore_server.read.plan import Plans
@@ -113,7 +114,7 @@ class Service:
             "OpenProducer": producers.open_producer,
             "ListProducers": producers.list_producers,
             "DropProducer": producers.drop_producer,
-            "Commit": writes.commit,
+            "Commit": Inserts(writes, lookups, engine.limits).commit,
             "Write": writes.write,
             "Lookup": lookups.lookup,
             "Changes": feed.changes,

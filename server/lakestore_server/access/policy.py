@@ -90,6 +90,8 @@ class Row:
     """Things of the call that belong to the principal alone."""
     lists: Listing | None = None
     """The list of the answer that leaves out what the principal may not know of."""
+    reads: Finder | None = None
+    """The tables whose rows the answer shows, on which `read` is needed as well."""
     by_uuid: bool = False
     """Whether the request names tables by uuid: a refusal does not tell their names."""
 
@@ -103,6 +105,9 @@ def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, 
     targets = list(row.finder(asked, known))
     for target in targets:
         _check_one(row, principal, target, known, what)
+    for target in row.reads(asked, known) if row.reads is not None else ():
+        if not principal.may("read", target):
+            raise Denied(_sentence(principal, "read", target, what))
     if not targets and row.right != "see" and not principal.may_somewhere(row.right):
         raise Denied(_sentence(principal, row.right, "any table", what))
 
@@ -161,6 +166,10 @@ def _changes_field(request: Any, _: TableFacts) -> Iterable[str]:
     return dict.fromkeys(change.table for change in request.changes)
 
 
+def _wanted_field(request: Any, _: TableFacts) -> Iterable[str]:
+    return [change.table for change in request.changes if change.want_rows]
+
+
 def _definition_field(request: Any, _: TableFacts) -> Sequence[str]:
     """A definition that cannot be read names no table; the verb refuses it after this."""
     try:
@@ -186,7 +195,13 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}OpenProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
     f"{SERVICE}ListProducers": Row("known", _nothing, lists=Listing.PRODUCERS),
     f"{SERVICE}DropProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
-    f"{SERVICE}Commit": Row("write", _changes_field, "each table of `changes`", owns=(Own.PRODUCER,)),
+    f"{SERVICE}Commit": Row(
+        "write",
+        _changes_field,
+        "each table of `changes`; `read` too on those with `want_rows`",
+        owns=(Own.PRODUCER,),
+        reads=_wanted_field,
+    ),
     f"{SERVICE}Write": Row(
         "write", _changes_field, "each table of `changes`, for every commit of the stream", owns=(Own.PRODUCER,)
     ),

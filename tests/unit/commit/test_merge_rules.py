@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ def rows(table: ls.Table) -> list[dict[str, Any]]:
 
 def counted(table: ls.Table) -> dict[str, int]:
     assert table.last_result is not None
-    return {field.name: value for field, value in table.last_result.ListFields() if field.name not in NOT_COUNTS}
+    counts = asdict(table.last_result)
+    return {name: value for name, value in counts.items() if value and name not in NOT_COUNTS}
 
 
 NOT_COUNTS = ("table", "schema_id")

@@ -71,13 +71,13 @@ def test_every_key_and_prefix_at_every_cut_is_as_the_versions_say(
                 continue
         if kind != "checkpoint":
             history.append((token, live))
-    for token, then in [*history[-1:], *data.draw(st.lists(st.sampled_from(history), max_size=3))] if history else []:
+    for at, then in [*history[-1:], *data.draw(st.lists(st.sampled_from(history), max_size=3))] if history else []:
         asked = data.draw(st.permutations(KEYS))
-        found = table.lookup([{"a": a, "b": b} for a, b in asked], at=token).to_pylist()
+        found = table.lookup([{"a": a, "b": b} for a, b in asked], at=at).to_pylist()
         assert found == [{"a": a, "b": b, "v": then[a, b]} for a, b in asked if (a, b) in then]
-        by_name = table.lookup([{"a": name} for name in NAMES], at=token, columns=["v"]).column("v").to_pylist()
+        by_name = table.lookup([{"a": name} for name in NAMES], at=at, columns=["v"]).column("v").to_pylist()
         assert by_name == [then[key] for key in KEYS if key in then]
-        assert table.scan(at=token).count() == len(then)
+        assert table.scan(at=at).count() == len(then)
 
 
 def test_a_key_whose_versions_are_many_is_searched_instead_of_followed(
