@@ -148,13 +148,13 @@ def test_a_server_that_takes_rows_only_is_sent_rows(served: Served, monkeypatch:
     def older(request: pb.LookupRequest) -> pb.RowBatch:
         sent.append(bool(request.key))
         if request.key:  # as the transport does that finds an older server at the other end
-            transport.server = pb.HelloAnswer(protocol=4)
+            transport.wire.server = pb.HelloAnswer(protocol=4)
             raise Invalid("would ignore 'key'")
         answer: pb.RowBatch = lookup(request)
         return answer
 
     monkeypatch.setattr(transport, "lookup", older)
-    monkeypatch.setattr(transport, "server", transport.server)
+    monkeypatch.setattr(transport.wire, "server", transport.server)
     for _ in range(2):
         assert table.lookup([{"id": -2}]).to_pylist() == [row(1)]
     assert sent == [True, False, False]
