@@ -267,7 +267,7 @@ def grouped(served: Served, requests: Sequence[pb.CommitRequest]) -> list[Any]:
         gate.wait(30)
 
     served.engine.loop.queue.put(Task(hold))
-    writes = served.verbs("OpenProducer")
+    writes = served.verbs("Write")
     prepared = [writes._submit(request) for request in requests]
     gate.set()
     return [each.answer.exception(30) or each.answer.result() for each in prepared]
