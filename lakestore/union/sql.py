@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from lakestore.union.dataset import Rows
 
 TEXT_CHARS_MAX = 1 << 20
+PUSHED_CHARS_MAX = 16 << 10
+"""Characters of a query whose conditions DuckDB may hand to a scan: as one nested expression, which Arrow walks down by
+recursion until the stack is at its end."""
 _OWN_SCHEMAS = {"information_schema", "pg_catalog", "main", "temp", "system"}
 _QUERIES = (exp.Query, exp.Describe, exp.Summarize)
 _REPLACES_NOTHING = {"python_enable_replacements": "false"}
@@ -153,6 +156,8 @@ def _answer(
     connection = engine.connect(config=_REPLACES_NOTHING if external_access else _CLOSED)
     try:
         connection.execute("SET TimeZone = 'UTC'")
+        if len(text) > PUSHED_CHARS_MAX:
+            connection.execute("SET disabled_optimizers = 'filter_pushdown'")
         connection.execute("SET lock_configuration = true")
         for number, (name, rows) in enumerate(tables.items()):
             _register(connection, name, f"{SYSTEM_PREFIX}lakestore_{number}", rows)
