@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from dataclasses import asdict
 from pathlib import Path
 
@@ -68,6 +69,9 @@ def restore(
     from lakestore_server.operate.restore import restore as run
     from lakestore_server.operate.restore_lake import Ways
 
+    logging.getLogger("lakestore.index").addHandler(
+        logging.NullHandler()
+    )  # what the folder's opening logs says nothing here
     ways = Ways(rewind_lake, without_lake, accept_loss)
     done = run(src, data, warehouse=warehouse, ways=ways)
     if as_json:

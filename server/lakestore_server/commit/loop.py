@@ -219,7 +219,7 @@ class CommitLoop:
         """The next commit, empty."""
         view, now = self._next.view, self.time.read()
         stamp_us = now.stamp_us(view.time_us)
-        return CommitRecord(view.lsn + 1, stamp_us, beside_us=now.beside_us(stamp_us))
+        return CommitRecord(view.lsn + 1, stamp_us, beside_us=now.beside_us(stamp_us), in_doubt=not now.may_delete)
 
     def _commit(self, requests: list[Request]) -> None:
         if any(self._looks_up_many(change.table) for request in requests for change in request.changes):

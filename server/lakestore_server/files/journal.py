@@ -103,6 +103,7 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
             [at, slot.row, slot.slot, int(slot.is_link)] for at, part in enumerate(record.rows) for slot in part.slots
         ],
         "beside": record.beside_us,
+        "doubt": record.in_doubt,
     }
     return {"t": record.time_us} | {name: section for name, section in sections.items() if section}
 
@@ -233,6 +234,7 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         [LogStart(*data) for data in meta.get("starts", [])],
         [_subscription_of(data) for data in meta.get("subscriptions", [])],
         meta.get("beside", 0),
+        meta.get("doubt", False),
     )
 
 

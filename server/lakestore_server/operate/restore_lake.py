@@ -219,7 +219,7 @@ class _Lake:
             tables = dict(state.view.tables)
             for each in lossy:
                 held = tables[each.table.uuid]
-                tables[each.table.uuid] = replace(held, logs=tuple(map(_without_base, held.logs)))
+                tables[each.table.uuid] = replace(held, logs=tuple(map(without_base, held.logs)))
             state.view = replace(state.view, tables=tables)
             return state.view
 
@@ -280,7 +280,7 @@ def _above(piece: StoredBatch, start: int) -> StoredBatch:
     return StoredBatch(start, piece.end, load, piece.schema_id)
 
 
-def _without_base(held: BucketLog) -> BucketLog:
+def without_base(held: BucketLog) -> BucketLog:
     """A log table's bucket as if nothing had been below its log start; the offsets stay."""
     base = held.base
 

@@ -156,6 +156,9 @@ class CommitRecord:
     beside_us: int = 0
     """The time of the commit where its stamp `time_us` is far ahead of it; else 0."""
 
+    in_doubt: bool = False
+    """Whether nothing may be forgotten because of its age."""
+
     @property
     def clock_us(self) -> int:
         """The time of the commit, which ages are told by."""

@@ -88,7 +88,8 @@ class State:
             self.next_number = max(self.next_number, table.number + 1)
         for change in record.producers:
             self.producers.apply(record.lsn, record.clock_us, change)
-        self.producers.grow_old(record.clock_us)
+        if not record.in_doubt:
+            self.producers.grow_old(record.clock_us)
         if record.tierer is not None:
             self.tierer_holder = record.tierer.holder
         for step in record.catalog:

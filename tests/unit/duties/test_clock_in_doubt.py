@@ -228,3 +228,24 @@ def test_marks_are_found_again_by_recovery(ahead: Served) -> None:
     assert ahead.engine.view.marks == marks
     ahead.restart()
     assert ahead.engine.view.marks == marks
+
+
+def test_producers_are_not_forgotten_by_a_clock_in_doubt(tmp_path: Path) -> None:
+    def known() -> int:
+        return len(served.engine.loop.state.producers.frozen().known)
+
+    with Served(tmp_path / "data", believes_clock=False) as served:
+        served.lake.create_table(LOG, SCHEMA)
+        served.append(LOG, 1)
+        served.close()
+        served.clock.jump(6 * DAY)
+        served.start()
+        served.append(LOG, 2)
+        assert served.engine.view.time_us == served.clock.us
+        assert known() == 2, "a retry of the first one may still come"
+        served.kill()
+        served.start()
+        assert known() == 2
+        settle(served)
+        served.append(LOG, 3)
+        assert known() == 1 + (served.engine.limits.unnamed_producer_seconds > 301)

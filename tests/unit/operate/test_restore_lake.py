@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -18,11 +19,15 @@ from pyiceberg.catalog.rest import RestCatalog
 from lakestore.cli.main import run_command
 from lakestore.errors import Conflict, Invalid
 from lakestore.rows.ipc import crc32c
+from lakestore.rows.live_sum import live_sum, moved
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.backup_manifest import LakePlace, Manifest
 from lakestore_server.operate.restore import restore
-from lakestore_server.operate.restore_lake import Ways
+from lakestore_server.operate.restore_lake import Ways, without_base
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import MemoryChunk
+from lakestore_server.state.commit_index import CommitIndex
 from tests.support.log_tierer import LogTierer
 from tests.support.served import DAY, Served
 
@@ -298,3 +303,21 @@ def test_a_manifest_of_an_earlier_release_is_read() -> None:
     raw = struct.pack("<IHHQI", 0x4C534231, 1, 0, len(body), crc32c(body)) + body
     found = Manifest.decode(raw, "MANIFEST")
     assert (found.lake, found.warehouse, found.pointers) == (LakePlace.OUTSIDE, "", {"a.t": "file:///x"})
+
+
+def test_a_chunk_that_reaches_below_the_log_start_loses_what_lies_there() -> None:
+    schema = pa.schema([("id", pa.int64())])
+    live, parts = 0, []
+    for n, ids in enumerate([range(4), range(4, 6), range(6, 9)]):
+        live = moved(live, np.arange(ids.start, ids.stop), np.empty(0, np.int64))
+        parts.append(CommitIndex.one(n + 1, n + 1, ids.stop, live, ids.stop))
+    rows = pa.record_batch([pa.array(range(9), pa.int64())], schema=schema)
+    log = BucketLog(schema).append(MemoryChunk(0, rows, CommitIndex.joined(parts)))
+    bare = without_base(log.from_lsn(1))
+    assert (bare.base.end, bare.base.live_rows, bare.base.live_sum) == (4, 0, 0)
+    assert (bare.head, bare.at_head.live_rows) == (9, 5)
+    assert bare.at_head.live_sum == live_sum(np.arange(4, 9))
+    assert bare.at_lsn(2).live_sum == live_sum(np.arange(4, 6))
+    (chunk,) = bare.chunks
+    assert (chunk.start, chunk.end, chunk.rows, chunk.index.lsn.tolist()) == (4, 9, 5, [2, 3])
+    assert [batch.column("id").to_pylist() for _, batch, _ in bare.rows(0, 9)] == [[4, 5, 6, 7, 8]]
