@@ -20,7 +20,7 @@ from lakestore_server.access.callers import Caller
 from lakestore_server.access.policy import Listing, Own, Row
 from lakestore_server.access.principals import EVERYTHING
 
-_COUNTED = (pb.PlanRequest, pb.ChangesRequest)
+_COUNTED = (pb.PlanRequest, pb.ChangesRequest, pb.OpenProducerRequest, pb.CommitRequest)
 """Requests that take something which is counted against their principal."""
 
 
@@ -30,8 +30,6 @@ def kept(caller: Caller, row: Row, request: Any) -> None:
         request.owner = caller.counted_as
     if Own.PRODUCER in row.owns and request.producer:
         request.producer = _kept_name(caller, request.producer)
-    if isinstance(request, (pb.OpenProducerRequest, pb.CommitRequest)):
-        request.owner = caller.principal.name
     if Own.SUBSCRIPTION in row.owns and request.subscription:
         request.subscription = _kept_name(caller, request.subscription)
     if Own.LEASE in row.owns and request.lease and not caller.access.is_open:
