@@ -270,6 +270,6 @@ def test_nothing_crosses_from_one_history_or_table_to_another(tmp_path: Path) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(40))
+@pytest.mark.parametrize("number", range(10))
 def test_nothing_crosses_in_many_histories(tmp_path: Path, number: int) -> None:
     run(tmp_path, random.Random(number), 150)

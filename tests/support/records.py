@@ -33,7 +33,14 @@ from lakestore_server.state.commit_record import (
 )
 from lakestore_server.state.producers import FrozenProducers, ProducerState
 from lakestore_server.state.state import Origin
-from lakestore_server.state.subscription import Mark, MovedMark, Subscription, SubscriptionDrop, SubscriptionMove
+from lakestore_server.state.subscription import (
+    Mark,
+    MovedMark,
+    Refusal,
+    Subscription,
+    SubscriptionDrop,
+    SubscriptionMove,
+)
 from lakestore_server.state.table_versions import Versions
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
@@ -90,6 +97,7 @@ STEPS = st.one_of(
     st.builds(DropNamespace, NAMES),
 )
 MARKS = st.builds(Mark, COUNTS, st.just(-1) | COUNTS, COUNTS, COUNTS)
+REFUSALS = st.builds(Refusal, SMALL, SMALL, COUNTS, COUNTS)
 ROW_OF_MARKS = st.lists(MARKS, min_size=1, max_size=3).map(tuple)
 WHOLE_SUBSCRIPTIONS = st.builds(
     Subscription,
@@ -100,10 +108,11 @@ WHOLE_SUBSCRIPTIONS = st.builds(
     COUNTS,
     COUNTS,
     tuples(ROW_OF_MARKS),
+    tuples(REFUSALS),
 )
 SUBSCRIPTIONS = st.one_of(
     WHOLE_SUBSCRIPTIONS,
-    st.builds(SubscriptionMove, NAMES, COUNTS, tuples(st.builds(MovedMark, SMALL, SMALL, MARKS))),
+    st.builds(SubscriptionMove, NAMES, COUNTS, tuples(st.builds(MovedMark, SMALL, SMALL, MARKS)), tuples(REFUSALS)),
     st.builds(SubscriptionDrop, NAMES),
 )
 RECORDS = st.builds(

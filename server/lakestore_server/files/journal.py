@@ -125,21 +125,24 @@ def _unsaid(producer: str, epoch: int) -> tuple[str, bool]:
 
 
 def _subscription_list(change: SubscriptionChange) -> list[Any]:
-    """Told apart by their length: a dropped name alone, a name with its moved marks, or a whole subscription."""
+    """Told apart by their length: a dropped name alone, a name with its moved marks, maybe with refusals, or a whole
+    subscription."""
     if isinstance(change, SubscriptionDrop):
         return [change.name]
     if isinstance(change, SubscriptionMove):
         marks = [[moved.table, moved.bucket, *json_forms.mark_list(moved.mark)] for moved in change.marks]
-        return [change.name, change.acked_us, marks]
+        refusals = [json_forms.refusals_list(change.refusals)] if change.refusals else []
+        return [change.name, change.acked_us, marks, *refusals]
     return json_forms.subscription_list(change)
 
 
 def _subscription_of(data: Sequence[Any]) -> SubscriptionChange:
     if len(data) == 1:
         return SubscriptionDrop(data[0])
-    if len(data) == 3:
+    if len(data) <= 4:
         marks = (MovedMark(table, bucket, Mark(*mark)) for table, bucket, *mark in data[2])
-        return SubscriptionMove(data[0], data[1], tuple(marks))
+        refusals = json_forms.refusals_of(data[3]) if len(data) > 3 else ()
+        return SubscriptionMove(data[0], data[1], tuple(marks), refusals)
     return json_forms.subscription_of(data)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lakestore.model.token import Place
 from lakestore_server.state.commit_record import ChangeResult
-from lakestore_server.state.subscription import Mark, Subscription
+from lakestore_server.state.subscription import Mark, Refusal, Subscription
 
 _COUNTS = len(fields(ChangeResult))
 
@@ -39,11 +39,25 @@ def subscription_list(held: Subscription) -> list[Any]:
     place = [held.place.table, held.place.bucket, held.place.offset] if held.place else None
     alone = [held.name, list(held.tables), held.lsn, place, held.epoch, held.acked_us]
     marks = [[mark_list(mark) for mark in table] for table in held.marks]
+    if held.refusals:
+        return [*alone, marks, refusals_list(held.refusals)]
     return [*alone, marks] if marks else alone
+
+
+def refusals_list(refusals: Sequence[Refusal]) -> list[list[int]]:
+    """The stored form of refusals."""
+    return [[each.table, each.bucket, each.session, each.run] for each in refusals]
+
+
+def refusals_of(data: Sequence[Sequence[int]]) -> tuple[Refusal, ...]:
+    """The refusals that `refusals_list` wrote."""
+    return tuple(Refusal(*each) for each in data)
 
 
 def subscription_of(data: Sequence[Any]) -> Subscription:
     """The subscription that `subscription_list` wrote."""
     name, tables, lsn, place, epoch, acked_us = data[:6]
     marks = tuple(tuple(Mark(*mark) for mark in table) for table in data[6]) if len(data) > 6 else ()
-    return Subscription(name, tuple(tables), lsn, Place(*place) if place else None, epoch, acked_us, marks)
+    refusals = refusals_of(data[7]) if len(data) > 7 else ()
+    at = Place(*place) if place else None
+    return Subscription(name, tuple(tables), lsn, at, epoch, acked_us, marks, refusals)

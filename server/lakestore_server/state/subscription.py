@@ -44,6 +44,20 @@ class Mark:
 
 Marks = tuple[tuple[Mark, ...], ...]
 """By table of the subscription and bucket."""
+REFUSALS_KEPT = 8
+"""Refusals that are remembered of a bucket, the newest ones: so many sessions may each have undone what they read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A refused acknowledgement of a bucket: what its session has read of it in an earlier run counts no more."""
+
+    table: int
+    """The table's place among those of the subscription."""
+    bucket: int
+    session: int
+    run: int
+    """The first run of the session that counts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,8 @@ class Subscription:
     """When it was last opened, acknowledged, or seen with a consumer."""
     marks: Marks = ()
     """The marks of a shared subscription, whose `lsn` and `place` are where it began; empty for one consumer alone."""
+    refusals: tuple[Refusal, ...] = ()
+    """Of a shared subscription, the oldest first."""
 
     @property
     def is_shared(self) -> bool:
@@ -89,7 +105,20 @@ class Subscription:
         marks = [list(table) for table in self.marks]
         for new in move.marks:
             marks[new.table][new.bucket] = new.mark
-        return replace(self, acked_us=move.acked_us, marks=tuple(map(tuple, marks)))
+        refusals = self._refusals_after(move)
+        return replace(self, acked_us=move.acked_us, marks=tuple(map(tuple, marks)), refusals=refusals)
+
+    def _refusals_after(self, move: SubscriptionMove) -> tuple[Refusal, ...]:
+        """The refusals that still matter: what lies below a mark that another session has moved counts no more."""
+        if not (self.refusals or move.refusals):
+            return ()
+        moved = {(new.table, new.bucket): new.mark.by for new in move.marks}
+        kept = [r for r in self.refusals if moved.get((r.table, r.bucket), r.session) == r.session]
+        for new in move.refusals:
+            kept = [r for r in kept if (r.table, r.bucket, r.session) != (new.table, new.bucket, new.session)]
+            here = [r for r in kept if (r.table, r.bucket) == (new.table, new.bucket)]
+            kept = [r for r in kept if r not in here[: len(here) - REFUSALS_KEPT + 1]] + [new]
+        return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +138,8 @@ class SubscriptionMove:
     name: str
     acked_us: int
     marks: tuple[MovedMark, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    """Refusals that their sessions are about to be told."""
 
 
 @dataclass(frozen=True, slots=True)

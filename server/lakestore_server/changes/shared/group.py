@@ -24,7 +24,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
-from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
+from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Refusal, Subscription, SubscriptionMove
 from lakestore_server.state.view import View
 
 BUCKETS_SAID = 8
@@ -105,8 +105,10 @@ class SharedSubscriptions:
         try:
             refused = self._journal(held.name, session, [of[bucket] for bucket in own])
             now = current(self._engine.view, held.name)
-            others = [part for bucket, part in of.items() if bucket not in own]
-            refused += [part for part in others if not _is_done(now, session, part)]
+            others = [part for bucket, part in of.items() if bucket not in own and not _is_done(now, session, part)]
+            if others:
+                self._journal_refusals(held, group, session, others)
+            refused += others
             acked = {bucket: _mark(now, of[bucket]).order() for bucket in own}
         finally:
             with self._lock:
@@ -128,6 +130,20 @@ class SharedSubscriptions:
             return now.late
 
         return self._engine.operate(plan).result
+
+    def _journal_refusals(self, held: Subscription, group: Group, session: int, parts: Sequence[Part]) -> None:
+        """Note in the journal what a session is about to be refused: it undoes that, and must be sent it again before
+        it may acknowledge what lies behind, also after a restart."""
+        with self._lock:
+            runs = [group.refuses((held.tables[part.table], part.bucket), session) for part in parts]
+        named = zip(parts, runs, strict=True)
+        refusals = tuple(Refusal(part.table, part.bucket, session, run) for part, run in named)
+
+        def plan(state: State, record: CommitRecord) -> None:
+            current(state.view, held.name)
+            record.subscriptions.append(SubscriptionMove(held.name, record.clock_us, refusals=refusals))
+
+        self._engine.operate(plan)
 
     def members(self, held: Subscription, view: View) -> list[pb.MemberInfo]:
         """The members in the order of their names, and the buckets that each one reads."""
@@ -199,7 +215,9 @@ class SharedSubscriptions:
         group = self._groups.get(held.name)
         if group is None:
             buckets = [bucket for bucket, _ in by_bucket(held)]
-            group = self._groups[held.name] = Group(buckets, self._rebalance_seconds, self._clock.now_us())
+            refused = {((held.tables[r.table], r.bucket), r.session): r.run for r in held.refusals}
+            group = Group(buckets, self._rebalance_seconds, self._clock.now_us(), refused)
+            self._groups[held.name] = group
         return group
 
     def _fenced(self, held: Subscription, refused: Sequence[Part]) -> Fenced:

@@ -68,8 +68,17 @@ class _Run:
 class Group:
     """The members of one subscription."""
 
-    def __init__(self, buckets: Sequence[Bucket], rebalance_seconds: float, first: int = 0) -> None:
-        """A group without members. Its grants are numbered from `first` on, higher than all before a restart."""
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        rebalance_seconds: float,
+        first: int = 0,
+        refused: Mapping[tuple[Bucket, int], int] | None = None,
+    ) -> None:
+        """A group without members. Its grants are numbered from `first` on, higher than all before a restart.
+
+        `refused` has the buckets and sessions that were refused before it, with the first run that counts again.
+        """
         self._buckets, self._rebalance_seconds = tuple(buckets), rebalance_seconds
         self.members: dict[str, Member] = {}
         self.holdings: dict[Bucket, Holding] = {}
@@ -77,7 +86,8 @@ class Group:
         self.generation = 0
         """Number of the wanted assignment; raised when a member joins or leaves."""
         self._acking: Counter[Bucket] = Counter()
-        self._numbers = first
+        self._refused = dict(refused or {})
+        self._numbers = max([first, *self._refused.values()])
         self._runs: dict[Bucket, _Run] = {}
         """The newest run of each bucket that was read."""
 
@@ -128,7 +138,7 @@ class Group:
             if bucket not in self.holdings and not self._acking[bucket]:
                 grant = self._number()
                 self.holdings[bucket] = Holding(name, member.session, grant, acked[bucket], acked[bucket])
-                run = self._runs.get(bucket, _Run(member.session, 0))
+                run = self._runs.get(bucket) or self._first_run(bucket, member.session)
                 self._runs[bucket] = run if run.session == member.session else _Run(member.session, grant)
         return {b: h.grant for b, h in self.holdings.items() if h.member == name and h.revoked is None}
 
@@ -157,6 +167,11 @@ class Group:
         """The first grant of a bucket's reader since somebody else read it; 0 if nobody did."""
         run = self._runs.get(bucket)
         return 0 if run is None else run.first
+
+    def refuses(self, bucket: Bucket, session: int) -> int:
+        """The first run of a session that counts again after it was refused, also after a restart."""
+        run = self._runs.get(bucket)
+        return run.first if run is not None and run.session == session and run.first else self._number()
 
     def ack_begins(self, name: str, session: int, runs: Mapping[Bucket, int]) -> list[Bucket]:
         """The buckets that a session may acknowledge: its own, and buckets that nobody reads; none may be read by
@@ -213,8 +228,12 @@ class Group:
 
         The first reader after a restart may go on in a run from before it, so the number alone does not tell.
         """
-        newest = self._runs.get(bucket, _Run(session, 0))
+        newest = self._runs.get(bucket) or self._first_run(bucket, session)
         return newest.session == session and run >= newest.first
+
+    def _first_run(self, bucket: Bucket, session: int) -> _Run:
+        """The run of whoever is first at a bucket after a restart: an earlier one goes on, unless it was refused."""
+        return _Run(session, self._refused.get((bucket, session), 0))
 
     def _connected(self, name: str, connection: int) -> Member:
         member = self.members.get(name)

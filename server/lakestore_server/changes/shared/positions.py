@@ -25,7 +25,7 @@ def shared(held: Subscription, view: View) -> Subscription:
     for i, uuid in enumerate(held.tables):
         logs = view.by_uuid(uuid).logs
         marks.append(tuple(_begun(held, i, bucket, log) for bucket, log in enumerate(logs)))
-    return replace(held, marks=tuple(marks))
+    return replace(held, marks=tuple(marks), refusals=())
 
 
 def alone(held: Subscription, view: View) -> Subscription:
@@ -41,7 +41,7 @@ def alone(held: Subscription, view: View) -> Subscription:
                 f"the buckets of subscription {held.name!r} stand so far apart that the log of table "
                 f"{state.table.name} no longer has what one consumer would read: go on with shared=True"
             )
-    return replace(held, lsn=lsn, place=place, marks=())
+    return replace(held, lsn=lsn, place=place, marks=(), refusals=())
 
 
 def position(held: Subscription, view: View) -> tuple[int, Place | None]:
