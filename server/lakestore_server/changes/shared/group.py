@@ -3,7 +3,8 @@
 Marks are in the journal, members in memory (`members.py`). After a restart nobody reads any bucket until members come
 back; an acknowledgement counts unless somebody else reads the bucket, or has acknowledged more of it since. An
 acknowledgement that counted already, and whose answer was lost, counts again, whoever reads the bucket now.
-A bucket's *run* is a number that changes when its reader does; an acknowledgement names the run it read in. A lost
+A bucket's *run* is a number that changes when its reader does; an acknowledgement names the run it read in. A refusal
+is journaled with the first run that counts again, before it is told: a restart does not bring it back. A lost
 answer that cannot be told from a refusal is `Fenced` with `applied="unknown"`: a consumer must not undo its work.
 """
 
