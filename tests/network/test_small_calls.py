@@ -22,6 +22,7 @@ from lakestore.errors import Denied, Invalid, NotAuthenticated, NotFound, Stoppe
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore_server.edge import rpc_talk
+from lakestore_server.host.permits import Permits
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support.proxy import Proxy
@@ -235,12 +236,17 @@ def test_a_call_goes_by_itself_while_the_server_has_no_stream_to_give(
     server: Server, lake: ls.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port: Any = server._grpc
-    monkeypatch.setattr(port, "_streams_max", 0)
+    none_left = Permits(1, 0.0, "no stream is left")
+    monkeypatch.setattr(none_left, "_held", 1)
+    monkeypatch.setattr(port, "_permits", none_left)
     assert len(lake.table("s.t").lookup([{"id": 1}])) == 1
     monkeypatch.undo()
     assert wire_of(lake)._talks
     assert len(lake.table("s.t").lookup([{"id": 1}])) == 1
     assert len(talks(server)) == 1
+    held_before = port._permits.held
+    lake.close()
+    until(lambda: port._permits.held < held_before, "the room of the stream")
 
 
 def test_large_requests_go_by_themselves(server: Server, lake: ls.Lake) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -80,7 +81,7 @@ class GrpcServer:
         self._stream_workers = Workers(min(limits.threads, STREAM_THREADS), "grpc-stream")
         refusal = "streams are open, the limit: try again later"
         self._permits = Permits(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
-        self._streams_max, self._is_stopping = limits.streams, False
+        self._is_stopping = False
         self._streams: set[AnswerStream] = set()
         self._talks: set[Talk] = set()
         self._callers = FirstMessages(limits.waiting_calls, limits.first_message_ms / 1_000, self._too_late)
@@ -217,12 +218,16 @@ class GrpcServer:
 
     def _talk(self, call: Rpc, admitted: RpcCall) -> None:
         """A stream of small calls."""
-        if len(self._talks) >= self._streams_max:
-            self._fail(call, Exhausted(f"{self._streams_max} connections talk, the limit: try again later"))
+        room = ExitStack()
+        try:
+            room.enter_context(self._permits.taken(1, admitted.owner))
+        except Exhausted as error:
+            self._fail(call, error)
             return
         talk = Talk(call, admitted, self._dispatch, self._workers, self._fail)
         self._talks.add(talk)
-        call.add_callback(lambda: self._talks.discard(talk))
+        room.callback(self._talks.discard, talk)
+        call.add_callback(room.close)
         talk.begin()
 
     def _begin(self, stream: AnswerStream) -> None:

@@ -145,9 +145,9 @@ def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.Look
             return None
         stored = piece.load().slice(row, 1)
         shown = pa.RecordBatch.from_arrays([stored.column(at) for at in answers.places], schema=answers.schema)
-        if shown.nbytes > engine.limits.message_bytes // 2:
-            return None
         data = b"".join((answers.head, shown.serialize(), STREAM_END))
+        if len(data) > engine.limits.message_bytes // 2:
+            return None
         crc = crc32c(data)
     return pb.RowBatch(rows=data, crc32c=crc, schema_id=table.schema_id, token=view.token(), answered=1)
 
