@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,6 +35,7 @@ _BESIDE = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
 """The sign against the greatest value below a literal that the column's type does not have."""
 _WIDE = Context(prec=200)
 _EPOCH_DAY, _DAY = date(1970, 1, 1), timedelta(days=1)
+_FLOAT_MAX = {bits: float(np.finfo(f"f{bits // 8}").max) for bits in (32, 64)}
 _EXACT_FLOAT_BITS = 32
 """Integers of so many bits are floats of 64 bits exactly."""
 
@@ -207,7 +209,7 @@ def _in_type(operand: Operand, literal: Literal) -> _Fitted:
         return _Fitted(_read(operand, literal), exact=True)
     is_number = t.is_integer(given) or t.is_decimal(given) or t.is_floating(given)
     if is_number and t.is_floating(kind):
-        return _Fitted(float(literal.value.as_py()), exact=True)
+        return _float(literal.value.as_py(), kind)
     if is_number and (t.is_integer(kind) or t.is_decimal(kind)):
         return _number(operand, literal)
     if t.is_timestamp(given) and not given.tz and t.is_date(kind):
@@ -217,6 +219,14 @@ def _in_type(operand: Operand, literal: Literal) -> _Fitted:
         day = literal.value.as_py()
         return _Fitted(datetime(day.year, day.month, day.day, tzinfo=UTC if kind.tz else None), exact=True)
     raise _unfit(operand, literal)
+
+
+def _float(value: float | Decimal, kind: pa.DataType) -> _Fitted:
+    """The nearest float; a number beyond the largest one is none, not infinity."""
+    nearest = pa.scalar(float(value), kind).as_py()
+    if math.isinf(nearest) and nearest != value:
+        return _Fitted(_FLOAT_MAX[kind.bit_width] if nearest > 0 else -math.inf, exact=False)
+    return _Fitted(nearest, exact=True)
 
 
 def _read(operand: Operand, literal: Literal) -> Any:

@@ -79,9 +79,9 @@ def _kept(text: str, table: Table, *columns: list[Any]) -> list[tuple[Any, ...]]
 
 
 _BOMBS = {
-    "or-chain": "c0=1" + " OR c0=1" * 20_000,
+    "or-chain": "c0=1" + " OR c0=1" * 5_000,
     "and-chain": "c0=1" + " AND c0=1" * 1_001,
-    "parens": "(" * 100_000 + "c0=1" + ")" * 100_000,
+    "parens": "(" * 10_000 + "c0=1" + ")" * 10_000,
     "few parens": "(" * 100 + "c0=1" + ")" * 100,
     "not": "NOT " * 10_000 + "c0=1",
     "few nots": "NOT " * 300 + "c0=1",
@@ -89,13 +89,13 @@ _BOMBS = {
     "alternating": "".join("(c0=1 AND (c0=2 OR " for _ in range(150)) + "c0=3" + "))" * 150,
     "casts": "CAST(" * 200 + "c0" + " AS BIGINT)" * 200 + "=1",
     "values": "c0 IN (" + ",".join(map(str, range(100_000))) + ")",
-    "inexact values": "c0 IN (" + ",".join(f"{i}.5" for i in range(20_000)) + ")",
+    "inexact values": "c0 IN (" + ",".join(f"{i}.5" for i in range(10_001)) + ")",
     "like": "c1 LIKE '" + "%a_" * 80_000 + "'",
     "number": "c0=" + "9" * 200_000,
     "exponent": "c0=1e" + "9" * 100_000,
     "a large float": "c1 = 'x' OR c0=1e999",
-    "tokens": "a " * 100_000,
-    "comment": "c0=1 " + "/*" * 100_000,
+    "tokens": "a " * 20_000,
+    "comment": "c0=1 " + "/*" * 20_000,
     "text": "c1 = '" + "x" * (1 << 18) + "'",
     "refused deep": "foo(c0=1" + " OR c0=1" * 2_000 + ")",
     "half a character": "c1 = '\ud800'",
@@ -199,6 +199,15 @@ def test_a_cast_that_may_fail_on_a_row_is_refused_when_it_is_read(kind: str) -> 
 def test_types_that_do_not_fit_are_refused_by_name(kind: str, text: str) -> None:
     with pytest.raises(Invalid):
         condition_text.parse(text, _table(kind))
+
+
+def test_numbers_beyond_the_largest_float_are_not_infinity() -> None:
+    table, rows = _table("float32"), [-math.inf, -1.0, 2.0**127, math.inf]
+    assert _kept("c0 = 1e300", table, rows) == []
+    assert _kept("c0 > 1e300", table, rows) == [(math.inf,)]
+    assert _kept("c0 < 1e300", table, rows) == [(row,) for row in rows[:3]]
+    assert _kept("c0 < -1e300", table, rows) == [(-math.inf,)]
+    assert _kept("c0 IN (1e300, -1)", table, rows) == [(-1.0,)]
 
 
 def test_texts_and_days_stand_for_times() -> None:
