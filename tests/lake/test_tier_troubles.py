@@ -35,6 +35,7 @@ class Rounds:
         self.now = 0.0
         monkeypatch.setattr(service, "flush", self.flush)
         monkeypatch.setattr("lakestore_tiering.compact.fork", lambda *_: None)
+        monkeypatch.setattr("lakestore_tiering.round.Round.sweep_once", lambda *_: None)
         monkeypatch.setattr("lakestore_tiering.orphans.remove", lambda *_: 0)
         lake: Any = SimpleNamespace(transport=served.lake.transport, address="here")
         spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="yarn"))

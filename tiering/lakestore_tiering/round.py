@@ -16,7 +16,7 @@ from lakestore_spark.hot_rows import Hot
 from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
 from lakestore_spark.union import lake_name, version_name
 from lakestore_tiering.dead_rows import OffsetIndexes
-from lakestore_tiering.iceberg_java import Iceberg
+from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.live_files import LiveFiles
 from lakestore_tiering.record import Record
 
@@ -58,6 +58,8 @@ class Round:
     """Table uuid to its memory."""
     forks: dict[str, str] = field(default_factory=dict)
     """Table uuid to the branch of its compaction under way."""
+    swept: set[str] = field(default_factory=set)
+    """Uuids of the tables whose branches this tierer has looked at."""
 
     def plan(self, name: str) -> ReadPlan:
         """One cut of one table, leased until `leases.release`."""
@@ -75,8 +77,15 @@ class Round:
         record = _planned(lake, scan)
         if record is None or record.tier_point != tuple(part.tier_point for part in scan.buckets):
             raise Unavailable(f"the lake of table {scan.table.name} moved since the plan: plan again")
-        self._sweep(lake, self.forks.get(scan.table.uuid, ""))
+        self._sweep(lake, scan.table.uuid)
         return lake, record
+
+    def sweep_once(self, table: Table) -> None:
+        """Remove what earlier tierers left of a table, also of one without hot rows."""
+        if table.uuid not in self.swept:
+            with java_errors():
+                self._sweep(self.standing(table.name)[0], table.uuid)
+            self.swept.add(table.uuid)
 
     def lake(self, version: Table) -> Iceberg:
         """The lake table with the schema of a version, and with no property but Lakestore's own."""
@@ -94,9 +103,10 @@ class Round:
         for path in files:
             lake.table.io().deleteFile(path)
 
-    def _sweep(self, lake: Iceberg, working: str) -> None:
+    def _sweep(self, lake: Iceberg, table_uuid: str) -> None:
         """Remove the branches that this epoch or an earlier one left behind; a later one's are not ours to judge."""
         for branch in (*lake.branches(STAGE), *lake.branches(COMPACT)):
+            working = self.forks.get(table_uuid)
             number = branch.removeprefix(STAGE).removeprefix(COMPACT).split("_")[0]
             if branch != working and number.isdecimal() and int(number) <= self.epoch():
                 lake.drop_branch(branch)

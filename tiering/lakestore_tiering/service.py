@@ -156,6 +156,7 @@ class Tierer:
 
     def _once(self, table: Table, compaction: bool | None) -> Outcome:
         started = self._clock()
+        self.tools.sweep_once(table)
         flushed = flush(self.tools, table.name)
         compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
         return Outcome(table.name, flushed, compacted, expire.expire(self.tools, table), self._clock() - started)
@@ -186,6 +187,7 @@ class Tierer:
         return float(table.lake.freshness_seconds)
 
     def _round(self, table: Table) -> None:
+        self.tools.sweep_once(table)
         flushed = flush(self.tools, table.name)
         self._compact_beside(table)
         if flushed:
