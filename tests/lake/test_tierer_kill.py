@@ -195,6 +195,7 @@ def test_killed_three_times_it_goes_on_exactly_once(server: Server, lake: ls.Lak
                 with _tiering(server, log) as process:
                     kill(server, process)
                 points.append(_main(server, ITEMS))
+            before = (tmp_path / "tier.log").stat().st_size
             with _tiering(server, log) as process:
                 _until(process, _landed(server, ITEMS, 2))
                 load.stop.set()
@@ -209,6 +210,7 @@ def test_killed_three_times_it_goes_on_exactly_once(server: Server, lake: ls.Lak
     if load.failure:
         raise load.failure
     assert len(set(points)) == len(points), "it did not go on between two kills"
+    assert b"\tat " not in (tmp_path / "tier.log").read_bytes()[before:], "a Java stack of a healthy run"
     _check(server, lake, load)
 
 
