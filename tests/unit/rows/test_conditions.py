@@ -117,7 +117,7 @@ def test_large_conditions_within_the_bounds_are_read() -> None:
     table, rows = _table("int64"), [*range(2_000)]
     assert len(_kept("c0=1" + " OR c0=1" * 998, table, rows)) == 1
     assert len(_kept(f"c0 IN ({','.join(map(str, range(10_000)))})", table, rows)) == 2_000
-    assert not _kept(f"c0 NOT IN ({','.join(map(str, range(10_000)))})", table, rows)
+    assert _kept("c0 NOT IN (1, 2, 2000)", table, [1, 2, 3]) == [(3,)]
     assert len(_kept("(" * 40 + "c0=1" + ")" * 40, table, rows)) == 1
 
 
