@@ -33,7 +33,7 @@ class Limits:
     """The most that a server takes, keeps and gives. All values are whole numbers; units are in the names."""
 
     message_bytes: int = option(64 * _MB, low=1 * _MB, high=_INT32)
-    """A gRPC message, either way; a longer one is refused, and so is a row that fits into none. gRPC counts in 32 bits."""
+    """A gRPC message, either way; longer ones are refused, and rows that fit into none. gRPC counts in 32 bits."""
     batch_memory_bytes: int = option(256 * _MB, low=1 * _KB, high=_INT32)
     """Memory of one change's rows once decoded, and of the rows that one commit merges with; more is refused. A column
     of an Arrow batch ends at 2 GB."""
