@@ -26,10 +26,10 @@ from lakestore_server.settings import Settings
 from tests.support.rights import token_of, write_auth
 from tests.support.waiting import until
 
-THREADS, STREAMS, WAITING, FIRST_SECONDS = 8, 60, 12, 0.5
+THREADS, STREAMS, WAITING, FIRST_SECONDS = 8, 48, 12, 0.5
 LIMITS = Limits(
     threads=THREADS,
-    streams=STREAMS,
+    streams=4 * STREAMS,
     waiting_calls=WAITING,
     first_message_ms=int(FIRST_SECONDS * 1_000),
     connection_streams=64,
@@ -186,7 +186,7 @@ def test_idle_streams_hold_no_threads_and_hear_of_what_comes(world: World, stack
     asked = pb.ChangesRequest(tables=["shop.orders"], start="latest", progress=True).SerializeToString()
     before = {thread.ident for thread in threading.enumerate() if thread.name.startswith("grpc-")}
     follow = channel.unary_stream(f"{PREFIX}Changes")
-    subscribers = [follow(asked, metadata=shown("root")) for _ in range(STREAMS - 12)]
+    subscribers = [follow(asked, metadata=shown("root")) for _ in range(STREAMS)]
     write = channel.stream_stream(f"{PREFIX}Write")
     said = [threading.Event() for _ in range(10)]
 
