@@ -69,9 +69,8 @@ def restore(
     from lakestore_server.operate.restore import restore as run
     from lakestore_server.operate.restore_lake import Ways
 
-    logging.getLogger("lakestore.index").addHandler(
-        logging.NullHandler()
-    )  # what the folder's opening logs says nothing here
+    # The index is the restored server's to make: that there is none is no news.
+    logging.getLogger("lakestore.index").addHandler(logging.NullHandler())
     ways = Ways(rewind_lake, without_lake, accept_loss)
     done = run(src, data, warehouse=warehouse, ways=ways)
     if as_json:
