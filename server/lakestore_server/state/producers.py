@@ -98,6 +98,8 @@ class Producers:
         self._progress_of: Counter[str] = Counter()
         """Owner to the bytes of all progress."""
         self._horizons: dict[str, int] = {}
+        self._due_us = 0
+        """The time up to which none is too old."""
         if frozen is not None:
             self._horizons.update(frozen.horizons)
             for name, state in frozen.known.items():
@@ -132,9 +134,13 @@ class Producers:
         if isinstance(change, ProducerDrop):
             self._take(change.producer)
             return
-        known = self._take(change.producer) or ProducerState()
-        state = known.after(lsn, time_us, change, self.limits.producer_answers)
-        self._put(change.producer, state)
+        name, kept = change.producer, self.limits.producer_answers
+        named = self.named.get(name)
+        if named is not None and not change.progress and (named.owner or not change.owner):  # nothing to count anew
+            self.named[name] = named.after(lsn, time_us, change, kept)
+            return
+        state = (self._take(name) or ProducerState()).after(lsn, time_us, change, kept)
+        self._put(name, state)
         if not state.is_named:
             names = self._of_owner[state.owner]
             while len(names) > self.limits.unnamed_producers:
@@ -142,9 +148,12 @@ class Producers:
 
     def grow_old(self, time_us: int) -> None:
         """Forget the unnamed producers that have rested for too long at a time."""
-        oldest_us = time_us - self.limits.unnamed_producer_seconds * 1_000_000
-        while self._unnamed and self._oldest().used_us < oldest_us:
+        if time_us <= self._due_us:  # asked at every commit
+            return
+        kept_us = self.limits.unnamed_producer_seconds * 1_000_000
+        while self._unnamed and self._oldest().used_us < time_us - kept_us:
             self._forget(next(iter(self._unnamed)))
+        self._due_us = (self._oldest().used_us if self._unnamed else time_us) + kept_us
 
     def frozen(self) -> FrozenProducers:
         """All of them as of now."""
@@ -180,16 +189,16 @@ class Producers:
         return state
 
     def _popped(self, name: str) -> ProducerState | None:
-        state = self.named.pop(name, None)
-        if state is not None:
-            self._named_of[state.owner] -= 1
-            if not self._named_of[state.owner]:
-                del self._named_of[state.owner]
-            return state
         state = self._unnamed.pop(name, None)
         if state is not None:
             names = self._of_owner[state.owner]
             del names[name]
             if not names:
                 del self._of_owner[state.owner]
+            return state
+        state = self.named.pop(name, None)
+        if state is not None:
+            self._named_of[state.owner] -= 1
+            if not self._named_of[state.owner]:
+                del self._named_of[state.owner]
         return state
