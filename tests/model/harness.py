@@ -20,6 +20,7 @@ from lakestore.model.token import LogPosition
 from lakestore.model.types import arrow_type, type_name
 from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.model.model import Change, Cut, Field, Row, TableModel
@@ -38,6 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "t.log": {"buckets": 2, "lake": {"format_version": 3}},
 }
 KINDS = {"upsert": pb.UPSERT, "delete": pb.DELETE, "append": pb.APPEND}
+COMMIT = next(method for method in rpc.methods() if method.name == "Commit")
 PRODUCER = "machine"
 Place = tuple[str, int, int]
 
@@ -95,7 +97,9 @@ class Harness:
         )
         self.server = Server(settings, disk=self.disk, clock=self.clock)
         self.await_index()
-        self.lake = ls.Lake(attached(self.server.service), "machine")
+        transport: Any = attached(self.server.service)
+        self._wire = transport.wire
+        self.lake = ls.Lake(transport, "machine")
 
     def await_index(self) -> None:
         """A rebuild beside serving ends, unless power goes."""
@@ -187,7 +191,8 @@ class Harness:
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """Send it once: no retry hides an error."""
-        return self.lake.transport.commit(request)
+        answer: pb.CommitAnswer = self._wire.call(COMMIT, request, 60.0)
+        return answer
 
     def scan(self, name: str, at: str | None = None) -> list[Row]:
         """All rows, sorted."""

@@ -96,6 +96,9 @@ class SlowJournal:
             self._file.append(lsn, record)
         return self._file.settle(lsn - 1) if count else lsn
 
+    def prepare(self) -> None:
+        """Nothing to do."""
+
     def roll(self, first_lsn: int) -> Place:
         """As the file."""
         self._durable = first_lsn - 1

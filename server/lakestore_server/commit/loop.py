@@ -139,6 +139,7 @@ class CommitLoop:
             self._exchange(frozen.view)
             return frozen
 
+        self.journal.prepare()
         return self.run(freeze)
 
     def exchange(self, change: Callable[[State], View]) -> None:

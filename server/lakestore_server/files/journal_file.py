@@ -23,6 +23,8 @@ from lakestore_server.host.disk import AppendFile, Disk
 from lakestore_server.state.journal import Buffer, Entry, NotWritten, Place, Unknown
 
 PREFIX = "journal-"
+NEXT = "next-journal.tmp"
+"""The file that is prepared, before it has its name."""
 
 
 def name_of(first_lsn: int) -> str:
@@ -53,6 +55,8 @@ class FileJournal:
         self._disk, self._folder = disk, folder
         self._file: AppendFile | None = None
         self._salt = 0
+        self._next: tuple[AppendFile, int] | None = None
+        """The file that is prepared, and its salt."""
         self._lock = threading.Lock()
         self._waiting: deque[tuple[int, Sequence[Buffer]]] = deque()
         """Appended, not yet durable; changed under the lock."""
@@ -121,29 +125,38 @@ class FileJournal:
         self._last = self._durable = first_lsn - 1
         return Place(self.written[0])
 
-    def _open(self, first_lsn: int) -> None:
-        """Begin a file: its header is durable before it has its name, and its name before it has a frame."""
-        path = self._folder / name_of(first_lsn)
-        aside = path.with_name(f"{path.name}.tmp")
+    def prepare(self) -> None:
+        """Write and sync the file that `roll` names next; called by one thread, beside the one that appends."""
+        if self._next is not None:
+            return
+        aside = self._folder / NEXT
         salt = secrets.randbits(64)
         with _full():
             if aside.name in self._disk.list(self._folder):
                 self._disk.remove(aside)
             file = self._disk.create(aside)
             try:
-                size = file.write([journal.file_header(salt)])
+                file.write([journal.file_header(salt)])
+                self._disk.reach(CrashPoint.ROLL_WRITTEN)
+                file.sync()
             except OSError:
                 file.close()
                 raise
-        self._disk.reach(CrashPoint.ROLL_WRITTEN)
-        file.sync()
         self._disk.reach(CrashPoint.ROLL_SYNCED)
+        self._next = file, salt
+
+    def _open(self, first_lsn: int) -> None:
+        """Begin a file: its header is durable before it has its name, and its name before it has a frame."""
+        self.prepare()
+        assert self._next is not None
+        path, (file, salt) = self._folder / name_of(first_lsn), self._next
         with _full():
-            self._disk.rename(aside, path)
+            self._disk.rename(self._folder / NEXT, path)
+        self._next = None
         self._disk.reach(CrashPoint.ROLL_RENAMED)
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.ROLL_DURABLE)
-        self._file, self._salt, self.written = file, salt, (path.name, size)
+        self._file, self._salt, self.written = file, salt, (path.name, journal.FILE_HEADER_BYTES)
 
     def append(self, lsn: int, record: Sequence[Buffer]) -> None:
         """Keep the record until `settle` writes it."""
@@ -216,6 +229,8 @@ class FileJournal:
                 self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files; one that is only prepared is left to the next start, which removes it."""
         if self._file is not None:
             self._file.close()
+        if self._next is not None:
+            self._next[0].close()

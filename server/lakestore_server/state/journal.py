@@ -71,6 +71,9 @@ class Journal(Protocol):
     def settle(self, beyond: int) -> int:
         """Wait until a record beyond an LSN stands; returns and raises as `durable`."""
 
+    def prepare(self) -> None:
+        """Do what `roll` can do before it: commits go on meanwhile. `Exhausted` if there is no room."""
+
     def roll(self, first_lsn: int) -> Place:
         """Begin the part that `trim` leaves: `first_lsn` is the next record's. Nothing is under way."""
 
