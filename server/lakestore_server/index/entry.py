@@ -25,7 +25,9 @@ OFFSET_MASK = (1 << OFFSET_BITS) - 1
 """The offset in a value; that of a hashed key has its bucket, plus one, above it."""
 STORED = np.dtype([("offset", "<i8"), ("check", "<u4")])
 """A value as LMDB holds it."""
-STORED_ABSENT = struct.pack("<qI", ABSENT, 0)
+STORED_STRUCT = struct.Struct("<qI")
+"""The same for one value."""
+STORED_ABSENT = STORED_STRUCT.pack(ABSENT, 0)
 
 
 def table_prefix(number: int) -> bytes:
@@ -64,3 +66,8 @@ def check_of(keys: Iterable[bytes], values: Ints) -> npt.NDArray[np.uint32]:
     crcs = np.fromiter(map(zlib.crc32, keys), dtype=np.uint32, count=len(values))
     mixed = values.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return crcs ^ (mixed >> np.uint64(32)).astype(np.uint32)
+
+
+def check_of_one(key: bytes, value: int) -> int:
+    """As `check_of`, of one key."""
+    return zlib.crc32(key) ^ (((value * 0x9E3779B97F4A7C15) >> 32) & 0xFFFFFFFF)

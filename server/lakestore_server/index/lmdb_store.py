@@ -18,7 +18,18 @@ import lmdb
 import numpy as np
 
 from lakestore.rows.live_sum import live_sum
-from lakestore_server.index.entry import ABSENT, DAMAGED, FLAG, OFFSET_MASK, STORED, STORED_ABSENT, Ints, check_of
+from lakestore_server.index.entry import (
+    ABSENT,
+    DAMAGED,
+    FLAG,
+    OFFSET_MASK,
+    STORED,
+    STORED_ABSENT,
+    STORED_STRUCT,
+    Ints,
+    check_of,
+    check_of_one,
+)
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import Size, Walked, pack_ranges
 from lakestore_server.index.staged import SortedRun, StagedPart, sorted_runs
@@ -89,6 +100,8 @@ class LmdbStore:
 
     def find(self, wanted: PackedKeys) -> tuple[int, Ints]:
         """The index's LSN and each key's value, ABSENT or DAMAGED, in one snapshot."""
+        if len(wanted) == 1:
+            return self._found_one(wanted.listed()[0])
         keys, order = wanted.ascending()
         with self._env.begin() as txn:
             lsn = _mark(txn)
@@ -106,6 +119,16 @@ class LmdbStore:
         else:
             offsets[:] = ABSENT
         return lsn, offsets
+
+    def _found_one(self, key: bytes) -> tuple[int, Ints]:
+        """As `find`, of one key: arrays cost more than what they save."""
+        with self._env.begin() as txn:
+            lsn, found = _mark(txn), txn.get(key, STORED_ABSENT)
+        value = DAMAGED
+        if len(found) == STORED.itemsize:
+            stored, check = STORED_STRUCT.unpack(found)
+            value = stored if stored == ABSENT or check == check_of_one(key, stored) else DAMAGED
+        return lsn, np.array((value,), dtype=np.int64)
 
     def ranges(self, bounds: list[bytes], most: int) -> tuple[int, bytes]:
         """(LSN, the first entries of each [low, high) by `pack_ranges`), all in one snapshot."""
