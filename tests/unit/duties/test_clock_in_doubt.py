@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
 from lakestore.model.times import text_of
@@ -249,3 +250,19 @@ def test_producers_are_not_forgotten_by_a_clock_in_doubt(tmp_path: Path) -> None
         settle(served)
         served.append(LOG, 3)
         assert known() == 1 + (served.engine.limits.unnamed_producer_seconds > 301)
+
+
+def test_the_command_shows_the_clock_and_accepts_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Served(tmp_path / "data", believes_clock=False, ports=True) as served:
+        served.clock.jump(-YEAR)
+        at = ["--server", served.server.about["grpc"]]
+        assert run_command(["clock", *at]) == 0
+        said = capsys.readouterr().out
+        assert "behind, for" in said
+        assert "-31,536,000.000 s" in said
+        assert "row TTL, retention by age" in said
+        assert "believed once it has stood for 300 s" in said
+        assert run_command(["clock", "--accept", *at]) == 0
+        assert "confirmed, for" in capsys.readouterr().out
+        assert run_command(["status", *at]) == 0
+        assert "confirmed" in capsys.readouterr().out

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import StaticTable
+from pyiceberg.table.puffin import PuffinFile
 
 from lakestore.errors import Corrupt
 from lakestore_server.iceberg.avro import AvroFile
@@ -96,3 +99,37 @@ def test_position_deletes_and_vectors_name_the_files_of_the_new_place(tmp_path: 
     low = {"key": 2_147_483_546, "value": paths[0].encode()}
     assert mover._bound(low)["value"].decode() == f"file://{tmp_path}/new/t/1.parquet"
     assert mover._bound({**low, "value": b"file:/tmp/cut-off"}) is None
+
+
+def test_an_entry_of_deletes_has_the_size_and_the_paths_of_what_was_written(tmp_path: Path) -> None:
+    old, new = f"file://{tmp_path}/old", f"file://{tmp_path}/new"
+    blob = {"type": "deletion-vector-v1", "fields": [], "snapshot-id": -1, "sequence-number": -1, "offset": 4}
+    blob |= {"length": 3, "properties": {"referenced-data-file": f"{old}/t/1.parquet", "cardinality": "1"}}
+    footer = orjson.dumps({"blobs": [blob], "properties": {}})
+    data = b"PFA1" + b"abc" + b"PFA1" + footer + struct.pack("<iI", len(footer), 0) + b"PFA1"
+    saved: dict[str, bytes] = {}
+    mover = Relocation(old, new, lambda _: data, saved.__setitem__)
+    bounds = [{"key": 2_147_483_546, "value": f"{old}/t/1.parquet".encode()}, {"key": 1, "value": b"x"}]
+    entry: dict[str, Any] = {
+        "status": 1,
+        "data_file": {
+            "content": 1,
+            "file_path": f"{old}/t/d.puffin",
+            "file_format": "puffin",
+            "file_size_in_bytes": len(data),
+            "referenced_data_file": f"{old}/t/1.parquet",
+            "lower_bounds": bounds,
+            "upper_bounds": None,
+        },
+    }
+    mover._entry(entry)
+    (made,) = saved.values()
+    assert list(saved) == [f"{new}/t/d.puffin"]
+    assert entry["data_file"]["file_size_in_bytes"] == len(made)
+    assert entry["data_file"]["referenced_data_file"] == f"{new}/t/1.parquet"
+    assert entry["data_file"]["lower_bounds"] == [{**bounds[0], "value": f"{new}/t/1.parquet".encode()}, bounds[1]]
+    (found,) = PuffinFile(made).footer.blobs
+    assert found.properties["referenced-data-file"] == f"{new}/t/1.parquet"
+    assert PuffinFile(made).get_blob_payload(found) == b"abc"
+    with pytest.raises(Corrupt, match="no Puffin file"):
+        mover._vectors(data[:-1] + b"?", "x")
