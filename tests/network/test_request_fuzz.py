@@ -1,4 +1,4 @@
-"""Requests of any kind, changed at random, end no server: they are refused by name, and nothing of them is stored."""
+"""Changed requests end no server: refused by name, and nothing of them is stored. FUZZ_SECONDS for longer runs."""
 
 from __future__ import annotations
 
