@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lakestore.client.connection import Connection
@@ -41,11 +42,16 @@ class Commit:
         for version, batch in fitting_parts(self._connection, self._connection.definition_of(table), data):
             self._changes.append(change_to(version, kind, [batch]))
 
-    def send(self) -> None:
-        """Commit what was added."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was added."""
+        return not self._changes
+
+    def send(self, commit: Callable[[Sequence[pb.Change]], pb.CommitAnswer] | None = None) -> None:
+        """Commit what was added, by a producer of the connection unless told otherwise."""
         if self._changes:
             try:
-                answer = self._connection.producers.commit(self._changes)
+                answer = (commit or self._connection.producers.commit)(self._changes)
             except NotFound:
                 self._connection.forget_definitions(each.table for each in self._changes)
                 raise

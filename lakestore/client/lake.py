@@ -16,6 +16,7 @@ from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
 from lakestore.client.head import head
 from lakestore.client.named_producer import NamedProducer
+from lakestore.client.named_writes import NamedWrites
 from lakestore.client.retry import within
 from lakestore.client.subscription import Subscription
 from lakestore.client.table import Table
@@ -181,6 +182,13 @@ class Lake:
     def drop_subscription(self, name: str) -> None:
         """Forget a subscription; what it held of the log may go."""
         self.transport.drop_subscription(pb.DropSubscriptionRequest(subscription=name))
+
+    def producer(self, name: str) -> NamedWrites:
+        """Open a named producer, which fences its predecessor and is handed its progress back.
+
+        `with p.commit(progress="file=7") as c: c.upsert("shop.orders", rows)` is one commit of rows and progress.
+        """
+        return NamedWrites(self._connection, name)
 
     def producers(self) -> list[NamedProducer]:
         """The named producers that the server keeps, with their progress."""

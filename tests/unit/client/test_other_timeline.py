@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from lakestore.client.lake import Lake
+from lakestore.client.named_writes import NamedWrites
 from lakestore.client.table import Table
 from lakestore.client.writer import change
-from lakestore.errors import Fenced, OtherTimeline, PositionExpired
+from lakestore.errors import Fenced, Invalid, OtherTimeline, PositionExpired
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.errors import pack_error, unpack_error
 from tests.support.switch import Switch, World, ends
@@ -121,6 +122,39 @@ def test_a_named_producer_is_fenced_by_a_restore_and_its_epoch_is_given_to_nobod
     new.close()
     assert numbers(old) == [2, 4]
     assert old.writer(producer="etl").progress == "2"
+
+
+def test_commits_of_a_named_producer_carry_its_progress(world: World) -> None:
+    lake = world.client()
+    with lake.producer("etl") as first:
+        with first.commit(progress="file=1") as commit:
+            commit.append("a.log", rows(1))
+            commit.upsert("a.t", [{"id": 1, "v": "a"}])
+        backup = world.backup()
+        with first.commit(progress="file=2") as commit:
+            commit.append("a.log", rows(2))
+        assert first.progress == "file=2"
+        with pytest.raises(Invalid, match="has none"), first.commit(progress="file=3"):
+            pass
+        world.restart()
+        second = lake.producer("etl")
+        assert second.progress == "file=2"
+        assert type(ends(lambda: _append(first, 3))) is Fenced
+    assert isinstance(ends(lambda: _append(first, 3)), Invalid), "it is closed"
+    switch_of(lake).lost["Commit"] = lambda: world.restore(backup)
+    error = ends(lambda: _append(second, 4))
+    assert type(error) is OtherTimeline
+    assert error.applied == "unknown"
+    assert isinstance(ends(lambda: _append(second, 5)), Invalid)
+    third = lake.producer("etl")
+    assert third.progress == "file=1", "as of the backup"
+    _append(third, 6)
+    assert numbers(lake.table("a.log")) == [1, 6]
+
+
+def _append(producer: NamedWrites, value: int) -> None:
+    with producer.commit(progress=f"file={value}") as commit:
+        commit.append("a.log", rows(value))
 
 
 def test_an_older_client_is_fenced_by_its_epoch_alone(world: World) -> None:
