@@ -27,6 +27,8 @@ def describe(path: Path) -> Report:
         "as of": text_of(manifest.time_us),
         "lsn": manifest.lsn,
         "timeline": manifest.timeline,
+        "lake": manifest.lake.value,
+        "warehouse": manifest.warehouse,
         "files": len(manifest.files),
         "their bytes": sum(entry.size for entry in manifest.files),
     }
