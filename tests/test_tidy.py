@@ -102,6 +102,7 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/edge/rpc_dispatch.py",
     "server/lakestore_server/edge/rpc_port.py",
     "server/lakestore_server/edge/rpc_streams.py",
+    "server/lakestore_server/edge/rpc_talk.py",
     "server/lakestore_server/host/supervisor.py",
     "server/lakestore_server/host/worker.py",
     "server/lakestore_server/host/workers.py",

@@ -18,9 +18,10 @@ import pytest
 import lakestore as ls
 from lakestore import aio
 from lakestore.client import small_calls
-from lakestore.errors import Denied, Invalid, NotAuthenticated, NotFound, Stopped, Unavailable
+from lakestore.errors import Denied, Internal, Invalid, NotAuthenticated, NotFound, Stopped, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
+from lakestore_server.access.admission import RpcCall
 from lakestore_server.edge import rpc_talk
 from lakestore_server.host.permits import Permits
 from lakestore_server.main import Server
@@ -151,6 +152,18 @@ def test_an_error_keeps_all_that_its_metadata_tells() -> None:
     assert type(again) is ls.errors.Fenced
     shown = [(e.message, e.applied, e.retry_after, tuple(map(tuple, e.buckets))) for e in (fenced, again)]
     assert shown[0] == shown[1]
+
+
+def test_a_defect_is_one_calls_error_and_the_stream_goes_on(lake: ls.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lake.table("s.t")
+    table.lookup([{"id": 1}])
+    stream = wire_of(lake)._small_calls._stream
+    monkeypatch.setattr(RpcCall, "other", lambda *_: 1 / 0)
+    with pytest.raises(Internal, match="defect"):
+        table.lookup([{"id": 1}])
+    monkeypatch.undo()
+    assert len(table.lookup([{"id": 1}])) == 1
+    assert wire_of(lake)._small_calls._stream is stream
 
 
 def test_a_call_ends_in_time_and_its_late_reply_is_nobodys(server: Server, lake: ls.Lake) -> None:

@@ -108,6 +108,8 @@ class Talk:
             reply = pb.Reply(id=ask.id, answer=self._answer_of(ask, came))
         except LakestoreError as error:
             reply = pb.Reply(id=ask.id, error=errors.error_fields(error))
+        except Exception as error:  # the edge: whatever fails, the client is told, and the stream goes on
+            reply = pb.Reply(id=ask.id, error=errors.error_fields(self._dispatch.defect(ask.method, error)))
         self._reply(reply)
 
     def _answer_of(self, ask: pb.Ask, came: float) -> bytes:
