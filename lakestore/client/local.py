@@ -14,6 +14,7 @@ from lakestore.client.process import PROCESS
 from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport
 from lakestore.errors import Applied, Internal, Invalid, LakestoreError, Stopped
+from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
@@ -40,6 +41,7 @@ class LocalWire:
     def __init__(self, verbs: Verbs) -> None:
         self.credentials = NOTHING
         self.server = verbs.verb("Hello")(pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL))
+        self.server.message_bytes = WIDEST.message_bytes  # no message travels
         self.is_closed = self._is_orphan = False
         self._verbs = {method.name: verbs.verb(method.name) for method in rpc.methods()}
         self._streams: dict[Generator[Encoded], _Listener] = {}

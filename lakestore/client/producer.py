@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from lakestore.client.history import History, Point
 from lakestore.client.process import PROCESS
-from lakestore.client.transport import Transport
+from lakestore.client.transport import Transport, message_bytes
 from lakestore.errors import LakestoreError, OtherTimeline, ProducerForgotten
+from lakestore.rows.pieces import check_commit
 from lakestore.v1 import lakestore_pb2 as pb
 
 
@@ -73,6 +74,7 @@ class ProducerPool:
     def commit(self, changes: Sequence[pb.Change]) -> pb.CommitAnswer:
         """Commit once."""
         PROCESS.check()
+        check_commit(sum(len(change.rows) for change in changes), message_bytes(self._transport.server))
         producer = self._taken()
         try:
             return self._committed(producer, changes)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from lakestore.client.credentials import Credentials
+from lakestore.limits import DEFAULT
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 
@@ -38,6 +39,11 @@ class Wire(Protocol):
 
     def close(self) -> None:
         """End every call; later ones are `Stopped`."""
+
+
+def message_bytes(server: pb.HelloAnswer) -> int:
+    """The longest message that a server takes, as far as it says."""
+    return server.message_bytes or DEFAULT.message_bytes
 
 
 class Transport(Protocol):

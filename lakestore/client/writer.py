@@ -20,10 +20,11 @@ from lakestore.client.history import History
 from lakestore.client.process import PROCESS
 from lakestore.client.producer import Producer, is_over
 from lakestore.client.retry import Backoff, seconds_left
-from lakestore.client.transport import Transport
+from lakestore.client.transport import Transport, message_bytes
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, error_of
 from lakestore.model.table import Table
 from lakestore.rows import ipc, user
+from lakestore.rows.pieces import check_row, pieces
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.errors import known_kind
 
@@ -107,7 +108,29 @@ class Writer:
     def _put(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str) -> None:
         PROCESS.check()
         batches = [user.from_user(part, self._table.schema) for part in user.by_columns(data, self._table)]
-        pending = _Pending(kind, batches, progress)
+        for pending in self._cut(_Pending(kind, batches, progress)):
+            self._add(pending)
+
+    def _cut(self, pending: _Pending) -> list[_Pending]:
+        """The same rows as commits that have room in a message; the progress goes with the last one."""
+        message, most = message_bytes(self._transport.server), self._commit_bytes
+        if pending.nbytes <= most:
+            return [pending]
+        row, cut = 0, list[_Pending]()
+        for batch in pending.batches:
+            for piece in pieces(batch, most):
+                check_row(self._table.name, piece, row, message)
+                row += piece.num_rows
+                cut.append(_Pending(pending.kind, [piece], ""))
+        cut[-1].progress = pending.progress
+        return cut
+
+    @property
+    def _commit_bytes(self) -> int:
+        """The bytes of a commit: less than half of a message, for what its rows take beside their values."""
+        return min(COMMIT_BYTES_MAX, message_bytes(self._transport.server) // 2)
+
+    def _add(self, pending: _Pending) -> None:
         with self._state:
             room = self._state.wait_for(lambda: self._has_room(pending.nbytes), seconds_left(PUT_SECONDS))
             if self._closing:
@@ -239,7 +262,9 @@ class Writer:
             if self._resend:
                 return self._resend.popleft()
             batches = self._taken()
-            request = self._producer.request([], batches[-1].progress)
+            request = self._producer.request(
+                [], next((each.progress for each in reversed(batches) if each.progress), "")
+            )
             self._unanswered.append(request)
             self._sent[request.sequence] = batches
             self._state.notify_all()
@@ -264,7 +289,7 @@ class Writer:
         while self._buffer and self._buffer[0].joins(taken[0]):
             pending = self._buffer[0]
             count, size = count + pending.batches[0].num_rows, size + pending.nbytes
-            if count > COMMIT_ROWS_MAX or size > COMMIT_BYTES_MAX:
+            if count > COMMIT_ROWS_MAX or size > self._commit_bytes:
                 break
             taken.append(self._buffer.popleft())
         return taken

@@ -1,4 +1,7 @@
-"""Times as users give them, ISO 8601 text or datetime, told apart from tokens. A time without a zone is UTC."""
+"""Times as users give them, ISO 8601 text or datetime, told apart from tokens.
+
+A text without a zone is UTC. A datetime without one is refused: Python means the machine's local time by it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from lakestore.model.token import Token, position_of
 from lakestore.model.typed import shown
 
 At = str | datetime | Token
-"""A cut: a token, or a time, which is UTC where it names no zone."""
+"""A cut: a token, a time with a zone, or the text of a time, which is UTC where it names no zone."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES = ("earliest", "latest", "snapshot")
 
@@ -36,7 +39,9 @@ def text_of(micros: int) -> str:
 def position_text(value: Any) -> str:
     """A token or a time as the wire takes it; `Invalid` for anything else."""
     if isinstance(value, datetime):
-        return _zoned(value).isoformat()
+        if value.utcoffset() is None:
+            raise Invalid(f"{value!r} has no time zone: say datetime.now(UTC), or value.astimezone()")
+        return value.isoformat()
     text = str(value)
     if micros_of(text) is None:
         try:
@@ -65,6 +70,8 @@ def until_text(value: Any) -> str:
 
 
 def _told(value: Any, sentence: str) -> str:
+    if isinstance(value, datetime):
+        return position_text(value)
     try:
         return position_text(value)
     except Invalid as error:

@@ -145,6 +145,19 @@ def _check_scalars(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType
         _refuse_first(values, rows, kind, path, lambda value: isinstance(value, _FRACTIONS) and not _whole(value, kind))
     if pa.types.is_date(kind) and any(issubclass(each, datetime) for each in seen):
         _refuse_first(values, rows, kind, path, lambda v: isinstance(v, datetime) and v.time() != _MIDNIGHT)
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        _check_zones(values, rows, kind, path)
+
+
+def _check_zones(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
+    """A time with a zone goes into a column with one, and only there: pyarrow would guess, or drop it."""
+    wanted = pa.types.is_timestamp(kind) and kind.tz is not None
+    for value, row in zip(values, rows, strict=True):
+        if isinstance(value, datetime | time) and (value.utcoffset() is not None) != wanted:
+            hint = "say datetime.now(UTC), or value.astimezone()" if wanted else "say value.replace(tzinfo=None)"
+            has = "no" if wanted else "a"
+            rule = f"has {has} time zone, which {kind} does not take: {hint}"
+            raise Invalid(f"column {path!r}, row {row}: {value!r} {rule}")
 
 
 def _whole(value: Any, kind: pa.DataType) -> bool:

@@ -256,6 +256,7 @@ class StatusVerbs:
             protocol=rpc.PROTOCOL,
             timeline=self._engine.timeline,
             lsn=self._engine.view.lsn,
+            message_bytes=self._engine.limits.message_bytes,
         )
 
     def head(self, request: pb.HeadRequest) -> pb.HeadAnswer:

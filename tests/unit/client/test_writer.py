@@ -36,6 +36,7 @@ class Gate:
     """A transport whose write streams wait until they are let through, or fail."""
 
     def __init__(self, transport: Any) -> None:
+        self.server = pb.HelloAnswer()
         self._transport = transport
         self.open = threading.Event()
         self.failures: list[ls.LakestoreError] = []
