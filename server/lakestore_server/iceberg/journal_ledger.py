@@ -8,6 +8,7 @@ from lakestore.errors import Conflict, LakestoreError
 from lakestore.model.table import Table
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.iceberg import locations
 from lakestore_server.read.leases import Leases
 from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRecord
@@ -21,6 +22,9 @@ class JournalLedger:
 
     def __init__(self, engine: Engine, leases: Leases) -> None:
         self._engine, self._leases = engine, leases
+        numbered = (locations.numbered(each.location) for each in engine.view.pointers.values())
+        self._at_start = {folder: number for folder, number in numbered if number is not None}
+        """Folder to number of the newest metadata file that a read from before the start can name."""
 
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         """Name to properties."""
@@ -79,7 +83,9 @@ class JournalLedger:
 
     def holds_metadata(self, location: str) -> bool:
         """Whether a running read may still open this metadata file."""
-        return self._leases.holds_metadata(location)
+        folder, number = locations.numbered(location)
+        before = number is not None and number <= self._at_start.get(folder, -1)
+        return (before and self._leases.in_grace) or self._leases.holds_metadata(location)
 
     def seen(self, idempotency_key: str) -> bool:
         """Whether a change with that key was committed."""

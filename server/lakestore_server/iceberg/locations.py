@@ -58,6 +58,12 @@ def metadata_number(name: str) -> int | None:
     return int(first) if first.isdecimal() and name.endswith(".metadata.json") else None
 
 
+def numbered(location: str) -> tuple[str, int | None]:
+    """The folder and the number of a metadata file."""
+    folder, name = location.rsplit("/", 1)
+    return folder, metadata_number(name)
+
+
 def is_path(key: str) -> bool:
     """Whether a table property says where files go."""
     return _PATH.fullmatch(key) is not None

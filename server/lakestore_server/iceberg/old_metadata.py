@@ -35,8 +35,7 @@ class OldMetadata:
 
     def look_once(self, current: StoredMetadata) -> None:
         """Discard the files of one of our tables that its current metadata does not know; once for each table."""
-        folder, name = current.location.rsplit("/", 1)
-        number = locations.metadata_number(name)
+        folder, number = locations.numbered(current.location)
         with self._lock:
             if folder in self._looked or number is None:
                 return

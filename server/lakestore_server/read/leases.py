@@ -223,7 +223,7 @@ class Leases:
         """Whether some read may still open a metadata file."""
         with self._lock:
             self._drop_expired()
-            return self.in_grace or any(location in lease.metadata for lease in self._leases.values())
+            return any(location in lease.metadata for lease in self._leases.values())
 
     def pinned(self, table_uuid: str) -> frozenset[int]:
         """Snapshots of a table that some read holds."""

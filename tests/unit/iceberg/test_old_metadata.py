@@ -61,6 +61,24 @@ def test_files_that_a_stopped_server_left_go(lake: World) -> None:
     assert before - files(lake) == {"00001-never-named.metadata.json"}
 
 
+def test_after_a_start_files_of_before_are_held_for_a_grace_time(tmp_path: Path) -> None:
+    name = Name("shop", "log")
+
+    def commit(served: Served, times: int) -> set[str]:
+        for number in range(times):
+            served.server.catalog.commit([TableChange(name, (), (set_property(number + times),))])
+        return {path.name[:5] for path in (tmp_path / "warehouse").rglob("*.metadata.json")}
+
+    with Served(tmp_path, lease_grace_seconds=60.0) as served:
+        served.lake.create_table("shop.log", SCHEMA)
+        before = {f"{number:05d}" for number in (28, 29, 30)}
+        assert commit(served, 30) == before
+        served.restart()
+        assert commit(served, 40) == before | {f"{number:05d}" for number in (68, 69, 70)}
+        served.clock.advance(61)
+        assert commit(served, 1) == {f"{number:05d}" for number in (69, 70, 71)}
+
+
 def test_clients_are_not_told_to_remove_them(lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyIceberg would, and knows of no lease."""
     told = {"write.metadata.delete-after-commit.enabled": "true"}
