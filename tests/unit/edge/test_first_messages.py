@@ -1,0 +1,218 @@
+"""Calls without a message, defects in a loop, threads of a pool: each has an end, and the right one goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from lakestore.errors import Invalid, Unavailable
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.wakeups import Bell, Bells, Pause
+from lakestore_server.commit.write_stream import WriteStream
+from lakestore_server.edge.first_messages import FirstMessages
+from lakestore_server.host.seldom import CAUSES_MAX, Seldom
+from lakestore_server.host.workers import Workers
+from tests.support.seeds import seeded
+from tests.support.waiting import until
+
+
+@dataclass(eq=False)
+class Call:
+    """A call that says nothing."""
+
+    peer: str
+
+
+def ledger(most: int, seconds: float = 100.0) -> tuple[Any, list[Call]]:
+    gone: list[Call] = []
+    refuse: Any = lambda call, _: gone.append(call)  # noqa: E731
+    return FirstMessages(most, seconds, refuse), gone
+
+
+def test_for_one_call_more_the_worst_connection_loses_its_oldest() -> None:
+    calls, gone = ledger(5)
+    quiet = Call("quiet")
+    crowd = [Call("crowd") for _ in range(6)]
+    for call in (quiet, *crowd):
+        calls.add(call)
+    assert gone == crowd[:2]
+    assert len(calls) == 5
+    assert calls.came(quiet)
+    assert not calls.came(quiet), "it waits no more"
+    assert not calls.came(crowd[0])
+
+
+def test_the_ledger_holds_what_waits_and_nothing_else() -> None:
+    """Whatever comes, goes and times out: as many as were added less those that came or went."""
+    chance = seeded(5)
+    calls, gone = ledger(20)
+    waiting: set[Call] = set()
+    for _ in range(2_000):
+        if chance.random() < 0.6 or not waiting:
+            call = Call(str(chance.randrange(4)))
+            calls.add(call)
+            waiting.add(call)
+        else:
+            call = chance.choice(sorted(waiting, key=id))
+            assert calls.came(call)
+            waiting.discard(call)
+        waiting -= set(gone)
+        assert len(calls) == len(waiting) <= 20
+    calls.tick(time.monotonic() + 99.0)
+    assert len(calls) == len(waiting)
+    calls.tick(time.monotonic() + 101.0)
+    assert not len(calls)
+    assert waiting <= set(gone)
+
+
+class Steps:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_us(self) -> int:
+        return int(self.now * 1e6)
+
+
+def test_a_cause_in_a_loop_is_told_now_and_then_with_its_number() -> None:
+    clock = Steps()
+    seldom = Seldom(clock, 60.0, times=2)
+    assert [seldom.due("a") for _ in range(5)] == [1, 1, 0, 0, 0]
+    assert seldom.due("b") == 1
+    clock.now = 60.0
+    assert seldom.due("a") == 4
+    for i in range(CAUSES_MAX + 5):
+        seldom.due(i)
+    assert len(seldom._causes) == CAUSES_MAX
+
+
+def test_a_pool_begins_threads_as_it_needs_them_and_drops_work_once_closed() -> None:
+    workers, goes_on, done = Workers(3, "pool"), threading.Event(), []
+
+    def work(i: int) -> Callable[[], None]:
+        return lambda: (goes_on.wait(10), done.append(i))  # type: ignore[func-returns-value,return-value]
+
+    for i in range(7):
+        workers.run(work(i))
+    assert workers.threads == 3
+    assert workers.is_full
+    goes_on.set()
+    until(lambda: len(done) == 7, "all the work")
+    until(lambda: not workers.is_full, "free threads")
+    workers.close()
+    workers.run(work(8))
+    until(lambda: not any(t.name.startswith("pool-") for t in threading.enumerate()), "the end of the threads")
+    assert len(done) == 7
+
+
+def test_a_bell_rings_its_listener_and_every_ring_rings_who_hears_all() -> None:
+    bells, rung = Bells(), []
+    with bells.heard(["a"]) as one, bells.heard(["*"]) as every:
+        one.listener = lambda: rung.append("one")
+        every.listener = lambda: rung.append("every")
+        bells.ring(["b"])
+        bells.ring(["a"])
+    assert sorted(rung) == ["every", "every", "one"]
+    began = time.monotonic()
+    Pause(Bell(), 0.01).wait()
+    assert time.monotonic() - began >= 0.01
+
+
+class Written:
+    """Commits that are answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.futures: dict[int, Future[Any]] = {}
+        self.drains = False
+
+    def submit(self, request: pb.CommitRequest) -> Future[Any]:
+        if request.progress:
+            raise Invalid(request.progress)
+        return self.futures.setdefault(request.sequence, Future())
+
+    def answered(self, answer: Future[Any], sequence: int) -> pb.CommitAnswer:
+        return pb.CommitAnswer(sequence=sequence, token=answer.result(0))
+
+    def refuse(self) -> None:
+        if self.drains:
+            raise Unavailable("the server goes")
+
+
+def stream_of(written: Written, most: int = 4) -> WriteStream:
+    return WriteStream(written.submit, written.answered, written.refuse, most)
+
+
+def test_answers_come_in_the_order_of_the_requests_and_a_refusal_is_the_last() -> None:
+    written = Written()
+    stream = stream_of(written)
+    answers = stream.answers()
+    assert isinstance(next(answers), Pause)
+    for sequence in (1, 2, 3):
+        stream.take(pb.CommitRequest(sequence=sequence))
+    stream.take(pb.CommitRequest(sequence=4, progress="no"))
+    stream.take(pb.CommitRequest(sequence=5))
+    assert 5 not in written.futures, "nothing is taken behind a refusal"
+    assert stream.is_full
+    written.futures[2].set_result("b")
+    paused = next(answers)
+    assert isinstance(paused, Pause)
+    paused.bell.listener = (rung := threading.Event()).set
+    written.futures[1].set_result("a")
+    assert rung.is_set()
+    told = [next(answers), next(answers)]
+    assert [(each.sequence, each.token) for each in told if isinstance(each, pb.CommitAnswer)] == [(1, "a"), (2, "b")]
+    assert isinstance(next(answers), Pause)
+    written.futures[3].set_exception(Unavailable("later"))
+    errors = [each.error.kind for each in answers if isinstance(each, pb.CommitAnswer)]
+    assert errors == ["Unavailable", "Invalid"]
+    assert not stream.takes
+
+
+def test_an_idle_stream_of_commits_is_told_when_the_server_goes() -> None:
+    written = Written()
+    stream = stream_of(written)
+    answers = stream.answers()
+    assert isinstance(next(answers), Pause)
+    written.drains = True
+    stream.bell.set()
+    told = list(answers)
+    assert [each.error.kind for each in told if isinstance(each, pb.CommitAnswer)] == ["Unavailable"]
+
+
+def test_who_takes_waits_for_room_and_is_let_go_when_nobody_waits_for_answers() -> None:
+    written = Written()
+    stream = stream_of(written, most=1)
+    answers = stream.answers()
+    stream.take(pb.CommitRequest(sequence=1))
+    goes_on: list[bool] = []
+    taker = threading.Thread(target=lambda: goes_on.append(stream.await_room()))
+    taker.start()
+    written.futures[1].set_result("a")
+    assert isinstance(next(answers), pb.CommitAnswer)
+    taker.join(10)
+    assert goes_on == [True]
+    stream.take(pb.CommitRequest(sequence=2))
+    taker = threading.Thread(target=lambda: goes_on.append(stream.await_room()))
+    taker.start()
+    answers.close()
+    taker.join(10)
+    assert goes_on == [True, False]
+
+
+def test_an_error_of_nobodys_is_told_as_a_defect() -> None:
+    def broken(_: pb.CommitRequest) -> Future[Any]:
+        raise KeyError("absent")
+
+    written = Written()
+    stream = WriteStream(broken, written.answered, written.refuse, 4)
+    stream.take(pb.CommitRequest(sequence=1))
+    told = list(stream.answers())
+    assert [each.error.kind for each in told if isinstance(each, pb.CommitAnswer)] == ["Internal"]
