@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lakestore.errors import Corrupt, Exhausted
@@ -127,8 +127,11 @@ class FileJournal:
 
     def prepare(self) -> None:
         """Write and sync the file that `roll` names next; called by one thread, beside the one that appends."""
-        if self._next is not None:
-            return
+        if self._next is None and self.written[1] > journal.FILE_HEADER_BYTES:
+            self._next = self._prepared()
+
+    def _prepared(self) -> tuple[AppendFile, int]:
+        """A file with a durable header, and its salt."""
         aside = self._folder / NEXT
         salt = secrets.randbits(64)
         with _full():
@@ -143,13 +146,12 @@ class FileJournal:
                 file.close()
                 raise
         self._disk.reach(CrashPoint.ROLL_SYNCED)
-        self._next = file, salt
+        return file, salt
 
     def _open(self, first_lsn: int) -> None:
         """Begin a file: its header is durable before it has its name, and its name before it has a frame."""
-        self.prepare()
-        assert self._next is not None
-        path, (file, salt) = self._folder / name_of(first_lsn), self._next
+        path = self._folder / name_of(first_lsn)
+        file, salt = self._next = self._next or self._prepared()
         with _full():
             self._disk.rename(self._folder / NEXT, path)
         self._next = None
@@ -229,8 +231,10 @@ class FileJournal:
                 self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
 
     def close(self) -> None:
-        """Close the files; one that is only prepared is left to the next start, which removes it."""
+        """Close the files; one that is only prepared goes, or at the next start."""
         if self._file is not None:
             self._file.close()
         if self._next is not None:
             self._next[0].close()
+            with suppress(OSError):
+                self._disk.remove(self._folder / NEXT)

@@ -173,7 +173,12 @@ FAMILIES = (
         "Bytes of those pages more than at the start of the server.",
         lambda m: m.engine.index.size.nbytes - m.engine.index.size_at_start.nbytes,
     ),
-    Family("lakestore_segments", "gauge", "Segment files.", lambda m: sum(t.segments for t in m.status.values())),
+    Family(
+        "lakestore_segments",
+        "gauge",
+        "Segments; small ones share files.",
+        lambda m: sum(t.segments for t in m.status.values()),
+    ),
     Family(
         "lakestore_segment_bytes",
         "gauge",
