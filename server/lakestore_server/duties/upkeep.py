@@ -36,7 +36,11 @@ class Upkeep:
         self._rebuilder.close()
         self.checkpointer.close()
         if checkpoint and self._loop.is_running:
-            try:
-                self.checkpoint()
-            except (LakestoreError, OSError) as error:
-                log.error("the last checkpoint failed, the next start reads the journal: %s", error)
+            self._loop.supervisor.once("last-checkpoint", self._last_checkpoint).join()
+
+    def _last_checkpoint(self) -> None:
+        """An error that nobody thought of is told as well: the folder is let go all the same."""
+        try:
+            self.checkpoint()
+        except (LakestoreError, OSError) as error:
+            log.error("the last checkpoint failed, the next start reads the journal: %s", error)

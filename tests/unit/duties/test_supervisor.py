@@ -113,6 +113,19 @@ def test_every_duty_that_fails_is_in_status_and_goes_on(
         until(lambda: status(served)["health"] == "serving", "health")
 
 
+def test_a_last_checkpoint_that_fails_keeps_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise KeyError("injected")
+
+    served = Served(tmp_path)
+    served.lake.create_table("a.b", pa.schema([("v", pa.int64())])).append([{"v": 1}])
+    monkeypatch.setattr(served.server.upkeep.checkpointer, "run_once", fails)
+    served.close()
+    assert served.engine.supervisor.states()["last-checkpoint"].error == "KeyError: 'injected'"
+    with Served(tmp_path) as served:
+        assert served.lake.table("a.b").scan().count() == 1
+
+
 def test_a_thread_that_works_once_says_how_it_ended() -> None:
     supervisor = Supervisor()
 
