@@ -21,6 +21,9 @@ from lakestore.errors import LakestoreError, NotAuthenticated, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
+from lakestore_server.access.admission import Admission
+from lakestore_server.commit.write_stream import WriteStream
+from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support.rights import token_of, write_auth
@@ -212,6 +215,42 @@ def test_idle_streams_hold_no_threads_and_hear_of_what_comes(world: World, stack
         event.set()
     for stream in writers:
         assert pb.CommitAnswer.FromString(next(stream)).token
+
+
+def test_a_defect_at_the_edge_fails_one_call_and_not_the_port(
+    world: World, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the judgement of a call, of what is done now and then, and of a thread's work."""
+    channel = world.channel(stack)
+    broken = {"rpc", "tick", "taken"}
+
+    def breaks(kind: type, name: str, part: str) -> None:
+        real = getattr(kind, name)
+
+        def method(*given: Any, **named: Any) -> Any:
+            if part in broken:
+                broken.discard(part)
+                raise KeyError(part)
+            return real(*given, **named)
+
+        monkeypatch.setattr(kind, name, method)
+
+    breaks(Admission, "rpc", "rpc")
+    breaks(Arrivals, "tick", "tick")
+    breaks(WriteStream, "take", "taken")
+    with pytest.raises(grpc.RpcError) as refusal:
+        channel.unary_unary(f"{PREFIX}Head")(b"", metadata=shown("root"), timeout=WAIT_SECONDS)
+    told: Any = refusal.value
+    assert told.code() == grpc.StatusCode.INTERNAL
+    until(lambda: "tick" not in broken, "the next tick")
+    answer = pb.CommitAnswer.FromString(
+        next(channel.stream_stream(f"{PREFIX}Write")(iter([b""]), metadata=shown("root"), timeout=WAIT_SECONDS))
+    )
+    assert answer.error.kind == "Internal"
+    assert not broken
+    with world.lake("root") as lake:
+        assert lake.tables()
+    assert any(record.exc_info for record in caplog.records)
 
 
 def test_an_idle_stream_ends_with_its_token(world: World, stack: ExitStack) -> None:

@@ -240,10 +240,17 @@ class RpcPort:
     def _came(self, event: Any) -> None:
         self._expects = False
         if event.success and event.call_details.method:
-            rpc = Rpc(self, event)
-            self._calls.add(rpc)
-            self._opened(rpc)
+            self._open(event)
         self._expect()
+
+    def _open(self, event: Any) -> None:
+        rpc = Rpc(self, event)
+        self._calls.add(rpc)
+        try:
+            self._opened(rpc)
+        except Exception:  # the edge: the next call must be asked for, and this one told
+            log.exception("%s failed by a defect", rpc.path)
+            rpc.finish(grpc.StatusCode.INTERNAL, "a defect of the server")
 
     def _shut(self, _: Any) -> None:
         self._is_shut = True
@@ -254,20 +261,20 @@ class RpcPort:
             # gRPC's core takes a time of the wall clock here; one that jumps shortens or lengthens one tick.
             event = self._queue.poll(time.time() + TICK_SECONDS)
             if event.completion_type is not core.CompletionType.queue_timeout:
-                self._handle(event)
+                self._guard(event.tag, event)
             # An event holds its call, which must not outlive the server.
             del event
             now = time.monotonic()
             if now >= due:
                 due = now + TICK_SECONDS
-                self._ticked(now)
+                self._guard(self._ticked, now)
         self._server.destroy()
         self._ended.set()
 
     @staticmethod
-    def _handle(event: Any) -> None:
+    def _guard(work: Callable[[Any], None], said: Any) -> None:
         try:
-            event.tag(event)
+            work(said)
         except Exception:  # the edge: one call's defect must not end the thread of all
             log.exception("an event of a call failed")
 

@@ -15,7 +15,7 @@ from lakestore.errors import LakestoreError
 from lakestore.wire.grpc import grpc
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.commit.wakeups import Pause
-from lakestore_server.commit.write_stream import WriteStream
+from lakestore_server.commit.write_stream import WriteStream, defect
 from lakestore_server.edge.rpc_port import Rpc
 from lakestore_server.host.workers import Workers
 
@@ -178,6 +178,8 @@ class Intake:
             self._stream.take(self._request(data))
         except LakestoreError as error:
             self._stream.end(error)
+        except Exception as error:  # the edge, as for every call
+            self._stream.end(defect(error))
         with self._lock:
             self._is_asking = False
         self.ask()
