@@ -28,7 +28,15 @@ try:
 except ls.Conflict:
     t = lake.table("t.tz")
 now = dt.datetime.now()
-t.upsert([{"id": 1, "ts": now, "n": dt.datetime(2026, 1, 1, 10, tzinfo=dt.timezone(dt.timedelta(hours=5)))}])
+aware = dt.datetime(2026, 1, 1, 10, tzinfo=dt.timezone(dt.timedelta(hours=5)))
+for label, row in [("naive", {"id": 1, "ts": now}), ("aware", {"id": 1, "n": aware})]:
+    try:
+        t.upsert([row])
+        print("dict", label, "into the other kind: taken")
+    except ls.Invalid as e:
+        print("dict", label, "into the other kind: refused:", e)
+if not t.lookup([{"id": 1}]).num_rows:
+    t.upsert([{"id": 1, "ts": now.astimezone(), "n": now}])
 r = t.lookup([{"id": 1}]).to_pylist()[0]
 print("wall clock", now, "| stored", r["ts"], "| off by", (now.astimezone() - r["ts"]))
 print("aware 10:00+05:00 into naive column ->", r["n"])
