@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, PlanExpired
 from lakestore.model.columns import LAKE_OFFSET
 from lakestore.model.table import Table
 from lakestore.rows import ipc
@@ -61,9 +61,27 @@ def hot(cut: Cut, scan: TableScan, columns: Sequence[str]) -> Iterator[pa.Record
     declared = scan.table.read_schema(list(columns))
     for split in scan.hot_splits():
         cut.keep()
-        for message in cut.transport.fetch(plan.fetch_request(scan, split, columns, cut.plan.lease)):
-            for batch in ipc.decode_trusted(message.rows, crc=message.crc32c):
-                yield _declared(batch, declared)
+        for batch in _rows_of(cut, scan, split, columns):
+            yield _declared(batch, declared)
+
+
+def _rows_of(cut: Cut, scan: TableScan, split: plan.Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a split, each once, also if the lease is lost meanwhile and the same rows are leased again."""
+    given = 0
+    while True:
+        again = given
+        try:
+            for message in cut.transport.fetch(plan.fetch_request(scan, split, columns, cut.plan.lease)):
+                for batch in ipc.decode_trusted(message.rows, crc=message.crc32c):
+                    left = batch.slice(again)
+                    again -= batch.num_rows - left.num_rows
+                    given += left.num_rows
+                    if left.num_rows:
+                        yield left
+        except PlanExpired as error:
+            cut.hold_again(error)
+        else:
+            return
 
 
 def _declared(batch: pa.RecordBatch, declared: pa.Schema) -> pa.RecordBatch:

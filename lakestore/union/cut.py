@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 
 from lakestore import limits
-from lakestore.errors import Invalid, NotFound, Unavailable
+from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
 from lakestore.model.token import Token
 from lakestore.union import plan
+from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 
 RENEWALS_PER_LEASE = 3
+HELD_AGAIN_MAX = 3
+"""Leases that one cut may lose while it is read."""
 
 
 class Transport(Protocol):
@@ -52,7 +56,7 @@ class Cut:
         request = plan.request(tables, at="" if at is None else str(at), lease_seconds=lease_seconds)
         self.plan = plan.decode(transport.plan(request))
         """The tables of the cut, and what to read of them."""
-        self._closed = False
+        self._closed, self._again = False, HELD_AGAIN_MAX
 
     @property
     def token(self) -> str:
@@ -65,8 +69,24 @@ class Cut:
             raise Invalid("this snapshot is closed: take a new one")
         if not self.plan.lease or self._clock() - self._renewed < self._lease_seconds / RENEWALS_PER_LEASE:
             return
-        self.transport.renew_lease(pb.LeaseRequest(lease=self.plan.lease, seconds=self._lease_seconds))
-        self._renewed = self._clock()
+        try:
+            self.transport.renew_lease(pb.LeaseRequest(lease=self.plan.lease, seconds=self._lease_seconds))
+            self._renewed = self._clock()
+        except PlanExpired as error:
+            self.hold_again(error)
+
+    def hold_again(self, error: PlanExpired) -> None:
+        """Lease the same rows anew, of a server that was restarted, say; the error if they are no longer the same."""
+        if not self._again:
+            raise error
+        self._again -= 1
+        names = [part.table.name for part in self.plan.tables]
+        asked = plan.request(names, at=self.token, lease_seconds=self._lease_seconds)
+        found = plan.decode(self.transport.plan(asked))
+        if [_rows_of(part) for part in found.tables] != [_rows_of(part) for part in self.plan.tables]:
+            self.transport.release_lease(pb.LeaseRequest(lease=found.lease))
+            raise error
+        self.plan, self._renewed = replace(self.plan, lease=found.lease), self._clock()
 
     def close(self) -> None:
         """Release the lease. Again is harmless."""
@@ -84,6 +104,12 @@ class Cut:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _rows_of(part: TableScan) -> tuple[object, ...]:
+    """The rows that a plan names of a table, and the version that shows them."""
+    ranges = tuple((bucket.tier_point, bucket.head, bucket.live_sum) for bucket in part.buckets)
+    return part.table.uuid, part.table.schema_id, part.snapshot_id, ranges
 
 
 Source = Transport | Cut

@@ -142,3 +142,22 @@ def test_threads_do_not_wait_for_one_anothers_time(monkeypatch: pytest.MonkeyPat
         thread.join()
     assert len(took) == 4
     assert max(took) < 0.55
+
+
+def test_a_scan_goes_on_though_the_restarted_server_knows_no_lease(served: Served) -> None:
+    table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=2)
+    table.upsert([{"id": i, "v": str(i)} for i in range(100)])
+    leases = served.server.sources.leases
+    batches = table.scan(["id"]).to_batches()
+    seen = next(batches)["id"].to_pylist()
+    leases._leases.clear()
+    table.upsert([{"id": 1_000, "v": "later"}])
+    seen += [i for batch in batches for i in batch["id"].to_pylist()]
+    assert sorted(seen) == list(range(100))
+    assert leases.count == 0
+    other = table.scan().to_batches()
+    next(other)
+    leases._leases.clear()
+    served.lake.drop_table("a.b")
+    with pytest.raises(ls.NotFound):
+        list(other)
