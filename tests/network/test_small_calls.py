@@ -251,15 +251,15 @@ def test_a_call_goes_by_itself_while_the_server_has_no_stream_to_give(
     port: Any = server._grpc
     none_left = Permits(1, 0.0, "no stream is left")
     monkeypatch.setattr(none_left, "_held", 1)
-    monkeypatch.setattr(port, "_permits", none_left)
+    monkeypatch.setattr(port, "_talkers", none_left)
     assert len(lake.table("s.t").lookup([{"id": 1}])) == 1
     monkeypatch.undo()
     assert wire_of(lake)._talks
     assert len(lake.table("s.t").lookup([{"id": 1}])) == 1
     assert len(talks(server)) == 1
-    held_before = port._permits.held
+    held_before = port._talkers.held
     lake.close()
-    until(lambda: port._permits.held < held_before, "the room of the stream")
+    until(lambda: port._talkers.held < held_before, "the room of the stream")
 
 
 def test_large_requests_go_by_themselves(server: Server, lake: ls.Lake) -> None:

@@ -81,6 +81,9 @@ class GrpcServer:
         self._stream_workers = Workers(min(limits.threads, STREAM_THREADS), "grpc-stream")
         refusal = "streams are open, the limit: try again later"
         self._permits = Permits(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
+        # One for each connection that calls: they are no subscribers' streams, and take no room from those.
+        refusal = "connections have a stream of small calls, the limit"
+        self._talkers = Permits(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
         self._is_stopping = False
         self._streams: set[AnswerStream] = set()
         self._talks: set[Talk] = set()
@@ -220,7 +223,7 @@ class GrpcServer:
         """A stream of small calls."""
         room = ExitStack()
         try:
-            room.enter_context(self._permits.taken(1, admitted.owner))
+            room.enter_context(self._talkers.taken(1, admitted.owner))
         except Exhausted as error:
             self._fail(call, error)
             return

@@ -32,8 +32,8 @@ OLD, NEW = (
 )
 BODY = (
     '{"timeline":"tl-1","restored":{"timeline":"tl-0","lsn":5,"epochs":9},"lsn":4,"time_us":4000,"next_number":8,'
-    '"producers":[["q",4,0,"",[],"etl",1,2000,2],["p",3,2,"here",[[1,[2,[["shop.orders",1,0,0,0,0]]]],'
-    '[2,[3,[["shop.orders",1,0,0,0,0,0,6,0]]]]],"",1,3000,3]],"forgotten":{},'
+    '"producers":[["p",3,2,"here",[[1,[2,[["shop.orders",1,0,0,0,0]]]],'
+    '[2,[3,[["shop.orders",1,0,0,0,0,0,6,0]]]]],"",1,3000,3],["q",4,0,"",[],"etl",1,2000,2]],"forgotten":{},'
     '"tierer":[2,"host-1"],"idempotency":["key-1"],"namespaces":{"shop":{"k":"v"}},'
     '"pointers":[["shop","orders","s3://n.json","u-1"]],'
     '"subscriptions":[["alone",["u-1"],3,["u-1",1,4],2,77],["many",["u-1"],3,null,2,77,[[[1,-1,0,0],[0,2,5,1]]]]],'
@@ -42,7 +42,7 @@ BODY = (
     '"buckets":[[["0-0-2-4.seg",600]],[]],"bases":[[1,18446744073709551614,1,2000,2],[0,0,0,0,2]]}]}'
 )
 """The checkpoint of the records below, as the code wrote it when it was a dictionary."""
-HEADER = "5043534c0200000074070000000000001a296657"
+HEADER = "5043534c020000007407000000000000302a70fb"
 BATCH = pa.RecordBatch.from_arrays(
     [pa.array([0, 0], pa.int8()), pa.array([-1, -1]), pa.array([1, 2]), pa.array(["a", None])],
     schema=stored_schema(TABLE),
