@@ -60,20 +60,20 @@ class FaultyFile(RealFile):
 
     def __init__(self, path: Path, faults: Faults, root: Path) -> None:
         super().__init__(path)
-        self._name, self._faults, self._root = path.name, faults, root
+        self.name, self._faults, self._root = path.name, faults, root
 
     def write(self, parts: Sequence[Any]) -> int:
         """As far as the quota goes."""
         data = b"".join(memoryview(part).cast("B") for part in parts)
         free = self._faults.free_bytes(self._root)
-        if self._faults.due("write", self._name) or (free is not None and free < len(data)):
+        if self._faults.due("write", self.name) or (free is not None and free < len(data)):
             super().write([data[: min(len(data) // 2, len(data) if free is None else free)]])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().write([data])
 
     def sync(self) -> None:
         """Or EIO, once."""
-        if self._faults.due("sync", self._name):
+        if self._faults.due("sync", self.name):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         super().sync()
 
@@ -83,16 +83,23 @@ class FaultyDisk(RealDisk):
 
     def __init__(self, root: Path, faults: Faults) -> None:
         self._root, self._faults = root, faults
+        self._files: dict[Path, FaultyFile] = {}
+        """The newest file of each path."""
 
     def create(self, path: Path) -> FaultyFile:
         """A file of this disk."""
-        return FaultyFile(path, self._faults, self._root)
+        made = self._files[path] = FaultyFile(path, self._faults, self._root)
+        return made
 
     def rename(self, source: Path, target: Path) -> None:
         """Or EIO, once."""
         if self._faults.due("rename", source.name):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         super().rename(source, target)
+        renamed = self._files.pop(source, None)
+        if renamed is not None:
+            renamed.name = target.name
+            self._files[target] = renamed
 
     def sync_folder(self, path: Path) -> None:
         """Or EIO, once; a folder's syncs are counted under `folder`."""
