@@ -63,7 +63,7 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
 
 ONLY_HERE: dict[str, tuple[str, ...]] = {
-    "grpc": ("lakestore/wire/grpc.py", "lakestore/v1/"),
+    "grpc": ("lakestore/wire/grpc.py", "lakestore/v1/", "server/lakestore_server/edge/grpc_core.py"),
     "grpc_health": ("server/lakestore_server/edge/grpc_health.py",),
     "grpc_reflection": ("server/lakestore_server/edge/grpc.py",),
     "lmdb": ("server/lakestore_server/index/lmdb_store.py",),

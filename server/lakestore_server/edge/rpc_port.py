@@ -17,10 +17,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lakestore.wire.grpc import core, grpc
+from lakestore.wire.grpc import grpc
+from lakestore_server.edge import grpc_core
 from lakestore_server.edge.arrivals import Arrivals
 
 log = logging.getLogger("lakestore.grpc")
+core = grpc_core.loaded()
 TICK_SECONDS = 0.25
 """Granularity of everything that the port does after a time."""
 _NO_FLAGS = 0
