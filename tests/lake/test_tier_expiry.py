@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import lakestore as ls
 from lakestore.client.writer import change as wire_change
+from lakestore.limits import Limits
 from lakestore.spark import SparkLake
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
@@ -32,7 +33,14 @@ FAR = datetime(2100, 1, 1)
 @pytest.fixture(name="server")
 def _server(tmp_path: Path) -> Iterator[Server]:
     """One whose rows expire when the test says."""
-    settings = Settings(tmp_path / "data", port=0, http_port=0, lease_grace_seconds=0.0, expiry_check_seconds=86_400.0)
+    settings = Settings(
+        tmp_path / "data",
+        port=0,
+        http_port=0,
+        lease_grace_seconds=0.0,
+        expiry_check_seconds=86_400.0,
+        limits=Limits(clock_confirm_seconds=0),
+    )
     running = Server(settings)
     running.start()
     yield running
