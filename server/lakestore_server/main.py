@@ -206,23 +206,33 @@ def _end_process(_: BaseException) -> None:
 
 
 class _Signals:
-    """The first one asks for an orderly end, the second one gets an end at once."""
+    """The first one asks for an orderly end, the second one gets an end at once; a hang-up asks for the rights anew.
+
+    A handler runs wherever the main thread is, within another handler too: it takes no lock, and only leaves a note.
+    """
 
     def __init__(self) -> None:
         self._first = 0
+        self._hung_up = False
+        signal.signal(signal.SIGHUP, self._note)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._came)
 
     def _came(self, number: int, _: object) -> None:
-        """Takes no lock: it runs wherever the main thread is."""
         if self._first:
             os._exit(128 + number)
         self._first = number
 
-    def wait(self) -> None:
+    def _note(self, *_: object) -> None:
+        self._hung_up = True
+
+    def wait(self, hung_up: Callable[[], object]) -> None:
         """Until the first one. A signal that comes just before a wait begins does not end it, so waits are short."""
         while not self._first:
             time.sleep(SIGNAL_SECONDS)
+            if self._hung_up:
+                self._hung_up = False
+                hung_up()
 
 
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:
@@ -231,7 +241,6 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is done anyway while the server begins
     server = Server(settings, on_fatal=_end_process)
     signals = _Signals()
-    signal.signal(signal.SIGHUP, lambda *_: _refresh(server))
     try:
         server.start()
         about = server.about
@@ -239,14 +248,9 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         announce(
             f"lakestore serves gRPC on {about['grpc']}, catalog and metrics on {about['scheme']}://{about['http']}"
         )
-        signals.wait()
+        signals.wait(lambda: server.engine.supervisor.once("auth-refresh", server.access.refresh))
     finally:
         _end(server, settings.drain_seconds)
-
-
-def _refresh(server: Server) -> None:
-    """In a thread of its own: a signal that interrupts its own handler must not wait for the lock that this holds."""
-    server.engine.supervisor.once("auth-refresh", server.access.refresh)
 
 
 def _log_start(server: Server) -> None:
