@@ -52,7 +52,7 @@ class EnginesHarness(Harness):
         """Several requests that wait together, and so become one commit."""
         gate = threading.Event()
         self.server.engine.loop.queue.put(Task(lambda: _wait(gate)))
-        writes: Any = getattr(self.server.service.verb("Commit"), "__self__")  # noqa: B009 (a bound method's object)
+        writes: Any = getattr(self.server.service.verb("Write"), "__self__")  # noqa: B009 (a bound method's object)
         assert isinstance(writes, Writes)
         try:
             waiting = [writes._submit(request) for request in requests]
