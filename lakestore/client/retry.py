@@ -16,6 +16,8 @@ from lakestore.errors import Exhausted, LakestoreError, Stopped, Unavailable
 
 RETRY_SECONDS = 60.0
 PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS = 0.02, 1.0
+# Its own: a thread that tries again must not move the numbers of a program that seeds them.
+_CHANCE = random.SystemRandom()
 _DEADLINE: ContextVar[float | None] = ContextVar("lakestore_deadline", default=None)
 
 
@@ -61,7 +63,7 @@ class Backoff:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = pause,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = _CHANCE.random,
     ) -> None:
         self._seconds = RETRY_SECONDS if seconds is None else seconds
         self._clock, self._sleep, self._chance = clock, sleep, chance
