@@ -1,0 +1,165 @@
+"""The bridge as bridge.yaml says it: sources, topics, tables and their policies. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Format = Literal["json", "avro", "protobuf", "debezium-json", "debezium-avro", "raw", "arrow"]
+Wire = Literal["auto", "plain", "confluent"]
+OnError = Literal["dlq", "fail", "skip"]
+Tombstone = Literal["delete", "ignore", "dlq"]
+Truncate = Literal["refuse", "ignore"]
+Drift = Literal["follow", "propose", "ignore"]
+POSITION = ("kafka_source", "kafka_offset")
+"""Columns of bridged tables with a key that keep each row's source position: topic, its id and partition; offset."""
+COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
+"""Columns that `coordinates: true` adds; `kafka_key` and `kafka_headers` come by `from: key` and `from: headers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySpec:
+    """A schema registry that speaks Confluent's protocol."""
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings of the client: credentials, certificates. May hold secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """A Kafka cluster."""
+
+    name: str
+    """The key under `sources`; empty for the only one."""
+    bootstrap: str
+    group: str
+    """The consumer group whose members share the topics; the bridge's name unless said."""
+    registry: RegistrySpec | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings of librdkafka from `sasl`, `tls` and `options`. May hold secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBounds:
+    """A commit goes out when one of the bounds is reached."""
+
+    rows: int = 10_000
+    bytes: int = 8 << 20
+    """Of record keys and values as they came."""
+    seconds: float = 0.2
+    """Age of the oldest record that waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSpec:
+    """Schema of values or keys that is not named by the records themselves."""
+
+    text: str = ""
+    """Inline or from a file: an Avro schema, or a .proto file."""
+    subject: str = ""
+    """In the registry; by default by the topic name strategy."""
+    version: int | None = None
+    """The newest unless said."""
+    message: str = ""
+    """The message's full name in a .proto file of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """A column of a table."""
+
+    name: str
+    type: str
+    """As in tables.yaml."""
+    source: str = ""
+    """A path: `value.a.b`, `key.a`, `headers.h`, `value`, `key`, `headers`, `topic`, `partition`, `offset`,
+    `timestamp`; empty: `value.<name>`, unless there is an expression."""
+    expression: str = ""
+    """SQL over `value`, `key`, `headers` and the metadata; pure."""
+    required: bool = False
+    default: Any = None
+    unit: str = ""
+    """Of times that come as numbers: s, ms, us or ns; without one, milliseconds."""
+    zone: str = ""
+    """Of times without a zone, for timestamptz."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table that records go to."""
+
+    table: str
+    """May hold `{topic}`, `{database}`, `{schema}` and `{table}`; the last three are of a change event's source."""
+    primary_key: tuple[str, ...] = ()
+    """Names of columns; empty: a log table, but for change events, whose key columns are taken."""
+    columns: tuple[ColumnSpec, ...] = ()
+    """Empty: from the schema of the records."""
+    where: str = ""
+    """A condition on the table's columns; other rows are counted and left out."""
+    coordinates: bool = False
+    version: str = ""
+    """The version column, where the order of the topic is not that of the changes; empty: the source position."""
+    on_error: OnError = "dlq"
+    tombstone: Tombstone = "delete"
+    """A null value that is no part of a change event: delete by key, only for tables with a key."""
+    truncate: Truncate = "refuse"
+    drift: Drift = "follow"
+    """Additive changes and widenings are followed; the rest waits as a proposal. `propose`: all of it waits."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Other options of the table, as in tables.yaml."""
+    line: int = 0
+    """In the file, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """Tables by a field, a header or metadata of each record."""
+
+    by: str
+    """A path, as `ColumnSpec.source`."""
+    tables: Mapping[str, TableSpec]
+    otherwise: Literal["dlq", "skip"] = "dlq"
+    """The end of records whose value names no table."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic, or a pattern of topics, and the tables that its records go to."""
+
+    source: str
+    """`SourceSpec.name`."""
+    topic: str = ""
+    pattern: str = ""
+    """A regular expression that matches whole names, when `topic` is empty."""
+    target: TableSpec | RouteSpec = field(default_factory=lambda: TableSpec(""))
+    format: Format = "json"
+    wire: Wire = "auto"
+    key_format: Literal["", "json", "avro", "protobuf", "string", "raw"] = ""
+    """Empty: as the wire and the format say."""
+    schema: SchemaSpec = SchemaSpec()
+    key_schema: SchemaSpec = SchemaSpec()
+    start: str = "earliest"
+    """earliest, latest, a time as ISO 8601, or `offsets` with `start_offsets`; for partitions without progress."""
+    start_offsets: Mapping[int, int] = field(default_factory=dict)
+    transactions: str = ""
+    """The topic with the source's transaction metadata; its transactions are whole commits."""
+    line: int = 0
+    """In the file, for messages."""
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """All tables that records may go to."""
+        return (self.target,) if isinstance(self.target, TableSpec) else tuple(self.target.tables.values())
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeSpec:
+    """A whole bridge."""
+
+    name: str
+    """Two bridges of one name fence each other, partition by partition."""
+    sources: Mapping[str, SourceSpec]
+    topics: tuple[TopicSpec, ...]
+    batch: BatchBounds = BatchBounds()
