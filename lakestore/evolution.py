@@ -125,15 +125,15 @@ class SetOptions:
     lake: dict[str, Any] = field(default_factory=dict)
     """Options of `LAKE_SETTABLE`."""
     retention: Any = UNCHANGED
-    """As `create_table` takes it; None keeps everything."""
+    """The time as `create_table` takes it; None keeps everything."""
     deletes: Any = UNCHANGED
     """allow, ignore or refuse."""
     skip_unchanged: Any = UNCHANGED
     """True or false."""
     ttl: Any = UNCHANGED
-    """As `create_table` takes it; None: rows do not expire."""
+    """The rule as `create_table` takes it; None: rows do not expire."""
     tombstone_ttl: Any = UNCHANGED
-    """As `create_table` takes it."""
+    """The time as `create_table` takes it."""
     merge: Any = UNCHANGED
     """Refused if it is another engine: rows that are there were merged by the one that was."""
 

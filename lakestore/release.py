@@ -3,4 +3,4 @@
 from importlib.metadata import version
 
 RELEASE = version("lakestore")
-"""As pip names it."""
+"""The release as pip names it."""

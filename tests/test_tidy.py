@@ -60,6 +60,7 @@ BANNED_CALLS = re.compile(
     r"|random\..*|secrets\..*|uuid4|uuid\.uuid[14]|os\.urandom|open|io\.open|os\.open"
 )
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+RIDDLE = re.compile(r"\s*(Of|As|What|How|Those|Whoever|Who)\b")
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
 
 ONLY_HERE: dict[str, tuple[str, ...]] = {
@@ -305,6 +306,14 @@ def _undocumented(parent: ast.Module | ast.ClassDef) -> Iterator[str]:
             yield from _undocumented(node)
 
 
+def riddles(source: Source) -> Iterator[str]:
+    """A docstring names its noun first: one that begins with "What" or "As" is read twice."""
+    for node in ast.walk(source.tree) if source.product else ():
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            if RIDDLE.match(node.value.value):
+                yield f"{node.lineno}: a docstring that does not name its noun first"
+
+
 def decisions_by_message(source: Source) -> Iterator[str]:
     """A message is for people: the server decides by types and fields, never by the English of an error."""
     if not source.path.startswith("server/"):
@@ -352,6 +361,7 @@ RULES: tuple[Rule, ...] = (
     misplaced_imports,
     missing_module_docstring,
     missing_public_docstrings,
+    riddles,
     decisions_by_message,
     foreign_loggers,
 )
@@ -430,6 +440,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     foreign_loggers: ("server/x.py", "import logging\n\nlog = logging.getLogger(__name__)\n"),
     decisions_by_message: ("server/x.py", "try:\n    f()\nexcept E as e:\n    if 'full' in str(e):\n        g()\n"),
     missing_public_docstrings: ("server/x.py", '"""X."""\n\n\ndef f() -> None:\n    pass\n'),
+    riddles: ("server/x.py", '"""X."""\n\nY = 1\n"""As it was."""\n'),
 }
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from lakestore.client.retry import Backoff, has_deadline, is_passing, seconds_left, within
 from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport, Wire
-from lakestore.errors import Corrupt, LakestoreError, Unavailable
-from lakestore.rows import ipc
+from lakestore.errors import LakestoreError, Unavailable
+from lakestore.rows import ipc, ipc_metadata
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 
@@ -161,7 +161,7 @@ class Calls:
                     left, passed = _behind(message, again)
                     again -= passed
                     if left is not None:
-                        given += _count(left)
+                        given += ipc_metadata.rows_of(left.rows)
                         yield left
             except LakestoreError as error:
                 if not backoff.wait(error):
@@ -206,14 +206,6 @@ def _behind(message: pb.RowBatch, rows: int) -> tuple[pb.RowBatch | None, int]:
     left.CopyFrom(message)
     left.rows, left.crc32c = data, ipc.crc32c(data)
     return left, passed
-
-
-def _count(message: pb.RowBatch) -> int:
-    try:
-        with pa.ipc.open_stream(message.rows) as reader:
-            return sum(batch.num_rows for batch in reader)
-    except pa.ArrowException as error:
-        raise Corrupt("rows were damaged on their way: read again") from error
 
 
 def transport_of(wire: Wire, *, call_seconds: float = CALL_SECONDS) -> Transport:

@@ -68,7 +68,7 @@ class Credentials:
         return (("authorization", f"Bearer {token}"),) if token else ()
 
     def options(self) -> dict[str, str]:
-        """As options of a Spark data source, under names whose values Spark hides."""
+        """The options of a Spark data source, under names whose values Spark hides."""
         found = {"token": self.bearer} if self.token else {}
         if self.pem:
             found["tls"] = "true"

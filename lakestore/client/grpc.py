@@ -16,7 +16,7 @@ from lakestore.client.diagnosis import diagnosis
 from lakestore.client.process import PROCESS
 from lakestore.client.retry import is_passing
 from lakestore.client.scope import SCOPE, Scope
-from lakestore.client.small_calls import CallCancelled, SmallCalls, StreamEnded
+from lakestore.client.small_calls import CallCancelled, NoReply, SmallCalls
 from lakestore.client.transport import Transport
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Stopped, Unavailable, UnknownCall
 from lakestore.limits import WIDEST
@@ -131,7 +131,7 @@ class GrpcWire:
             raise
         except CallCancelled as error:
             raise self._ended(method) from error
-        except StreamEnded as error:
+        except NoReply as error:
             call: Any = error.failure
             if call is None:
                 raise self._ended(method) from error

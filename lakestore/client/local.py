@@ -13,11 +13,11 @@ from lakestore.client.credentials import NOTHING
 from lakestore.client.process import PROCESS
 from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport
-from lakestore.errors import Applied, Internal, Invalid, LakestoreError, Stopped
+from lakestore.errors import Invalid, LakestoreError, Stopped
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import rpc
+from lakestore.wire import errors, rpc
 
 
 class Verbs(Protocol):
@@ -186,8 +186,7 @@ def _boundary(method: rpc.Method) -> Iterator[None]:
     except LakestoreError:
         raise
     except Exception as error:
-        outcome: Applied = "no" if method.reads else "unknown"
-        raise Internal(f"a defect of the server: {error}", applied=outcome) from error
+        raise errors.defect(error, "no" if method.reads else "unknown") from error
 
 
 def attached(verbs: Verbs) -> Transport:

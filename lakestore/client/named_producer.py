@@ -17,7 +17,7 @@ class NamedProducer:
     owner: str
     """The principal that opened it first; empty for a process that has its server inside."""
     epoch: int
-    """Of its newest opening."""
+    """The epoch of its newest opening."""
     last_sequence: int
     """Its newest commit under that epoch; 0 before the first."""
     progress: str

@@ -23,7 +23,7 @@ IDLE_SECONDS = 10.0
 """Time without a call after which a stream ends."""
 
 
-class StreamEnded(Exception):
+class NoReply(Exception):
     """The stream ended before the reply."""
 
     def __init__(self, failure: grpc.RpcError | None) -> None:
@@ -42,7 +42,7 @@ class _Waiting:
     __slots__ = ("outcome",)
 
     def __init__(self) -> None:
-        self.outcome: SimpleQueue[pb.Reply | StreamEnded | CallCancelled] = SimpleQueue()
+        self.outcome: SimpleQueue[pb.Reply | NoReply | CallCancelled] = SimpleQueue()
 
     def cancel(self) -> None:
         """Tell the caller to give up."""
@@ -105,7 +105,7 @@ class _Stream:
             self.retire()
             left, self.waiting = list(self.waiting.values()), {}
         for waiting in left:
-            waiting.outcome.put(StreamEnded(failure))
+            waiting.outcome.put(NoReply(failure))
 
 
 class SmallCalls:
@@ -120,7 +120,7 @@ class SmallCalls:
     def call(self, method: str, request: bytes, seconds: float, shown: Metadata) -> pb.Reply:
         """The reply to a call, on a stream that was opened with this metadata.
 
-        `StreamEnded` or `CallCancelled` if none comes, `Unavailable` if none comes in time, `ValueError` on a closed
+        `NoReply` or `CallCancelled` if none comes, `Unavailable` if none comes in time, `ValueError` on a closed
         channel.
         """
         number, waiting = next(self._numbers), _Waiting()

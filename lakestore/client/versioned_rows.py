@@ -31,5 +31,5 @@ def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table
 
 
 def fitting_parts(connection: Connection, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
-    """As `fitting`, in parts that name the same columns where the merge engine asks for it."""
+    """The rows as `fitting` makes them, in parts that name the same columns where the merge engine asks for it."""
     return [fitting(connection, definition, part) for part in user.by_columns(data, definition)]

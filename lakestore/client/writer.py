@@ -21,12 +21,12 @@ from lakestore.client.process import PROCESS
 from lakestore.client.producer import Producer, is_over
 from lakestore.client.retry import Backoff, seconds_left
 from lakestore.client.transport import Transport, message_bytes
-from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable, error_of
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.model.table import Table
 from lakestore.rows import ipc, user
 from lakestore.rows.pieces import check_row, pieces
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire.errors import known_kind
+from lakestore.wire.errors import error_told
 
 IN_FLIGHT_MAX = 16
 COMMIT_ROWS_MAX = 100_000
@@ -296,9 +296,7 @@ class Writer:
 
     def _answered(self, answer: pb.CommitAnswer) -> None:
         if answer.HasField("error"):
-            told = answer.error
-            kind = known_kind(told.kind, told.exact)
-            raise error_of(kind, told.message, told.applied, told.retry_after_seconds)
+            raise error_told(answer.error)
         with self._state:
             while self._unanswered and self._unanswered[0].sequence <= answer.sequence:
                 sequence = self._unanswered.popleft().sequence

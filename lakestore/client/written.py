@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.counts import COUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,9 @@ class WriteResult:
     """The version that the rows were stored in."""
 
 
-_COUNTS = [field.name for field in fields(WriteResult) if field.name not in ("table", "schema_id")]
-
-
 def result_of(results: Sequence[pb.ChangeResult]) -> WriteResult:
     """The results of the changes of one table, added up."""
-    counts = {name: sum(getattr(result, name) for result in results) for name in _COUNTS}
+    counts = {name: sum(getattr(result, name) for result in results) for name in COUNTS}
     return WriteResult(table=results[0].table, schema_id=results[-1].schema_id, **counts)
 
 

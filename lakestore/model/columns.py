@@ -82,7 +82,7 @@ class PartitionField:
     """One field of the lake's partitioning, say `day(created_at)` or `bucket(16, id)`."""
 
     transform: str
-    """As Iceberg writes it: identity, year, month, day, hour, bucket[n], truncate[n]."""
+    """The transform as Iceberg writes it: identity, year, month, day, hour, bucket[n], truncate[n]."""
     column: str
 
 

@@ -100,12 +100,12 @@ class Table:
 
     @cached_property
     def nullable_schema(self) -> pa.Schema:
-        """As `schema`, and nothing is required: rows as they are sent."""
+        """The schema of rows as they are sent: nothing is required."""
         return pa.schema([column.arrow.with_nullable(True) for column in self.columns])
 
     @cached_property
     def storage_schema(self) -> pa.Schema:
-        """As `schema`, but only the key is required: a delete carries nothing else."""
+        """The schema of stored rows: only the key is required, for a delete carries nothing else."""
         keys = set(self.primary_key)
         return pa.schema([column.arrow.with_nullable(column.name not in keys) for column in self.columns])
 

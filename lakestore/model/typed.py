@@ -88,7 +88,7 @@ def one_of(*known: str) -> Reader[str]:
 
 
 def optional(reader: Reader[T]) -> Reader[T | None]:
-    """What the reader takes, or nothing."""
+    """A reader that takes nothing as well."""
     return lambda value, place: None if value is None else reader(value, place)
 
 

@@ -21,13 +21,12 @@ from lakestore.model.projection import filled
 from lakestore.model.table import Table
 from lakestore.rows import ipc_metadata
 from lakestore.rows.casting import Cast
+from lakestore.rows.ipc_metadata import CONTINUES, FRAME
 
 SMALL_BYTES_MAX = 64 << 10
 """The longest stream that is read without a reader, as far as its schema was seen before."""
 SCHEMA_BYTES_MAX, SCHEMAS_KEPT = 4 << 10, 512
-_FRAME = struct.Struct("<Ii")
-_CONTINUES = 0xFFFFFFFF
-STREAM_END = _FRAME.pack(_CONTINUES, 0)
+STREAM_END = FRAME.pack(CONTINUES, 0)
 """The last bytes of an Arrow IPC stream."""
 _KNOWN: dict[bytes, pa.Schema] = {}
 """Schema messages that were read before."""
@@ -81,11 +80,11 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
 
 def _schema_end(data: bytes) -> int:
     """The end of the stream's first message, its schema; 0 where there is no room for it."""
-    if len(data) < _FRAME.size:
+    if len(data) < FRAME.size:
         return 0
-    mark, size = _FRAME.unpack_from(data)
-    end = int(_FRAME.size + size)
-    return end if mark == _CONTINUES and 0 < size <= SCHEMA_BYTES_MAX and end + _FRAME.size <= len(data) else 0
+    mark, size = FRAME.unpack_from(data)
+    end = int(FRAME.size + size)
+    return end if mark == CONTINUES and 0 < size <= SCHEMA_BYTES_MAX and end + FRAME.size <= len(data) else 0
 
 
 def _remember(data: bytes, schema: pa.Schema) -> None:
@@ -110,11 +109,11 @@ def _decoded_as_before(data: bytes, limits: Limits) -> pa.RecordBatch | None:
     schema = _KNOWN.get(data[:at]) if at else None
     if schema is None:
         return None
-    mark, size = _FRAME.unpack_from(data, at)
-    if mark != _CONTINUES or size <= 0:
+    mark, size = FRAME.unpack_from(data, at)
+    if mark != CONTINUES or size <= 0:
         return None
     message = pa.ipc.read_message(pa.py_buffer(data)[at:])
-    end = at + _FRAME.size + size + (message.body.size if message.body else 0)
+    end = at + FRAME.size + size + (message.body.size if message.body else 0)
     if message.type != "record batch" or data[end:] != STREAM_END:
         return None
     ipc_metadata.check_message(bytes(message.metadata), message.body.size if message.body else 0, limits)
@@ -155,7 +154,7 @@ def decode_trusted(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
     schema = _TRUSTED.get(data[:at]) if at and len(data) <= SMALL_BYTES_MAX else None
     if schema is not None and data.endswith(STREAM_END):
         message = pa.ipc.read_message(pa.py_buffer(data)[at:])
-        end = at + _FRAME.size + _FRAME.unpack_from(data, at)[1] + (message.body.size if message.body else 0)
+        end = at + FRAME.size + FRAME.unpack_from(data, at)[1] + (message.body.size if message.body else 0)
         if message.type == "record batch" and end + len(STREAM_END) == len(data):
             return [pa.ipc.read_record_batch(message, schema)]
     with pa.ipc.open_stream(data) as reader:

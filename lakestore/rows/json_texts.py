@@ -36,9 +36,9 @@ def _base64(value: bytes) -> str:
 
 
 CONNECT = Style(numbers_of_time=True, bytes_text=_base64, maps_as_pairs=True)
-"""As Debezium's connectors and Kafka Connect's JSON converter write them."""
+"""The style of Debezium's connectors and Kafka Connect's JSON converter."""
 PLAIN = Style(numbers_of_time=False, bytes_text=bytes.hex, maps_as_pairs=False)
-"""As `lakestore read --json` writes them."""
+"""The style of `lakestore read --json`."""
 
 
 def objects(names: Sequence[str], columns: Sequence[pa.Array], style: Style, *, front: str = "{") -> pa.Array:

@@ -81,7 +81,7 @@ def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.k
 
 
 def joined(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> pa.Array:
-    """As `encode`, as a binary column."""
+    """The keys that `encode` makes, as a binary column."""
     found = _joined(columns, prefix=prefix)
     lengths = pc.binary_length(found).to_numpy()
     longest = int(lengths.max(initial=0))

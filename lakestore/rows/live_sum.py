@@ -21,7 +21,7 @@ def mixed(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 def _mixed_one(offset: int) -> int:
-    """As `mixed`, of one."""
+    """`mixed` of one offset."""
     x = (offset + 0x9E3779B97F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -9,7 +9,7 @@ import pyarrow as pa
 from lakestore.errors import Invalid
 
 OVERHEAD_BYTES = 64 << 10
-"""What a message may have beside the rows themselves: their schema, names, and the commit around them."""
+"""Room for everything in a message but its rows: their schema, names, and the commit around them."""
 
 
 def pieces(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:

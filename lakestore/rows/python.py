@@ -41,7 +41,7 @@ def of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 
 def batch_of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """As `of_dicts`, as one batch."""
+    """The table that `of_dicts` makes, as one batch."""
     names, columns = _by_name(rows, schema)
     whole = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns]
     return pa.RecordBatch.from_arrays(whole, names=names)

@@ -254,7 +254,7 @@ class _FileReader:
                 yield from self._group(parquet, group, names, alive, int(starts[group]))
 
     def _other(self, deleted: Positions) -> Iterator[pa.RecordBatch]:
-        """As `batches`, of a file that is not Parquet: it has no groups of rows to leave out."""
+        """The `batches` of a file that is not Parquet: it has no groups of rows to leave out."""
         path, form = self._file.file_path, self._file.file_format.value
         metrics = other_formats.Metrics.of(self._file)
         with _named(path), other_formats.opened(self._io.new_input(path), form, metrics) as other:

@@ -57,7 +57,7 @@ class Metrics:
 
     @staticmethod
     def of(file: DataFile) -> Metrics:
-        """Those of a PyIceberg file."""
+        """The metrics of a PyIceberg file."""
         return Metrics(
             file.lower_bounds or {}, file.upper_bounds or {}, file.null_value_counts or {}, file.value_counts or {}
         )
@@ -77,7 +77,7 @@ def opened(source: InputFile, form: str, metrics: Metrics | None = None) -> Iter
 
 @contextmanager
 def opened_at(location: str, form: str) -> Iterator[OpenFile]:
-    """As `opened`, of a file's URI."""
+    """The file at a URI, as `opened` gives it."""
     with opened(PyArrowFileIO().new_input(location), form) as found:
         yield found
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lakestore.errors import KINDS, Fenced, LakestoreError, error_of
+from lakestore.errors import KINDS, Applied, Fenced, Internal, LakestoreError, error_of
+from lakestore.v1 import lakestore_pb2 as pb
 
 ERROR_KEY = "lakestore-error-bin"
 BUSY_SECONDS = 0.5
@@ -47,6 +48,25 @@ def pack_error(error: LakestoreError) -> Metadata:
             tables.setdefault(table, []).append(bucket)
         told.append((BUCKETS_KEY, json.dumps(tables, separators=(",", ":")).encode()))
     return tuple(told)
+
+
+def told(error: LakestoreError) -> pb.Error:
+    """An error as a message."""
+    kind, exact = told_kinds(error.kind)
+    return pb.Error(
+        kind=kind, exact=exact, message=error.message, applied=error.applied, retry_after_seconds=error.retry_after
+    )
+
+
+def error_told(error: pb.Error) -> LakestoreError:
+    """The error that `told` wrote."""
+    kind = known_kind(error.kind, error.exact)
+    return error_of(kind, error.message, error.applied, error.retry_after_seconds)
+
+
+def defect(error: BaseException, applied: Applied = "unknown") -> Internal:
+    """The error that a client is told of one that nobody foresaw."""
+    return Internal(f"a defect of the server: {type(error).__name__}: {error}", applied=applied)
 
 
 def error_fields(error: LakestoreError) -> dict[str, bytes]:

@@ -100,7 +100,7 @@ class Method:
     """One RPC."""
 
     name: str
-    """As in the proto file."""
+    """The name in the proto file."""
     attribute: str
     """The same in snake case."""
     request: Any

@@ -78,6 +78,22 @@ def is_ended(client: socket.socket) -> bool:
     return True
 
 
+def is_ended_while_it_trickles(client: socket.socket, byte: bytes, *, pause: float) -> bool:
+    """Whether the server closes a connection on which one byte comes after each pause."""
+    client.settimeout(pause)
+    until = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < until:
+        try:
+            client.sendall(byte)
+            if not client.recv(65_536):
+                return True
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return True
+    return False
+
+
 @pytest.mark.parametrize("head", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 def test_a_request_whose_head_never_ends_is_hung_up_on(server: Server, head: bytes) -> None:
     with opened(server) as client:
@@ -90,18 +106,7 @@ def test_a_head_that_comes_byte_by_byte_is_hung_up_on(server: Server) -> None:
     for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         with opened(server) as client:
             client.sendall(before)
-            client.settimeout(0.05)
-            until = time.monotonic() + WAIT_SECONDS
-            ended = False
-            while not ended and time.monotonic() < until:
-                try:
-                    client.sendall(b"G")
-                    ended = not client.recv(65_536)
-                except TimeoutError:
-                    continue
-                except ConnectionError:
-                    ended = True
-            assert ended
+            assert is_ended_while_it_trickles(client, b"G", pause=0.05)
 
 
 def test_a_body_that_stops_is_told_so_and_hung_up_on(server: Server) -> None:
@@ -120,17 +125,7 @@ def test_a_body_that_trickles_from_an_unknown_sender_is_hung_up_on(server: Serve
     """Each byte comes in time, but the sender does not come to say who it is."""
     with opened(server) as client:
         client.sendall(slow_body(TOKENS))
-        began, ended = time.monotonic(), False
-        client.settimeout(LIMITS.http_header_ms / 4_000)
-        while not ended and time.monotonic() < began + WAIT_SECONDS:
-            try:
-                client.sendall(b"r")
-                ended = not client.recv(65_536)
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                ended = True
-        assert ended
+        assert is_ended_while_it_trickles(client, b"r", pause=LIMITS.http_header_ms / 4_000)
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\nX: ", slow_body(TOKENS)], ids=["head", "body"])

@@ -51,7 +51,7 @@ class LakeFile:
     """A data file, and the delete files that cover it."""
 
     path: str
-    """As the manifest spells it; position deletes match by exactly this text."""
+    """The path as the manifest spells it; position deletes match by exactly this text."""
     rows: int
     bytes: int
     bounds: Bounds | None

@@ -82,7 +82,7 @@ def _named_as(path: str) -> str:
 
 
 def _named(tools: Round, lake: Iceberg, paths: set[str]) -> set[str]:
-    """Those of the paths that some snapshot of the table names, or its statistics."""
+    """The paths among these that some snapshot of the table names, or its statistics."""
     known = reduce(DataFrame.unionAll, [_paths(tools, lake, *each) for each in _METADATA_TABLES])
     asked = tools.spark.createDataFrame([(path,) for path in sorted(paths)], "path string")
     found = {str(row[0]) for row in asked.join(known.distinct(), "path", "left_semi").collect()}

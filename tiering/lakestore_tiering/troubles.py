@@ -73,7 +73,7 @@ class Troubles:
 
 
 class ServerTrouble:
-    """How long the server has been out of reach."""
+    """The time that the server has been out of reach."""
 
     def __init__(self, address: str, clock: Callable[[], float]) -> None:
         self._address = address

@@ -20,6 +20,8 @@ from lakestore_server.host.clock import Clock
 from lakestore_server.host.seldom import Seldom
 
 log = logging.getLogger("lakestore.access")
+RECHECK_SECONDS = 1.0
+"""Time between two checks of a call that is silent."""
 DENIED_LOG_SECONDS = 60.0
 DENIED_LOG_LINES = 5
 """Lines for each caller, call and kind of refusal in that time; the next one has the number of those left out."""
@@ -91,6 +93,7 @@ class RpcCall:
         self._admission, self.path, self._row, self._caller = admission, path, row, caller
         self._generation = admission.access.generation
         self._asked: Any = None
+        self._recheck_due = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -120,6 +123,12 @@ class RpcCall:
         if self._caller is not None and self._row is not None:
             ownership.shown(self._caller, self._row, answer)
         return answer
+
+    def tick(self, now: float) -> None:
+        """Check again if it is time to; `now` is of the monotonic clock."""
+        if now >= self._recheck_due:
+            self._recheck_due = now + RECHECK_SECONDS
+            self.recheck()
 
     def recheck(self) -> None:
         """Raise if the right, the token or the certificate was withdrawn since: a stream may run for weeks."""

@@ -68,20 +68,13 @@ def _shown_name(caller: Caller, name: str) -> str:
     return name.partition("/")[2] if caller.owns_by_name else name
 
 
-def _cut_subscriptions(caller: Caller, answer: pb.ListSubscriptionsAnswer) -> None:
-    own = [deepcopy(info) for info in answer.subscriptions if _is_shown(caller, info.name)]
-    for info in own:
-        info.name = _shown_name(caller, info.name)
-    del answer.subscriptions[:]
-    answer.subscriptions.extend(own)
-
-
-def _cut_producers(caller: Caller, answer: pb.ListProducersAnswer) -> None:
-    own = [deepcopy(entry) for entry in answer.producers if _is_shown(caller, entry.name)]
+def _cut_own(caller: Caller, entries: Any) -> None:
+    """Leave the caller's own entries in a list of things with names, under the names that the caller gave."""
+    own = [deepcopy(entry) for entry in entries if _is_shown(caller, entry.name)]
     for entry in own:
         entry.name = _shown_name(caller, entry.name)
-    del answer.producers[:]
-    answer.producers.extend(own)
+    del entries[:]
+    entries.extend(own)
 
 
 def _cut_tables(caller: Caller, answer: pb.ListTablesAnswer) -> None:
@@ -117,6 +110,6 @@ def _cut_status(caller: Caller, answer: pb.StatusAnswer) -> None:
 _CUTS: dict[Listing, Callable[[Caller, Any], None]] = {
     Listing.TABLES: _cut_tables,
     Listing.STATUS: _cut_status,
-    Listing.SUBSCRIPTIONS: _cut_subscriptions,
-    Listing.PRODUCERS: _cut_producers,
+    Listing.SUBSCRIPTIONS: lambda caller, answer: _cut_own(caller, answer.subscriptions),
+    Listing.PRODUCERS: lambda caller, answer: _cut_own(caller, answer.producers),
 }

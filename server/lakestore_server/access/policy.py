@@ -98,8 +98,7 @@ class Row:
 
 def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, what: str) -> None:
     """`Denied` unless the principal may; `what` names the call in the message."""
-    if row is None:
-        raise Denied(f"{what} has no rule, so nobody may call it: this is a defect of the server")
+    row = _ruled(row, what)
     if row.right in ("open", "known"):
         return
     targets = list(row.finder(asked, known))
@@ -114,10 +113,15 @@ def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, 
 
 def check_possible(row: Row | None, principal: Principal, what: str) -> None:
     """`Denied` if no request whatever of this kind is allowed: asked before a request is received."""
-    if row is None:
-        raise Denied(f"{what} has no rule, so nobody may call it: this is a defect of the server")
+    row = _ruled(row, what)
     if row.right in RIGHTS and not principal.may_somewhere(row.right):
         raise Denied(_sentence(principal, row.right, "any table", what))
+
+
+def _ruled(row: Row | None, what: str) -> Row:
+    if row is None:
+        raise Denied(f"{what} has no rule, so nobody may call it: this is a defect of the server")
+    return row
 
 
 def _check_one(row: Row, principal: Principal, target: str, known: TableFacts, what: str) -> None:

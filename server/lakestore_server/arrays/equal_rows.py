@@ -43,7 +43,7 @@ def _valid(column: pa.Array) -> Flags:
 
 
 def _values(a: pa.Array, b: pa.Array) -> Flags:
-    """As `equal`, of columns without nulls."""
+    """`equal` of columns without nulls."""
     kind = a.type
     if pa.types.is_struct(kind):
         return equal_rows(zip(a.flatten(), b.flatten(), strict=True), len(a))

@@ -97,7 +97,7 @@ def before(of: Ints) -> Ints:
 
 
 def linked(order: Ints, same: Flags) -> Ints:
-    """As `before`, of rows in an order that keeps equal ones as they came: `same` says which equal their neighbour."""
+    """`before` of rows in an order that keeps equal ones as they came: `same` says which equal their neighbour."""
     found = np.full(len(order), -1, dtype=np.int64)
     found[order[1:][same]] = order[:-1][same]
     return found

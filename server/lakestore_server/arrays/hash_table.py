@@ -188,7 +188,7 @@ def scattered(numbers: Numbers) -> Numbers:
 
 
 def scattered_one(number: int) -> int:
-    """As `scattered`, of one."""
+    """`scattered` of one number."""
     mixed = number * _SECRET & _WORD
     return (mixed ^ mixed >> 32) * _FACTOR & _WORD
 

@@ -208,7 +208,7 @@ def equal_words(words: Words, starts: Ints, others: Words, at: Ints, lengths: Le
 
 
 def hash_of(string: bytes) -> int:
-    """As `PaddedBytes.hashes`, of one string."""
+    """The hash that `PaddedBytes.hashes` gives one string."""
     size = len(string)
     parts = struct.unpack(f"<{(size + 3) // 4}I", string + bytes(-size % 4))
     first, second = (

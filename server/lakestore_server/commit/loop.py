@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from lakestore.errors import Exhausted, Internal, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.table import Table
+from lakestore.wire import errors
 from lakestore_server.commit.build import build
 from lakestore_server.commit.draft import GroupTooLarge, RequestRefused
 from lakestore_server.commit.flight import Flight, Underway
@@ -57,7 +58,7 @@ class _Unmade(Exception):
 def _defect(error: Exception, what: str, count: int) -> Internal:
     """The error of an exception that nobody foresaw, before anything was written."""
     log.error("%s %d not made, nothing of that is written", what, count, exc_info=error)
-    return Internal(f"a defect of the server: {type(error).__name__}: {error}")
+    return errors.defect(error, "no")
 
 
 class CommitLoop:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import fields
 
 from lakestore.errors import Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import errors
+from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.named_producers import check_name
 from lakestore_server.commit.request import Request, change_of
 from lakestore_server.commit.wakeups import waited
-from lakestore_server.commit.write_stream import ANSWER_SECONDS, DEFECTS, WriteStream, defect
+from lakestore_server.commit.write_stream import ANSWER_SECONDS, DEFECTS, WriteStream
 from lakestore_server.host.permits import Permits
 from lakestore_server.state.commit_record import Answer, ChangeResult
 
 IDLE_SECONDS = 1.0
 DECODING_COPIES = 3
 """Copies of a request's bytes that decoding makes: the rows, cast, and in the order of their buckets."""
-
-_COUNTS = tuple(field.name for field in fields(ChangeResult))
-"""The message has the same names."""
 
 
 class Writes:
@@ -91,8 +89,13 @@ class Writes:
             answer = future.result(ANSWER_SECONDS)
         except TimeoutError as error:
             raise Unavailable("the commit was not answered in time: try again", applied="unknown") from error
-        results = [pb.ChangeResult(**{name: getattr(result, name) for name in _COUNTS}) for result in answer.results]
-        return pb.CommitAnswer(sequence=sequence, token=self._engine.view.token(answer.lsn), results=results)
+        token = self._engine.view.token(answer.lsn)
+        return pb.CommitAnswer(sequence=sequence, token=token, results=map(_message, answer.results))
+
+
+def _message(result: ChangeResult) -> pb.ChangeResult:
+    counts = {name: getattr(result, name) for name in COUNTS}
+    return pb.ChangeResult(table=result.table, schema_id=result.schema_id, **counts)
 
 
 def _take_all(stream: WriteStream, requests: Iterator[pb.CommitRequest]) -> None:
@@ -105,6 +108,6 @@ def _take_all(stream: WriteStream, requests: Iterator[pb.CommitRequest]) -> None
     except LakestoreError as error:
         stream.end(error)
     except DEFECTS as error:
-        stream.end(defect(error))
+        stream.end(errors.defect(error))
     finally:
         stream.end()

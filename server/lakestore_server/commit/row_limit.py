@@ -18,7 +18,7 @@ from lakestore_server.arrays import row_sizes
 _RESERVE = 64
 """One part in so many of a message is left for what later versions of the table add to its rows."""
 _MESSAGE_BYTES, _FIELD_BYTES = 4 << 10, 512
-"""Of a message, for its token, names and frames, and for each field inside its rows: buffers and their padding."""
+"""Bytes of a message's token, names and frames, and of each field inside its rows: buffers and their padding."""
 
 
 def row_bytes_max(table: Table, message_bytes: int) -> int:

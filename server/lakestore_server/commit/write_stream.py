@@ -13,9 +13,9 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 
-from lakestore.errors import Internal, LakestoreError, Unavailable
+from lakestore.errors import LakestoreError, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire.errors import told_kinds
+from lakestore.wire import errors
 from lakestore_server.commit.wakeups import Bell, Pause
 from lakestore_server.state.commit_record import Answer
 
@@ -61,7 +61,7 @@ class WriteStream:
         except LakestoreError as error:
             self.end(error)
         except DEFECTS as error:
-            self.end(defect(error))
+            self.end(errors.defect(error))
         else:
             self._waiting.append((answer, request.sequence))
             answer.add_done_callback(lambda _: self.bell.set())
@@ -132,17 +132,4 @@ class WriteStream:
                 raise Unavailable("the commit was not answered in time: try again", applied="unknown")
             return self._answered(answer, sequence)
         except LakestoreError as error:
-            kind, exact = told_kinds(error.kind)
-            told = pb.Error(
-                kind=kind,
-                exact=exact,
-                message=error.message,
-                applied=error.applied,
-                retry_after_seconds=error.retry_after,
-            )
-            return pb.CommitAnswer(sequence=sequence, error=told)
-
-
-def defect(error: BaseException) -> Internal:
-    """The error that a client is told of one that nobody foresaw."""
-    return Internal(f"a defect of the server: {error}", applied="unknown")
+            return pb.CommitAnswer(sequence=sequence, error=errors.told(error))

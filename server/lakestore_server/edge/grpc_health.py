@@ -20,7 +20,7 @@ _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """What health checks are told. Thread-safe; nothing here waits."""
+    """The answers to health checks. Thread-safe; nothing here waits."""
 
     def __init__(self, services: tuple[str, ...]) -> None:
         self._lock = threading.Lock()

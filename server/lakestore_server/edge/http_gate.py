@@ -38,7 +38,7 @@ OPEN_BODY_BYTES_MAX = 64 << 10
 """Limit of the body of a request whose sender is not known yet."""
 _ICEBERG = "/iceberg/"
 _SHOWN_CHARS = 100
-"""Of an unknown path, in the log and in the refusal."""
+"""Characters of an unknown path that log and refusal show."""
 
 
 class ClientGone(Exception):

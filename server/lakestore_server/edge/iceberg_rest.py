@@ -21,9 +21,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lakestore.errors import Internal, Invalid, LakestoreError
+from lakestore.errors import Invalid, LakestoreError
 from lakestore.limits import DEFAULT
 from lakestore.model import typed
+from lakestore.wire import errors
 from lakestore_server.access.policy import catalog_target
 from lakestore_server.access.principals import ANYONE, Principal
 from lakestore_server.edge import http_errors
@@ -328,7 +329,7 @@ def _run(verb: Verb, call: CatalogRequest) -> Response:
         return _problem(Invalid("the request is nested too deeply: nothing was changed"))
     except Exception as error:
         _LOG.exception("a catalog request failed")
-        return _problem(Internal(f"defect in the catalog: {error!r}", applied="unknown"))
+        return _problem(errors.defect(error))
 
 
 async def _body(request: Request, bytes_max: int) -> bytes:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from lakestore.errors import Internal, Invalid, LakestoreError
 from lakestore.limits import Limits
-from lakestore.wire import rpc
+from lakestore.wire import errors, rpc
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.permits import Permits, share_of
@@ -55,7 +55,7 @@ class Dispatch:
         """The error that a client is told of a defect, which is in the log."""
         if count := self._defects.due((what, type(error))):
             log.error("%s failed by a defect, %d times since the last line", what, count, exc_info=error)
-        return Internal(f"a defect of the server: {error}", applied="unknown")
+        return errors.defect(error)
 
 
 def parsed(kind: Any, data: bytes) -> Any:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from lakestore.errors import LakestoreError
+from lakestore.wire import errors
 from lakestore.wire.grpc import grpc
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.commit.wakeups import Pause
-from lakestore_server.commit.write_stream import WriteStream, defect
+from lakestore_server.commit.write_stream import WriteStream
 from lakestore_server.edge.rpc_port import Rpc
 from lakestore_server.host.workers import Workers
 
-RECHECK_SECONDS = 1.0
 STAY_SECONDS, STAY_BYTES = 0.05, 256 << 10
 """A thread waits so long for a client to take a message of that size, and then makes the next one.
 
@@ -51,7 +51,6 @@ class AnswerStream:
         """The last message, held until the next one is made."""
         self._pause: Pause | None = None
         self._pause_ends = float("inf")
-        self._checked = time.monotonic()
 
     @property
     def is_over(self) -> bool:
@@ -76,12 +75,10 @@ class AnswerStream:
         """Wake the stream when its pause is over; end it when its client has lost the right to it."""
         if now >= self._pause_ends:
             self.wake()
-        if now - self._checked >= RECHECK_SECONDS:
-            self._checked = now
-            try:
-                self._call.recheck()
-            except LakestoreError as error:
-                self._failed(self._rpc, error)
+        try:
+            self._call.tick(now)
+        except LakestoreError as error:
+            self._failed(self._rpc, error)
 
     def _run(self) -> None:
         try:
@@ -179,7 +176,7 @@ class Intake:
         except LakestoreError as error:
             self._stream.end(error)
         except Exception as error:  # the edge, as for every call
-            self._stream.end(defect(error))
+            self._stream.end(errors.defect(error))
         with self._lock:
             self._is_asking = False
         self.ask()

@@ -21,7 +21,7 @@ from lakestore.wire.grpc import grpc
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.edge.rpc_dispatch import Dispatch
 from lakestore_server.edge.rpc_port import Rpc
-from lakestore_server.edge.rpc_streams import RECHECK_SECONDS, Failed
+from lakestore_server.edge.rpc_streams import Failed
 from lakestore_server.host.workers import Workers
 
 CALLS_MAX = 64
@@ -44,7 +44,6 @@ class Talk:
         """Why the stream ends, once it does."""
         self._is_left = False
         """Whether the client has said its last word."""
-        self._checked = time.monotonic()
 
     def begin(self) -> None:
         """Take the first call."""
@@ -60,12 +59,10 @@ class Talk:
 
     def tick(self, now: float) -> None:
         """End a stream whose caller is no longer who it was."""
-        if now - self._checked >= RECHECK_SECONDS:
-            self._checked = now
-            try:
-                self._call.recheck()
-            except LakestoreError as error:
-                self.end(error)
+        try:
+            self._call.tick(now)
+        except LakestoreError as error:
+            self.end(error)
 
     def _ask(self) -> None:
         with self._lock:

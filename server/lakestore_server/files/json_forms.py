@@ -14,7 +14,7 @@ from lakestore.model.token import Place
 from lakestore_server.state.commit_record import ChangeResult
 from lakestore_server.state.subscription import Mark, Refusal, Subscription
 
-_COUNTS = len(fields(ChangeResult))
+_FIELDS = len(fields(ChangeResult))
 
 
 def result_list(result: ChangeResult) -> list[Any]:
@@ -26,7 +26,7 @@ def result_list(result: ChangeResult) -> list[Any]:
 
 def result_of(data: Sequence[Any]) -> ChangeResult:
     """The result that `result_list` wrote."""
-    return ChangeResult(*data[:_COUNTS])
+    return ChangeResult(*data[:_FIELDS])
 
 
 def mark_list(mark: Mark) -> list[int]:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 _FOLDER = "/proc/self/fd"
 _COUNTS = struct.Struct("=120xQQ")
-"""Of the kernel's `tcp_info`: bytes of ours that were acknowledged, and bytes that came."""
+"""Two fields of the kernel's `tcp_info`: bytes of ours that were acknowledged, and bytes that came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ CAUSES_MAX = 1_000
 class _Cause:
     told: float
     left: int
-    """How often more it is told in this period."""
+    """Times that are still told in this period."""
     untold: int = 0
 
 
@@ -29,7 +29,7 @@ class Seldom:
         self._causes: dict[Hashable, _Cause] = {}
 
     def due(self, cause: Hashable) -> int:
-        """How often it happened since it was told, if it is to be told again; 0 if not yet."""
+        """Times that it happened since it was told, if it is to be told again; 0 if not yet."""
         now = self._clock.monotonic()
         with self._lock:
             found = self._causes.get(cause)

@@ -158,7 +158,7 @@ _PLAIN: Mapping[str, _Type] = {
 
 
 def _codec_of(schema: Any, names: dict[str, _Type]) -> _Type:
-    """How values of a schema are read and written; `names` has the named types so far."""
+    """The reader and writer of a schema's values; `names` has the named types so far."""
     if isinstance(schema, str):
         return _PLAIN.get(schema) or names[schema]
     if isinstance(schema, list):

@@ -106,7 +106,7 @@ class Contents:
         if not chosen:
             return
         if registered:
-            locations.check_found(chosen, [f"{self._warehouse}/{space}" for space in self._ledger.namespaces()])
+            locations.check_found(chosen, self._namespace_folders())
         else:
             locations.check_chosen(chosen, f"{self._warehouse}/{name.namespace}")
         locations.check_free(chosen, self._others(name))
@@ -118,9 +118,12 @@ class Contents:
             raise Forbidden(f"{name} says gc.enabled=false: its files are not its own; drop it without purge")
         places = locations.folders(doc)
         locations.check_table(doc, self._warehouse)
-        locations.check_found(places, [f"{self._warehouse}/{space}" for space in self._ledger.namespaces()])
+        locations.check_found(places, self._namespace_folders())
         locations.check_free(places, self._others(name))
         return places
+
+    def _namespace_folders(self) -> list[str]:
+        return [f"{self._warehouse}/{name}" for name in self._ledger.namespaces()]
 
     def _others(self, name: Name) -> Iterator[str]:
         for namespace in self._ledger.namespaces():

@@ -9,8 +9,9 @@ are free; schema, layout and place are changed by `lakestore` commands. A refusa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from lakestore.errors import Fenced
 from lakestore.model.table import Table
@@ -76,27 +77,17 @@ def landing(updates: Iterable[Json], versions: Mapping[int, Table]) -> Table | N
 
 def staged_for(old: Json, new: Json, known: Knowledge) -> set[int]:
     """Staged snapshots whose files landed in main with this commit, and which nobody names or reads any more."""
-    by_id = {snapshot["snapshot-id"]: snapshot for snapshot in new["snapshots"]}
     kept = {ref["snapshot-id"] for ref in new["refs"].values()} | known.pinned | known.records.keys()
-    main = {snapshot["snapshot-id"] for snapshot in _ancestry(by_id, metadata.main_of(new))}
+    main = {snapshot["snapshot-id"] for snapshot in metadata.ancestry(new, metadata.main_of(new))}
     gone: set[int] = set()
     for landed in _landed(old, new):
         source = str((landed.get("summary") or {}).get(SOURCE, ""))
         if _is_tier(landed) and source.isascii() and source.isdecimal():
-            for snapshot in _ancestry(by_id, int(source)):
+            for snapshot in metadata.ancestry(new, int(source)):
                 if snapshot["snapshot-id"] in kept | main:
                     break
                 gone.add(snapshot["snapshot-id"])
     return gone
-
-
-def _ancestry(by_id: Mapping[int, Json], number: int | None) -> Iterator[Json]:
-    """A snapshot and those below it, as far as they are kept."""
-    seen: set[int] = set()
-    while number is not None and number in by_id and number not in seen:
-        seen.add(number)
-        yield by_id[number]
-        number = by_id[number].get("parent-snapshot-id")
 
 
 def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
@@ -123,16 +114,10 @@ def _is_tier(snapshot: Json) -> bool:
 
 def _landed(old: Json, new: Json) -> list[Json]:
     """Snapshots from old main (left out) to new main, oldest first; empty unless new main descends from old main."""
-    start, number = metadata.main_of(old), metadata.main_of(new)
-    by_id = {snapshot["snapshot-id"]: snapshot for snapshot in new["snapshots"]}
-    path: list[Json] = []
-    while number is not None and number != start:
-        snapshot = by_id.get(number)
-        if snapshot is None or len(path) > len(by_id):
-            return []
-        path.append(snapshot)
-        number = snapshot.get("parent-snapshot-id")
-    return path[::-1] if number == start else []
+    start = metadata.main_of(old)
+    above = takewhile(lambda each: each["snapshot-id"] != start, metadata.ancestry(new, metadata.main_of(new)))
+    path = list(above)
+    return path[::-1] if path and path[-1].get("parent-snapshot-id") == start else []
 
 
 def _main_moves(table: Table, old: Json, new: Json, known: Knowledge) -> list[TierRecord]:
@@ -287,14 +272,11 @@ def _check_kept(table: Table, new: Json, step: tuple[Json, Json], live: int | No
 
 def _dangling(table: Table, new: Json, snapshot: Json) -> int:
     """Position deletes without a row that rewrites up to this snapshot left behind, as far as history is kept."""
-    by_id = {each["snapshot-id"]: each for each in new["snapshots"]}
-    total, number = 0, snapshot["snapshot-id"]
-    while number in by_id:
-        each = by_id.pop(number)
+    total = 0
+    for each in metadata.ancestry(new, snapshot["snapshot-id"]):
         if (each.get("summary") or {}).get("operation") == "replace":
             rows = _change(table, each, "deleted-records", "added-records")
             total += rows - _change(table, each, "removed-position-deletes", "added-position-deletes")
-        number = each.get("parent-snapshot-id")
     return max(0, total)
 
 

@@ -5,7 +5,7 @@ Documents are never changed: `metadata_updates.updated` makes new ones. Unknown 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lakestore.errors import Invalid
@@ -64,6 +64,14 @@ def main_of(doc: Json) -> int | None:
     """The snapshot that main stands at."""
     current = doc.get("current-snapshot-id")
     return None if current is None or current == NO_SNAPSHOT else int(current)
+
+
+def ancestry(doc: Json, number: int | None) -> Iterator[Json]:
+    """A snapshot and those below it, the newest first, as far as they are kept; a circle ends where it closes."""
+    kept = {snapshot["snapshot-id"]: snapshot for snapshot in doc["snapshots"]}
+    while number is not None and (snapshot := kept.pop(number, None)) is not None:
+        yield snapshot
+        number = snapshot.get("parent-snapshot-id")
 
 
 def normal(doc: Any) -> Json:

@@ -7,7 +7,7 @@ numbers and row ids that the gone history used are not used again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from lakestore_server.iceberg import gate, metadata
@@ -21,7 +21,7 @@ class Rewound:
 
     doc: Json
     records: tuple[TierRecord, ...]
-    """Of the snapshots that stay, the oldest first."""
+    """The tier records of the snapshots that stay, the oldest first."""
 
 
 def rewound(
@@ -31,7 +31,7 @@ def rewound(
 
     `known` are the records that the backup has; `covers` says whether lake and log agree at a record's tier point.
     """
-    path = list(_ancestry(doc))
+    path = list(metadata.ancestry(doc, metadata.main_of(doc)))
     records = _records(path, known)
     at = next((i for i, each in enumerate(path) if (held := records.get(_id(each))) and covers(held)), None)
     if at is None:
@@ -43,16 +43,6 @@ def rewound(
 
 def _id(snapshot: Json) -> int:
     return int(snapshot["snapshot-id"])
-
-
-def _ancestry(doc: Json) -> Iterator[Json]:
-    """Main's snapshots, the newest first, as far as they are kept."""
-    by_id = {_id(snapshot): snapshot for snapshot in doc["snapshots"]}
-    number = metadata.main_of(doc)
-    while number in by_id:
-        snapshot = by_id.pop(number)
-        yield snapshot
-        number = snapshot.get("parent-snapshot-id")
 
 
 def _records(path: list[Json], known: Mapping[int, TierRecord]) -> dict[int, TierRecord]:

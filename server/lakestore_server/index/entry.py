@@ -69,5 +69,5 @@ def check_of(keys: Iterable[bytes], values: Ints) -> npt.NDArray[np.uint32]:
 
 
 def check_of_one(key: bytes, value: int) -> int:
-    """As `check_of`, of one key."""
+    """`check_of` of one key."""
     return zlib.crc32(key) ^ (((value * 0x9E3779B97F4A7C15) >> 32) & 0xFFFFFFFF)

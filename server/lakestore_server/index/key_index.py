@@ -48,7 +48,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class RangeReading:
-    """As `Reading`, for ranges of keys."""
+    """A `Reading` of ranges of keys."""
 
     bounds: Sequence[tuple[bytes, bytes]]
     most: int

@@ -68,7 +68,7 @@ class NumberKeys:
         return NumberKeys(self.prefix, self.width, self.numbers[rows])
 
     def packed(self) -> PackedKeys:
-        """As the index's processes take them."""
+        """The keys as the index's processes take them."""
         width = PREFIX_BYTES + self.width
         if len(self.numbers) <= _FEW:
             return PackedKeys(b"".join(self.listed()), len(self.numbers), width)
@@ -205,7 +205,7 @@ class ByteKeys:
         return ByteKeys(None, self.padded.take(rows), hashes)
 
     def packed(self) -> PackedKeys:
-        """As the index's processes take them."""
+        """The keys as the index's processes take them."""
         return PackedKeys.of_padded(self.padded)
 
     def previous(self) -> Ints | None:
@@ -220,7 +220,7 @@ class ByteKeys:
         return first_places(*self._ordered()) if len(self) > 1 else np.arange(len(self), dtype=np.int64)
 
     def _ordered(self) -> tuple[Ints, Flags]:
-        """As `ordered` of numbers, of the hashes; a hash of two keys is told from one key by their bytes."""
+        """The order of the hashes, as `ordered` gives it of numbers; their bytes tell two keys of one hash apart."""
         bits = np.uint64(len(self).bit_length())
         order, same = ordered(self.hashes >> bits)
         pairs = np.flatnonzero(same)

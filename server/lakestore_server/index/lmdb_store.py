@@ -121,7 +121,7 @@ class LmdbStore:
         return lsn, offsets
 
     def _found_one(self, key: bytes) -> tuple[int, Ints]:
-        """As `find`, of one key: arrays cost more than what they save."""
+        """`find` of one key: arrays cost more than they save."""
         with self._env.begin() as txn:
             lsn, found = _mark(txn), txn.get(key, STORED_ABSENT)
         value = DAMAGED

@@ -28,7 +28,7 @@ EMPTY_LSN = -1
 """The LSN of an index that holds nothing, or that is being rebuilt."""
 DAMAGED_NAME = "damaged"
 MERGE_TIMES = 10
-"""As long may a merge take as a look-up, times this."""
+"""The longest a merge may take, in times of a look-up's limit."""
 _STAGE_KEYS = 20_000
 _REMOVE_KEYS, _REMOVE_TIMES = 20_000, 50
 """Entries of dropped tables that go in one transaction, and transactions of one checkpoint."""
@@ -46,7 +46,7 @@ class MergedKeys:
         self._highest_lock = threading.Lock()
         self._staged_bytes = 0
         self.size = self.size_at_start = Size()
-        """As of the last checkpoint or rebuild."""
+        """The size at the last checkpoint or rebuild."""
         self.finder, self.merger = self._processes()
 
     def _processes(self) -> tuple[IndexProcess, IndexProcess]:

@@ -104,7 +104,7 @@ class Size:
         return self.nbytes / self.keys if self.keys else 0.0
 
     def encode(self) -> bytes:
-        """As an answer's data."""
+        """The bytes of an answer."""
         return _SIZE.pack(self.keys, self.nbytes)
 
     @staticmethod
@@ -126,7 +126,7 @@ class Walked:
     """The key to go on from; empty at the end."""
 
     def encode(self) -> bytes:
-        """As an answer's data."""
+        """The bytes of an answer."""
         return _WALKED.pack(self.live, self.total, self.damaged) + self.following
 
     @staticmethod

@@ -7,11 +7,9 @@ from contextlib import suppress
 from lakestore.errors import LakestoreError
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.producers import Writes
 from lakestore_server.read.lookup import Lookups
-
-_COUNTS = ("inserted", "updated", "deleted", "not_found", "ignored", "unchanged", "folded")
-"""Together every row of a change."""
 
 
 class Inserts:
@@ -40,7 +38,7 @@ class Inserts:
         if change.HasField("schema_id"):
             asked.schema_id = change.schema_id
         found = self._lookups.lookup(asked)
-        if found.answered < sum(getattr(result, name) for name in _COUNTS):
+        if found.answered < sum(getattr(result, name) for name in COUNTS):
             return 0
         result.rows.CopyFrom(found)
         return len(found.rows)

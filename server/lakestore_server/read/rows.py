@@ -160,7 +160,7 @@ def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) ->
 
 
 def sendable(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int, limits: Limits) -> pa.RecordBatch:
-    """As `project`; `Invalid` that names the row if a message does not hold one of these."""
+    """The rows that `project` makes; `Invalid` that names the row if a message does not hold one of these."""
     batch, bytes_max = project(shape, rows, columns, bucket), limits.message_bytes
     if batch.nbytes + _AROUND_BYTES * len(batch.schema) <= bytes_max:
         return batch

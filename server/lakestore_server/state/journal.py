@@ -42,7 +42,7 @@ class Entry:
 
     lsn: int
     record: Sequence[Buffer]
-    """As it was appended, perhaps in other pieces behind the first one."""
+    """The record as it was appended, perhaps in other pieces behind the first one."""
     place: Place
 
 

@@ -77,7 +77,7 @@ class Subscription:
     marks: Marks = ()
     """The marks of a shared subscription, whose `lsn` and `place` are where it began; empty for one consumer alone."""
     refusals: tuple[Refusal, ...] = ()
-    """Of a shared subscription, the oldest first."""
+    """The refusals of a shared subscription, the oldest first."""
 
     @property
     def is_shared(self) -> bool:

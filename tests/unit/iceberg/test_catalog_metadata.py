@@ -272,3 +272,12 @@ def test_a_commit_to_two_thousand_snapshots_takes_milliseconds() -> None:
     for number in range(3000, 3010):
         orjson.dumps(after(doc, snapshot(number, 2000, 2001), set_ref("main", number)))
     assert (time.perf_counter() - started) / 10 < 0.05
+
+
+def test_an_ancestry_ends_at_what_is_gone_and_where_a_circle_closes() -> None:
+    doc = {"snapshots": [{"snapshot-id": number, "parent-snapshot-id": number - 1} for number in (3, 4, 5)]}
+    assert [each["snapshot-id"] for each in metadata.ancestry(doc, 5)] == [5, 4, 3]
+    assert not list(metadata.ancestry(doc, None))
+    assert not list(metadata.ancestry(doc, 2))
+    doc["snapshots"][0]["parent-snapshot-id"] = 5
+    assert [each["snapshot-id"] for each in metadata.ancestry(doc, 4)] == [4, 3, 5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -10,9 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import lakestore as ls
-from lakestore.errors import Invalid, LakestoreError
+from lakestore.errors import Corrupt, Invalid, LakestoreError
 from lakestore.limits import DEFAULT
 from lakestore.rows import ipc, ipc_metadata
 from lakestore.v1 import lakestore_pb2 as pb
@@ -105,3 +108,25 @@ def test_bytes_that_are_no_bitmap_are_invalid(tmp_path: Path, value: bytes) -> N
         with pytest.raises(LakestoreError) as refused:
             lake.transport.commit(pb.CommitRequest(changes=[change]))
         assert (refused.value.kind, refused.value.applied) == ("Invalid", "no")
+
+
+def streamed(parts: list[list[str | None]]) -> bytes:
+    """A stream of batches, whose column is written as a dictionary as well."""
+    schema = pa.schema([("a", pa.string()), ("d", pa.dictionary(pa.int32(), pa.string()))])
+    column = [pa.array(part, pa.string()) for part in parts]
+    return ipc.encode(schema, [pa.record_batch([each, each.dictionary_encode()], schema=schema) for each in column])
+
+
+@given(st.lists(st.lists(st.none() | st.text(max_size=5), max_size=9), max_size=4))
+def test_the_metadata_tells_the_number_of_rows(parts: list[list[str | None]]) -> None:
+    assert ipc_metadata.rows_of(streamed(parts)) == sum(map(len, parts))
+    plain = [pa.record_batch({"a": pa.array(part, pa.string())}) for part in parts]
+    assert ipc_metadata.rows_of(ipc.encode(pa.schema([("a", pa.string())]), plain)) == sum(map(len, parts))
+
+
+@given(st.integers(0, 2_000), st.integers(0, 255), st.integers(0, 2_000))
+def test_the_number_of_rows_of_damaged_bytes_is_some_number_or_corrupt(at: int, byte: int, end: int) -> None:
+    data = bytearray(streamed([["x", None], ["y"]]))
+    data[at % len(data)] = byte
+    with contextlib.suppress(Corrupt):
+        ipc_metadata.rows_of(bytes(data[: end or None]))

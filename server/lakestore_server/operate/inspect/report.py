@@ -25,7 +25,7 @@ class Report:
     """Rows that cannot be shown, and why."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON, without rows."""
+        """The report as JSON, without rows."""
         return {
             "path": self.path,
             "kind": self.kind,
