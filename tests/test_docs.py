@@ -22,9 +22,8 @@ import click
 import pytest
 
 import lakestore
-from lakestore.cli import table_file
 from lakestore.cli.main import COMMANDS, command
-from lakestore.model import settings, types
+from lakestore.model import settings, table_file, types
 from lakestore_server.access import policy
 from lakestore_server.operate import metrics
 from lakestore_server.settings import Settings
@@ -261,7 +260,7 @@ def test_the_page_of_tables_is_a_file_that_apply_takes_and_names_every_type() ->
         table.definition()
     named = {name for spoken in re.findall(r"`([^`]*)`", page) for name in spoken.split()}
     keys = ("TABLE_KEYS", "COLUMN_KEYS")
-    assert {name for key in keys for name in getattr(table_file, f"_{key}")} | set(types.NAMES) <= named
+    assert {name for key in keys for name in getattr(table_file, key)} | set(types.NAMES) <= named
 
 
 def test_the_architecture_is_read_in_ten_minutes_and_fits_a_screen() -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestore.cli import table_file
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import emit_json
 from lakestore.errors import Invalid
 from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, to_json
+from lakestore.model import table_file
 from lakestore.model.altered import altered
 from lakestore.model.columns import Column, LakeOptions
 from lakestore.model.merge_engines import UPSERT

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import lakestore as ls
 from lakestore.cli import apply as apply_command
-from lakestore.cli import table_file
 from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
 from lakestore.evolution import SetOptions
+from lakestore.model import table_file
 from lakestore.model.altered import altered
 from lakestore.model.retention import Retention
 

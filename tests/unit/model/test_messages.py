@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.cli import table_file
 from lakestore.cli.main import COMMANDS, run_command
 from lakestore.client.credentials import Credentials, Pem
 from lakestore.client.grpc import connect
 from lakestore.client.retry import within
 from lakestore.errors import Invalid, Unavailable
-from lakestore.model import types
+from lakestore.model import table_file, types
 from lakestore.model.retention import parsed
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.served import Served

@@ -13,12 +13,11 @@ import pytest
 
 import lakestore as ls
 from lakestore.cli import apply as apply_command
-from lakestore.cli import table_file
 from lakestore.cli import tables as look_commands
 from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
 from lakestore.evolution import DropColumn, RenameColumn, SetOptions, Step, from_json, to_json
-from lakestore.model import merge_engines, ttl
+from lakestore.model import merge_engines, table_file, ttl
 from lakestore.model.altered import altered
 from lakestore.model.merge_engines import Merge, aggregate, versioned
 from lakestore.model.table import Table, define

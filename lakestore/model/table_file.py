@@ -37,7 +37,7 @@ from lakestore.model.settings import yaml_problem
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 
-_TABLE_KEYS = (
+TABLE_KEYS = (
     "name",
     "columns",
     "primary_key",
@@ -51,7 +51,9 @@ _TABLE_KEYS = (
     "ttl",
     "tombstone_ttl",
 )
-_COLUMN_KEYS = ("name", "type", "required", "default", "new_rows_only", "renamed_from")
+"""Keys of a table in the file."""
+COLUMN_KEYS = ("name", "type", "required", "default", "new_rows_only", "renamed_from")
+"""Keys of a column in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def _table(entry: Any, source: str) -> WantedTable:
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise Invalid(f"{source}: a table has a name and columns")
     where = f"{source}: table {entry['name']}"
-    _known(entry, _TABLE_KEYS, where)
+    _known(entry, TABLE_KEYS, where)
     columns = entry.get("columns")
     if not isinstance(columns, list) or not columns:
         raise Invalid(f"{where} has no list of columns")
@@ -122,7 +124,7 @@ def _table(entry: Any, source: str) -> WantedTable:
 def _column(entry: Any, where: str) -> WantedColumn:
     if not isinstance(entry, dict) or not {"name", "type"} <= set(entry):
         raise Invalid(f"{where}: a column has a name and a type, unlike {entry!r}")
-    _known(entry, _COLUMN_KEYS, f"{where}, column {entry['name']}")
+    _known(entry, COLUMN_KEYS, f"{where}, column {entry['name']}")
     column = WantedColumn(**entry)
     texts, flags = (column.name, column.type, column.renamed_from), (column.required, column.new_rows_only)
     if not all(isinstance(text, str) for text in texts) or not all(isinstance(flag, bool) for flag in flags):
