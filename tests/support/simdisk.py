@@ -16,7 +16,7 @@ import random
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -397,6 +397,12 @@ class SimDisk:
         """A whole file, as a running system sees it."""
         with self.lock:
             return path.read_bytes()
+
+    def pieces(self, path: Path, size: int) -> Iterator[bytes]:
+        """The first bytes of a file in pieces, as a running system sees it."""
+        with self.lock:
+            held = list(RealDisk().pieces(path, size))
+        yield from held
 
     def map(self, path: Path) -> pa.Buffer:
         """A whole file, mapped, as a running system sees it."""

@@ -6,13 +6,14 @@ Damage is a list of sentences, each naming a file. `pause` is told what was read
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
-from lakestore_server.files import checkpoint, journal, journal_file, shared_file
+from lakestore_server.files import checkpoint, journal_check, journal_file, shared_file
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import table_prefix
@@ -39,6 +40,12 @@ class Findings:
     bytes_checked: int = 0
     index_damage: str = ""
     """Also in `damage`; heals by a rebuild."""
+
+
+def _passed(found: Findings, pause: Callable[[int], None], size: int) -> None:
+    """Count bytes that were read, and pause for them."""
+    found.bytes_checked += size
+    pause(size)
 
 
 class Integrity:
@@ -78,15 +85,11 @@ class Integrity:
         """The files that all tables share: checkpoints and journal."""
         found = Findings()
         for name in self._disk.list(self._folder):
-            try:
-                size = self._file(name)
-            except FileNotFoundError:
-                continue  # a checkpoint was done meanwhile, and the file is no longer needed
-            except Corrupt as error:
-                found.damage.append(error.message)
-                continue
-            found.bytes_checked += size
-            pause(size)
+            with suppress(FileNotFoundError):  # a checkpoint was done meanwhile, and the file is no longer needed
+                try:
+                    self._file(name, found, pause)
+                except Corrupt as error:
+                    found.damage.append(error.message)
         for path, data in self._shared_segments().items():
             if damage := shared_file.damage_of(data, path):
                 found.damage.append(damage)
@@ -98,22 +101,26 @@ class Integrity:
         held = (chunk for chunk in every if isinstance(chunk, Segment) and chunk.part.at is not None)
         return {each.path: each.part.file for each in held}
 
-    def _file(self, name: str) -> int:
+    def _file(self, name: str, found: Findings, pause: Callable[[int], None]) -> None:
         if name.endswith(".tmp"):
-            return 0
+            return
+        path = self._folder / name
         if name.startswith(checkpoint.PREFIX):
-            data = self._disk.read(self._folder / name)
+            data = self._disk.read(path)
             checkpoint.decode(data, name)
-            return len(data)
-        if name.startswith(journal_file.PREFIX):
+            _passed(found, pause, len(data))
+        elif name.startswith(journal_file.PREFIX):
             open_name, written = self._open_journal()
-            data = self._disk.read(self._folder / name)
-            if name >= open_name:
-                data = data[:written] if name == open_name else b""
-            for _ in journal.frames(data, name, last=False):
-                pass
-            return len(data)
-        return 0
+            size = written if name == open_name else self._disk.size(path)
+            if size is None or name > open_name:
+                return
+
+            def pieces(end: int) -> Iterator[bytes]:
+                for piece in self._disk.pieces(path, end):
+                    _passed(found, pause, len(piece))
+                    yield piece
+
+            journal_check.check(pieces(size), name)
 
     def _walk(self, state: TableState, pause: Callable[[int], None]) -> int:
         """Add up a table's entries in the index, and compare with the log at the LSN where LMDB stands."""

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -293,7 +293,7 @@ def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
     if head is None:
         # The header is synced before the first frame: without a frame behind it, it was never finished.
         if data and not (last and not _frame_follows(data, 0, None, 0)):
-            raise _damaged(name, 0)
+            raise damaged(name, 0)
         return
     buffer = pa.py_buffer(data)
     at, lsn = head.frames_at, 0
@@ -302,12 +302,13 @@ def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
         if frame is None or frame.salt != head.salt or frame.version != head.version:
             if last and not _frame_follows(data, at, head, lsn + 1):
                 return
-            raise _damaged(name, at)
+            raise damaged(name, at)
         yield frame
         at, lsn = frame.end, frame.lsn
 
 
-def _damaged(name: str, at: int) -> Corrupt:
+def damaged(name: str, at: int) -> Corrupt:
+    """The error of a file that is not whole at a byte."""
     return Corrupt(
         f"journal file {name} is damaged at byte {at}: restore it from a copy or a backup, "
         f"`lakestore inspect` shows what is whole; nothing was changed"
@@ -315,24 +316,51 @@ def _damaged(name: str, at: int) -> Corrupt:
 
 
 def _frame_at(buffer: pa.Buffer, data: bytes, at: int) -> RawFrame | None:
+    head = frame_head(data, at)
+    if head is None:
+        return None
+    meta_at = at + HEADER_BYTES
+    body_at = meta_at + head.meta_bytes + head.padding
+    end = body_at + head.body_bytes
+    if end > len(data):
+        return None
+    meta, body = buffer.slice(meta_at, head.meta_bytes), buffer.slice(body_at, head.body_bytes)
+    if crc32c(body, crc32c(meta, head.crc)) != head.stored_crc:
+        return None
+    return RawFrame(head.lsn, meta, body, end, head.version, head.salt)
+
+
+class FrameHead(NamedTuple):
+    """The header of a frame; its checksum covers meta and body as well."""
+
+    lsn: int
+    meta_bytes: int
+    body_bytes: int
+    version: int
+    salt: int
+    crc: int
+    """The checksum of the header itself."""
+    stored_crc: int
+    """The checksum of the whole frame."""
+
+    @property
+    def padding(self) -> int:
+        """Bytes between meta and body."""
+        return -self.meta_bytes % 64
+
+
+def frame_head(data: bytes, at: int) -> FrameHead | None:
+    """The header of the frame at a place; None if there is none."""
     if at + HEADER_BYTES > len(data):
         return None
     magic, version, _, lsn, meta_bytes, body_bytes, salt = _HEADER.unpack_from(data, at)
     if magic != MAGIC or not 1 <= version <= VERSION:
         return None
     covered = _HEADER.size if version > 1 else _HEADER_1.size
-    meta_at = at + HEADER_BYTES
-    body_at = meta_at + meta_bytes + -meta_bytes % 64
-    end = body_at + body_bytes
-    if end > len(data):
-        return None
     (stored,) = _CRC.unpack_from(data, at + covered)
-    crc = crc32c(buffer.slice(at, covered))
-    crc = crc32c(buffer.slice(meta_at, meta_bytes), crc)
-    if crc32c(buffer.slice(body_at, body_bytes), crc) != stored:
-        return None
-    head, body = buffer.slice(meta_at, meta_bytes), buffer.slice(body_at, body_bytes)
-    return RawFrame(lsn, head, body, end, version, salt if version > 1 else 0)
+    return FrameHead(
+        lsn, meta_bytes, body_bytes, version, salt if version > 1 else 0, crc32c(data[at : at + covered]), stored
+    )
 
 
 def _frame_follows(data: bytes, at: int, head: FileHead | None, lsn: int) -> bool:

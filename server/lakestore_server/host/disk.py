@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from lakestore_server.host.crash_points import CrashPoint
 
 FILE_MODE, FOLDER_MODE = 0o640, 0o750
 """Modes of what the server makes, whatever the umask: its group may read, others may not."""
+PIECE_BYTES = 1 << 20
 
 
 class AppendFile(Protocol):
@@ -63,6 +64,9 @@ class Disk(Protocol):
 
     def read(self, path: Path) -> bytes:
         """A whole file."""
+
+    def pieces(self, path: Path, size: int) -> Iterator[bytes]:
+        """The first bytes of a file, so many or as many as there are, in pieces of at most `PIECE_BYTES`."""
 
     def map(self, path: Path) -> pa.Buffer:
         """A whole file, mapped: its pages are read when they are touched."""
@@ -155,6 +159,13 @@ class RealDisk:
     def read(self, path: Path) -> bytes:
         """The whole file."""
         return path.read_bytes()
+
+    def pieces(self, path: Path, size: int) -> Iterator[bytes]:
+        """One read for each piece."""
+        with path.open("rb", buffering=0) as file:
+            while size > 0 and (piece := file.read(min(size, PIECE_BYTES))):
+                size -= len(piece)
+                yield piece
 
     def map(self, path: Path) -> pa.Buffer:
         """mmap."""

@@ -103,13 +103,18 @@ def test_a_file_header_that_was_never_finished_holds_nothing(size: int) -> None:
     assert not list(journal.frames(HEAD[:size], "journal-1", last=True))
 
 
-def test_files_of_version_1_are_read() -> None:
-    """As in the golden data folder: no header, no salt."""
+def version_1() -> bytes:
+    """Two frames as in the golden data folder: no header, no salt."""
     meta = b'{"t":5}'
     data = b""
     for lsn in (1, 2):
         header = struct.pack("<IHHQIQ", journal.MAGIC, 1, 0, lsn, len(meta), 0)
         data += (header + struct.pack("<I", crc32c(meta, crc32c(header)))).ljust(64, b"\0") + meta.ljust(64, b"\0")
+    return data
+
+
+def test_files_of_version_1_are_read() -> None:
+    data = version_1()
     assert [(raw.lsn, raw.meta) for raw in journal.frames(data, "journal-1", last=True)] == [
         (1, {"t": 5}),
         (2, {"t": 5}),
