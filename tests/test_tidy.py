@@ -108,6 +108,7 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/host/worker.py",
     "server/lakestore_server/host/workers.py",
     "lakestore/cli/main.py",
+    "tiering/lakestore_tiering/epoch.py",
     "tiering/lakestore_tiering/service.py",
 }
 """Where any defect ends: the commit loop, its thread and those of duties, ports, the command line, a table's round."""

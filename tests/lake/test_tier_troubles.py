@@ -20,6 +20,7 @@ from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_tiering import service
 from lakestore_tiering.troubles import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
 from tests.support.served import Served
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64())])
 BAD, GOOD = "shop.bad", "shop.good"
@@ -119,6 +120,21 @@ def test_the_service_ends_when_it_must(rounds: Rounds, error: Exception) -> None
     rounds.errors[BAD] = lambda: error
     with pytest.raises(type(error)):
         rounds.tierer.run_forever(threading.Event())
+
+
+def test_renewals_that_end_by_a_defect_end_the_service(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        raise TypeError("no such field")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds.tierer._held, "_request", broken)
+        rounds.tierer._held.report([pb.TierProblem(table_uuid="bad")])  # a renewal at once
+        until(lambda: rounds.tierer._held._defect is not None, "the defect")
+    said = r"cannot renew its epoch any more \(TypeError: no such field\): start a new one"
+    with pytest.raises(ls.Fenced, match=said):
+        rounds.tierer.run_forever(threading.Event())
+    with pytest.raises(ls.Fenced, match=said):
+        rounds.tierer.tools.epoch()
 
 
 @pytest.mark.parametrize("error", [ls.Unavailable("connection refused"), ls.NotAuthenticated("no such token")])

@@ -33,11 +33,14 @@ class HeldEpoch:
         self._epoch = 0
         self._until = 0.0
         self._problems: tuple[TierProblem, ...] = ()
+        self._defect: Exception | None = None
+        """The error that nobody foresaw, by which the renewals have ended."""
         self._ended = threading.Event()
         self._wake = threading.Event()
 
     def epoch(self) -> int:
-        """The epoch; `Fenced` once another has it, `Unavailable` while it cannot be renewed."""
+        """The epoch; `Fenced` once another has it or nobody renews it, `Unavailable` while it cannot be renewed."""
+        self._check_renewed()
         if not self._epoch or self._ended.is_set():
             raise Fenced("this tierer's epoch has ended: start a new one")
         if self._clock() >= self._until:
@@ -45,7 +48,8 @@ class HeldEpoch:
         return self._epoch
 
     def confirm(self) -> None:
-        """Ask the server; `Fenced` if another has the epoch."""
+        """Ask the server; `Fenced` if another has the epoch, or nobody renews it."""
+        self._check_renewed()
         self._ask()
 
     def report(self, problems: Sequence[TierProblem]) -> None:
@@ -78,6 +82,11 @@ class HeldEpoch:
             with suppress(LakestoreError):
                 self._transport.release_tierer(self._request())
 
+    def _check_renewed(self) -> None:
+        if self._defect is not None:
+            why = f"{type(self._defect).__name__}: {self._defect}"
+            raise Fenced(f"this tierer cannot renew its epoch any more ({why}): start a new one") from self._defect
+
     def _request(self) -> TiererRequest:
         request = TiererRequest(holder=self._holder, seconds=self.seconds, epoch=self._epoch)
         if self._transport.server.protocol >= _PROBLEMS_SINCE:
@@ -99,6 +108,10 @@ class HeldEpoch:
             self._wake.clear()
             if self._ended.is_set():
                 return
-            # Only Fenced ends the epoch; after any other failure it lasts until its time is over.
-            with suppress(LakestoreError):
+            try:
                 self._ask()
+            except LakestoreError:
+                continue  # only Fenced ends the epoch; after any other failure it lasts until its time is over
+            except Exception as error:  # the boundary of the thread: rounds and the service end by what it met
+                self._defect = error
+                return

@@ -163,6 +163,7 @@ class Tierer:
 
     def _run_due(self, stop: threading.Event) -> None:
         """Rounds of the tables whose time has come. Errors of the server leave this, errors of a table do not."""
+        self._held.epoch()
         tables = self._tables()
         self._server.went_well()
         self._forget_all_but(tables)

@@ -48,7 +48,7 @@ class Reject:
     sentence: str
     """One sentence: what is wrong, where, what to do."""
     path: str = ""
-    """Of the field, as in value.meta.ts."""
+    """The path of the field, as in value.meta.ts."""
 
 
 class Op(IntEnum):
@@ -74,9 +74,9 @@ class Decoded:
     kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
     """Field of `values` to the rows in which the source did not send it: the live value stays."""
     origin: pa.StructArray | None = None
-    """Of change events: struct of database, schema, table, for routing by placeholders; same length as rows."""
+    """The origins of change events, for routing by placeholders: struct of database, schema, table; as long as rows."""
     key_names: tuple[str, ...] = ()
-    """Of change events: the fields of the key, when the table's key is not declared."""
+    """The fields of a change event's key, when the table's key is not declared."""
     atomic: Ints | None = None
     """Rows with the same number (not -1) belong together: both records of a key change, a source transaction."""
     rejects: Sequence[Reject] = ()
@@ -100,7 +100,7 @@ class TableRows:
     kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
     """Column to the rows that leave the live value as it is."""
     atomic: Ints | None = None
-    """As in `Decoded`."""
+    """The `atomic` of `Decoded`."""
 
 
 @dataclass(frozen=True, slots=True)

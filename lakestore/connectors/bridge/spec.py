@@ -47,7 +47,7 @@ class BatchBounds:
 
     rows: int = 10_000
     bytes: int = 8 << 20
-    """Of record keys and values as they came."""
+    """Bytes of record keys and values as they came."""
     seconds: float = 0.2
     """Age of the oldest record that waits."""
 
@@ -72,7 +72,7 @@ class ColumnSpec:
 
     name: str
     type: str
-    """As in tables.yaml."""
+    """The type as in tables.yaml."""
     source: str = ""
     """A path: `value.a.b`, `key.a`, `headers.h`, `value`, `key`, `headers`, `topic`, `partition`, `offset`,
     `timestamp`; empty: `value.<name>`, unless there is an expression."""
@@ -81,9 +81,9 @@ class ColumnSpec:
     required: bool = False
     default: Any = None
     unit: str = ""
-    """Of times that come as numbers: s, ms, us or ns; without one, milliseconds."""
+    """The unit of times that come as numbers: s, ms, us or ns; without one, milliseconds."""
     zone: str = ""
-    """Of times without a zone, for timestamptz."""
+    """The zone of times that have none, for timestamptz."""
 
 
 @dataclass(frozen=True, slots=True)
