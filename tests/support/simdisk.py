@@ -398,7 +398,7 @@ class SimDisk:
         with self.lock:
             return path.read_bytes()
 
-    def pieces(self, path: Path, size: int) -> Iterator[bytes]:
+    def pieces(self, path: Path, size: int | None = None) -> Iterator[bytes]:
         """The first bytes of a file in pieces, as a running system sees it."""
         with self.lock:
             held = list(RealDisk().pieces(path, size))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,8 +66,8 @@ class Disk(Protocol):
     def read(self, path: Path) -> bytes:
         """A whole file."""
 
-    def pieces(self, path: Path, size: int) -> Iterator[bytes]:
-        """The first bytes of a file, so many or as many as there are, in pieces of at most `PIECE_BYTES`."""
+    def pieces(self, path: Path, size: int | None = None) -> Iterator[bytes]:
+        """The first bytes of a file, so many or all, in pieces of at most `PIECE_BYTES`."""
 
     def map(self, path: Path) -> pa.Buffer:
         """A whole file, mapped: its pages are read when they are touched."""
@@ -160,11 +161,12 @@ class RealDisk:
         """The whole file."""
         return path.read_bytes()
 
-    def pieces(self, path: Path, size: int) -> Iterator[bytes]:
+    def pieces(self, path: Path, size: int | None = None) -> Iterator[bytes]:
         """One read for each piece."""
         with path.open("rb", buffering=0) as file:
-            while size > 0 and (piece := file.read(min(size, PIECE_BYTES))):
-                size -= len(piece)
+            left = sys.maxsize if size is None else size
+            while left and (piece := file.read(min(left, PIECE_BYTES))):
+                left -= len(piece)
                 yield piece
 
     def map(self, path: Path) -> pa.Buffer:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from lakestore.errors import Conflict, Invalid, LakestoreError
 from lakestore.release import RELEASE
 from lakestore.rows.ipc import crc32c
@@ -32,12 +30,11 @@ from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
 from lakestore_server.host.disk import Disk
-from lakestore_server.operate import backup_lake
+from lakestore_server.operate import backup_lake, copies
 from lakestore_server.operate.backup_lake import LakeFileGone
 from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.backup")
-PART_BYTES = 8 << 20
 CUTS = 3
 """Cuts that are tried when files of the lake expire at that very moment."""
 
@@ -199,15 +196,4 @@ def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator
 
 
 def _written(disk: Disk, folder: Path, name: str, data: Any) -> Entry:
-    whole = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
-    crc = 0
-    file = disk.create(folder / name)
-    try:
-        for at in range(0, whole.size, PART_BYTES):
-            part = whole.slice(at, min(PART_BYTES, whole.size - at))
-            crc = crc32c(part, crc)
-            file.write([part])
-        file.sync()
-    finally:
-        file.close()
-    return Entry(name, whole.size, crc)
+    return Entry(name, *copies.written(disk, folder / name, copies.pieces_of(data)))

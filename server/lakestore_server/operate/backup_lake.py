@@ -12,18 +12,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-
 from lakestore.errors import Conflict
-from lakestore.rows.ipc import crc32c
 from lakestore_server.files import data_folder
 from lakestore_server.files.backup_manifest import WAREHOUSE, Entry
 from lakestore_server.host.disk import FOLDER_MODE, Disk
 from lakestore_server.iceberg import locations, relocation
 from lakestore_server.iceberg.metadata_store import local_folder
+from lakestore_server.operate import copies
 from lakestore_server.state.view import View
-
-_PART_BYTES = 8 << 20
 
 
 class LakeFileGone(Exception):
@@ -96,28 +92,12 @@ def write(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
         for path in _files(stage):
             target = place / path.relative_to(stage)
             disk.make_folder(target.parent)
-            with pa.memory_map(str(path)) as mapped:
-                file = disk.create(target)
-                try:
-                    while len(part := mapped.read_buffer(_PART_BYTES)):
-                        file.write([part])
-                    file.sync()
-                finally:
-                    file.close()
+            copies.written(disk, target, disk.pieces(path))
     for path in _files(place):
-        yield Entry(str(path.relative_to(folder)), path.stat().st_size, crc_of(path))
+        yield Entry(str(path.relative_to(folder)), path.stat().st_size, copies.crc_of(disk, path))
     for found, _, _ in os.walk(place):
         disk.sync_folder(Path(found))
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def crc_of(path: Path) -> int:
-    """The checksum of a whole file."""
-    crc = 0
-    with path.open("rb") as file:
-        while part := file.read(_PART_BYTES):
-            crc = crc32c(part, crc)
-    return crc

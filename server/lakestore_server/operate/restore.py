@@ -16,22 +16,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow as pa
-
 from lakestore.errors import Conflict, Corrupt, Invalid, NotFound
-from lakestore.rows.ipc import crc32c
 from lakestore_server.files import backup_manifest, checkpoint, data_folder, journal_file
 from lakestore_server.files.backup_manifest import WAREHOUSE, Entry, LakePlace, Manifest
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.iceberg import locations
 from lakestore_server.iceberg.metadata_store import local_folder
 from lakestore_server.iceberg.relocation import Relocation
-from lakestore_server.operate import restore_lake
-from lakestore_server.operate.backup_lake import crc_of
+from lakestore_server.operate import copies, restore_lake
 from lakestore_server.operate.restore_lake import LakeOutcome, Ways
 from lakestore_server.state.state import Origin
 
-PART_BYTES = 8 << 20
 EPOCHS_SKIPPED = 1 << 24
 """At most so many epochs are passed over by a restore, a random number of them: an epoch of the history that was lost
 is not given again to another process, whose client may not say which history it means."""
@@ -126,7 +121,7 @@ def verified(source: Path, disk: Disk) -> Manifest:
         path = source / entry.path
         if path.resolve().parent != (source / entry.path).parent or source not in path.resolve().parents:
             raise Corrupt(f"the manifest of {source} names {entry.path}, which lies outside of it")
-        if not path.is_file() or path.stat().st_size != entry.size or crc_of(path) != entry.crc32c:
+        if not path.is_file() or path.stat().st_size != entry.size or copies.crc_of(disk, path) != entry.crc32c:
             raise Corrupt(f"file {entry.path} of backup {source} is missing or damaged: nothing was restored")
     return manifest
 
@@ -181,15 +176,5 @@ def _save(location: str, data: bytes) -> None:
 
 def _copy_file(disk: Disk, source: Path, target: Path, entry: Entry) -> None:
     """The bytes that were checked, or an error: a disk may read them differently the second time."""
-    crc = 0
-    file = disk.create(target)
-    try:
-        with pa.memory_map(str(source)) as mapped:
-            while len(part := mapped.read_buffer(PART_BYTES)):
-                crc = crc32c(part, crc)
-                file.write([part])
-        file.sync()
-    finally:
-        file.close()
-    if crc != entry.crc32c:
+    if copies.written(disk, target, disk.pieces(source)) != (entry.size, entry.crc32c):
         raise Corrupt(f"file {entry.path} changed while it was read: nothing usable was restored")
