@@ -59,6 +59,11 @@ def parsed(value: Any) -> Retention | None:
     )
 
 
+def byte_count(value: Any) -> int:
+    """A number of bytes as users write it: "8MB", or a number."""
+    return _scaled(value, _BYTES, _BYTE_UNITS, "'500MB' or '10GB'")
+
+
 def check(retention: Retention | None, table: str) -> None:
     """`Invalid` for a retention that this table cannot have."""
     if retention is None:

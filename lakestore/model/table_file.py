@@ -6,8 +6,9 @@ lake) may be left out for a table that is there already; one that is named must 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from lakestore.model import table as schema
 from lakestore.model.altered import altered
 from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
+from lakestore.model.merge_engines import Merge
 from lakestore.model.merge_engines import parsed as parse_merge
 from lakestore.model.settings import yaml_problem
 from lakestore.model.table import Table
@@ -102,6 +104,34 @@ def parse(text: str, source: str) -> list[WantedTable]:
         if names.count(name) > 1:
             raise Invalid(f"{source} says table {name} twice")
     return tables
+
+
+def written(tables: Iterable[WantedTable]) -> str:
+    """The file of some tables, as `parse` takes it."""
+    lines = ["tables:"]
+    for table in tables:
+        lines += [f"  - name: {_flow(table.name)}"]
+        lines += [f"    {key}: {_flow(value)}" for key, value in table.options.items()]
+        lines += ["    columns:", *(f"      - {column_text(column)}" for column in table.columns)]
+    return "\n".join(lines) + "\n"
+
+
+def column_text(column: WantedColumn) -> str:
+    """A column on one line of a file."""
+    said = {"name": column.name, "type": column.type}
+    said |= {
+        each.name: value
+        for each in fields(column)
+        if each.name not in said and (value := getattr(column, each.name)) != each.default
+    }
+    return "{" + ", ".join(f"{key}: {_flow(value)}" for key, value in said.items()) + "}"
+
+
+def _flow(value: Any) -> str:
+    """A value on one line of YAML."""
+    plain = value.as_data() if isinstance(value, Merge) else value
+    text = yaml.safe_dump(plain, default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _table(entry: Any, source: str) -> WantedTable:

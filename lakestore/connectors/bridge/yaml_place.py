@@ -1,0 +1,207 @@
+"""Places in a YAML file: values with their line, read strictly; every refusal names the file, the line and the place.
+
+Keys written twice, unknown keys and values of a wrong type are refused. Merge keys (`<<: *name`) are followed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import yaml
+
+from lakestore.errors import Invalid, LakestoreError
+from lakestore.model.settings import MASK, yaml_problem
+from lakestore.model.typed import is_unicode, shown
+
+CHARS_MAX = 4 << 20
+DEPTH_MAX = 32
+NODES_MAX = 100_000
+"""Values in a file, each counted as often as aliases repeat it."""
+_TAG = "tag:yaml.org,2002:"
+_TAGS = {_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "binary", "merge", "value")}
+Choice = TypeVar("Choice", bound=str)
+
+
+def document(text: str, file: str) -> Place:
+    """The whole file, or `Invalid` if it is no YAML of a bounded size."""
+    if len(text) > CHARS_MAX:
+        raise Invalid(f"{file} has {len(text):,} characters, and {CHARS_MAX:,} at most are read: is it the right file?")
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise Invalid(f"{file} is not YAML: {yaml_problem(error)}") from error
+    except (RecursionError, ValueError) as error:
+        raise Invalid(f"{file} is not YAML that can be read: it nests too deep, or holds an odd number") from error
+    if node is None:
+        raise Invalid(f"{file} is empty")
+    found = Place(file, node, "")
+    _check_size(found)
+    return found
+
+
+def _check_size(found: Place) -> None:
+    """Refuse aliases that lead back to themselves or multiply."""
+    count, todo = 0, [(found.node, 0)]
+    while todo:
+        node, depth = todo.pop()
+        count += 1
+        if depth > DEPTH_MAX:
+            raise found.refused(f"nests deeper than {DEPTH_MAX} levels", node)
+        if count > NODES_MAX:
+            raise found.refused(f"holds more than {NODES_MAX:,} values, aliases counted", node)
+        if isinstance(node, yaml.MappingNode):
+            todo += [(part, depth + 1) for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            todo += [(part, depth + 1) for part in node.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value of the file."""
+
+    file: str
+    node: yaml.Node
+    path: str
+    """Its keys and list places from the top, topics[0].columns[2].type; empty for the whole file."""
+    secret: bool = False
+    """Whether values at and below it are never shown."""
+
+    @property
+    def line(self) -> int:
+        """The line at which the value begins, from 1."""
+        return int(self.node.start_mark.line) + 1
+
+    def refused(self, sentence: str, node: yaml.Node | None = None) -> Invalid:
+        """`Invalid` that begins with the place: `bridge.yaml, line 4: topics[0].start …`."""
+        line = int((node or self.node).start_mark.line) + 1
+        return Invalid(f"{self.file}, line {line}: {f'{self.path} ' if self.path else ''}{sentence}")
+
+    def because(self, error: LakestoreError) -> Invalid:
+        """`Invalid` with the sentence of another refusal behind the place."""
+        return Invalid(f"{self.file}, line {self.line}: {error.message}")
+
+    @property
+    def shown(self) -> str:
+        """The value as written, cut short; a secret or a structure is told by its kind."""
+        if self.secret:
+            return MASK
+        if isinstance(self.node, yaml.ScalarNode):
+            return shown(self.node.value)
+        return "a list" if isinstance(self.node, yaml.SequenceNode) else "keys with values"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a single value, of any type."""
+        return isinstance(self.node, yaml.ScalarNode)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list."""
+        return isinstance(self.node, yaml.SequenceNode)
+
+    def hidden(self) -> Place:
+        """The same place, its values never shown."""
+        return Place(self.file, self.node, self.path, secret=True)
+
+    def keys(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, Place]:
+        """Key to value; `Invalid` for a key that is not known, and for one that lacks."""
+        found = self.entries()
+        for key, (place, at) in found.items():
+            if key not in known:
+                close = difflib.get_close_matches(key, known, 1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                told = f"has {shown(key)}, which is not known{hint}: known are {', '.join(known)}"
+                raise self.refused(told if self.path else f"the file {told}", at)
+            if place.is_null:
+                raise place.refused("has no value: give one, or leave the key out")
+        for key in required:
+            if key not in found:
+                raise self.refused(f"lacks {key!r}" if self.path else f"the file lacks {key!r}")
+        return {key: place for key, (place, _) in found.items()}
+
+    def entries(self) -> dict[str, tuple[Place, yaml.Node]]:
+        """Any key to its value and the node of the key."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.refused(f"takes keys with values, not {self.shown}")
+        own: dict[str, tuple[Place, yaml.Node]] = {}
+        merged: dict[str, tuple[Place, yaml.Node]] = {}
+        for key, value in self.node.value:
+            if key.tag == _TAG + "merge":
+                merged = self._merged(value) | merged
+                continue
+            if not isinstance(key, yaml.ScalarNode) or not is_unicode(key.value):
+                raise self.refused("has a key that is no text", key)
+            if key.value in own:
+                raise self.refused(f"says {shown(key.value)} twice", key)
+            path = f"{self.path}.{key.value}" if self.path else key.value
+            own[key.value] = Place(self.file, value, path, self.secret), key
+        return merged | own
+
+    def _merged(self, value: yaml.Node) -> dict[str, tuple[Place, yaml.Node]]:
+        found: dict[str, tuple[Place, yaml.Node]] = {}
+        for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            found = Place(self.file, each, self.path, self.secret).entries() | found
+        return found
+
+    @property
+    def is_null(self) -> bool:
+        """Whether there is no value."""
+        return bool(self.node.tag == _TAG + "null")
+
+    def items(self) -> list[Place]:
+        """The parts of a list."""
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self.refused(f"takes a list, not {self.shown}")
+        return [Place(self.file, part, f"{self.path}[{i}]", self.secret) for i, part in enumerate(self.node.value)]
+
+    def text(self) -> str:
+        """A text that is not empty; numbers and times are taken as they are written."""
+        if not isinstance(self.node, yaml.ScalarNode) or not self.node.value or self.is_null:
+            raise self.refused(f"takes a text, not {self.shown}")
+        if not is_unicode(self.node.value) or "\0" in self.node.value:
+            raise self.refused("holds half of a character, or a zero byte")
+        return str(self.node.value)
+
+    def texts(self) -> tuple[str, ...]:
+        """A list of texts, none of them twice."""
+        found = tuple(part.text() for part in self.items())
+        for text in found:
+            if found.count(text) > 1:
+                raise self.refused(f"names {shown(text)} twice")
+        return found
+
+    def flag(self) -> bool:
+        """true or false."""
+        value = self.value()
+        if not isinstance(value, bool):
+            raise self.refused(f"is true or false, not {self.shown}")
+        return value
+
+    def whole(self, low: int, high: int) -> int:
+        """A whole number of a range."""
+        value = self.value()
+        if type(value) is not int or not low <= value <= high:
+            raise self.refused(f"is a whole number from {low:,} to {high:,}, not {self.shown}")
+        return value
+
+    def one_of(self, known: Collection[Choice]) -> Choice:
+        """One of some texts."""
+        if not self.is_text or self.node.value not in known:
+            raise self.refused(f"is one of {', '.join(known)}, not {self.shown}")
+        return cast("Choice", self.node.value)
+
+    def value(self) -> Any:
+        """The value as plain Python: dicts, lists, texts, numbers, times."""
+        if isinstance(self.node, yaml.MappingNode):
+            return {key: place.value() for key, (place, _) in self.entries().items()}
+        if isinstance(self.node, yaml.SequenceNode):
+            return [part.value() for part in self.items()]
+        if self.node.tag not in _TAGS:
+            raise self.refused(f"has the tag {shown(self.node.tag)}, which is not taken")
+        try:
+            return yaml.SafeLoader("").construct_object(self.node)
+        except (yaml.YAMLError, ValueError, OverflowError, KeyError, IndexError) as error:
+            raise self.refused(f"is written as {self.shown}, which is no value of its type") from error
