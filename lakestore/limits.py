@@ -73,6 +73,12 @@ class Limits:
     """Time after its last commit for which such a producer is remembered, so that its retries are known again."""
     producer_answers: int = option(64, low=16, high=1_024)
     """Answers kept of each producer, and so the commits it may have in flight; an older retry is refused."""
+    registers: int = option(100_000, low=1, high=10_000_000)
+    """Registers of one principal, which every checkpoint holds; one more is `Exhausted` until some are dropped."""
+    register_name_chars: int = option(1_024, low=1, high=4_096)
+    """Characters of a register's name; longer ones are refused."""
+    register_bytes: int = option(1 * _KB, low=1, high=64 * _KB)
+    """Value of a register; a longer one is refused."""
     queue_commits: int = option(1_024, low=1, high=1_000_000)
     """Commits that wait to be written; one more waits `queue_wait_ms` for room, then it is `Exhausted`."""
     queue_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)

@@ -231,10 +231,25 @@ def subscriptions(drop: str | None, server: str, as_json: bool) -> None:
 
 @click.command()
 @click.option("--drop", metavar="NAME", help="Forget this one and its progress; who still writes under it is told.")
+@click.option(
+    "--registers",
+    metavar="PREFIX",
+    is_flag=False,
+    flag_value="",
+    help="List registers in their place: positions in other systems, all or those whose names begin so.",
+)
+@click.option(
+    "--drop-registers",
+    metavar="PREFIX",
+    help="Forget the registers whose names begin so, and their values; who still moves one is told.",
+)
 @server_option
 @json_option
-def producers(drop: str | None, server: str, as_json: bool) -> None:
+def producers(drop: str | None, registers: str | None, drop_registers: str | None, server: str, as_json: bool) -> None:
     """List the named producers, their owners, when they were last used, and their progress."""
+    if registers is not None or drop_registers is not None:
+        _registers(registers, drop_registers, server, as_json=as_json)
+        return
     with connected(server) as lake:
         if drop:
             lake.drop_producer(drop)
@@ -250,6 +265,18 @@ def producers(drop: str | None, server: str, as_json: bool) -> None:
         for held in found
     ]
     emit([asdict(held) for held in found] if as_json else rows, as_json=as_json, empty="no named producers yet")
+
+
+def _registers(prefix: str | None, dropped: str | None, server: str, *, as_json: bool) -> None:
+    """List registers, once those of another prefix are dropped."""
+    if dropped == "":
+        raise click.UsageError("--drop-registers takes the beginning of the names to forget, and not an empty one")
+    with connected(server) as lake:
+        if dropped is not None:
+            lake.drop_registers(held.name for held in lake.list_registers(dropped))
+        found = lake.list_registers(prefix or "")
+    rows = [{"register": held.name, "owner": held.owner, "commit": held.moved, "value": held.value} for held in found]
+    emit([asdict(held) for held in found] if as_json else rows, as_json=as_json, empty="no registers yet")
 
 
 COMMANDS = (tables, describe, status, files, subscriptions, producers)

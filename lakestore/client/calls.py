@@ -32,7 +32,7 @@ class Tries(Enum):
     """The rule by which an RPC is sent again after a failure that passes."""
 
     ALWAYS = "twice is as good as once"
-    NUMBERED = "as ALWAYS, for a commit with a producer's sequence; as UNLESS_APPLIED for one without"
+    NUMBERED = "as ALWAYS, for a commit with a producer's sequence or with registers; else as UNLESS_APPLIED"
     UNLESS_APPLIED = "only while no try may have been applied: a second one would be told that it is done"
     ONCE = "its caller tries again by a clock of its own"
     PARTING = "once, also when the caller's time is over: what it gives back would be held for long"
@@ -50,6 +50,9 @@ TRIES: dict[str, Tries] = {
     "OpenProducer": Tries.ALWAYS,
     "ListProducers": Tries.ALWAYS,
     "DropProducer": Tries.UNLESS_APPLIED,
+    "OpenRegisters": Tries.ALWAYS,
+    "ListRegisters": Tries.ALWAYS,
+    "DropRegisters": Tries.ALWAYS,
     "Commit": Tries.NUMBERED,
     "Write": Tries.RESUMED,
     "Lookup": Tries.ALWAYS,
@@ -68,7 +71,7 @@ TRIES: dict[str, Tries] = {
     "Backup": Tries.UNLESS_APPLIED,
     "AcceptClock": Tries.ALWAYS,
 }
-"""The rule of every RPC. A second `OpenProducer` fences only the epoch that nobody was given."""
+"""The rule of every RPC. A second `OpenProducer` or `OpenRegisters` fences only the epoch that nobody was given."""
 
 
 class Calls:
@@ -171,9 +174,14 @@ class Calls:
 
 
 def _may_repeat(tries: Tries, request: Any, *, is_lost: bool) -> bool:
-    if tries is Tries.ALWAYS or (tries is Tries.NUMBERED and request.producer and request.sequence):
+    if tries is Tries.ALWAYS or (tries is Tries.NUMBERED and _is_known_again(request)):
         return True
     return not is_lost
+
+
+def _is_known_again(request: pb.CommitRequest) -> bool:
+    """Whether a server that has applied a commit knows it when it comes again."""
+    return bool(request.registers or (request.producer and request.sequence))
 
 
 def _told(error: LakestoreError, *, is_lost: bool) -> LakestoreError:

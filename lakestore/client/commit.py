@@ -21,6 +21,8 @@ class Commit:
         self.token = ""
         """Known once the commit is done."""
         self.results: list[pb.ChangeResult] = []
+        self.repeated = False
+        """Whether the answer to it was lost at first, and it is known by its registers alone: then without results."""
 
     def upsert(self, table: str, data: Any) -> None:
         """Insert or update by key."""
@@ -49,10 +51,12 @@ class Commit:
 
     def send(self, commit: Callable[[Sequence[pb.Change]], pb.CommitAnswer] | None = None) -> None:
         """Commit what was added, by a producer of the connection unless told otherwise."""
-        if self._changes:
-            try:
-                answer = (commit or self._connection.producers.commit)(self._changes)
-            except NotFound:
-                self._connection.forget_definitions(each.table for each in self._changes)
-                raise
-            self.token, self.results = self._connection.seen(answer.token), list(answer.results)
+        if commit is None and self.is_empty:
+            return
+        try:
+            answer = (commit or self._connection.producers.commit)(self._changes)
+        except NotFound:
+            self._connection.forget_definitions(each.table for each in self._changes)
+            raise
+        self.token, self.results = self._connection.seen(answer.token), list(answer.results)
+        self.repeated = answer.is_repeated

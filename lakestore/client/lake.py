@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +17,7 @@ from lakestore.client.connection import Connection
 from lakestore.client.head import head
 from lakestore.client.named_producer import NamedProducer
 from lakestore.client.named_writes import NamedWrites
+from lakestore.client.registers import Register, Registers, every_register
 from lakestore.client.retry import within
 from lakestore.client.subscription import Subscription
 from lakestore.client.table import Table
@@ -198,6 +199,21 @@ class Lake:
     def drop_producer(self, name: str) -> None:
         """Forget a named producer and its progress; a process that still writes under the name is told."""
         self.transport.drop_producer(pb.DropProducerRequest(producer=name))
+
+    def registers(self, names: Iterable[str]) -> Registers:
+        """Open registers, named positions in other systems, and be handed their values: whoever had one open is fenced.
+
+        `with r.commit({"orders/0": "1500"}) as c: c.upsert("shop.orders", rows)` is one commit of rows and positions.
+        """
+        return Registers(self._connection, names)
+
+    def list_registers(self, prefix: str = "") -> list[Register]:
+        """The registers that the server keeps, whose names begin so."""
+        return every_register(self.transport, prefix)
+
+    def drop_registers(self, names: Iterable[str]) -> int:
+        """Forget registers with their values; a process that still moves one is told. The number of them."""
+        return self.transport.drop_registers(pb.DropRegistersRequest(registers=names)).dropped
 
     def sql(self, text: str, *, external_access: bool = False) -> union_sql.SqlResult:
         """DuckDB over union reads, all tables of the query at one cut.

@@ -48,7 +48,8 @@ class NamedWrites:
         yield commit
         if progress and commit.is_empty:
             raise Invalid("progress is kept with rows, and this commit has none: add some, or leave the commit out")
-        commit.send(lambda changes: self._committed(changes, progress))
+        if not commit.is_empty:
+            commit.send(lambda changes: self._committed(changes, progress))
 
     def _committed(self, changes: Sequence[pb.Change], progress: str) -> pb.CommitAnswer:
         PROCESS.check()

@@ -30,13 +30,14 @@ SINCE = {
     **dict.fromkeys(("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup"), 2),
     "Head": 4,
     "AcceptClock": 5,
-    **dict.fromkeys(("ListProducers", "DropProducer"), 5),
+    **dict.fromkeys(("ListProducers", "DropProducer", "OpenRegisters", "ListRegisters", "DropRegisters"), 5),
 }
 """RPC to the protocol that it came with, where that is not the first one."""
 FIELDS_SINCE = {
     "AuditRequest": {"deep": 2},
     "BackupRequest": {"without_lake": 5},
     "Change": {"schema_id": 2},
+    "CommitRequest": {"registers": 5},
     "ChangesRequest": {"subscription": 2, "where": 3, "member": 3},
     "CreateTableRequest": {"check_only": 2},
     "FetchRequest": {"schema_id": 2},
@@ -69,6 +70,7 @@ READS = {
     "Audit",
     "ListSubscriptions",
     "ListProducers",
+    "ListRegisters",
 }
 """RPCs that change nothing: when they fail, nothing was applied."""
 

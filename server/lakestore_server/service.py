@@ -17,6 +17,7 @@ from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.named_producers import NamedProducers
 from lakestore_server.commit.producers import Writes
+from lakestore_server.commit.registers import RegisterVerbs
 from lakestore_server.commit.wakeups import Pause
 from lakestore_server.commit.write_stream import WriteStream
 from lakestore_server.duties.expiry import Expiry
@@ -49,6 +50,9 @@ class Verbs(TypedDict):
     OpenProducer: Callable[[pb.OpenProducerRequest], pb.ProducerInfo]
     ListProducers: Callable[[pb.ListProducersRequest], pb.ListProducersAnswer]
     DropProducer: Callable[[pb.DropProducerRequest], pb.DropProducerAnswer]
+    OpenRegisters: Callable[[pb.OpenRegistersRequest], pb.OpenRegistersAnswer]
+    ListRegisters: Callable[[pb.ListRegistersRequest], pb.ListRegistersAnswer]
+    DropRegisters: Callable[[pb.DropRegistersRequest], pb.DropRegistersAnswer]
     Commit: Callable[[pb.CommitRequest], pb.CommitAnswer]
     Write: Callable[[Iterator[pb.CommitRequest]], Iterator[pb.CommitAnswer]]
     Lookup: Callable[[pb.LookupRequest], pb.RowBatch]
@@ -98,6 +102,7 @@ class Service:
             AuditVerbs(engine, upkeep.integrity),
             BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
         )
+        registers = RegisterVerbs(engine)
         self.calls = calls
         self.write_stream = writes.stream
         """Begins a stream of pipelined commits, which the port's form of `Write` answers."""
@@ -114,6 +119,9 @@ class Service:
             "OpenProducer": producers.open_producer,
             "ListProducers": producers.list_producers,
             "DropProducer": producers.drop_producer,
+            "OpenRegisters": registers.open_registers,
+            "ListRegisters": registers.list_registers,
+            "DropRegisters": registers.drop_registers,
             "Commit": Inserts(writes, lookups, engine.limits).commit,
             "Write": writes.write,
             "Lookup": lookups.lookup,

@@ -113,6 +113,7 @@ def test_a_row_names_what_is_owned_and_what_is_listed(method: rpc.Method) -> Non
     """A field of these names holds something of one principal's, wherever the proto file has it."""
     row, asked, answered = RPCS[method.path], method.request.DESCRIPTOR, method.answer.DESCRIPTOR
     fields = {"producer": Own.PRODUCER, "subscription": Own.SUBSCRIPTION, "lease": Own.LEASE}
+    fields |= {"registers": Own.REGISTERS, "prefix": Own.REGISTER_PREFIX}
     owned = {own for name, own in fields.items() if name in asked.fields_by_name}
     granted = {Own.GRANTED_LEASE} if "lease" in answered.fields_by_name else set()
     assert set(row.owns) == owned | granted
@@ -121,6 +122,7 @@ def test_a_row_names_what_is_owned_and_what_is_listed(method: rpc.Method) -> Non
         "Status": Listing.STATUS,
         "ListSubscriptions": Listing.SUBSCRIPTIONS,
         "ListProducers": Listing.PRODUCERS,
+        "ListRegisters": Listing.REGISTERS,
     }
     assert row.lists == lists.get(method.name)
 
@@ -146,6 +148,9 @@ NOT_OF_A_TABLE = {
     "OpenProducer": {"write", "admin"},
     "ListProducers": set(RIGHTS),
     "DropProducer": {"write", "admin"},
+    "OpenRegisters": {"write", "admin"},
+    "ListRegisters": set(RIGHTS),
+    "DropRegisters": {"write", "admin"},
     "Ack": {"read", "tier", "admin"},
     "ListSubscriptions": set(RIGHTS),
     "DropSubscription": {"read", "tier", "admin"},

@@ -28,10 +28,14 @@ from lakestore_server.state.commit_record import (
     LogStart,
     ProducerCommit,
     ProducerDrop,
+    RegistersDrop,
+    RegistersMove,
+    RegistersOpen,
     RowsPart,
     TiererClaim,
 )
 from lakestore_server.state.producers import FrozenProducers, ProducerState
+from lakestore_server.state.registers import Register
 from lakestore_server.state.state import Origin
 from lakestore_server.state.subscription import (
     Mark,
@@ -115,6 +119,13 @@ SUBSCRIPTIONS = st.one_of(
     st.builds(SubscriptionMove, NAMES, COUNTS, tuples(st.builds(MovedMark, SMALL, SMALL, MARKS)), tuples(REFUSALS)),
     st.builds(SubscriptionDrop, NAMES),
 )
+REGISTERS = st.one_of(
+    st.builds(RegistersOpen, tuples(NAMES), COUNTS, NAMES),
+    st.lists(st.tuples(NAMES, NAMES), max_size=3).map(
+        lambda held: RegistersMove(tuple(name for name, _ in held), tuple(value for _, value in held))
+    ),
+    st.builds(RegistersDrop, tuples(NAMES)),
+)
 RECORDS = st.builds(
     CommitRecord,
     COUNTS,
@@ -128,6 +139,7 @@ RECORDS = st.builds(
     st.none() | st.builds(TiererClaim, COUNTS, NAMES),
     st.lists(st.builds(LogStart, NAMES, COUNTS), max_size=2),
     st.lists(SUBSCRIPTIONS, max_size=3),
+    registers=st.lists(REGISTERS, max_size=3),
 )
 
 SEGMENT_FILES = st.builds(SegmentFile, NAMES, COUNTS)
@@ -171,4 +183,5 @@ CHECKPOINTS = st.builds(
     st.dictionaries(st.tuples(NAMES, NAMES), POINTERS, max_size=2),
     tuples(WHOLE_SUBSCRIPTIONS),
     tuples(ENTRIES),
+    registers=st.dictionaries(NAMES, st.builds(Register, COUNTS, NAMES, NAMES, COUNTS), max_size=3),
 )

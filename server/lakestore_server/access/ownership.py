@@ -1,4 +1,4 @@
-"""Ownership: producers and subscriptions by their names, leases by their seals, lists by rights.
+"""Ownership: producers, registers and subscriptions by their names, leases by their seals, lists by rights.
 
 A name `orders` of the principal `etl` is kept as `etl/orders`, so that nobody else can open, fence or acknowledge
 it; the owner never sees the longer name. Administrators, and principals with `shared_names`, use names as they are
@@ -20,7 +20,7 @@ from lakestore_server.access.callers import Caller
 from lakestore_server.access.policy import Listing, Own, Row
 from lakestore_server.access.principals import EVERYTHING
 
-_COUNTED = (pb.PlanRequest, pb.ChangesRequest, pb.OpenProducerRequest, pb.CommitRequest)
+_COUNTED = (pb.PlanRequest, pb.ChangesRequest, pb.OpenProducerRequest, pb.OpenRegistersRequest, pb.CommitRequest)
 """Requests that take something which is counted against their principal."""
 
 
@@ -30,6 +30,11 @@ def kept(caller: Caller, row: Row, request: Any) -> None:
         request.owner = caller.counted_as
     if Own.PRODUCER in row.owns and request.producer:
         request.producer = _kept_name(caller, request.producer)
+    if Own.REGISTERS in row.owns and request.registers:
+        _keep_registers(caller, request)
+    if Own.REGISTER_PREFIX in row.owns and caller.owns_by_name:
+        request.prefix = _kept_name(caller, request.prefix)
+        request.after = _kept_name(caller, request.after) if request.after else ""
     if Own.SUBSCRIPTION in row.owns and request.subscription:
         request.subscription = _kept_name(caller, request.subscription)
     if Own.LEASE in row.owns and request.lease and not caller.access.is_open:
@@ -47,6 +52,16 @@ def shown(caller: Caller, row: Row, answer: Any) -> None:
         answer.lease = caller.access.seal(caller.principal, answer.lease)
     if row.lists is not None:
         _CUTS[row.lists](caller, answer)
+
+
+def _keep_registers(caller: Caller, request: Any) -> None:
+    if caller.access.is_open:
+        return
+    if isinstance(request, pb.CommitRequest):
+        for move in request.registers:
+            move.register = _kept_name(caller, move.register)
+    else:
+        request.registers[:] = [_kept_name(caller, name) for name in request.registers]
 
 
 def _kept_name(caller: Caller, name: str) -> str:
@@ -112,4 +127,5 @@ _CUTS: dict[Listing, Callable[[Caller, Any], None]] = {
     Listing.STATUS: _cut_status,
     Listing.SUBSCRIPTIONS: lambda caller, answer: _cut_own(caller, answer.subscriptions),
     Listing.PRODUCERS: lambda caller, answer: _cut_own(caller, answer.producers),
+    Listing.REGISTERS: lambda caller, answer: _cut_own(caller, answer.registers),
 }

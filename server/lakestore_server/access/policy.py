@@ -57,6 +57,10 @@ class Own(Enum):
     """A thing of one principal's in a call: the field that holds it, and the thing in words."""
 
     PRODUCER = "producer"
+    REGISTERS = "registers"
+    """`registers` of the request: names, or moves that have them."""
+    REGISTER_PREFIX = "prefix"
+    """`prefix` and `after` of the request, of names of registers."""
     SUBSCRIPTION = "subscription"
     LEASE = "lease"
     """`lease` of the request."""
@@ -71,6 +75,7 @@ class Listing(Enum):
     STATUS = "tables with some right, in the status"
     SUBSCRIPTIONS = "the principal's own subscriptions"
     PRODUCERS = "the principal's own producers"
+    REGISTERS = "the principal's own registers"
     PAGE = "tables with some right, on the page"
     NAMESPACES = "namespaces with a table that may be seen"
     NAMES = "names of tables with some right"
@@ -199,15 +204,21 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}OpenProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
     f"{SERVICE}ListProducers": Row("known", _nothing, lists=Listing.PRODUCERS),
     f"{SERVICE}DropProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
+    f"{SERVICE}OpenRegisters": Row("write", _nothing, "some table", owns=(Own.REGISTERS,)),
+    f"{SERVICE}ListRegisters": Row("known", _nothing, owns=(Own.REGISTER_PREFIX,), lists=Listing.REGISTERS),
+    f"{SERVICE}DropRegisters": Row("write", _nothing, "some table", owns=(Own.REGISTERS,)),
     f"{SERVICE}Commit": Row(
         "write",
         _changes_field,
-        "each table of `changes`; `read` too on those with `want_rows`",
-        owns=(Own.PRODUCER,),
+        "each table of `changes`, or some table; `read` too on those with `want_rows`",
+        owns=(Own.PRODUCER, Own.REGISTERS),
         reads=_wanted_field,
     ),
     f"{SERVICE}Write": Row(
-        "write", _changes_field, "each table of `changes`, for every commit of the stream", owns=(Own.PRODUCER,)
+        "write",
+        _changes_field,
+        "each table of `changes`, or some table, for every commit of the stream",
+        owns=(Own.PRODUCER, Own.REGISTERS),
     ),
     f"{SERVICE}Lookup": Row("read", _table_field, _NAMED),
     f"{SERVICE}Changes": Row(
@@ -324,8 +335,9 @@ def reference() -> str:
         "`read`, `write`, `tier` and `admin` are granted on tables (SECURITY.md); `admin` brings the other three,",
         "`tier` brings `read`. `open` is for everybody, `known` for every principal, `see` for any right at all, and",
         "`commit` is `tier` for Lakestore's own tables, `write` for others and `admin` for new ones.",
-        "The right is needed on each table named; where a request names none, on some table. Names of producers and",
-        "subscriptions, and leases, are the principal's own: nobody else can open, fence, acknowledge or read by them.",
+        "The right is needed on each table named; where a request names none, on some table. Names of producers,",
+        "registers and subscriptions, and leases, are the principal's own: nobody else can open, fence, move,",
+        "acknowledge or read by them.",
         "A list in an answer leaves out what the principal may not know of.",
         "",
         "## gRPC",

@@ -24,7 +24,7 @@ from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import live
 from lakestore_server.index.key_index import Index
 from lakestore_server.state.chunk import DELETE
-from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, ProducerCommit
+from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, ProducerCommit, RegistersMove
 from lakestore_server.state.table_versions import stored_schema
 from lakestore_server.state.view import View
 
@@ -64,6 +64,8 @@ def build(group: Sequence[Request], view: View, index: Index, record: CommitReco
         answers.append(Answer(record.lsn, results))
         if request.producer:
             draft.record.producers.append(_producer_commit(request, results))
+        if request.moves:
+            draft.record.registers.append(_registers_move(request))
     return Commit(draft.record, answers, draft.entries)
 
 
@@ -77,6 +79,11 @@ def _producer_commit(request: Request, results: tuple[ChangeResult, ...]) -> Pro
         request.owner,
         request.is_named,
     )
+
+
+def _registers_move(request: Request) -> RegistersMove:
+    moves = [move for move in request.moves if not move.stays]
+    return RegistersMove(tuple(move.register for move in moves), tuple(move.after for move in moves))
 
 
 def _is_plain(change: Change, table: Table) -> bool:

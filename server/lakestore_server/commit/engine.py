@@ -19,6 +19,7 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.producers import ProducerState
+from lakestore_server.state.registers import Register
 from lakestore_server.state.state import State
 from lakestore_server.state.view import View
 
@@ -131,6 +132,10 @@ class Engine:
     def named_producers(self) -> dict[str, ProducerState]:
         """The named producers of this moment."""
         return self.loop.run(lambda: dict(self.loop.state.producers.named))
+
+    def registers(self) -> Mapping[str, Register]:
+        """The registers of this moment."""
+        return self.loop.run(lambda: self.loop.state.registers.frozen())
 
     def check_timeline(self, timeline: str, what: str) -> None:
         """`OtherTimeline` if a request names another history than this one; an empty name means any."""

@@ -20,6 +20,7 @@ from lakestore.wire import errors
 from lakestore_server.commit.build import build
 from lakestore_server.commit.draft import GroupTooLarge, RequestRefused
 from lakestore_server.commit.flight import Flight, Underway
+from lakestore_server.commit.moves import repeated
 from lakestore_server.commit.published import JournalSize, Published, Totals
 from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
 from lakestore_server.commit.recovery import Opened
@@ -278,7 +279,7 @@ class CommitLoop:
         sequences = Sequences(self._next.producers, self._record().clock_us, refused)
         for request in requests:
             try:
-                known = sequences.answer(request)
+                known = sequences.answer(request) or repeated(request.moves, self._next.registers.known)
                 ready = request if known else renewed(request, self._next.view)
                 if known is None:
                     self._refuse_unindexed(request)

@@ -11,6 +11,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
 from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.moves import moves_of
 from lakestore_server.commit.named_producers import check_name
 from lakestore_server.commit.request import Request, change_of
 from lakestore_server.commit.wakeups import waited
@@ -56,6 +57,8 @@ class Writes:
 
     def _submit(self, request: pb.CommitRequest) -> Request:
         self._check(request)
+        moves = moves_of(request, self._engine.limits)
+        spread = request.producer or (moves[0].register if moves else "")
         nbytes = sum(len(change.rows) for change in request.changes)
         self._engine.await_room(nbytes=nbytes)
         with self._decoding.taken(DECODING_COPIES * nbytes) as claim:
@@ -64,25 +67,26 @@ class Writes:
             try:
                 states = [view.meant(change.table, change.table_uuid) for change in request.changes]
                 changes = tuple(
-                    change_of(state.versions, change, request.producer, self._engine.limits, claim)
+                    change_of(state.versions, change, spread, self._engine.limits, claim)
                     for state, change in zip(states, request.changes, strict=True)
                 )
             except (Invalid, NotFound) as error:
-                if not request.producer:
+                if not (request.producer or moves):
                     raise
                 changes, refusal = (), error  # it may be the retry of a commit from before the table was altered
-            prepared = Request.of(request, changes, refusal)
+            prepared = Request.of(request, changes, refusal, moves)
             self._engine.submit(prepared)
         return prepared
 
     def _check(self, request: pb.CommitRequest) -> None:
         limits = self._engine.limits
-        if not 1 <= len(request.changes) <= limits.commit_changes:
-            raise Invalid(f"a commit has 1 to {limits.commit_changes} changes, not {len(request.changes)}")
+        least = 0 if request.registers else 1
+        if not least <= len(request.changes) <= limits.commit_changes:
+            raise Invalid(f"a commit has {least} to {limits.commit_changes} changes, not {len(request.changes)}")
         if len(request.progress.encode()) > limits.progress_bytes:
             raise Invalid(f"the progress of a producer is longer than {limits.progress_bytes} bytes: keep it elsewhere")
         check_name(request.producer, limits)
-        self._engine.check_timeline(request.timeline, "the producer")
+        self._engine.check_timeline(request.timeline, "a register" if request.registers else "the producer")
 
     def _answered(self, future: Future[Answer], sequence: int) -> pb.CommitAnswer:
         try:
@@ -90,7 +94,8 @@ class Writes:
         except TimeoutError as error:
             raise Unavailable("the commit was not answered in time: try again", applied="unknown") from error
         token = self._engine.view.token(answer.lsn)
-        return pb.CommitAnswer(sequence=sequence, token=token, results=map(_message, answer.results))
+        results = map(_message, answer.results)
+        return pb.CommitAnswer(sequence=sequence, token=token, results=results, is_repeated=answer.is_repeated)
 
 
 def _message(result: ChangeResult) -> pb.ChangeResult:

@@ -1,6 +1,6 @@
 """The queue in front of the commit loop: bounded, in two lanes, so that small work need not wait behind a bulk load.
 
-Work of one producer stays in order: what follows a large request of its producer waits in the same lane.
+Work of one producer or register stays in order: what follows a large request of it waits in the same lane.
 Who puts work in waits for room for a while, and is then told when to come again.
 """
 
@@ -95,8 +95,8 @@ class CommitQueue:
         self._changed = threading.Condition()
         self._small: deque[Work] = deque()
         self._large: deque[Request] = deque()
-        self._in_large: Counter[str] = Counter()
-        """Producer to its requests in the large lane."""
+        self._in_large: Counter[tuple[str, str]] = Counter()
+        """Producer or register to its requests in the large lane."""
         self._passed = 0
         """Turns since the large lane had one while something waited in it."""
         self._nbytes = 0
@@ -130,14 +130,16 @@ class CommitQueue:
             self._refuse()
             if isinstance(work, Request) and self._is_large(work):
                 self._large.append(work)
-                self._in_large[work.producer] += 1
+                self._in_large.update(work.ordered_by)
             else:
                 self._small.append(work)
             self._nbytes += work.nbytes
             self._changed.notify_all()
 
     def _is_large(self, request: Request) -> bool:
-        return request.nbytes > SMALL_BYTES_MAX or bool(request.producer and self._in_large[request.producer])
+        if request.nbytes > SMALL_BYTES_MAX:
+            return True
+        return bool(self._in_large) and any(name in self._in_large for name in request.ordered_by)
 
     def take(self, room: Callable[[], Room] = lambda: Room.ANY) -> list[Work]:
         """Wait for work: one operation or task, or the requests of one group; empty once closed, or when poked."""
@@ -162,14 +164,15 @@ class CommitQueue:
         """Whether a large request has waited long enough, and no earlier one of its producer still does."""
         if not self._large or self._passed < TURNS_PASSED_MAX:
             return False
-        producer = self._large[0].producer
-        return not producer or all(not isinstance(w, Request) or w.producer != producer for w in self._small)
+        names = set(self._large[0].ordered_by)
+        return not names or all(not isinstance(w, Request) or names.isdisjoint(w.ordered_by) for w in self._small)
 
     def _pop_large(self) -> Request:
         request = self._large.popleft()
-        self._in_large[request.producer] -= 1
-        if not self._in_large[request.producer]:
-            del self._in_large[request.producer]
+        for name in request.ordered_by:
+            self._in_large[name] -= 1
+            if not self._in_large[name]:
+                del self._in_large[name]
         return request
 
     def _may_go(self, room: Room) -> bool:
@@ -179,21 +182,23 @@ class CommitQueue:
     def _group(self, *, takes_large: bool) -> Sequence[Request]:
         """Small requests up to the next operation, then large ones while the group has room."""
         group: list[Request] = []
-        named: set[tuple[str, int]] = set()
+        named: set[tuple[str, int] | str] = set()
         weight = 0
         while weight < self._limits.group_bytes:
             large = self._large[0] if self._large and takes_large else None
             following = self._small[0] if self._small else large
-            if not isinstance(following, Request) or (following.producer, following.sequence) in named:
-                break  # an operation has its own turn; what repeats a request of this group is answered after it
+            if not isinstance(following, Request):
+                break  # an operation has its own turn
+            mine = _known_again_by(following)
+            if not named.isdisjoint(mine):
+                break  # it may repeat a request of this group, and is judged once that has happened or was refused
             if self._small:
                 self._small.popleft()
             else:
                 self._pop_large()
             group.append(following)
             weight += following.nbytes
-            if following.producer:
-                named.add((following.producer, following.sequence))
+            named.update(mine)
         return group
 
     @property
@@ -227,3 +232,10 @@ class CommitQueue:
             self._closed = True
             self._changed.notify_all()
         return left
+
+
+def _known_again_by(request: Request) -> Sequence[tuple[str, int] | str]:
+    """Marks of a request of which a retry has one at least: its producer's sequence, or the registers it moves."""
+    if request.producer:
+        return [(request.producer, request.sequence)]
+    return [move.register for move in request.moves]

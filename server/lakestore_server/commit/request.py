@@ -25,6 +25,7 @@ from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit import row_limit
+from lakestore_server.commit.moves import Move
 from lakestore_server.host.permits import Claim
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
@@ -32,6 +33,9 @@ from lakestore_server.state.commit_record import Answer
 from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import View
+
+MOVE_BYTES = 256
+"""Weight of a move in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class Request:
     """The LSN up to which the client had seen the history when it drew the producer's name; None if it did not say."""
     owner: str = ""
     """The principal that sent it."""
+    moves: tuple[Move, ...] = ()
+    """Registers that move with it, or it is refused."""
     answer: Future[Answer] = field(default_factory=Future)
     queued: float = 0.0
     """When, in monotonic seconds; set by the engine."""
@@ -75,11 +81,17 @@ class Request:
     """Weight in the queue."""
 
     def __post_init__(self) -> None:
-        self.nbytes = 1024 + sum(int(change.batch.nbytes) + change.keys.nbytes for change in self.changes)
+        rows = sum(int(change.batch.nbytes) + change.keys.nbytes for change in self.changes)
+        self.nbytes = 1024 + rows + MOVE_BYTES * len(self.moves)
 
     @staticmethod
-    def of(message: pb.CommitRequest, changes: tuple[Change, ...], refusal: Invalid | NotFound | None) -> Request:
-        """A request as it came off the wire, with its changes decoded."""
+    def of(
+        message: pb.CommitRequest,
+        changes: tuple[Change, ...],
+        refusal: Invalid | NotFound | None,
+        moves: tuple[Move, ...] = (),
+    ) -> Request:
+        """A request as it came off the wire, with its changes and moves decoded."""
         return Request(
             changes,
             message.producer,
@@ -90,7 +102,14 @@ class Request:
             message.timeline,
             message.born if message.HasField("born") else None,
             message.owner,
+            moves,
         )
+
+    @property
+    def ordered_by(self) -> tuple[tuple[str, str], ...]:
+        """Names of which requests stay in the order in which they came: the producer's, and those of registers."""
+        names = tuple(("register", move.register) for move in self.moves)
+        return (("producer", self.producer), *names) if self.producer else names
 
     @property
     def is_named(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_index import Position
 from lakestore_server.state.commit_record import Answer, TiererClaim
 from lakestore_server.state.producers import FrozenProducers, ProducerState, is_drawn
+from lakestore_server.state.registers import Register
 from lakestore_server.state.state import FrozenState, Origin, State
 from lakestore_server.state.subscription import Subscription
 from lakestore_server.state.table_versions import Versions
@@ -102,6 +103,8 @@ class Checkpoint:
     subscriptions: tuple[Subscription, ...]
     tables: tuple[TableEntry, ...]
     marks: ClockMarks = NO_MARKS
+    registers: Mapping[str, Register] = field(default_factory=dict)
+    """By name."""
 
     @staticmethod
     def of(frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> Checkpoint:
@@ -121,6 +124,7 @@ class Checkpoint:
             tuple(view.subscriptions.values()),
             tuple(_entry(state, cut) for state in view.tables.values()),
             view.marks,
+            frozen.registers,
         )
 
     def segment_names(self) -> dict[str, set[str]]:
@@ -149,8 +153,8 @@ class Checkpoint:
             self.timeline,
             self.marks,
         )
-        holder, keys = self.tierer.holder, self.idempotency
-        return State.of(FrozenState(view, self.restored, self.next_number, self.producers, holder, keys), limits)
+        beside = self.tierer.holder, self.idempotency, self.registers
+        return State.of(FrozenState(view, self.restored, self.next_number, self.producers, *beside), limits)
 
 
 def _entry(state: TableState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> TableEntry:
@@ -232,6 +236,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         "subscriptions": [json_forms.subscription_list(held) for held in checkpoint.subscriptions],
         "tables": [_table_data(entry) for entry in checkpoint.tables],
         **({"clock_marks": [list(mark) for mark in checkpoint.marks]} if checkpoint.marks else {}),
+        **({"registers": _registers_data(checkpoint.registers)} if checkpoint.registers else {}),
     }
 
 
@@ -250,6 +255,21 @@ def _producer_of(data: Sequence[Any]) -> ProducerState:
     known = {sequence: Answer(lsn, tuple(map(json_forms.result_of, made))) for sequence, (lsn, made) in answers}
     owner, is_named, used_us, lsn = data[5:9] if len(data) > 5 else ("", not is_drawn(name, epoch), 0, 0)
     return ProducerState(epoch, last, progress, known, owner, bool(is_named), used_us, lsn)
+
+
+def _registers_data(registers: Mapping[str, Register]) -> dict[str, list[list[Any]]]:
+    """Owner to registers, which name the owner no more."""
+    owned: dict[str, list[list[Any]]] = {}
+    for name, held in registers.items():
+        owned.setdefault(held.owner, []).append([name, held.epoch, held.value, held.moved])
+    return owned
+
+
+def _registers_of(data: Mapping[str, list[list[Any]]]) -> dict[str, Register]:
+    """The registers that `_registers_data` wrote; releases up to 0.2 had none."""
+    return {
+        name: Register(epoch, value, owner, moved) for owner, held in data.items() for name, epoch, value, moved in held
+    }
 
 
 def _table_data(entry: TableEntry) -> dict[str, Any]:
@@ -315,6 +335,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         tuple(map(json_forms.subscription_of, data.get("subscriptions", []))),
         tuple(map(_entry_of, data["tables"])),
         ClockMarks.of(data.get("clock_marks", ())),
+        _registers_of(data.get("registers", {})),
     )
 
 

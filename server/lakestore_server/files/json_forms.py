@@ -1,4 +1,4 @@
-"""JSON forms of values that journal and checkpoint share: results of changes, subscriptions, marks.
+"""JSON forms of values in journal and checkpoint: results of changes, subscriptions, marks, changes of registers.
 
 A form is a list, for a checkpoint holds many of them. Lists of older releases are shorter: what they lack is at its
 default. Counts that a later release adds to a result are left out.
@@ -11,7 +11,13 @@ from dataclasses import fields
 from typing import Any
 
 from lakestore.model.token import Place
-from lakestore_server.state.commit_record import ChangeResult
+from lakestore_server.state.commit_record import (
+    ChangeResult,
+    RegisterChange,
+    RegistersDrop,
+    RegistersMove,
+    RegistersOpen,
+)
 from lakestore_server.state.subscription import Mark, Refusal, Subscription
 
 _FIELDS = len(fields(ChangeResult))
@@ -61,3 +67,20 @@ def subscription_of(data: Sequence[Any]) -> Subscription:
     refusals = refusals_of(data[7]) if len(data) > 7 else ()
     at = Place(*place) if place else None
     return Subscription(name, tuple(tables), lsn, at, epoch, acked_us, marks, refusals)
+
+
+def registers_list(change: RegisterChange) -> list[Any]:
+    """Told apart by their length: dropped names alone, names with their new values, or an opening."""
+    if isinstance(change, RegistersDrop):
+        return [change.names]
+    if isinstance(change, RegistersMove):
+        return [change.names, change.values]
+    return [change.names, change.epoch, change.owner]
+
+
+def registers_of(data: Sequence[Any]) -> RegisterChange:
+    """The change that `registers_list` wrote."""
+    names = tuple(data[0])
+    if len(data) == 1:
+        return RegistersDrop(names)
+    return RegistersMove(names, tuple(data[1])) if len(data) == 2 else RegistersOpen(names, data[1], data[2])

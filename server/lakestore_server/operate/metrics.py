@@ -192,6 +192,12 @@ FAMILIES = (
         lambda m: disk_free_bytes(m.engine),
     ),
     Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.sources.leases.count),
+    Family(
+        "lakestore_registers",
+        "gauge",
+        "Registers: positions in other systems that commits move.",
+        lambda m: len(m.loop.state.registers.known),
+    ),
     Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
     Family("lakestore_table_rows", "gauge", "Live rows.", of_tables(lambda table: table.rows), ("table",)),
     Family(

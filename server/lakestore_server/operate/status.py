@@ -200,6 +200,7 @@ class ServerStatus:
     checkpoints_failed: int
     journal_bytes: int
     disk_free_bytes: int
+    registers: int
     clock: ClockStatus
     tables: tuple[ServedTable, ...]
 
@@ -220,6 +221,7 @@ class ServerStatus:
             "checkpoints_failed": self.checkpoints_failed,
             "journal_bytes": self.journal_bytes,
             "disk_free_bytes": self.disk_free_bytes,
+            "registers": self.registers,
             "clock": asdict(self.clock),
             "tables": [table.as_dict() for table in self.tables],
         }
@@ -295,6 +297,7 @@ class StatusVerbs:
             checkpoints_failed=checkpoints.failed,
             journal_bytes=engine.loop.published.size.untrimmed,
             disk_free_bytes=disk_free_bytes(engine),
+            registers=len(engine.loop.state.registers.known),
             clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
             tables=tuple(self._table(view.named(name)) for name in list(tables) or sorted(view.names)),
         )

@@ -86,6 +86,8 @@ class Answer:
     lsn: int
     results: tuple[ChangeResult, ...]
     """One for each change of the request."""
+    is_repeated: bool = False
+    """Whether the commit is one of before whose registers have moved already; then it has no results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,34 @@ class ProducerDrop:
 
 
 ProducerChange = ProducerCommit | ProducerDrop
+
+
+@dataclass(frozen=True, slots=True)
+class RegistersOpen:
+    """New epoch of registers; those that are not there begin empty."""
+
+    names: tuple[str, ...]
+    epoch: int
+    owner: str = ""
+    """The principal of new ones; empty in a process of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistersMove:
+    """New values of registers, by one request."""
+
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegistersDrop:
+    """The end of registers."""
+
+    names: tuple[str, ...]
+
+
+RegisterChange = RegistersOpen | RegistersMove | RegistersDrop
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +188,8 @@ class CommitRecord:
 
     in_doubt: bool = False
     """Whether nothing may be forgotten because of its age."""
+
+    registers: list[RegisterChange] = field(default_factory=list)
 
     @property
     def clock_us(self) -> int:

@@ -1,13 +1,13 @@
 """The commit loop's state, and the change that a commit record makes to it.
 
-The published part is a `View`; producers, idempotency keys and numbers beside it are the loop's alone. A `FrozenState`
+The published part is a `View`; producers, registers, idempotency keys and numbers are the loop's alone. A `FrozenState`
 is all of it as of one LSN, for a checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.state import catalog_change
@@ -16,6 +16,7 @@ from lakestore_server.state.catalog_change import CatalogChange, Pointer
 from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.commit_record import CommitRecord, RowsPart, SubscriptionChange
 from lakestore_server.state.producers import FrozenProducers, Producers
+from lakestore_server.state.registers import Register, Registers
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 from lakestore_server.state.view import TableState, View
 
@@ -44,6 +45,8 @@ class FrozenState:
     tierer_holder: str
     idempotency: tuple[str, ...]
     """Keys of catalog changes, the oldest first."""
+    registers: Mapping[str, Register] = field(default_factory=dict)
+    """By name."""
 
 
 class State:
@@ -56,6 +59,7 @@ class State:
         self.view = View(timeline=timeline)
         self.next_number = 1
         self.producers = Producers(limits)
+        self.registers = Registers()
         self.tierer_holder = ""
         self.idempotency: dict[str, None] = {}
 
@@ -88,6 +92,8 @@ class State:
             self.next_number = max(self.next_number, table.number + 1)
         for change in record.producers:
             self.producers.apply(record.lsn, record.clock_us, change)
+        for moves in record.registers:
+            self.registers.apply(record.lsn, moves)
         if not record.in_doubt:
             self.producers.grow_old(record.clock_us)
         if record.tierer is not None:
@@ -182,14 +188,15 @@ class State:
     def frozen(self) -> FrozenState:
         """The state as of now, as a value."""
         producers, keys = self.producers.frozen(), tuple(self.idempotency)
-        return FrozenState(self.view, self.restored, self.next_number, producers, self.tierer_holder, keys)
+        beside = self.tierer_holder, keys, self.registers.frozen()
+        return FrozenState(self.view, self.restored, self.next_number, producers, *beside)
 
     @staticmethod
     def of(frozen: FrozenState, limits: Limits = DEFAULT) -> State:
         """The state that goes on from a frozen one."""
         state = State(frozen.view.timeline, limits)
         state.view, state.restored, state.next_number = frozen.view, frozen.restored, frozen.next_number
-        state.producers = Producers(limits, frozen.producers)
+        state.producers, state.registers = Producers(limits, frozen.producers), Registers(frozen.registers)
         state.tierer_holder, state.idempotency = frozen.tierer_holder, dict.fromkeys(frozen.idempotency)
         return state
 

@@ -27,6 +27,7 @@ def describe(path: Path) -> Report:
         "time_us": held.time_us,
         "tables": len(held.tables),
         "producers": len(held.producers.known),
+        "registers": len(held.registers),
         "namespaces": len(held.namespaces),
         "pointers": len(held.pointers),
     }

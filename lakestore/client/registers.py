@@ -1,0 +1,177 @@
+"""`lake.registers(names)`: commits of several tables that move named positions of other systems, all or nothing.
+
+A register is one such position, as of one partition of a Kafka topic. The server keeps its newest value, and whoever
+opened it last is the only one who moves it: a commit says of each register where it stands and where it goes, and is
+refused whole if one is not there. So a commit whose answer was lost is known again, and is sent again without harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Self
+
+from lakestore.client.commit import Commit
+from lakestore.client.connection import Connection
+from lakestore.client.process import PROCESS
+from lakestore.client.transport import Transport, message_bytes
+from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError, OtherTimeline
+from lakestore.model.token import position_of
+from lakestore.rows.pieces import check_commit
+from lakestore.v1 import lakestore_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A register as the server keeps it."""
+
+    name: str
+    owner: str
+    """The principal that opened it first; empty for a process that has its server inside."""
+    epoch: int
+    """The epoch of its newest opening."""
+    value: str
+    """The value's first characters; empty before the first commit."""
+    moved: int
+    """The LSN of the commit that set the value; 0 before the first."""
+
+    @staticmethod
+    def of(entry: pb.RegisterEntry) -> Register:
+        """The register that the server tells of."""
+        return Register(entry.name, entry.owner, entry.epoch, entry.value, entry.moved)
+
+
+def every_register(transport: Transport, prefix: str) -> list[Register]:
+    """The registers whose names begin with a prefix, by name, over as many calls as it takes."""
+    found: list[Register] = []
+    goes_on = True
+    while goes_on:
+        after = found[-1].name if found else ""
+        answer = transport.list_registers(pb.ListRegistersRequest(prefix=prefix, after=after))
+        found += map(Register.of, answer.registers)
+        goes_on = answer.goes_on
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a register that is open here stands."""
+
+    epoch: int
+    moved: int
+
+
+class Registers:
+    """Registers that are open here; a context manager. For one thread at a time, and one commit after the other."""
+
+    def __init__(self, connection: Connection, names: Iterable[str]) -> None:
+        self._connection = connection
+        self._timeline = ""
+        self._values: dict[str, str] = {}
+        self._places: dict[str, _Place] = {}
+        self._end = ""
+        """Why there are no more commits; empty while there may be."""
+        self._is_committing = False
+        self.open(names)
+
+    @property
+    def progress(self) -> Mapping[str, str]:
+        """Name to value, of all registers that are open here; an empty value is that of a new one."""
+        return MappingProxyType(self._values)
+
+    def open(self, names: Iterable[str]) -> None:
+        """Open more registers, in one commit, which fences whoever had one of them; `progress` has their values then.
+
+        One that is open here already is opened anew.
+        """
+        self._check()
+        wanted = [names] if isinstance(names, str) else list(names)
+        if not wanted:
+            return
+        request = pb.OpenRegistersRequest(registers=wanted, timeline=self._timeline)
+        try:
+            answer = self._connection.transport.open_registers(request)
+        except OtherTimeline:
+            self._end = "are of a history that a restore has ended"
+            raise
+        self._timeline = answer.timeline
+        for name, held in zip(wanted, answer.registers, strict=True):
+            self._values[name], self._places[name] = held.value, _Place(answer.epoch, held.moved)
+
+    def release(self, names: Iterable[str]) -> None:
+        """Move these registers no more; the server keeps them as they are, for whoever opens them next."""
+        for name in [names] if isinstance(names, str) else list(names):
+            self._values.pop(name, None)
+            self._places.pop(name, None)
+
+    @contextmanager
+    def commit(self, progress: Mapping[str, str]) -> Iterator[Commit]:
+        """Changes to several tables, none if need be, and new values of registers, committed together at the end of the
+        block; an error discards them.
+
+        A commit whose answer is lost is sent again, and happens once. After `Fenced`, `Conflict` or `OtherTimeline`, or
+        an error with `applied="unknown"`, open the registers anew: their progress says what has happened.
+        """
+        self._check()
+        if self._is_committing:
+            raise Invalid("a commit of these registers is under way: end it before the next one, or open others")
+        self._is_committing = True
+        try:
+            commit = Commit(self._connection)
+            yield commit
+            commit.send(lambda changes: self._committed(changes, progress))
+        finally:
+            self._is_committing = False
+
+    def _committed(self, changes: Sequence[pb.Change], progress: Mapping[str, str]) -> pb.CommitAnswer:
+        self._check()
+        moves = [self._move(name, value) for name, value in progress.items()]
+        if all(move.before == move.after for move in moves):
+            raise Invalid("no register of the commit moves, so a retry would be applied again: move one at least")
+        check_commit(sum(len(change.rows) for change in changes), message_bytes(self._connection.transport.server))
+        request = pb.CommitRequest(changes=changes, registers=moves, timeline=self._timeline)
+        try:
+            answer = self._connection.transport.commit(request)
+        except LakestoreError as error:
+            self._ended_by(error)
+            raise
+        lsn = position_of(answer.token).lsn
+        for move in moves:
+            if move.before != move.after and move.register in self._places:
+                self._values[move.register] = move.after
+                self._places[move.register] = _Place(move.epoch, lsn)
+        return answer
+
+    def _move(self, name: str, value: str) -> pb.RegisterMove:
+        place = self._places.get(name)
+        if place is None:
+            raise Invalid(f"register {name!r} is not open here: open it before a commit that moves it")
+        if not isinstance(value, str):
+            raise Invalid(f"the value of register {name!r} is text, not {type(value).__name__}: write it as text")
+        before = self._values[name]
+        return pb.RegisterMove(register=name, epoch=place.epoch, before=before, after=value, moved=place.moved)
+
+    def _ended_by(self, error: LakestoreError) -> None:
+        if error.applied == "unknown":
+            self._end = "have a commit whose outcome is unknown"
+        elif isinstance(error, OtherTimeline):
+            self._end = "are of a history that a restore has ended"
+        elif isinstance(error, (Fenced, Conflict)):
+            self._end = "were opened by somebody else, or are not where they were left"
+
+    def _check(self) -> None:
+        PROCESS.check()
+        if self._end:
+            raise Invalid(f"these registers {self._end}: open them anew, their progress says how far they came")
+
+    def close(self) -> None:
+        """Take no more commits. The server keeps the registers and their values."""
+        self._end = self._end or "are closed"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,82 @@
+"""Verbs of registers: open, list, drop. Each is in the journal until somebody drops it.
+
+A register counts against the limit of the principal that opened it first. Its epochs are the LSNs of its openings, so
+they grow for ever, also where a name was dropped in between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from lakestore.errors import Exhausted, Invalid
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.moves import check_names
+from lakestore_server.state.commit_record import CommitRecord, RegistersDrop, RegistersOpen
+from lakestore_server.state.registers import Register
+from lakestore_server.state.state import State
+
+VALUE_CHARS_SHOWN = 256
+"""Characters of a value that a list shows."""
+ENTRIES_MAX = 5_000
+"""Registers of one answer of a list; it goes on with the next call."""
+NEW = pb.OpenRegister()
+
+
+class RegisterVerbs:
+    """Names, epochs and values. Thread-safe."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def open_registers(self, request: pb.OpenRegistersRequest) -> pb.OpenRegistersAnswer:
+        """Take registers over, in one commit: a new epoch fences whoever had one of them before."""
+        if not request.registers:
+            raise Invalid("no register is named: name those to open")
+        engine, names = self._engine, tuple(request.registers)
+        check_names(names, engine.limits)
+        engine.check_timeline(request.timeline, "a register that is open")
+
+        def plan(state: State, record: CommitRecord) -> pb.OpenRegistersAnswer:
+            known = state.registers.known
+            held = [known.get(name) for name in names]
+            more, most = held.count(None), engine.limits.registers
+            if more and state.registers.count(request.owner) + more > most:
+                raise Exhausted(
+                    f"{request.owner or 'this process'} would have more than {most} registers, the limit: drop those"
+                    " that are no longer used (`lakestore producers --drop-registers PREFIX`)"
+                )
+            epoch = state.epoch(record.lsn)
+            record.registers.append(RegistersOpen(names, epoch, request.owner))
+            opened = [pb.OpenRegister(value=each.value, moved=each.moved) if each else NEW for each in held]
+            return pb.OpenRegistersAnswer(epoch=epoch, timeline=state.timeline, registers=opened)
+
+        return engine.operate(plan).result
+
+    def list_registers(self, request: pb.ListRegistersRequest) -> pb.ListRegistersAnswer:
+        """Registers by name, some thousands in one answer."""
+        known = self._engine.registers()
+        names = sorted(name for name in known if name.startswith(request.prefix))
+        first = bisect_right(names, request.after) if request.after else 0
+        listed = names[first : first + ENTRIES_MAX]
+        entries = [_entry(name, known[name]) for name in listed]
+        return pb.ListRegistersAnswer(registers=entries, goes_on=first + len(listed) < len(names))
+
+    def drop_registers(self, request: pb.DropRegistersRequest) -> pb.DropRegistersAnswer:
+        """Forget registers with their values; whoever still moves one is told. Absent ones are passed over."""
+        check_names(request.registers, self._engine.limits)
+        if self._engine.registers().keys().isdisjoint(request.registers):
+            return pb.DropRegistersAnswer()
+
+        def plan(state: State, record: CommitRecord) -> int:
+            names = tuple(name for name in request.registers if name in state.registers.known)
+            if names:
+                record.registers.append(RegistersDrop(names))
+            return len(names)
+
+        return pb.DropRegistersAnswer(dropped=self._engine.operate(plan).result)
+
+
+def _entry(name: str, held: Register) -> pb.RegisterEntry:
+    value = held.value[:VALUE_CHARS_SHOWN]
+    return pb.RegisterEntry(name=name, owner=held.owner, epoch=held.epoch, value=value, moved=held.moved)
