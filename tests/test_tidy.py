@@ -73,7 +73,10 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "py4j": ("tiering/", "spark_reader/"),
     "duckdb": ("lakestore/union/sql.py",),
     "click": ("lakestore/cli/",),
-    "confluent_kafka": ("lakestore/connectors/kafka.py",),
+    "confluent_kafka": (
+        "lakestore/connectors/kafka.py",
+        "lakestore/connectors/kafka_client.py",
+    ),
     "starlette": (
         "server/lakestore_server/edge/http.py",
         "server/lakestore_server/edge/http_gate.py",

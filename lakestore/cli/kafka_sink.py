@@ -49,6 +49,7 @@ def check_unused(said: dict[str, Any]) -> None:
 def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
     """Run a sink until its end; SIGTERM and SIGINT end it after the transaction under way."""
     try:
+        from lakestore.connectors.kafka_client import options_of
         from lakestore.connectors.kafka_sink import KafkaSink
     except ImportError as error:
         raise Invalid("Kafka needs the package confluent-kafka: pip install 'lakestore[kafka]'") from error
@@ -71,7 +72,7 @@ def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, sai
         restart=said["restart"],
         tombstones=said["tombstones"],
         partitions=said["partitions"] or 0,
-        options=_options(said["kafka_option"]),
+        options=options_of(said["kafka_option"]),
         progress=shown,
         noted=lambda sentence: click.echo(sentence, err=True),
     )
@@ -80,13 +81,3 @@ def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, sai
     written = sink.run(until=until)
     progress.done()
     click.echo(f"token: {written.token}" if written.token else "no changes", err=True)
-
-
-def _options(texts: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise Invalid(f"--kafka-option {text!r} is not of the form name=value")
-        found[name] = value
-    return found

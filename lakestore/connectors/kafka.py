@@ -8,7 +8,6 @@ commit. Opening fences an earlier process of the same sink, and waits until that
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 import warnings
@@ -20,24 +19,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from lakestore.connectors.debezium import Events
+from lakestore.connectors.kafka_client import ABSENT, CALL_SECONDS, DENIED, LOG, check_options, made, settings_of
 from lakestore.errors import Denied, Fenced, Invalid, LakestoreError, Unavailable
 from lakestore.release import RELEASE
 
-CALL_SECONDS = 60.0
 STEP_SECONDS = 5.0
 TRANSACTION_MS = 300_000
 QUEUED_MESSAGES, QUEUED_BYTES = 100_000, 128 << 20
 _OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "isolation.level", "group.id")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_DENIED = {
-    KafkaError._AUTHENTICATION,  # noqa: SLF001 (librdkafka's own errors have such names)
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-}
-_FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED}  # noqa: SLF001
+_FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED}  # noqa: SLF001 (librdkafka's own errors have such names)
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 _NOT_YET = {
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
@@ -50,15 +42,7 @@ _NOT_YET = {
 _AFTER_FATAL = KafkaError._FATAL  # noqa: SLF001
 _AFTER_ANOTHER = {_AFTER_FATAL, KafkaError._STATE, KafkaError._CONFLICT}  # noqa: SLF001
 _AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001
-_ABSENT = {
-    KafkaError._TRANSPORT,  # noqa: SLF001
-    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-    KafkaError._RESOLVE,  # noqa: SLF001
-    KafkaError._TIMED_OUT,  # noqa: SLF001
-}
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
-_LOG = logging.getLogger("lakestore.kafka")
-_LOG.addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +78,11 @@ class Transactions:
         if not _NAME.fullmatch(name):
             raise Invalid(f"a sink's name has 1 to 200 letters, digits, '.', '_' and '-': {name!r} has not")
         options = dict(options or {})
-        for option in _OURS:
-            if option in options:
-                raise Invalid(f"the Kafka option {option} is set by the sink itself: leave it out")
+        check_options(options, _OURS, "the sink")
         self.identity = f"lakestore-sink-{name}"
         """Its transactional id, and the name of its position topic."""
         self._bootstrap, self._name, self._options = bootstrap, name, options
-        self._common: dict[str, Any] = {
-            "bootstrap.servers": bootstrap,
-            "error_cb": self._heard,
-            "logger": _LOG,
-            **options,
-        }
+        self._common = settings_of(bootstrap, options, self._heard)
         self.transaction_seconds = int(options.get("transaction.timeout.ms", TRANSACTION_MS)) / 1000
         self._trouble: KafkaError | None = None
         self._undelivered: KafkaError | None = None
@@ -126,10 +103,7 @@ class Transactions:
             "on_delivery": self._delivered,
             "transactional.id": self.identity,
         }
-        try:
-            return Producer(settings)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise Invalid(f"the Kafka options are refused: {_reason(error)}") from error
+        return made(Producer, settings)
 
     def _heard(self, error: KafkaError) -> None:
         self._trouble = error
@@ -170,7 +144,7 @@ class Transactions:
             return found
         except KafkaException as error:
             cause = error.args[0]
-            if cause.code() not in _ABSENT:
+            if cause.code() not in ABSENT:
                 raise
             raise Unavailable(
                 f"Kafka at {self._bootstrap} does not answer ({cause.str()}): does a broker run there, and do the"
@@ -316,7 +290,7 @@ class Transactions:
 
     def _late(self, what: str, error: KafkaError | None = None) -> LakestoreError:
         why = self._trouble or error
-        if why is not None and why.code() in _DENIED:
+        if why is not None and why.code() in DENIED:
             return Denied(f"Kafka at {self._bootstrap} refuses the sink {self._name!r}: {why.str()}")
         told = f" ({why.str()})" if why else ""
         applied: Any = "unknown" if what.startswith("commit") else "no"
@@ -337,7 +311,7 @@ class Transactions:
                 f" {self.transaction_seconds:.0f} s (transaction.timeout.ms): start this one again if there is no other"
             )
         why = self._undelivered or cause
-        if why.code() in _DENIED or code in _DENIED:
+        if why.code() in DENIED or code in DENIED:
             return Denied(f"Kafka at {self._bootstrap} refuses the sink {self._name!r} to {what}: {why.str()}")
         if why.code() in _TOO_LARGE:
             return Invalid(
@@ -365,15 +339,10 @@ class Transactions:
             try:
                 self._producer.abort_transaction(STEP_SECONDS)
             except KafkaException as error:
-                _LOG.info("the open transaction of sink %s is left to the next one: %s", self._name, error)
+                LOG.info("the open transaction of sink %s is left to the next one: %s", self._name, error)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of a fenced producer that cannot abort any more
             try:
                 self._producer.close()
             except KafkaException as error:
-                _LOG.info("the producer of sink %s was closed after a failure: %s", self._name, error)
-
-
-def _reason(error: Exception) -> str:
-    cause = error.args[0] if error.args else error
-    return str(cause.str() if isinstance(cause, KafkaError) else cause)
+                LOG.info("the producer of sink %s was closed after a failure: %s", self._name, error)
