@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from lakestore.client import lake as sync
+from lakestore.client.awaited import Bridge, Commit, NamedWrites, Registers, forget
 from lakestore.client.changes import ChangeBatch
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.table import Table as SyncTable
@@ -33,43 +34,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Bridge:
-    """Blocking calls, in threads."""
-
-    def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lakestore-aio")
-        self.streams: set[Stream[Any]] = set()
-
-    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The call's answer; if the task is cancelled, so are the call's RPCs."""
-        scope = Scope()
-
-        def work() -> T:
-            SCOPE.set(scope)
-            return call(*args, **kwargs)
-
-        running = asyncio.get_running_loop().run_in_executor(self._pool, contextvars.copy_context().run, work)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            scope.cancel()
-            running.add_done_callback(_forget)
-            raise
-
-    def close(self) -> None:
-        """Let the threads go when their calls end."""
-        self._pool.shutdown(wait=False)
-
-
-def _forget(done: asyncio.Future[Any]) -> None:
-    if not done.cancelled():
-        done.exception()
-
-
 class Stream(Generic[T]):
     """An async iterator over a blocking one, with a thread of its own. `aclose` cancels its RPC."""
 
-    def __init__(self, bridge: _Bridge, begin: Callable[[], Iterator[T]]) -> None:
+    def __init__(self, bridge: Bridge, begin: Callable[[], Iterator[T]]) -> None:
         self._bridge, self._begin = bridge, begin
         self._scope, self._context = Scope(), contextvars.copy_context()
         self._context.run(SCOPE.set, self._scope)
@@ -109,7 +77,7 @@ class Stream(Generic[T]):
         self._scope.cancel()
         self._bridge.streams.discard(self)
         if self._next is not None:
-            self._next.add_done_callback(_forget)
+            self._next.add_done_callback(forget)
         self._thread.submit(self._let_go)
         self._thread.shutdown(wait=False)
 
@@ -146,7 +114,7 @@ class Changes(Stream[ChangeBatch]):
 class Scan:
     """A union read; nothing happens before one of its methods is awaited."""
 
-    def __init__(self, bridge: _Bridge, scan: SyncScan) -> None:
+    def __init__(self, bridge: Bridge, scan: SyncScan) -> None:
         self._bridge, self._scan = bridge, scan
 
     def to_batches(self) -> Stream[pa.RecordBatch]:
@@ -169,7 +137,7 @@ class Scan:
 class Writer:
     """Pipelined writing: awaits only while the window is full."""
 
-    def __init__(self, bridge: _Bridge, begin: Callable[[], SyncWriter]) -> None:
+    def __init__(self, bridge: Bridge, begin: Callable[[], SyncWriter]) -> None:
         self._bridge, self._begin = bridge, begin
         self._writer: SyncWriter | None = None
 
@@ -213,7 +181,7 @@ class Writer:
 class Table:
     """One table."""
 
-    def __init__(self, bridge: _Bridge, table: SyncTable) -> None:
+    def __init__(self, bridge: Bridge, table: SyncTable) -> None:
         self._bridge = bridge
         self.sync = table
         """The same table for blocking code, and what is known of it: name, schema, definition."""
@@ -260,7 +228,7 @@ class Lake:
     """Tables, and queries over them."""
 
     def __init__(self, begin: Callable[[], sync.Lake], threads: int) -> None:
-        self._begin, self._bridge = begin, _Bridge(threads)
+        self._begin, self._bridge = begin, Bridge(threads)
         self._lake: sync.Lake | None = None
 
     @property
@@ -285,6 +253,18 @@ class Lake:
     async def drop_table(self, name: str) -> str:
         """Drop a table; the commit's token."""
         return await self._bridge.run(self.sync.drop_table, name)
+
+    def commit(self) -> Commit:
+        """Changes to several tables, in `async with`: committed together at its end; an error discards them."""
+        return Commit(self._bridge, self.sync.commit())
+
+    async def producer(self, name: str) -> NamedWrites:
+        """Open a named producer, which fences its predecessor and is handed its progress back."""
+        return NamedWrites(self._bridge, await self._bridge.run(self.sync.producer, name))
+
+    async def registers(self, names: Iterable[str]) -> Registers:
+        """Open registers, named positions in other systems, and be handed their values."""
+        return Registers(self._bridge, await self._bridge.run(self.sync.registers, names))
 
     async def sql(self, text: str, *, external_access: bool = False) -> SqlResult:
         """DuckDB over union reads, all tables of the query at one cut."""
@@ -315,4 +295,4 @@ def connect(address: str = "localhost:7340", *, threads: int = THREADS, **option
     return Lake(lambda: sync.connect(address, **options), threads)
 
 
-__all__ = ["Changes", "Lake", "Scan", "Stream", "Table", "Writer", "connect"]
+__all__ = ["Changes", "Commit", "Lake", "NamedWrites", "Registers", "Scan", "Stream", "Table", "Writer", "connect"]

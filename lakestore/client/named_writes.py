@@ -26,6 +26,7 @@ class NamedWrites:
         self._connection, self._producer = connection, Producer.opened(name, info)
         self._end = ""
         """Why there are no more commits; empty while there may be."""
+        self._is_sending = False
 
     @property
     def name(self) -> str:
@@ -55,7 +56,10 @@ class NamedWrites:
         PROCESS.check()
         if self._end:
             raise Invalid(f"producer {self.name!r} {self._end}: open it anew, its progress says how far it came")
+        if self._is_sending:
+            raise Invalid(f"a commit of producer {self.name!r} is on its way still: wait for its end")
         request = self._producer.request(changes, progress)
+        self._is_sending = True
         try:
             answer = self._connection.transport.commit(request)
         except LakestoreError as error:
@@ -65,6 +69,8 @@ class NamedWrites:
                 self._end = "is no longer known to the server in this history"
             self._producer.sequence -= 1
             raise
+        finally:
+            self._is_sending = False
         self._producer.progress = progress or self._producer.progress
         return answer
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from lakestore import aio
-from lakestore.errors import NotFound
+from lakestore.errors import Fenced, Invalid, NotFound
 from tests.support.process import ServerProcess
 from tests.support.proxy import Proxy
 
@@ -43,6 +45,64 @@ def test_everything_of_a_table_can_be_awaited(process: ServerProcess) -> None:
             assert "a.story" in [one.sync.name for one in await lake.tables()]
             with pytest.raises(NotFound):
                 await lake.table("a.none")
+
+    asyncio.run(story())
+
+
+def test_commits_of_several_tables_can_be_awaited(process: ServerProcess) -> None:
+    async def story() -> None:
+        async with aio.connect(process.address) as lake:
+            keyed = await lake.create_table("a.keyed", SCHEMA, primary_key=["id"])
+            await lake.create_table("a.log", SCHEMA)
+            row = [{"id": 1, "v": "a"}]
+            async with lake.commit() as commit:
+                await commit.upsert("a.keyed", row)
+                await commit.append("a.log", row)
+            assert [result.inserted for result in commit.results] == [1, 1]
+            assert commit.token
+            async with await lake.producer("aio") as producer:
+                async with producer.commit(progress="7") as commit:
+                    await commit.insert_if_absent("a.keyed", row)
+                assert (producer.progress, [result.ignored for result in commit.results]) == ("7", [1])
+            async with await lake.registers(["aio/0"]) as registers:
+                async with registers.commit({"aio/0": "3"}) as commit:
+                    await commit.delete("a.keyed", [{"id": 1}])
+                await registers.open(["aio/1"])
+                assert dict(registers.progress) == {"aio/0": "3", "aio/1": ""}
+                with suppress(ZeroDivisionError):
+                    async with registers.commit({"aio/0": "4"}) as commit:
+                        await commit.append("a.log", row)
+                        raise ZeroDivisionError
+                registers.release(["aio/0"])
+                await lake.registers(["aio/1"])
+                with pytest.raises(Fenced):
+                    async with registers.commit({"aio/1": "4"}):
+                        pass
+            assert await keyed.scan().count() == 0
+            assert {held.name: held.value for held in lake.sync.list_registers("aio/")} == {"aio/0": "3", "aio/1": ""}
+
+    asyncio.run(story())
+
+
+def test_a_commit_that_is_cancelled_leaves_its_registers_and_producer_over(process: ServerProcess) -> None:
+    async def story() -> None:
+        with Proxy(process.address) as proxy:
+            async with aio.connect(proxy.address) as lake:
+                await lake.create_table("a.doubtful", SCHEMA)
+                producer, registers = await lake.producer("doubtful"), await lake.registers(["d/0"])
+                for begin in (partial(producer.commit, "1"), partial(registers.commit, {"d/0": "1"})):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.3), begin() as commit:
+                            await commit.append("a.doubtful", [{"id": 1, "v": "x"}])
+                            proxy.silent = True
+                        pytest.fail("a silent server has answered")
+                    proxy.silent = False
+                    with pytest.raises(Invalid):
+                        await commit_of(begin())
+
+    async def commit_of(commit: aio.Commit) -> None:
+        async with commit:
+            await commit.append("a.doubtful", [{"id": 1, "v": "x"}])
 
     asyncio.run(story())
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 from lakestore import aio
+from lakestore.client.awaited import Bridge
 from tests.support.waiting import until
 
 
@@ -21,7 +22,7 @@ def test_an_ended_stream_gives_back_what_it_holds_on_its_own_thread() -> None:
             ended.append(threading.current_thread().name)
 
     async def read_one() -> None:
-        async with aio.Stream(aio._Bridge(1), rows) as stream:
+        async with aio.Stream(Bridge(1), rows) as stream:
             assert await anext(stream) == 1
             await stream.aclose()
 

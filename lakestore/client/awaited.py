@@ -1,0 +1,174 @@
+"""Commits that are awaited: the blocking ones, done in threads, so that the loop never waits.
+
+A call that is cancelled ends on the wire, and its thread goes on until it has: what was sent may have happened, and the
+producer or the registers of the commit are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from lakestore.client.commit import Commit as SyncCommit
+from lakestore.client.named_writes import NamedWrites as SyncNamedWrites
+from lakestore.client.registers import Registers as SyncRegisters
+from lakestore.client.scope import SCOPE, Scope
+from lakestore.v1 import lakestore_pb2 as pb
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Bridge:
+    """Blocking calls, in threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lakestore-aio")
+        self.streams: set[Any] = set()
+        """Open streams, which end with the lake."""
+
+    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The call's answer; if the task is cancelled, so are the call's RPCs."""
+        scope = Scope()
+
+        def work() -> T:
+            SCOPE.set(scope)
+            return call(*args, **kwargs)
+
+        running = asyncio.get_running_loop().run_in_executor(self._pool, contextvars.copy_context().run, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            scope.cancel()
+            running.add_done_callback(forget)
+            raise
+
+    def close(self) -> None:
+        """Let the threads go when their calls end."""
+        self._pool.shutdown(wait=False)
+
+
+def forget(done: asyncio.Future[Any]) -> None:
+    """Take the error of a call that nobody waits for any more, so that asyncio does not tell of it."""
+    if not done.cancelled():
+        done.exception()
+
+
+class Commit:
+    """Changes to several tables that happen together at the end of the `async with` block; an error discards them."""
+
+    def __init__(self, bridge: Bridge, block: AbstractContextManager[SyncCommit]) -> None:
+        self._bridge, self._block = bridge, block
+        self._commit: SyncCommit | None = None
+
+    @property
+    def sync(self) -> SyncCommit:
+        """The commit behind it, once the block is entered."""
+        if self._commit is None:
+            raise RuntimeError("a commit is used in `async with lake.commit() as commit:`")
+        return self._commit
+
+    @property
+    def token(self) -> str:
+        """The commit's token, known once it is done."""
+        return self.sync.token
+
+    @property
+    def results(self) -> list[pb.ChangeResult]:
+        """The counts of each change, known once the commit is done."""
+        return self.sync.results
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the answer was lost at first, as of `lakestore.Commit.repeated`."""
+        return self.sync.repeated
+
+    async def upsert(self, table: str, data: Any) -> None:
+        """Insert or update by key."""
+        await self._bridge.run(self.sync.upsert, table, data)
+
+    async def insert_if_absent(self, table: str, data: Any) -> None:
+        """Insert the rows whose keys are not there."""
+        await self._bridge.run(self.sync.insert_if_absent, table, data)
+
+    async def delete(self, table: str, data: Any) -> None:
+        """Delete by key."""
+        await self._bridge.run(self.sync.delete, table, data)
+
+    async def append(self, table: str, data: Any) -> None:
+        """Append to a log table."""
+        await self._bridge.run(self.sync.append, table, data)
+
+    async def __aenter__(self) -> Self:
+        self._commit = await self._bridge.run(self._block.__enter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._bridge.run(self._block.__exit__, kind, error, trace)
+
+
+class NamedWrites:
+    """The commits of one opening of a named producer."""
+
+    def __init__(self, bridge: Bridge, writes: SyncNamedWrites) -> None:
+        self._bridge = bridge
+        self.sync = writes
+        """The same for blocking code: its name and its progress."""
+
+    @property
+    def progress(self) -> str:
+        """The progress of the newest commit under this name, also of an earlier process; empty before the first."""
+        return self.sync.progress
+
+    def commit(self, progress: str = "") -> Commit:
+        """Changes to several tables and the progress, in `async with`: one commit. A task that is cancelled in it
+        leaves its outcome unknown: then open the name anew.
+        """
+        return Commit(self._bridge, self.sync.commit(progress))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.sync.close()
+
+
+class Registers:
+    """Registers that are open here: commits one after the other."""
+
+    def __init__(self, bridge: Bridge, registers: SyncRegisters) -> None:
+        self._bridge = bridge
+        self.sync = registers
+        """The same for blocking code."""
+
+    @property
+    def progress(self) -> Mapping[str, str]:
+        """Name to value, of all registers that are open here; an empty value is that of a new one."""
+        return self.sync.progress
+
+    async def open(self, names: Iterable[str]) -> None:
+        """Open more registers, in one commit, which fences whoever had one of them."""
+        await self._bridge.run(self.sync.open, names)
+
+    def release(self, names: Iterable[str]) -> None:
+        """Move these registers no more; the server keeps them for whoever opens them next."""
+        self.sync.release(names)
+
+    def commit(self, progress: Mapping[str, str]) -> Commit:
+        """Changes to several tables and new values of registers, in `async with`: one commit. A task that is cancelled
+        in it leaves its outcome unknown: then open the registers anew.
+        """
+        return Commit(self._bridge, self.sync.commit(progress))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.sync.close()
