@@ -76,7 +76,9 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "confluent_kafka": (
         "lakestore/connectors/kafka.py",
         "lakestore/connectors/kafka_client.py",
+        "lakestore/connectors/bridge/registry.py",
     ),
+    "httpx2": ("lakestore/connectors/bridge/registry.py",),
     "starlette": (
         "server/lakestore_server/edge/http.py",
         "server/lakestore_server/edge/http_gate.py",
