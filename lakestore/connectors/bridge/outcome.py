@@ -82,6 +82,9 @@ class Decoded:
     rejects: Sequence[Reject] = ()
     passed: Mapping[str, Ints] = field(default_factory=dict)
     """Reason to the records that are no rows and no rejects, as in tombstone, heartbeat, schema-change."""
+    envelope: pa.StructArray | None = None
+    """Parts of change events beside the row, for columns and versions: op, ts_ms, ts_us, ts_ns, source, transaction
+    and `position`, the place in the source as a number. Same length as rows; null for a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,217 @@
+"""Kinds of fields as Kafka Connect and Debezium name them, and the Arrow types that columns of them have.
+
+A kind comes from the `schema` part of JSON records, from an Avro schema with Connect's names in it, or, where records
+bring no schema, from the Arrow types of declared columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+DATES = frozenset({"io.debezium.time.Date", "org.apache.kafka.connect.data.Date", "io.debezium.time.IsoDate"})
+TIMES = {
+    "io.debezium.time.Time": 1_000_000,
+    "org.apache.kafka.connect.data.Time": 1_000_000,
+    "io.debezium.time.MicroTime": 1_000,
+    "io.debezium.time.NanoTime": 1,
+    "io.debezium.time.IsoTime": 1_000,
+}
+"""Times of a day without a zone, to nanoseconds of their unit."""
+TIMESTAMPS = {
+    "io.debezium.time.Timestamp": 1_000_000,
+    "org.apache.kafka.connect.data.Timestamp": 1_000_000,
+    "io.debezium.time.MicroTimestamp": 1_000,
+    "io.debezium.time.NanoTimestamp": 1,
+    "io.debezium.time.IsoTimestamp": 1_000,
+}
+"""Timestamps without a zone, to nanoseconds of their unit."""
+ZONED = "io.debezium.time.ZonedTimestamp"
+UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+DIGITS_MAX = 38
+_SIMPLE: dict[str, pa.DataType] = {
+    "int8": pa.int32(),
+    "int16": pa.int32(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+_AVRO = {"int": "int32", "long": "int64", "float": "float", "double": "double", "fixed": "bytes", "enum": "string"}
+_AVRO_LOGICAL = {
+    "decimal": DECIMAL,
+    "date": "org.apache.kafka.connect.data.Date",
+    "time-millis": "io.debezium.time.Time",
+    "time-micros": "io.debezium.time.MicroTime",
+    "timestamp-millis": "org.apache.kafka.connect.data.Timestamp",
+    "timestamp-micros": "io.debezium.time.MicroTimestamp",
+    "local-timestamp-millis": "io.debezium.time.Timestamp",
+    "local-timestamp-micros": "io.debezium.time.MicroTimestamp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The meaning of a field, whatever form its values are written in."""
+
+    wire: str
+    """A type of Kafka Connect: int64, string, struct, array, map and so on."""
+    name: str = ""
+    """Debezium's or Connect's semantic name."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    fields: tuple[tuple[str, Kind], ...] = ()
+    """Members of a struct."""
+    item: Kind | None = None
+    """Elements of an array, values of a map."""
+    key: Kind | None = None
+    """Keys of a map."""
+    target: pa.DataType | None = None
+    """The declared column's type, where records bring no schema."""
+    unit: str = ""
+    """Unit of a declared column: s, ms, us or ns of times as numbers; base64 or text of decimals as texts."""
+
+    def child(self, name: str) -> Kind | None:
+        """A field of a struct."""
+        return dict(self.fields).get(name)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of columns of this kind."""
+        if self.target is not None:
+            return self.target
+        if self.wire == "struct" and self.name != VARIABLE_DECIMAL:
+            return pa.struct([pa.field(name, part.type) for name, part in self.fields])
+        if self.wire == "array" and self.item:
+            return pa.list_(self.item.type)
+        if self.wire == "map" and self.item and self.key:
+            return pa.map_(self.key.type, self.item.type)
+        return self._leaf()
+
+    def _leaf(self) -> pa.DataType:
+        if self.name == DECIMAL:
+            return self._decimal()
+        if self.name == VARIABLE_DECIMAL:
+            return pa.string()
+        if self.name in DATES:
+            return pa.date32()
+        if self.name in TIMES:
+            return pa.time64("us")
+        if self.name in TIMESTAMPS:
+            return pa.timestamp("us")
+        return pa.timestamp("us", tz="UTC") if self.name == ZONED else _SIMPLE.get(self.wire, pa.string())
+
+    def _decimal(self) -> pa.DataType:
+        precision = _whole(self.parameters.get("connect.decimal.precision"), DIGITS_MAX)
+        precision = max(precision - min(self.scale, 0), self.scale, 1)
+        return pa.decimal128(precision, max(self.scale, 0)) if precision <= DIGITS_MAX else pa.string()
+
+    @property
+    def scale(self) -> int:
+        """Digits behind the point of a decimal; negative ones stand for zeros before it."""
+        if self.target is not None and pa.types.is_decimal(self.target):
+            return int(self.target.scale)
+        return _whole(self.parameters.get("scale"), 0)
+
+
+def struct(**fields: Kind) -> Kind:
+    """A struct of named kinds."""
+    return Kind("struct", fields=tuple(fields.items()))
+
+
+def from_connect(schema: Mapping[str, Any]) -> Kind:
+    """The kind that the `schema` part of a JSON record, or a part of it, tells. Unknown types are texts."""
+    wire = str(schema.get("type", "string"))
+    parameters = schema.get("parameters")
+    said = {key: str(value) for key, value in parameters.items()} if isinstance(parameters, Mapping) else {}
+    parts = schema.get("fields")
+    listed = parts if isinstance(parts, list) else []
+    return Kind(
+        wire,
+        str(schema.get("name") or ""),
+        said,
+        tuple((str(part.get("field", "")), from_connect(part)) for part in listed if isinstance(part, Mapping)),
+        _part(schema.get("items", schema.get("values"))) if wire in ("array", "map") else None,
+        _part(schema.get("keys")) if wire == "map" else None,
+    )
+
+
+def _part(schema: Any) -> Kind:
+    return from_connect(schema) if isinstance(schema, Mapping) else Kind("string")
+
+
+def from_avro(schema: Any, named: dict[str, Kind] | None = None) -> Kind:
+    """The kind that a parsed Avro schema tells, by its `connect.name` where it has one. Unions are of null and one."""
+    named = {} if named is None else named
+    if isinstance(schema, list):
+        parts = [part for part in schema if part != "null"]
+        return from_avro(parts[0], named) if len(parts) == 1 else Kind("string")
+    if isinstance(schema, str):
+        return named.get(schema) or Kind(_AVRO.get(schema, schema))
+    wire = schema.get("type", "string")
+    if isinstance(wire, (dict, list)):
+        return from_avro(wire, named)
+    said = dict(schema.get("connect.parameters") or {})
+    said |= {"scale": str(schema["scale"])} if "scale" in schema else {}
+    said |= {"connect.decimal.precision": str(schema["precision"])} if "precision" in schema else {}
+    said = {key: str(value) for key, value in said.items()}
+    name = str(schema.get("connect.name") or _AVRO_LOGICAL.get(str(schema.get("logicalType")), ""))
+    if wire == "record":
+        fields = tuple((str(part["name"]), from_avro(part["type"], named)) for part in schema["fields"])
+        made = Kind("struct", name, said, fields)
+    elif wire == "array":
+        made = _avro_array(schema["items"], name, named)
+    elif wire == "map":
+        made = Kind("map", name, said, item=from_avro(schema["values"], named), key=Kind("string"))
+    else:
+        made = Kind(_AVRO.get(str(wire), str(wire)), name, said)
+    if "name" in schema:
+        space = schema.get("namespace", "")
+        named[str(schema["name"])] = named[f"{space}.{schema['name']}"] = made
+    return made
+
+
+def _avro_array(items: Any, name: str, named: dict[str, Kind]) -> Kind:
+    """An array; Connect writes maps whose keys are no texts as arrays of entries."""
+    item = from_avro(items, named)
+    if isinstance(items, dict) and items.get("connect.internal.type") == "MapEntry":
+        return Kind("map", name, item=item.child("value"), key=item.child("key"))
+    return Kind("array", name, item=item)
+
+
+def from_arrow(field: pa.Field) -> Kind:
+    """The kind of a declared column. Its metadata may tell a `unit`."""
+    kind, t = field.type, pa.types
+    unit = (field.metadata or {}).get(b"unit", b"").decode()
+    if t.is_struct(kind):
+        return Kind("struct", fields=tuple((part.name, from_arrow(part)) for part in kind), target=kind)
+    if t.is_list(kind) or t.is_large_list(kind):
+        return Kind("array", item=from_arrow(kind.value_field.with_metadata(field.metadata)), target=kind)
+    if t.is_map(kind):
+        return Kind("map", item=from_arrow(kind.item_field), key=from_arrow(kind.key_field), target=kind)
+    return Kind(_wire(kind), target=kind, unit=unit)
+
+
+def _wire(kind: pa.DataType) -> str:
+    t = pa.types
+    if t.is_integer(kind) or t.is_temporal(kind):
+        return "string" if t.is_timestamp(kind) and kind.tz else "int64"
+    if t.is_floating(kind):
+        return "double"
+    return "boolean" if t.is_boolean(kind) else "string"
+
+
+def _whole(text: str | None, otherwise: int) -> int:
+    try:
+        return otherwise if text is None else int(text)
+    except ValueError:
+        return otherwise

@@ -1,0 +1,291 @@
+"""Debezium's change events in JSON, with and without their schema part, whole or flattened by its transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.connectors.bridge.formats import json_shapes
+from lakestore.connectors.bridge.formats.change_events import HEAD, Block, Changes, Events
+from lakestore.connectors.bridge.formats.connect_types import Kind, from_arrow
+from lakestore.connectors.bridge.formats.connect_values import Faults, converted
+from lakestore.connectors.bridge.formats.json_shapes import inferred
+from lakestore.connectors.bridge.formats.schema_parts import Part, SchemaParts
+from lakestore.connectors.bridge.formats.unavailable import Markers
+from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
+from lakestore.connectors.bridge.records import Ints, Records
+from lakestore.connectors.bridge.spec import Truncate
+
+_TEXT = Kind("string")
+_TELLTALE = (("status", _TEXT), ("ddl", _TEXT), ("databaseName", _TEXT), ("__op", _TEXT), ("__deleted", _TEXT))
+"""Fields that tell the records that are no envelopes."""
+_KEYS_SAMPLED = 64
+_TIMES_ONLY = {"ts_ms", "ts_us", "ts_ns"}
+_FLAT = {"db": "__db", "schema": "__schema", "table": "__table", "connector": "__connector", "lsn": "__lsn"}
+_NO_EVENT = (
+    "the record is no Debezium event: it has no `op`; say `format: json` for flattened events that have neither "
+    "`__op` nor `__deleted`"
+)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A block on its way, and what its format found."""
+
+    wanted: pa.Schema | None
+    block: Block
+
+
+class DebeziumJson:
+    """Decoder of change events in JSON. `wanted` names fields of rows; those beside are in `Decoded.envelope`."""
+
+    def __init__(self, *, truncate: Truncate = "refuse", unavailable: Sequence[str] = ()) -> None:
+        self._changes = Changes(truncate)
+        self._markers = Markers.of(unavailable)
+        self._values, self._keys = SchemaParts(), SchemaParts()
+
+    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+        """The rows of a block, as `Decoder` says."""
+        block = Block([], [], {}, self._key_structs(records, wanted))
+        present = np.flatnonzero(records.values.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
+        reading = _Reading(wanted, block)
+        texts = records.values if len(present) == len(records) else records.values.drop_null()
+        for part in self._values.split(texts):
+            self._part(Part(present[part.rows], part.kind, part.texts), reading)
+        return self._changes.decoded(records, block)
+
+    def schema(self) -> pa.Schema | None:
+        """Fields of rows, as the newest schema part told them."""
+        kind = self._values.newest
+        row = None if kind is None else _row_kind(kind)
+        return None if row is None else pa.schema(row.type)
+
+    def _part(self, part: Part, reading: _Reading) -> None:
+        """Events of one schema, or of none."""
+        kind = part.kind
+        if kind is None or kind.child("op") is not None:
+            self._enveloped(part, reading)
+        elif kind.child("__op") is not None or kind.child("__deleted") is not None:
+            self._flat(part.rows, part.texts, _row_of(reading.wanted, kind) or kind, reading)
+        else:
+            self._not_events(part.rows, part.texts, reading)
+
+    def _enveloped(self, part: Part, reading: _Reading) -> None:
+        row = _row_of(reading.wanted, part.kind) or inferred(part.texts, ("after", "before"))
+        head = Kind("struct", fields=tuple(_head_of(part.kind)))
+        kind = Kind("struct", fields=(*head.fields, ("after", row), *_TELLTALE))
+        read = json_shapes.objects(part.texts, kind, json_shapes.learned(part.texts, kind))
+        self._reject(part.rows, read.faults, reading)
+        for rows, raw in read.parts:
+            known = pc.struct_field(raw, "op").is_valid().to_numpy(zero_copy_only=False)
+            if not known.all():
+                self._others(part.rows[rows[~known]], part.texts.take(pa.array(rows[~known])), raw, ~known, reading)
+                rows, raw = rows[known], raw.filter(pa.array(known))
+            if len(rows):
+                self._events(part.rows[rows], _some(part.texts, rows), raw, row, reading)
+
+    def _events(self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, row: Kind, reading: _Reading) -> None:
+        """Events whose envelope was read; `before` is read of deletes alone."""
+        faults = Faults()
+        head = converted(raw, HEAD, "value", faults)
+        deletes = np.flatnonzero(_equal(pc.struct_field(head, "op"), "d"))
+        before = pa.nulls(len(rows), row.type)
+        if len(deletes):
+            before = self._before(texts, row, deletes)
+        after, kept = self._image(pc.struct_field(raw, "after"), row, "value.after", faults)
+        good = _faultless(rows, faults, reading)
+        events = Events(rows, head, before, after, kept)
+        reading.block.events.append(events.where(good))
+
+    def _before(self, texts: pa.BinaryArray, row: Kind, deletes: Ints) -> pa.StructArray:
+        """Before-images of deletes, in their places. What cannot be read of them is null: the key tells the row."""
+        some = texts.take(pa.array(deletes))
+        kind = Kind("struct", fields=(("before", row),))
+        read = json_shapes.objects(some, kind, json_shapes.learned(some, kind))
+        images = [self._image(pc.struct_field(raw, "before"), row, "", Faults())[0] for _, raw in read.parts]
+        at = np.full(len(texts), -1, np.int64)
+        found = [rows for rows, _ in read.parts]
+        if not found:
+            return pa.nulls(len(texts), row.type)
+        at[deletes[np.concatenate(found)]] = np.arange(sum(map(len, found)))
+        return pa.concat_arrays(images).take(pa.array(at, mask=at < 0))
+
+    def _image(
+        self, raw: pa.StructArray, row: Kind, path: str, faults: Faults
+    ) -> tuple[pa.StructArray, dict[str, pa.BooleanArray]]:
+        """A row image in the types of its kind, and the fields that the source did not send."""
+        kept: dict[str, pa.BooleanArray] = {}
+        columns = []
+        if not pa.types.is_struct(raw.type):
+            return converted(raw, row, path, faults), kept
+        for at, name in enumerate(raw.type.names):
+            column = pc.struct_field(raw, [at])
+            mask = self._markers.found(column)
+            if mask is not None:
+                kept[name] = mask.fill_null(False)
+                column = pc.if_else(kept[name], pa.scalar(None, column.type), column)
+            columns.append(column)
+        if kept:
+            raw = pa.StructArray.from_arrays(columns, raw.type.names, mask=raw.is_null())
+        return converted(raw, row, path, faults), kept
+
+    def _others(
+        self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, which: npt.NDArray[np.bool_], reading: _Reading
+    ) -> None:
+        """Records without `op`: flattened events, and those that are no events."""
+        raw = raw.filter(pa.array(which))
+        flat = pc.or_(pc.struct_field(raw, "__op").is_valid(), pc.struct_field(raw, "__deleted").is_valid())
+        flattened = flat.to_numpy(zero_copy_only=False)
+        if flattened.any():
+            some = texts.filter(pa.array(flattened))
+            self._flat(rows[flattened], some, _wanted_row(reading.wanted) or inferred(some, ()), reading)
+        self._not_events(rows[~flattened], texts.filter(pa.array(~flattened)), reading)
+
+    def _flat(self, rows: Ints, texts: pa.BinaryArray, row: Kind, reading: _Reading) -> None:
+        """Flattened events: the row's fields at the top, beside those that begin with two underscores."""
+        fields = [(name, part) for name, part in row.fields if not name.startswith("__")]
+        row = Kind("struct", fields=tuple(fields))
+        marks = tuple((name, _TEXT) for name in ("__op", "__deleted", *_FLAT.values()))
+        kind = Kind("struct", fields=(*row.fields, *marks))
+        read = json_shapes.objects(texts, kind, json_shapes.learned(texts, kind))
+        self._reject(rows, read.faults, reading)
+        for at, raw in read.parts:
+            faults = Faults()
+            flags = converted(raw, Kind("struct", fields=marks), "value", faults)
+            image, kept = self._image(raw, row, "value", faults)
+            gone = _equal(pc.struct_field(flags, "__deleted"), "true") | _equal(pc.struct_field(flags, "__op"), "d")
+            head = _flat_head(flags, gone)
+            good = _faultless(rows[at], faults, reading)
+            events = Events(rows[at], head, image, image, kept)
+            reading.block.events.append(events.where(good))
+
+    def _not_events(self, rows: Ints, texts: pa.BinaryArray, reading: _Reading) -> None:
+        """Heartbeats, schema changes and transaction markers are passed; anything else is a mistake."""
+        for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
+            try:
+                names = set(orjson.loads(text))
+            except (orjson.JSONDecodeError, TypeError):
+                names = set()
+            reason = _reason(names)
+            if reason:
+                reading.block.passed.setdefault(reason, []).append(row)
+            else:
+                reading.block.rejects.append(Reject(row, Stage.DECODE, "not-an-event", _NO_EVENT, "value.op"))
+
+    def _reject(self, rows: Ints, faults: list[tuple[int, str, str]], reading: _Reading) -> None:
+        for row, code, reason in faults:
+            reading.block.rejects.append(Reject(int(rows[row]), Stage.DECODE, code, reason, "value"))
+
+    def _key_structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None:
+        """Keys of all records; null where there is none, or one that is no object."""
+        present = np.flatnonzero(records.keys.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
+        found: list[tuple[Ints, pa.StructArray]] = []
+        for part in self._keys.split(records.keys.drop_null()):
+            kind = part.kind if part.kind is not None else _key_kind(part.texts, wanted)
+            if kind is None or not kind.fields:
+                continue
+            read = json_shapes.objects(part.texts, kind, json_shapes.learned(part.texts, kind))
+            for rows, raw in read.parts:
+                faults = Faults()
+                made = converted(raw, kind, "key", faults)
+                wrong = np.zeros(len(made), bool)
+                for bad, *_ in faults.found:
+                    wrong[bad] = True
+                found.append((present[part.rows[rows[~wrong]]], made.filter(pa.array(~wrong))))
+        return _in_places(found, len(records))
+
+
+def _row_kind(kind: Kind) -> Kind | None:
+    return kind.child("after") or kind.child("before")
+
+
+def _wanted_row(wanted: pa.Schema | None) -> Kind | None:
+    return None if wanted is None else Kind("struct", fields=tuple((part.name, from_arrow(part)) for part in wanted))
+
+
+def _row_of(wanted: pa.Schema | None, kind: Kind | None) -> Kind | None:
+    """The kind of rows: the schema part's, of the fields that are wanted; those it does not have are null."""
+    if kind is None:
+        return _wanted_row(wanted)
+    row = _row_kind(kind) or kind
+    if wanted is None:
+        return row
+    own = dict(row.fields)
+    return Kind("struct", fields=tuple((part.name, own.get(part.name) or from_arrow(part)) for part in wanted))
+
+
+def _head_of(kind: Kind | None) -> list[tuple[str, Kind]]:
+    """The fields of the head that events of a schema have."""
+    if kind is None:
+        return list(HEAD.fields)
+    said = kind.child("source") or Kind("struct")
+    names = {name for name, _ in said.fields}
+    source = Kind("struct", fields=tuple(part for part in dict(HEAD.fields)["source"].fields if part[0] in names))
+    kept = [(name, part) for name, part in HEAD.fields if name != "source" and kind.child(name) is not None]
+    return [*kept, ("source", source)] if source.fields else kept
+
+
+def _reason(names: set[str]) -> str:
+    if {"status", "id"} <= names:
+        return "transaction-marker"
+    if names & {"ddl", "tableChanges"}:
+        return "schema-change"
+    return "heartbeat" if names and names <= _TIMES_ONLY else ""
+
+
+def _faultless(rows: Ints, faults: Faults, reading: _Reading) -> npt.NDArray[np.bool_]:
+    """The rows without a fault; the others are rejected, once each."""
+    good = np.ones(len(rows), bool)
+    for found, code, reason, path in faults.found:
+        for row in found[good[found]].tolist():
+            reading.block.rejects.append(Reject(int(rows[row]), Stage.CONVERT, code, reason, path))
+            good[row] = False
+    return good
+
+
+def _some(texts: pa.BinaryArray, rows: Ints) -> pa.BinaryArray:
+    return texts if len(rows) == len(texts) else texts.take(pa.array(rows))
+
+
+def _equal(texts: pa.StringArray, text: str) -> npt.NDArray[np.bool_]:
+    return np.asarray(pc.equal(texts, text).fill_null(False).to_numpy(zero_copy_only=False))
+
+
+def _flat_head(flags: pa.StructArray, gone: npt.NDArray[np.bool_]) -> pa.StructArray:
+    """The head of flattened events, as far as their added fields tell it."""
+    letter = pc.struct_field(flags, "__op")
+    put = pc.if_else(pc.is_in(letter, value_set=pa.array(["c", "r", "u"])), letter, "u")
+    raw = {name: pc.struct_field(flags, flat) for name, flat in _FLAT.items()}
+    source = pa.StructArray.from_arrays(list(raw.values()), list(raw))
+    op = pc.if_else(pa.array(gone), "d", pc.coalesce(put, pa.scalar("u")))
+    return converted(pa.StructArray.from_arrays([op, source], ["op", "source"]), HEAD, "value", Faults())
+
+
+def _key_kind(texts: pa.BinaryArray, wanted: pa.Schema | None) -> Kind | None:
+    """The kind of keys without a schema: their own fields, in the types that the same fields of rows have."""
+    own = inferred(texts[:_KEYS_SAMPLED], ())
+    if wanted is None:
+        return own
+    said = {part.name: from_arrow(part) for part in wanted}
+    return Kind("struct", fields=tuple((name, said.get(name, kind)) for name, kind in own.fields))
+
+
+def _in_places(found: list[tuple[Ints, pa.StructArray]], count: int) -> pa.StructArray | None:
+    """Structs at the rows that they are of, with the fields of all, in the newest types."""
+    found = [(rows, array) for rows, array in found if len(rows)]
+    if not found:
+        return None
+    at = np.full(count, -1, np.int64)
+    at[np.concatenate([rows for rows, _ in found])] = np.arange(sum(len(rows) for rows, _ in found))
+    kinds: dict[str, pa.DataType] = {}
+    for _, array in found:
+        kinds |= {part.name: part.type for part in array.type}
+    kind = Kind("struct", fields=tuple((name, Kind("", target=each)) for name, each in kinds.items()))
+    whole = pa.concat_arrays([converted(array, kind, "key", Faults()) for _, array in found])
+    return whole.take(pa.array(at, mask=at < 0))

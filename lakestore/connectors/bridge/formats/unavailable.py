@@ -1,0 +1,85 @@
+"""Values that a source did not send: Debezium's markers in their place, found before they are taken for values.
+
+The marker stands as text, as the base64 of its bytes, as bytes, as the only text or UUID of an array, as an array of
+its bytes' numbers, and as key and value of an hstore's map.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MARKER = "__debezium_unavailable_value"
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """The markers of a topic, in each of their forms."""
+
+    texts: pa.Array
+    raw: pa.Array
+    numbers: tuple[tuple[int, ...], ...]
+    lone: frozenset[Any]
+    """Elements of arrays that have no other one."""
+
+    @staticmethod
+    def of(said: Sequence[str] = ()) -> Markers:
+        """Debezium's own marker and those of the connector's `unavailable.value.placeholder`; `hex:` ones are bytes."""
+        raw = [bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode() for text in (MARKER, *said)]
+        base64 = [b64encode(marker).decode() for marker in raw]
+        texts = [marker.decode(errors="replace") for marker in raw]
+        uuids = [str(_uuid(marker)) for marker in raw]
+        return Markers(
+            pa.array(sorted({*texts, *base64})),
+            pa.array(sorted(set(raw)), pa.binary()),
+            tuple(tuple(marker) for marker in raw),
+            frozenset({*texts, *base64, *uuids, *raw}),
+        )
+
+    def found(self, array: pa.Array) -> pa.BooleanArray | None:
+        """Where a marker stands instead of a value; None: nowhere."""
+        t = pa.types
+        if t.is_string(array.type):
+            mask = pc.is_in(array, value_set=self.texts)
+        elif t.is_binary(array.type):
+            mask = pc.is_in(array, value_set=self.raw)
+        elif t.is_list(array.type):
+            mask = self._lists(array)
+        elif t.is_map(array.type):
+            mask = self._maps(array)
+        else:
+            return None
+        return mask if pc.any(mask).as_py() else None
+
+    def _lists(self, array: pa.ListArray) -> pa.BooleanArray:
+        inner, lengths = array.type.value_type, pc.list_value_length(array).fill_null(-1).to_numpy()
+        mask = np.zeros(len(array), bool)
+        if pa.types.is_integer(inner):
+            likely = np.isin(lengths, [len(numbers) for numbers in self.numbers])
+            for row in np.flatnonzero(likely).tolist():
+                mask[row] = tuple(array[row].as_py()) in self.numbers
+        elif pa.types.is_string(inner) or pa.types.is_binary(inner):
+            alone = np.flatnonzero(lengths == 1)
+            only = pc.list_element(array.take(pa.array(alone)), 0)
+            known = [value for value in self.lone if isinstance(value, str) == pa.types.is_string(inner)]
+            mask[alone] = pc.is_in(only, value_set=pa.array(known, inner)).to_numpy(zero_copy_only=False)
+        return pa.array(mask)
+
+    def _maps(self, array: pa.MapArray) -> pa.BooleanArray:
+        mask = np.zeros(len(array), bool)
+        for row, entries in enumerate(array.to_pylist()):
+            mask[row] = bool(entries) and len(entries) == 1 and entries[0][0] in self.lone
+        return pa.array(mask)
+
+
+def _uuid(name: bytes) -> UUID:
+    """The UUID that Java names bytes by."""
+    return UUID(bytes=md5(name, usedforsecurity=False).digest(), version=3)
