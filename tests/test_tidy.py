@@ -71,7 +71,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "pyiceberg": ("lakestore/union/lake_files.py", "lakestore/union/other_formats.py"),
     "pyspark": ("tiering/", "spark_reader/"),
     "py4j": ("tiering/", "spark_reader/"),
-    "duckdb": ("lakestore/union/sql.py",),
+    "duckdb": ("lakestore/union/sql.py", "lakestore/connectors/bridge/expressions.py"),
     "click": ("lakestore/cli/",),
     "confluent_kafka": (
         "lakestore/connectors/kafka.py",

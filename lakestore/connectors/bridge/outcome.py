@@ -85,6 +85,9 @@ class Decoded:
     envelope: pa.StructArray | None = None
     """Parts of change events beside the row, for columns and versions: op, ts_ms, ts_us, ts_ns, source, transaction
     and `position`, the place in the source as a number. Same length as rows; null for a tombstone."""
+    extra: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Fields that records have and nothing reads, as `a.b`, with a guess of their type; of formats without a schema,
+    and from samples of a block once such a field is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +118,5 @@ class Mapped:
     """Table to the records that are for its dead letters; of a record that no route takes, the topic's first table."""
     passed: Mapping[str, Ints]
     """Reason to records, as in `Decoded`; the mapping adds filtered and not-routed."""
+    extra: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Fields that records have and nothing reads, with a guess of their type."""

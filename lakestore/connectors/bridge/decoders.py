@@ -1,0 +1,49 @@
+"""Decoders by format: what bridge.yaml says of a topic, made into the decoders of its values and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lakestore.connectors.bridge.decoding import Decoder
+from lakestore.connectors.bridge.formats.arrow import ArrowDecoder
+from lakestore.connectors.bridge.formats.json_records import JsonDecoder
+from lakestore.connectors.bridge.formats.raw import RawDecoder
+from lakestore.connectors.bridge.paths import Path
+from lakestore.connectors.bridge.spec import RouteSpec, SourceSpec, TopicSpec
+from lakestore.errors import Invalid
+
+Factory = Callable[[TopicSpec, SourceSpec], Decoder]
+VALUES: dict[str, Factory] = {
+    "json": lambda topic, source: JsonDecoder(wire=topic.wire),
+    "raw": lambda topic, source: RawDecoder(),
+    "arrow": lambda topic, source: ArrowDecoder(),
+}
+"""Format to the maker of its decoder."""
+KEYS: dict[str, Factory] = {
+    "json": lambda topic, source: JsonDecoder("key", topic.wire),
+}
+"""Format of keys to the maker of its decoder; `string` and `raw` need none, for such keys are bytes."""
+
+
+def decoder(topic: TopicSpec, source: SourceSpec) -> Decoder:
+    """The decoder of a topic's values."""
+    if topic.format not in VALUES:
+        raise Invalid(f"format {topic.format!r} is not known; known are {', '.join(VALUES)}")
+    return VALUES[topic.format](topic, source)
+
+
+def key_decoder(topic: TopicSpec, source: SourceSpec) -> Decoder | None:
+    """The decoder of a topic's keys; None where keys are bytes.
+
+    Where the file names no format, keys are decoded when something reads their fields: by the values' format.
+    """
+    said = topic.key_format or (topic.format if _reads_key_fields(topic) else "raw")
+    return KEYS[said](topic, source) if said in KEYS else None
+
+
+def _reads_key_fields(topic: TopicSpec) -> bool:
+    texts = [column.source for table in topic.tables for column in table.columns if column.source]
+    if isinstance(topic.target, RouteSpec):
+        texts.append(topic.target.by)
+    named = any("key." in column.expression for table in topic.tables for column in table.columns)
+    return named or any(path.root == "key" and path.parts for path in map(Path.of, texts))

@@ -1,0 +1,370 @@
+"""JSON objects as rows: a block by Arrow's reader at once, and what it does not take record by record.
+
+Both ways take the same records and give the same values:
+- a field that is missing is null; a field that no column reads is not looked at, and its name is told;
+- numbers and booleans in a text column are their JSON text, objects and lists too;
+- "12" and 12.0 in an integer column are 12; 12.5, and what the type does not hold, is refused;
+- a decimal is read from numbers and texts, exactly or not at all; a float is the nearest one, and finite, but for the
+  texts "NaN", "Infinity" and "-Infinity"; the numbers NaN and Infinity are no JSON, and refused where a column reads
+  them; bytes are base64; an object is a struct or a map;
+- a field twice in an object is refused where a column reads it, as is broken UTF-8 anywhere;
+- a byte order mark is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pajson
+
+from lakestore.connectors.bridge.formats import json_one
+from lakestore.connectors.bridge.formats.json_one import DEPTH_MAX, Number, Refused, Twice
+from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
+from lakestore.connectors.bridge.records import Ints, Records
+from lakestore.connectors.bridge.spec import Wire
+
+ONE_BY_ONE_MAX = 64
+"""Records that are read one by one when they cannot be read together; more are parted first."""
+PARTS = 16
+JOINED_BYTES_MAX = 512 << 20
+SAMPLED = 32
+"""Records of a block in which new fields are looked for, once a field is known that no column reads."""
+_FRACTION = pa.decimal128(38, 9)
+_FRAME_BYTES = 5
+_BLANKS = " \t\r\n"
+
+
+@dataclass(slots=True)
+class _Shape:
+    """The reading of a wanted schema."""
+
+    wanted: pa.Schema
+    texts: pa.StructType
+    """The types of values read one by one: times as texts."""
+    by_hand: bool
+    """Whether a type is wanted that Arrow's reader does not know."""
+    numbers: dict[str, pa.DataType] = field(default_factory=dict)
+    """Path of a time to its type in records that send numbers."""
+    ignoring: bool = False
+    """Whether records are known to have fields that no column reads."""
+    _parse: pa.Schema | None = None
+
+    @staticmethod
+    def of(wanted: pa.Schema) -> _Shape:
+        texts = pa.struct([part.with_type(_texts(part.type)).with_nullable(True) for part in wanted])
+        return _Shape(wanted, texts, any(_by_hand(part.type) for part in wanted))
+
+    @property
+    def parse(self) -> pa.Schema:
+        """The schema for Arrow's reader."""
+        if self._parse is None:
+            self._parse = pa.schema([self._part(part, "value") for part in self.wanted])
+        return self._parse
+
+    def _part(self, part: pa.Field, path: str) -> pa.Field:
+        return pa.field(part.name, self._kind(part.type, f"{path}.{part.name}"))
+
+    def _kind(self, kind: pa.DataType, path: str) -> pa.DataType:
+        if pa.types.is_struct(kind):
+            return pa.struct([self._part(part, path) for part in kind])
+        if pa.types.is_list(kind):
+            return pa.list_(self._kind(kind.value_type, f"{path}[]"))
+        return self.numbers.get(path, _texts(kind))
+
+    def learn(self, samples: Sequence[object]) -> bool:
+        """See whether times are sent as numbers; whether that is news."""
+        found: dict[str, pa.DataType] = {}
+        for sample in samples:
+            for part in self.wanted:
+                _see_times(sample, part, "value", found)
+        if found == self.numbers:
+            return False
+        self.numbers, self._parse = found, None
+        return True
+
+
+def _see_times(held: object, part: pa.Field, path: str, found: dict[str, pa.DataType]) -> None:
+    """Note the number types in which a sample sends times."""
+    value = held.get(part.name) if isinstance(held, dict) else None
+    _see_time(value, part.type, f"{path}.{part.name}", found)
+
+
+def _see_time(value: object, kind: pa.DataType, path: str, found: dict[str, pa.DataType]) -> None:
+    if pa.types.is_struct(kind):
+        for part in kind:
+            _see_times(value, part, path, found)
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        for element in value[:4]:
+            _see_time(element, kind.value_type, f"{path}[]", found)
+    elif pa.types.is_temporal(kind) and isinstance(value, Number):
+        whole = value.lstrip("-").isdigit()
+        found[path] = pa.int64() if whole and found.get(path) != _FRACTION else _FRACTION
+
+
+def _texts(kind: pa.DataType) -> pa.DataType:
+    """The type as records read one by one have it: times as texts, float32 as float64."""
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_texts(part.type)).with_nullable(True) for part in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_texts(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_texts(kind.key_type), _texts(kind.item_type))
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    return pa.float64() if pa.types.is_floating(kind) else kind
+
+
+def _by_hand(kind: pa.DataType) -> bool:
+    """Whether Arrow's reader of JSON does not know a type, or not in the form that is read here."""
+    t = pa.types
+    if t.is_struct(kind):
+        return any(_by_hand(part.type) for part in kind)
+    if t.is_list(kind):
+        return _by_hand(kind.value_type)
+    return bool(t.is_map(kind) or t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind)))
+
+
+@dataclass(slots=True)
+class _Block:
+    """Ends of a block's records while it is read."""
+
+    pieces: list[tuple[Ints, pa.StructArray]] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    extra: dict[str, pa.DataType] = field(default_factory=dict)
+
+
+class JsonDecoder:
+    """JSON records."""
+
+    def __init__(self, root: str = "value", wire: Wire = "plain") -> None:
+        """`root` begins the paths in rejects: value, or key. Without a registry a frame is only taken off."""
+        self._root, self._wire = root, wire
+        self._shapes: dict[pa.Schema, _Shape] = {}
+
+    def schema(self) -> pa.Schema | None:
+        """None: JSON has no schema."""
+        return None
+
+    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+        """The rows of a block; nulls are tombstones."""
+        values = records.values
+        there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+        passed = {}
+        if len(there) < len(values):
+            passed["tombstone"] = np.setdiff1d(np.arange(len(values)), there)
+            values = values.take(pa.array(there))
+        if self._wire != "plain":
+            values = _unframed(values)
+        shape = self._shape(wanted if wanted is not None else _inferred(values))
+        block = _Block()
+        self._whole(values, there, shape, block)
+        rows, record = _together(block.pieces, shape)
+        return Decoded(rows, record, rejects=block.rejects, passed=passed, extra=block.extra)
+
+    def _shape(self, wanted: pa.Schema) -> _Shape:
+        if wanted not in self._shapes:
+            self._shapes.clear()
+            self._shapes[wanted] = _Shape.of(wanted)
+        return self._shapes[wanted]
+
+    def _whole(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
+        """Read what is whole objects by its looks together, and the rest one by one."""
+        if not len(ids):
+            return
+        if shape.by_hand:
+            self._one_by_one(values, ids, shape, block)
+            return
+        looks = _looks_whole(values)
+        if not looks.all():
+            values = _trimmed(values)
+            looks = _looks_whole(values)
+        if not looks.all():
+            self._one_by_one(values.filter(pa.array(~looks)), ids[~looks], shape, block)
+            values, ids = values.filter(pa.array(looks)), ids[looks]
+        if len(ids):
+            self._parted(values, ids, shape, block, first=True)
+        if shape.ignoring:
+            self._sample_extra(values, shape, block)
+
+    def _parted(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block, *, first: bool = False) -> None:
+        rows = _read(values, shape)
+        if rows is None and first and shape.learn(_samples(values)):
+            rows = _read(values, shape)
+        if rows is not None:
+            block.pieces.append((ids, rows))
+        elif len(ids) <= ONE_BY_ONE_MAX:
+            self._one_by_one(values, ids, shape, block)
+        else:
+            size = max(-(-len(ids) // PARTS), ONE_BY_ONE_MAX // 2)
+            for start in range(0, len(ids), size):
+                self._parted(values.slice(start, size), ids[start : start + size], shape, block)
+
+    def _one_by_one(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
+        kind = pa.struct(list(shape.wanted))
+        rows, kept = [], []
+        for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
+            try:
+                found = json_one.parsed(raw)
+                rows.append(json_one.converted(found, kind, self._root))
+            except Refused as refused:
+                block.rejects.append(
+                    Reject(number, Stage.DECODE, refused.code, f"{refused.why}; mend its producer", refused.path)
+                )
+                continue
+            kept.append(number)
+            _note_extra(found, shape.wanted, "", block.extra)
+        if kept:
+            block.pieces.append((np.array(kept, dtype=np.int64), pa.array(rows, shape.texts)))
+
+    def _sample_extra(self, values: pa.BinaryArray, shape: _Shape, block: _Block) -> None:
+        for sample in _samples(values):
+            _note_extra(sample, shape.wanted, "", block.extra)
+
+
+def _looks_whole(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+    """Which values begin and end as an object."""
+    offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
+    data = np.frombuffer(values.buffers()[2] or b"\0", dtype=np.uint8)
+    long = offsets[1:] - offsets[:-1] >= 2
+    first = data[np.minimum(offsets[:-1], len(data) - 1)] == ord("{")
+    return np.asarray(long & first & (data[np.maximum(offsets[1:] - 1, 0)] == ord("}")))
+
+
+def _unframed(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The values without a schema registry's frame, a zero byte and four of an id: no JSON begins with a zero."""
+    framed = pc.starts_with(values, pattern=b"\0")
+    return pc.if_else(framed, pc.binary_slice(values, _FRAME_BYTES), values) if framed.true_count else values
+
+
+def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The values without blanks around, where all are texts."""
+    try:
+        return pc.ascii_trim(values.cast(pa.string()), characters=_BLANKS).cast(pa.binary())
+    except pa.ArrowInvalid:
+        return values
+
+
+def _read(values: pa.BinaryArray, shape: _Shape) -> pa.StructArray | None:
+    """The rows of objects, one each, by one call of Arrow's reader; None when it does not take all of them.
+
+    Each value begins with { and ends with }, none has a zero byte, and a line break inside a text is refused: so an
+    object ends where its record ends, and as many rows as records are one each.
+    """
+    if values.nbytes > JOINED_BYTES_MAX:
+        return None
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+    lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    data = pc.binary_join(lists, b"\n").buffers()[2]
+    if not np.frombuffer(data, dtype=np.uint8).all() or _too_deep(values):
+        return None
+    if not shape.ignoring:
+        rows = _parse(data, len(values), shape, "error")
+        if rows is not None:
+            return rows
+    rows = _parse(data, len(values), shape, "ignore")
+    if rows is not None:
+        shape.ignoring = True
+    return rows
+
+
+def _parse(data: pa.Buffer, count: int, shape: _Shape, unexpected: str) -> pa.StructArray | None:
+    reading = pajson.ReadOptions(use_threads=False, block_size=data.size + 1)
+    parsing = pajson.ParseOptions(explicit_schema=shape.parse, unexpected_field_behavior=unexpected)
+    try:
+        table = pajson.read_json(pa.BufferReader(data), read_options=reading, parse_options=parsing)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    if table.num_rows != count:
+        return None
+    if not shape.parse.names:
+        return pa.array([{}] * count, pa.struct([]))
+    columns = [table.column(part.name).combine_chunks() for part in shape.parse]
+    if not all(_finite(column) for column in columns):
+        return None
+    return pa.StructArray.from_arrays(columns, fields=list(shape.parse))
+
+
+def _too_deep(values: pa.BinaryArray) -> bool:
+    long = pc.greater_equal(pc.binary_length(values), 2 * DEPTH_MAX)
+    if not long.true_count:
+        return False
+    return any(json_one.depth(raw) > DEPTH_MAX for raw in values.filter(long).to_pylist())
+
+
+def _finite(array: pa.Array) -> bool:
+    """Whether no float inside is NaN or infinite: Arrow's reader takes those as numbers, and JSON has none."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return all(_finite(array.field(at)) for at in range(kind.num_fields))
+    if pa.types.is_list(kind):
+        return _finite(array.values)
+    return not pa.types.is_floating(kind) or pc.all(pc.is_finite(array)).as_py() is not False
+
+
+def _samples(values: pa.BinaryArray) -> list[object]:
+    """Some of the objects, from all over the block."""
+    step = max(1, len(values) // SAMPLED)
+    found: list[object] = []
+    for at in range(0, len(values), step):
+        try:
+            read = json_one.parsed(values[at].as_py())
+        except Refused:
+            continue
+        found.append(read.held if isinstance(read, Twice) else read)
+    return found
+
+
+def _note_extra(held: object, wanted: pa.Schema | pa.StructType, path: str, extra: dict[str, pa.DataType]) -> None:
+    """Note the fields that no column reads, with the type of a value."""
+    if isinstance(held, Twice):
+        held = held.held
+    if not isinstance(held, dict):
+        return
+    for name, value in held.items():
+        at = wanted.get_field_index(name)
+        if at < 0:
+            if extra.get(path + name) in (None, pa.null()):
+                extra[path + name] = guessed(value)
+        elif pa.types.is_struct(wanted.field(at).type):
+            _note_extra(value, wanted.field(at).type, f"{path}{name}.", extra)
+
+
+def guessed(value: object) -> pa.DataType:
+    """The type of a JSON value by itself."""
+    if isinstance(value, Number):
+        return pa.int64() if value.lstrip("-").isdigit() and len(value) <= 18 else pa.float64()
+    if value is None:
+        return pa.null()
+    return pa.bool_() if isinstance(value, bool) else pa.string()
+
+
+def _inferred(values: pa.BinaryArray) -> pa.Schema:
+    """A schema of all fields in the samples, each by its first value."""
+    found: dict[str, pa.DataType] = {}
+    for sample in _samples(values):
+        _note_extra(sample, pa.schema([]), "", found)
+    return pa.schema([pa.field(name, pa.string() if kind == pa.null() else kind) for name, kind in found.items()])
+
+
+def _together(pieces: list[tuple[Ints, pa.StructArray]], shape: _Shape) -> tuple[pa.StructArray, Ints]:
+    """All rows in the order of their records."""
+    if not pieces:
+        return pa.array([], shape.texts), np.zeros(0, dtype=np.int64)
+    if len(pieces) == 1:
+        return pieces[0][1], pieces[0][0]
+    if any(rows.type != pieces[0][1].type for _, rows in pieces):
+        pieces = [(ids, rows if rows.type == shape.texts else rows.cast(shape.texts)) for ids, rows in pieces]
+    ids = np.concatenate([ids for ids, _ in pieces])
+    rows = pa.concat_arrays([rows for _, rows in pieces])
+    if (np.diff(ids) < 0).any():
+        order = np.argsort(ids, kind="stable")
+        return rows.take(pa.array(order)), ids[order]
+    return rows, ids

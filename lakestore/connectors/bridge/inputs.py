@@ -1,0 +1,146 @@
+"""Rows of a block as columns by path: fields of values and keys, headers, and where each record lay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.connectors.bridge.outcome import Decoded, Op
+from lakestore.connectors.bridge.paths import Path
+from lakestore.connectors.bridge.records import Ints, Records
+
+_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+_NO_TIME = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Rows, and the records that they came in."""
+
+    records: Records
+    record: Ints
+    """The record of each row, ascending."""
+    values: pa.StructArray | None
+    """None: tombstones, which have none."""
+    keys: pa.StructArray | None
+    """Decoded keys; None: they are bytes."""
+    op: npt.NDArray[np.int8]
+    kept: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    origin: pa.StructArray | None = None
+    atomic: Ints | None = None
+
+    @staticmethod
+    def of(records: Records, decoded: Decoded) -> Inputs:
+        """The rows that a decoder made."""
+        count = len(decoded.record)
+        op = np.zeros(count, dtype=np.int8) if decoded.op is None else decoded.op
+        kept = {name: mask.to_numpy(zero_copy_only=False).astype(np.bool_) for name, mask in decoded.kept.items()}
+        record, origin, atomic = decoded.record, decoded.origin, decoded.atomic
+        return Inputs(records, record, decoded.values, decoded.keys, op, kept, origin, atomic)
+
+    @staticmethod
+    def tombstones(records: Records, record: Ints, keys: pa.StructArray | None) -> Inputs:
+        """Deletes by key."""
+        return Inputs(records, record, None, keys, np.full(len(record), Op.DELETE, dtype=np.int8))
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+    def take(self, rows: Ints) -> Inputs:
+        """Some of the rows."""
+        if len(rows) == len(self):
+            return self
+        at = pa.array(rows)
+        return Inputs(
+            self.records,
+            self.record[rows],
+            None if self.values is None else self.values.take(at),
+            None if self.keys is None else self.keys.take(at),
+            self.op[rows],
+            {name: mask[rows] for name, mask in self.kept.items()},
+            None if self.origin is None else self.origin.take(at),
+            None if self.atomic is None else self.atomic[rows],
+        )
+
+    def read(self, path: Path) -> pa.Array:
+        """The values at a path; nulls where there is none."""
+        if path.root == "headers":
+            return self._header(path.parts[0]) if path.parts else self._headers()
+        if path.root == "value" and path.parts:
+            return _at(self.values, path.parts, len(self))
+        if path.root == "key" and path.parts:
+            return _at(self.keys, path.parts, len(self))
+        return self._whole(path.root)
+
+    def source(self) -> pa.Array:
+        """Topic, its id and partition of each row, as `POSITION` has them."""
+        partitions, at = np.unique(self.records.partition[self.record], return_inverse=True)
+        names = [f"{self.records.topic}/{self.records.topic_id}/{partition}" for partition in partitions.tolist()]
+        return pa.array(names, pa.string()).take(pa.array(at))
+
+    def _whole(self, root: str) -> pa.Array:
+        records, rows = self.records, self.record
+        if root == "value":
+            return self._taken(records.values)
+        if root == "key":
+            return self._taken(records.keys)
+        if root == "topic":
+            return pa.repeat(records.topic, len(self))
+        if root == "partition":
+            return pa.array(records.partition[rows], pa.int64())
+        if root == "offset":
+            return pa.array(records.offset[rows], pa.int64())
+        stamps = records.timestamp_ms[rows]
+        return pa.array(stamps, pa.timestamp("ms", tz="UTC"), mask=stamps == _NO_TIME)
+
+    def _taken(self, array: pa.Array) -> pa.Array:
+        every = len(self) == len(self.records) and bool((np.diff(self.record) == 1).all())
+        return array if every else array.take(pa.array(self.record))
+
+    def _header(self, name: str) -> pa.Array:
+        """The last header of a name, as Kafka's own clients read it."""
+        held = self.records.headers
+        if held is None:
+            return pa.nulls(len(self), pa.binary())
+        return pa.array([_last(held[row], name) for row in self.record.tolist()], pa.binary())
+
+    def _headers(self) -> pa.Array:
+        held = self.records.headers
+        if held is None:
+            return pa.nulls(len(self), _HEADERS)
+        rows = [None if held[row] is None else [_pair(*pair) for pair in held[row] or ()] for row in self.record]
+        return pa.array(rows, _HEADERS)
+
+
+def _last(headers: Any, name: str) -> bytes | None:
+    found = None
+    for key, value in headers or ():
+        if key == name:
+            found = value
+    return found
+
+
+def _pair(key: str, value: bytes | None) -> dict[str, str | bytes | None]:
+    return {"key": key, "value": value}
+
+
+def _at(held: pa.Array | None, parts: tuple[str, ...], count: int) -> pa.Array:
+    """The fields of that name inside; maps are looked up by key."""
+    for part in parts:
+        if held is None:
+            break
+        kind = held.type
+        if pa.types.is_struct(kind):
+            at = kind.get_field_index(part)
+            held = pc.struct_field(held, [at]) if at >= 0 else None
+        elif pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+            held = pc.map_lookup(held, pa.scalar(part), "last")
+        else:
+            held = None
+    return pa.nulls(count) if held is None else held

@@ -1,0 +1,90 @@
+"""The way of one topic's records: decoder, then mapping. A block in, its ends out; nothing a record holds raises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.connectors.bridge.decoding import Decoder
+from lakestore.connectors.bridge.inputs import Inputs
+from lakestore.connectors.bridge.mapping import TOMBSTONE, Ends, TopicMapping, settled
+from lakestore.connectors.bridge.outcome import Decoded, Mapped
+from lakestore.connectors.bridge.records import Ints, Records
+from lakestore.connectors.bridge.routing import first_table
+from lakestore.connectors.bridge.spec import TopicSpec
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model.table import Table
+
+CHANGES = ("debezium-json", "debezium-avro")
+"""Formats whose decoder knows the meaning of null values itself."""
+
+
+class Pipeline:
+    """The records of a topic to rows of tables. One thread uses it at a time."""
+
+    def __init__(
+        self,
+        topic: TopicSpec,
+        tables: Mapping[str, Table],
+        decoder: Decoder,
+        keys: Decoder | None = None,
+        limits: Limits = DEFAULT,
+    ) -> None:
+        """`tables` by whole name; it may gain tables, and a new definition is seen at the next block.
+
+        `keys` decodes keys, for formats whose decoder does not, and for tombstones; None: keys are bytes.
+        """
+        self.topic = topic
+        self.decoder, self.keys = decoder, keys
+        self.mapping = TopicMapping(topic, tables, limits)
+
+    def process(self, records: Records) -> Mapped:
+        """The ends of a block's records."""
+        ends = Ends()
+        name = first_table(self.topic, records.topic)
+        decoded = self.decoder.decode(records, self.mapping.wanted(records.topic, "value"))
+        ends.reject(name, decoded.rejects)
+        passed = dict(decoded.passed)
+        tombstones = passed.pop(TOMBSTONE, None) if self.topic.format not in CHANGES else None
+        for reason, left in passed.items():
+            ends.leave(reason, left)
+        inputs = Inputs.of(records, decoded)
+        if self.keys is not None and inputs.keys is None:
+            inputs = self._with_keys(inputs, name, ends)
+        if len(inputs):
+            self.mapping.rows(inputs, ends)
+        if tombstones is not None and len(tombstones):
+            self._tombstones(records, tombstones, name, ends)
+        return settled(records, ends, decoded.extra)
+
+    def _with_keys(self, inputs: Inputs, name: str, ends: Ends) -> Inputs:
+        """The rows with their decoded keys; records whose key cannot be read are refused."""
+        records = inputs.records
+        numbers = np.unique(inputs.record)
+        some = records if len(numbers) == len(records) else records.take(numbers)
+        found = self._decoded_keys(some)
+        ends.reject(name, [replace(reject, record=int(numbers[reject.record])) for reject in found.rejects])
+        place = np.full(len(records), -1, dtype=np.int64)
+        place[numbers[found.record]] = np.arange(len(found.record))
+        for keyless in found.passed.values():
+            place[numbers[keyless]] = len(found.record)  # without a key: nulls
+        at = place[inputs.record]
+        good = np.flatnonzero(at >= 0)
+        keys = pa.concat_arrays([found.values, pa.nulls(1, found.values.type)])
+        return replace(inputs.take(good), keys=keys.take(pa.array(at[good])))
+
+    def _decoded_keys(self, records: Records) -> Decoded:
+        assert self.keys is not None, "called for keys that are decoded"
+        as_values = replace(records, values=records.keys)
+        return self.keys.decode(as_values, self.mapping.wanted(records.topic, "key"))
+
+    def _tombstones(self, records: Records, numbers: Ints, name: str, ends: Ends) -> None:
+        """Null values by the policy of the table that they are for."""
+        inputs = Inputs.tombstones(records, numbers, None)
+        if self.keys is not None:
+            inputs = self._with_keys(inputs, name, ends)
+        if len(inputs):
+            self.mapping.tombstones(inputs, ends)
