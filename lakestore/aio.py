@@ -19,6 +19,7 @@ import pyarrow as pa
 from lakestore.client import lake as sync
 from lakestore.client.awaited import Bridge, Commit, NamedWrites, Registers, forget
 from lakestore.client.changes import ChangeBatch
+from lakestore.client.row_marks import Keep
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.table import Table as SyncTable
 from lakestore.client.writer import Writer as SyncWriter
@@ -152,9 +153,9 @@ class Writer:
         """Rows for a log table."""
         await self._bridge.run(self.sync.append, data, progress=progress)
 
-    async def upsert(self, data: Any, *, progress: str = "") -> None:
-        """Rows to insert or update by key."""
-        await self._bridge.run(self.sync.upsert, data, progress=progress)
+    async def upsert(self, data: Any, *, progress: str = "", keep: Keep = ()) -> None:
+        """Rows to insert or update by key; with `keep` as the sync writer."""
+        await self._bridge.run(self.sync.upsert, data, progress=progress, keep=keep)
 
     async def insert_if_absent(self, data: Any, *, progress: str = "") -> None:
         """Rows to insert where their keys are not there."""
@@ -195,9 +196,9 @@ class Table:
         """Add rows to a log table; the commit's token."""
         return await self._bridge.run(self.sync.append, data)
 
-    async def upsert(self, data: Any) -> CommitToken:
-        """Insert or update rows by key; the commit's token."""
-        return await self._bridge.run(self.sync.upsert, data)
+    async def upsert(self, data: Any, *, keep: Keep = ()) -> CommitToken:
+        """Insert or update rows by key, less the columns that they keep; the commit's token."""
+        return await self._bridge.run(self.sync.upsert, data, keep=keep)
 
     async def delete(self, data: Any) -> CommitToken:
         """Delete keys; the commit's token."""

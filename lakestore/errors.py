@@ -2,6 +2,7 @@
 
     LakestoreError
     ├── Invalid           fix the request; nothing was stored
+    │   ├── NothingToKeep a row keeps a column of a row that is not there: the error has the rows
     │   ├── UnknownCall   the server's release is too old to know this call
     │   └── StreamEnded   nothing comes any more: the stream was closed, or has come to its end
     ├── NotFound          the named table, snapshot or lease does not exist
@@ -26,8 +27,8 @@ Messages are one sentence: what is wrong, where, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, Self
 
 Applied = Literal["no", "unknown"]
 
@@ -49,6 +50,51 @@ class Invalid(LakestoreError):
     """The request is wrong; the message names column, row and rule."""
 
     kind = "Invalid"
+
+
+class ChangeRows(NamedTuple):
+    """Some rows of one change of a commit."""
+
+    change: int
+    """The change's place among those of the commit, from 0."""
+    table: str
+    """The table's name."""
+    rows: tuple[int, ...]
+    """The numbers of the rows in the change, ascending from 0."""
+
+
+class NothingToKeep(Invalid):
+    """Rows keep columns of rows that are not there; nothing of the commit is stored.
+
+    Without these rows the commit is as it would have been if they had not been sent.
+    """
+
+    kind = "NothingToKeep"
+    changes: tuple[ChangeRows, ...] = ()
+    """All such rows, by change; those of the first changes, should there be more than an answer has room for."""
+
+    @classmethod
+    def of(cls, changes: Sequence[ChangeRows]) -> Self:
+        """The error of these rows, of one change at least."""
+        table, rows = changes[0].table, changes[0].rows
+        count = sum(len(each.rows) for each in changes)
+        several = f", one of {count} such rows" if count > 1 else ""
+        made = cls(
+            f"table {table}: row {rows[0]} keeps columns of the row of its key, and there is none{several}: leave the"
+            " rows out that the error names, or send them whole"
+        )
+        made.changes = tuple(changes)
+        return made
+
+    @property
+    def table(self) -> str:
+        """The first such table."""
+        return self.changes[0].table if self.changes else ""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The numbers of the rows in the first such change."""
+        return self.changes[0].rows if self.changes else ()
 
 
 class UnknownCall(Invalid):
@@ -163,6 +209,7 @@ KINDS: dict[str, type[LakestoreError]] = {
     error.kind: error
     for error in (
         Invalid,
+        NothingToKeep,
         NotFound,
         PlanExpired,
         Conflict,
@@ -186,16 +233,20 @@ def error_of(
     applied: str = "no",
     retry_after: float = 0.0,
     buckets: Iterable[tuple[str, int]] = (),
+    changes: Iterable[ChangeRows] = (),
 ) -> LakestoreError:
     """The error that a kind's name stands for."""
     outcome: Applied = "unknown" if applied == "unknown" else "no"
     made = KINDS.get(kind, Internal)(message, applied=outcome, retry_after=retry_after)
     if isinstance(made, Fenced):
         made.buckets = tuple(buckets)
+    if isinstance(made, NothingToKeep):
+        made.changes = tuple(changes)
     return made
 
 
 __all__ = [
+    "ChangeRows",
     "Conflict",
     "Corrupt",
     "Denied",
@@ -207,6 +258,7 @@ __all__ = [
     "NewerFormat",
     "NotAuthenticated",
     "NotFound",
+    "NothingToKeep",
     "OtherTimeline",
     "PlanExpired",
     "PositionExpired",

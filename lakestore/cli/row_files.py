@@ -89,7 +89,7 @@ def _wanted(table: Table, kind: str) -> pa.Schema:
 def _carried(table: Table, *, delete: bool) -> set[str]:
     """The columns of a file that go to the server: of deletes the key, and columns that the merge engine uses."""
     if delete and table.merge.engine != "partial":
-        return {*table.primary_key, table.merge.column}
+        return {*table.primary_key, *table.merge.version}
     return set(table.schema.names)
 
 

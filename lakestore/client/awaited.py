@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from lakestore.client.commit import Commit as SyncCommit
 from lakestore.client.named_writes import NamedWrites as SyncNamedWrites
 from lakestore.client.registers import Registers as SyncRegisters
+from lakestore.client.row_marks import Keep
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -88,17 +89,17 @@ class Commit:
         """Whether the answer was lost at first, as of `lakestore.Commit.repeated`."""
         return self.sync.repeated
 
-    async def upsert(self, table: str, data: Any) -> None:
-        """Insert or update by key."""
-        await self._bridge.run(self.sync.upsert, table, data)
+    async def upsert(self, table: str, data: Any, *, keep: Keep = (), as_of: Any = None) -> None:
+        """Insert or update by key, with the options of the sync commit."""
+        await self._bridge.run(self.sync.upsert, table, data, keep=keep, as_of=as_of)
 
     async def insert_if_absent(self, table: str, data: Any) -> None:
         """Insert the rows whose keys are not there."""
         await self._bridge.run(self.sync.insert_if_absent, table, data)
 
-    async def delete(self, table: str, data: Any) -> None:
-        """Delete by key."""
-        await self._bridge.run(self.sync.delete, table, data)
+    async def delete(self, table: str, data: Any, *, as_of: Any = None) -> None:
+        """Delete by key, with the options of the sync commit."""
+        await self._bridge.run(self.sync.delete, table, data, as_of=as_of)
 
     async def append(self, table: str, data: Any) -> None:
         """Append to a log table."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lakestore.client.connection import Connection
-from lakestore.client.versioned_rows import fitting_parts
+from lakestore.client.row_marks import Keep
+from lakestore.client.versioned_rows import marked_parts
 from lakestore.client.writer import change_to
-from lakestore.errors import NotFound
+from lakestore.errors import NotFound, NothingToKeep
 from lakestore.v1 import lakestore_pb2 as pb
 
 
@@ -18,31 +19,40 @@ class Commit:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._changes: list[pb.Change] = []
+        self._calls: list[int] = []
+        """The number of the call that each change is of."""
         self.token = ""
         """Known once the commit is done."""
         self.results: list[pb.ChangeResult] = []
         self.repeated = False
         """Whether the answer to it was lost at first, and it is known by its registers alone: then without results."""
 
-    def upsert(self, table: str, data: Any) -> None:
-        """Insert or update by key."""
-        self._add(table, pb.UPSERT, data)
+    def upsert(self, table: str, data: Any, *, keep: Keep = (), as_of: Any = None) -> None:
+        """Insert or update by key; with `keep` as `Table.upsert`.
+
+        `as_of`, a time or None for each row, is for rows that come late, to a table that is `versioned` within a
+        column: a row is ignored if the row of its key, or its remembered delete, has another value in that column and
+        was committed then or later. In a `NothingToKeep` a change is a call of this commit, the first one is 0.
+        """
+        self._add(table, pb.UPSERT, data, keep, as_of)
 
     def insert_if_absent(self, table: str, data: Any) -> None:
         """Insert the rows whose keys are not there; `results` tells how many were ignored."""
         self._add(table, pb.INSERT, data)
 
-    def delete(self, table: str, data: Any) -> None:
-        """Delete by key."""
-        self._add(table, pb.DELETE, data)
+    def delete(self, table: str, data: Any, *, as_of: Any = None) -> None:
+        """Delete by key; with `as_of` as `upsert`, of rows that name their versions."""
+        self._add(table, pb.DELETE, data, as_of=as_of)
 
     def append(self, table: str, data: Any) -> None:
         """Append to a log table."""
         self._add(table, pb.APPEND, data)
 
-    def _add(self, table: str, kind: pb.ChangeKind.ValueType, data: Any) -> None:
-        for version, batch in fitting_parts(self._connection, self._connection.definition_of(table), data):
-            self._changes.append(change_to(version, kind, [batch]))
+    def _add(self, table: str, kind: pb.ChangeKind.ValueType, data: Any, keep: Keep = (), as_of: Any = None) -> None:
+        definition, call = self._connection.definition_of(table), self._calls[-1] + 1 if self._calls else 0
+        for version, batch, marks in marked_parts(self._connection, definition, data, keep, as_of):
+            self._changes.append(change_to(version, kind, [batch], marks))
+            self._calls.append(call)
 
     @property
     def is_empty(self) -> bool:
@@ -57,6 +67,9 @@ class Commit:
             answer = (commit or self._connection.producers.commit)(self._changes)
         except NotFound:
             self._connection.forget_definitions(each.table for each in self._changes)
+            raise
+        except NothingToKeep as error:
+            error.changes = tuple(each._replace(change=self._calls[each.change]) for each in error.changes)
             raise
         self.token, self.results = self._connection.seen(answer.token), list(answer.results)
         self.repeated = answer.is_repeated

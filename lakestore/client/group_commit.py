@@ -17,6 +17,7 @@ import pyarrow as pa
 from lakestore.client.process import PROCESS
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import has_deadline, is_passing
+from lakestore.client.row_marks import NO_MARKS, Marks
 from lakestore.client.writer import change_to
 from lakestore.errors import Internal, LakestoreError, Unavailable
 from lakestore.model.table import Table
@@ -39,6 +40,7 @@ class Write:
     batch: pa.RecordBatch
     wants_rows: bool = False
     """Whether the result is to carry the rows of the keys behind the commit."""
+    marks: Marks = NO_MARKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ def _together(writes: Sequence[Write]) -> list[list[int]]:
 
 def _joined(writes: Sequence[Write]) -> pb.Change:
     first = writes[0]
-    made = change_to(first.table, first.kind, [write.batch for write in writes])
+    made = change_to(first.table, first.kind, [write.batch for write in writes], first.marks)
     made.want_rows = first.wants_rows
     return made
 

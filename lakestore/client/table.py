@@ -14,7 +14,8 @@ from lakestore.client.changes import ChangeStream, Start, Until, member_name, re
 from lakestore.client.connection import Connection
 from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
-from lakestore.client.versioned_rows import fitting, fitting_parts
+from lakestore.client.row_marks import Keep
+from lakestore.client.versioned_rows import fitting, marked_parts
 from lakestore.client.writer import Writer, change_to
 from lakestore.client.written import CommitToken, WriteResult, result_of
 from lakestore.errors import LakestoreError
@@ -71,13 +72,17 @@ class Table:
         """Add rows to a log table; the commit's token."""
         return self._write(pb.APPEND, data)
 
-    def upsert(self, data: Any) -> CommitToken:
+    def upsert(self, data: Any, *, keep: Keep = ()) -> CommitToken:
         """Insert or update rows by key; the commit's token.
 
         The merge engine says what becomes of a row whose key is there. In a `partial` or `aggregate` table columns that
         a row does not name are left as they are: a list of dicts may name others in each row.
+
+        With `keep=["photo"]` the rows leave that column as it is, of an `upsert` or `versioned` table, whatever they
+        say of it; with `keep={"photo": flags}`, those whose flag is true. Rows of one key follow one another. A row
+        whose key has no row refuses the commit: `NothingToKeep` has the numbers of all of them.
         """
-        return self._write(pb.UPSERT, data)
+        return self._written(pb.UPSERT, data, keep=keep)[0]
 
     def delete(self, data: Any) -> CommitToken:
         """Delete keys; the commit's token. `token.result.not_found` counts the absent ones.
@@ -111,16 +116,16 @@ class Table:
         return self._written(kind, data)[0]
 
     def _written(
-        self, kind: pb.ChangeKind.ValueType, data: Any, *, wants_rows: bool = False
+        self, kind: pb.ChangeKind.ValueType, data: Any, *, wants_rows: bool = False, keep: Keep = ()
     ) -> tuple[CommitToken, pb.RowBatch | None]:
         """The token of one commit, and the rows of its keys where the answer has them."""
-        parts = fitting_parts(self._connection, self.definition, data)
+        parts = marked_parts(self._connection, self.definition, data, keep)
         if len(parts) > 1:
-            changes = [change_to(version, kind, [batch]) for version, batch in parts]
+            changes = [change_to(version, kind, [batch]) for version, batch, _ in parts]
             answer = self._connection.producers.commit(changes)
             return self._noted(answer.token, answer.results), None
-        version, batch = parts[0]
-        written = self._connection.single_writes.commit(Write(version, kind, batch, wants_rows))
+        version, batch, marks = parts[0]
+        written = self._connection.single_writes.commit(Write(version, kind, batch, wants_rows, marks))
         rows = written.result.rows if written.result.HasField("rows") else None
         return self._noted(written.token, [written.result]), rows
 

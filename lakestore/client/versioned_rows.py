@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.client.connection import Connection
+from lakestore.client.row_marks import NO_MARKS, Keep, Marks, marked
 from lakestore.errors import NotFound
 from lakestore.model.table import Table
 from lakestore.rows import user
@@ -33,3 +34,13 @@ def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table
 def fitting_parts(connection: Connection, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
     """The rows as `fitting` makes them, in parts that name the same columns where the merge engine asks for it."""
     return [fitting(connection, definition, part) for part in user.by_columns(data, definition)]
+
+
+def marked_parts(
+    connection: Connection, definition: Table, data: Any, keep: Keep, as_of: Any = None
+) -> list[tuple[Table, pa.RecordBatch, Marks]]:
+    """The parts of `fitting_parts`, each with its marks; rows that have some are one part, in their order."""
+    if not keep and as_of is None:
+        return [(version, batch, NO_MARKS) for version, batch in fitting_parts(connection, definition, data)]
+    version, batch = fitting(connection, definition, data)
+    return [(version, *marked(batch, keep, as_of))]

@@ -20,6 +20,7 @@ from lakestore.client.history import History
 from lakestore.client.process import PROCESS
 from lakestore.client.producer import Producer, is_over
 from lakestore.client.retry import Backoff, seconds_left
+from lakestore.client.row_marks import NO_MARKS, Keep, Marks, marked
 from lakestore.client.transport import Transport, message_bytes
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.model.table import Table
@@ -42,6 +43,7 @@ class _Pending:
     batches: list[pa.RecordBatch]
     """More than one if their rows name different columns, which matters to the table's merge engine."""
     progress: str
+    marks: Marks = NO_MARKS
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +52,7 @@ class _Pending:
 
     def joins(self, other: _Pending) -> bool:
         """Whether both may be one change."""
-        alike = self.kind == other.kind and len(self.batches) == len(other.batches) == 1
+        alike = (self.kind, self.marks) == (other.kind, other.marks) and len(self.batches) == len(other.batches) == 1
         return alike and bool(self.batches[0].schema == other.batches[0].schema)
 
 
@@ -93,9 +95,10 @@ class Writer:
         """Rows for a log table."""
         self._put(pb.APPEND, data, progress)
 
-    def upsert(self, data: Any, *, progress: str = "") -> None:
-        """Rows to insert or update by key."""
-        self._put(pb.UPSERT, data, progress)
+    def upsert(self, data: Any, *, progress: str = "", keep: Keep = ()) -> None:
+        """Rows to insert or update by key; with `keep` as `Table.upsert`. Of a `NothingToKeep` rows are counted from
+        the first of `unconfirmed`."""
+        self._put(pb.UPSERT, data, progress, keep)
 
     def insert_if_absent(self, data: Any, *, progress: str = "") -> None:
         """Rows to insert where their keys are not there."""
@@ -105,10 +108,13 @@ class Writer:
         """Keys to delete."""
         self._put(pb.DELETE, data, progress)
 
-    def _put(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str) -> None:
+    def _put(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str, keep: Keep = ()) -> None:
         PROCESS.check()
-        batches = [user.from_user(part, self._table.schema) for part in user.by_columns(data, self._table)]
-        for pending in self._cut(_Pending(kind, batches, progress)):
+        marks, parts = NO_MARKS, [data] if keep else user.by_columns(data, self._table)
+        batches = [user.from_user(part, self._table.schema) for part in parts]
+        if keep:
+            batches[0], marks = marked(batches[0], keep)
+        for pending in self._cut(_Pending(kind, batches, progress, marks)):
             self._add(pending)
 
     def _cut(self, pending: _Pending) -> list[_Pending]:
@@ -121,7 +127,7 @@ class Writer:
             for piece in pieces(batch, most):
                 check_row(self._table.name, piece, row, message)
                 row += piece.num_rows
-                cut.append(_Pending(pending.kind, [piece], ""))
+                cut.append(_Pending(pending.kind, [piece], "", pending.marks))
         cut[-1].progress = pending.progress
         return cut
 
@@ -268,9 +274,9 @@ class Writer:
             self._unanswered.append(request)
             self._sent[request.sequence] = batches
             self._state.notify_all()
-        kind, several = batches[0].kind, len(batches[0].batches) > 1
+        kind, marks, several = batches[0].kind, batches[0].marks, len(batches[0].batches) > 1
         parts = [[batch] for batch in batches[0].batches] if several else [[p.batches[0] for p in batches]]
-        encoded = [change_to(self._table, kind, part) for part in parts]
+        encoded = [change_to(self._table, kind, part, marks) for part in parts]
         with self._state:
             request.changes.extend(encoded)
             self._state.notify_all()
@@ -328,8 +334,12 @@ def change(
     return pb.Change(table=table, kind=kind, rows=data, crc32c=ipc.crc32c(data), schema_id=schema_id)
 
 
-def change_to(table: Table, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch]) -> pb.Change:
-    """Rows as a change on the wire: for this very table, with the names of its version."""
+def change_to(
+    table: Table, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch], marks: Marks = NO_MARKS
+) -> pb.Change:
+    """Rows as a change on the wire: for this very table, with the names of its version and the marks they have."""
     made = change(table.name, kind, batches, table.schema_id)
     made.table_uuid = table.uuid
+    made.keep.extend(marks.keep)
+    made.as_of = marks.as_of
     return made

@@ -19,6 +19,8 @@ from lakestore.model.types import arrow_type
 SYSTEM_PREFIX = "__"
 PREV = "__prev"
 """Column of a primary-key table's stored rows: the offset that a row supersedes."""
+KEEP_PREFIX, AS_OF = "__keep_", "__as_of"
+"""Columns that rows bring for their merge alone: whether they keep a column, and the time at which they were due."""
 LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP = "__bucket", "__offset", "__timestamp"
 LAKE_COLUMNS = (LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP)
 SYSTEM_TYPES: dict[str, pa.DataType] = {

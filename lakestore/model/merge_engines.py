@@ -1,8 +1,8 @@
 """Merge engines, which give a meaning to a row whose key is there already. Values only; the server merges.
 
 `upsert` replaces the row; `partial` only the columns that are sent; `first_row` keeps the row that is there;
-`versioned(column)` keeps the row with the higher version; `aggregate({column: function, …})` combines both,
-columns that are not named by their last value that is not null.
+`versioned(column)` keeps the row with the higher version, with `within` only where that column is equal;
+`aggregate({column: function, …})` combines both, columns that are not named by their last value that is not null.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from lakestore.model.typed import shown
 ENGINES = ("upsert", "partial", "first_row", "versioned", "aggregate")
 DELETES = ("allow", "ignore", "refuse")
 _VERSION_TYPES = ("int", "uint", "timestamp", "date")
+_WITHIN_TYPES = ("int", "uint", "string")
+_VERSIONED = re.compile(r"\s*versioned\(\s*(\w+)\s*(?:,\s*within\s+(\w+)\s*)?\)\s*")
 _NUMBERS = ("int", "uint", "float", "decimal")
 _ORDERED = (*_NUMBERS, "string", "date", "time", "bool")
 _FUNCTION = re.compile(r"(\w+)(?:\((.*)\))?", re.DOTALL)
@@ -61,6 +63,8 @@ class Merge:
     engine: str = "upsert"
     column: str = ""
     """The column with the version, for `versioned`."""
+    within: str = ""
+    """The column that is equal in rows whose versions are comparable, for `versioned`; empty: in all rows."""
     functions: tuple[tuple[str, Function], ...] = ()
     """(column, function) pairs by column, for `aggregate`."""
 
@@ -70,11 +74,15 @@ class Merge:
         return self.engine != "upsert"
 
     @property
+    def version(self) -> tuple[str, ...]:
+        """The columns that say what is older, for `versioned`: required, and remembered of deleted rows."""
+        return tuple(name for name in (self.column, self.within) if name)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns it names."""
         counted = [f.argument for _, f in self.functions if f.name == "distinct_count"]
-        version = [self.column] if self.column else []
-        return tuple(dict.fromkeys([*version, *(column for column, _ in self.functions), *counted]))
+        return tuple(dict.fromkeys([*self.version, *(column for column, _ in self.functions), *counted]))
 
     def renamed(self, name: Callable[[str], str]) -> Merge:
         """With its columns' names mapped."""
@@ -82,19 +90,20 @@ class Merge:
             (name(c), replace(f, argument=name(f.argument)) if f.name == "distinct_count" else f)
             for c, f in self.functions
         )
-        return replace(self, column=name(self.column) if self.column else "", functions=tuple(functions))
+        column, within = (name(part) if part else "" for part in (self.column, self.within))
+        return replace(self, column=column, within=within, functions=tuple(functions))
 
     def as_data(self) -> str | dict[str, Any]:
         """The stored form, which `parsed` takes: a name, or a name with what it needs."""
         if self.engine == "versioned":
-            return {"versioned": self.column}
+            return {"versioned": self.column, **({"within": self.within} if self.within else {})}
         if self.engine == "aggregate":
             return {"aggregate": {column: str(function) for column, function in self.functions}}
         return self.engine
 
     def __str__(self) -> str:
         if self.engine == "versioned":
-            return f"versioned({self.column})"
+            return f"versioned({', within '.join(self.version)})"
         if self.engine == "aggregate":
             return f"aggregate({', '.join(f'{column}: {function}' for column, function in self.functions)})"
         return self.engine
@@ -103,9 +112,15 @@ class Merge:
 UPSERT = Merge()
 
 
-def versioned(column: str) -> Merge:
-    """`merge=versioned("updated_at")`: the row with the higher version stays, of equal ones the later."""
-    return Merge("versioned", column)
+def versioned(column: str, *, within: str = "") -> Merge:
+    """`merge=versioned("updated_at")`: the row with the higher version stays, of equal ones the later.
+
+    With `within="source"` versions are compared where that column is equal; else the row that comes later stays.
+    """
+    for name in (column, within):
+        if type(name) is not str:
+            raise Invalid(f"versioned takes names of columns, not {shown(name)}")
+    return Merge("versioned", column, within)
 
 
 def aggregate(functions: Mapping[str, str]) -> Merge:
@@ -123,9 +138,12 @@ def aggregate(functions: Mapping[str, str]) -> Merge:
 
 
 def parsed(value: Any) -> Merge:
-    """A user's `merge=`: a `Merge`, a name, `"versioned(column)"`, or a dict `{"aggregate": {…}}`; or `Invalid`."""
+    """A user's `merge=`: a `Merge`, a name, `"versioned(column, within column)"`, or a dict such as
+    `{"aggregate": {…}}`; or `Invalid`."""
     if isinstance(value, Merge):
         return value
+    if isinstance(value, dict) and set(value) == {"versioned", "within"} and value["within"]:
+        return versioned(value["versioned"], within=value["within"])
     if isinstance(value, dict) and len(value) == 1:
         engine, of = next(iter(value.items()))
         if engine == "versioned" and isinstance(of, str):
@@ -133,14 +151,14 @@ def parsed(value: Any) -> Merge:
         if engine == "aggregate":
             return aggregate(of)
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*versioned\(\s*(\w+)\s*\)\s*", value)
+        match = _VERSIONED.fullmatch(value)
         if match:
-            return versioned(match[1])
+            return versioned(match[1], within=match[2] or "")
         if value in ("upsert", "partial", "first_row"):
             return Merge(value)
     raise Invalid(
-        f"merge engine {shown(value)} is not known: say 'upsert', 'partial', 'first_row', 'versioned(column)' or"
-        " aggregate({column: function})"
+        f"merge engine {shown(value)} is not known: say 'upsert', 'partial', 'first_row', 'versioned(column)',"
+        " 'versioned(column, within column)' or aggregate({column: function})"
     )
 
 
@@ -173,17 +191,27 @@ def check(merge: Merge, columns: Mapping[str, tuple[str, bool]], keys: Sequence[
             f"table {table}: column {needed[0]!r} is required, which partial rows need not bring: make it optional"
         )
     if merge.engine == "versioned":
-        _check_version(merge.column, columns, table)
+        _check_version(merge, columns, table)
     if merge.engine == "aggregate":
         _check_functions(merge, columns, table)
 
 
-def _check_version(column: str, columns: Mapping[str, tuple[str, bool]], table: str) -> None:
-    kind, required = columns[column]
-    if not kind.startswith(_VERSION_TYPES):
-        raise Invalid(f"table {table}: version column {column!r} is {kind}: take an integer, a date or a timestamp")
-    if not required:
-        raise Invalid(f"table {table}: version column {column!r} must be required")
+def _check_version(merge: Merge, columns: Mapping[str, tuple[str, bool]], table: str) -> None:
+    if not merge.column:
+        raise Invalid(f"table {table}: versioned names the column with the version")
+    if merge.within == merge.column:
+        raise Invalid(f"table {table}: column {merge.column!r} is the version, and cannot be within as well")
+    roles: dict[str, tuple[str, tuple[str, ...], str]] = {
+        merge.column: ("version", _VERSION_TYPES, "an integer, a date or a timestamp")
+    }
+    if merge.within:
+        roles[merge.within] = ("within", _WITHIN_TYPES, "an integer or a string")
+    for column, (role, taken_types, taken) in roles.items():
+        kind, required = columns[column]
+        if not kind.startswith(taken_types):
+            raise Invalid(f"table {table}: {role} column {column!r} is {kind}: take {taken}")
+        if not required:
+            raise Invalid(f"table {table}: {role} column {column!r} must be required")
 
 
 def _check_functions(merge: Merge, columns: Mapping[str, tuple[str, bool]], table: str) -> None:

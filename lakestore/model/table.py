@@ -236,7 +236,7 @@ def define(
             raise Invalid(f"table {name}: {what}= is a list of column names, not the text {names!r}")
     keys = tuple(primary_key or ())
     engine = parse_merge(merge)
-    required = {*keys, engine.column}
+    required = {*keys, *engine.version}
     columns = numbered(
         [Column(0, f.name, type_name(f.type, f.name), required=not f.nullable or f.name in required) for f in schema]
     )

@@ -222,7 +222,7 @@ def _taken(table: Table, wanted: WantedTable) -> dict[str, Column]:
 
 def _column_steps(table: Table, old: Column, wanted: WantedColumn) -> list[Step]:
     steps: list[Step] = []
-    required = wanted.required or old.name in (*table.primary_key, table.merge.column)
+    required = wanted.required or old.name in (*table.primary_key, *table.merge.version)
     if arrow_type(old.type) != arrow_type(wanted.type):
         steps.append(WidenColumn(wanted.name, wanted.type))
     if old.required and not required:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lakestore.errors import KINDS, Applied, Fenced, Internal, LakestoreError, error_of
+from pyroaring import BitMap
+
+from lakestore.errors import (
+    KINDS,
+    Applied,
+    ChangeRows,
+    Fenced,
+    Internal,
+    LakestoreError,
+    NothingToKeep,
+    error_of,
+)
 from lakestore.v1 import lakestore_pb2 as pb
 
 ERROR_KEY = "lakestore-error-bin"
@@ -18,7 +29,15 @@ BUCKETS_KEY = "lakestore-buckets-bin"
 """The buckets that a `Fenced` names, by table, as JSON."""
 EXACT_KEY = "lakestore-kind"
 """The exact kind of an error whose kind older clients do not know; an entry of its own, which they leave out."""
-KINDS_SINCE_5 = {"OtherTimeline": "PositionExpired", "ProducerForgotten": "Fenced"}
+ROWS_KEY = "lakestore-rows-bin"
+"""The rows that a `NothingToKeep` names, as `ChangesRows`."""
+ROWS_BYTES_MAX = 256 << 10
+"""Bytes of rows that an error names; the first change is always named whole."""
+KINDS_SINCE_5 = {
+    "OtherTimeline": "PositionExpired",
+    "ProducerForgotten": "Fenced",
+    "NothingToKeep": "Invalid",
+}
 """Kinds that came with protocol 5, and the wider kind that clients of every protocol know."""
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -47,21 +66,45 @@ def pack_error(error: LakestoreError) -> Metadata:
         for table, bucket in error.buckets:
             tables.setdefault(table, []).append(bucket)
         told.append((BUCKETS_KEY, json.dumps(tables, separators=(",", ":")).encode()))
+    if rows := _packed_rows(error):
+        told.append((ROWS_KEY, pb.ChangesRows(changes=rows).SerializeToString()))
     return tuple(told)
+
+
+def _packed_rows(error: LakestoreError) -> list[pb.ChangeRows]:
+    """The rows that an error names."""
+    packed: list[pb.ChangeRows] = []
+    room = ROWS_BYTES_MAX
+    for change, table, rows in error.changes if isinstance(error, NothingToKeep) else ():
+        packed.append(pb.ChangeRows(change=change, table=table, rows=BitMap(rows).serialize()))
+        room -= packed[-1].ByteSize()
+        if room < 0:
+            return packed[:-1] or packed
+    return packed
+
+
+def _rows_of(packed: Iterable[pb.ChangeRows]) -> Iterable[ChangeRows]:
+    return (ChangeRows(each.change, each.table, tuple(BitMap.deserialize(each.rows))) for each in packed)
 
 
 def told(error: LakestoreError) -> pb.Error:
     """An error as a message."""
     kind, exact = told_kinds(error.kind)
     return pb.Error(
-        kind=kind, exact=exact, message=error.message, applied=error.applied, retry_after_seconds=error.retry_after
+        kind=kind,
+        exact=exact,
+        message=error.message,
+        applied=error.applied,
+        retry_after_seconds=error.retry_after,
+        nothing_to_keep=_packed_rows(error),
     )
 
 
-def error_told(error: pb.Error) -> LakestoreError:
+def error_told(message: pb.Error) -> LakestoreError:
     """The error that `told` wrote."""
-    kind = known_kind(error.kind, error.exact)
-    return error_of(kind, error.message, error.applied, error.retry_after_seconds)
+    kind = known_kind(message.kind, message.exact)
+    retry_after, rows = message.retry_after_seconds, _rows_of(message.nothing_to_keep)
+    return error_of(kind, message.message, message.applied, retry_after, changes=rows)
 
 
 def defect(error: BaseException, applied: Applied = "unknown") -> Internal:
@@ -95,7 +138,8 @@ def unpack_error(
         kind = known_kind(kind, metadata.get(EXACT_KEY, ""))
         tables = json.loads(metadata.get(BUCKETS_KEY, "{}"))
         buckets = [(table, bucket) for table, numbers in tables.items() for bucket in numbers]
-        return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)), buckets)
+        rows = _rows_of(pb.ChangesRows.FromString(metadata.get(ROWS_KEY, b"")).changes)
+        return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)), buckets, rows)
     applied = "no" if reads else "unknown"
     if code == "DEADLINE_EXCEEDED":
         return error_of("Unavailable", "the server did not answer in time: try again", applied)

@@ -36,7 +36,7 @@ SINCE = {
 FIELDS_SINCE = {
     "AuditRequest": {"deep": 2},
     "BackupRequest": {"without_lake": 5},
-    "Change": {"schema_id": 2},
+    "Change": {"schema_id": 2, "keep": 5, "as_of": 5},
     "CommitRequest": {"registers": 5},
     "ChangesRequest": {"subscription": 2, "where": 3, "member": 3},
     "CreateTableRequest": {"check_only": 2},

@@ -53,18 +53,6 @@ class Groups:
         """For each row, the row before it with the same key, or -1."""
         return np.full(len(self.of), -1, dtype=np.int64) if self.distinct else before(self.of)
 
-    def highest(self, values: Ints) -> Ints:
-        """For each key, the row with the highest value; among equal values the last row."""
-        if self.distinct:
-            return self.first
-        order = np.argsort(self.of, kind="stable")
-        sorted_of, sorted_values = self.of[order], values[order]
-        starts = np.searchsorted(sorted_of, np.arange(len(self.first)))
-        high = np.flatnonzero(sorted_values == np.maximum.reduceat(sorted_values, starts)[sorted_of])
-        found = np.empty(len(self.first), dtype=np.int64)
-        found[sorted_of[high]] = order[high]
-        return found
-
 
 @dataclass(frozen=True, slots=True)
 class Stack:

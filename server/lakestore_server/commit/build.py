@@ -16,6 +16,7 @@ from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore_server.commit.draft import Draft, TableDraft
 from lakestore_server.commit.merge.current_rows import runs
+from lakestore_server.commit.merge.kept import refusal
 from lakestore_server.commit.merge.merged_change import MergedChanges
 from lakestore_server.commit.numbering import ABSENT, Assigned, assign
 from lakestore_server.commit.queue import IndexEntries
@@ -45,6 +46,20 @@ def build(group: Sequence[Request], view: View, index: Index, record: CommitReco
     `GroupTooLarge` if they need more than `batch_memory_bytes` of the rows that are there.
     """
     draft = Draft(record, limits.batch_memory_bytes, limits.message_bytes)
+    _store(group, view, index, draft)
+    answers = []
+    for request in group:
+        results = tuple(draft.results[id(change)] for change in request.changes)
+        answers.append(Answer(record.lsn, results))
+        if request.producer:
+            draft.record.producers.append(_producer_commit(request, results))
+        if request.moves:
+            draft.record.registers.append(_registers_move(request))
+    return Commit(draft.record, answers, draft.entries)
+
+
+def _store(group: Sequence[Request], view: View, index: Index, draft: Draft) -> None:
+    """Put the rows of these requests into the draft, table by table."""
     by_table: dict[str, list[Change]] = {}
     for request in group:
         for change in request.changes:
@@ -58,15 +73,8 @@ def build(group: Sequence[Request], view: View, index: Index, record: CommitReco
             _replace(table, changes, index)
         else:
             MergedChanges(table).run(changes, index)
-    answers = []
-    for request in group:
-        results = tuple(draft.results[id(change)] for change in request.changes)
-        answers.append(Answer(record.lsn, results))
-        if request.producer:
-            draft.record.producers.append(_producer_commit(request, results))
-        if request.moves:
-            draft.record.registers.append(_registers_move(request))
-    return Commit(draft.record, answers, draft.entries)
+    if draft.baseless:
+        raise refusal(group, draft.baseless)
 
 
 def _producer_commit(request: Request, results: tuple[ChangeResult, ...]) -> ProducerCommit:
@@ -90,7 +98,7 @@ def _is_plain(change: Change, table: Table) -> bool:
     """Whether rows replace what is there, whatever it is."""
     if change.delete:
         return not table.merge.folds and table.deletes != "ignore"
-    return not (table.merge.folds or table.skip_unchanged or change.insert)
+    return not (table.merge.folds or table.skip_unchanged or change.insert or change.marks.kept)
 
 
 def _append(table: TableDraft, change: Change) -> None:

@@ -54,6 +54,8 @@ class Draft:
     results: dict[int, ChangeResult] = field(default_factory=dict)
     """By the id of the change object."""
     entries: list[tuple[IndexKeys, Ints]] = field(default_factory=list)
+    baseless: list[tuple[Change, Ints]] = field(default_factory=list)
+    """Rows of changes that have nothing to keep: the draft becomes no commit."""
 
     def claim(self, nbytes: int, table: str) -> None:
         """Count rows of a table that are there, before they are copied; `GroupTooLarge` beyond the limit."""

@@ -24,11 +24,13 @@ from lakestore.model.projection import Projection, check_present, renamed
 from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit import row_limit
+from lakestore_server.commit import row_limit, row_marks
 from lakestore_server.commit.moves import Move
+from lakestore_server.commit.row_marks import NO_MARKS, RowMarks
 from lakestore_server.host.permits import Claim
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
+from lakestore_server.state.chunk import Ints
 from lakestore_server.state.commit_record import Answer
 from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.table_versions import Versions
@@ -53,6 +55,12 @@ class Change:
     """Ids of the columns that the rows name."""
     insert: bool = False
     """Only rows of keys that are not there."""
+    marks: RowMarks = NO_MARKS
+
+    def taken(self, rows: Ints) -> Change:
+        """Some of its rows, which ascend."""
+        batch, keys = self.batch.take(pa.array(rows)), self.keys.take(rows)
+        return replace(self, batch=batch, buckets=self.buckets[rows], keys=keys, marks=self.marks.taken(rows))
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +89,7 @@ class Request:
     """Weight in the queue."""
 
     def __post_init__(self) -> None:
-        rows = sum(int(change.batch.nbytes) + change.keys.nbytes for change in self.changes)
+        rows = sum(int(change.batch.nbytes) + change.keys.nbytes + change.marks.nbytes for change in self.changes)
         self.nbytes = 1024 + rows + MOVE_BYTES * len(self.moves)
 
     @staticmethod
@@ -135,20 +143,22 @@ def change_of(
     _check_deletes(table, delete=delete)
     source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
     batch = ipc.decode(message.rows, crc=message.crc32c, limits=limits)
+    batch, marks = row_marks.split(batch, message, source, table, claim)
     if delete:
         batch = _of_a_delete(batch, source)
     named = renamed(batch, source, table)
-    given = frozenset(column.id for column in table.columns if column.name in set(named.schema.names))
+    names = set(named.schema.names)
+    given = frozenset(column.id for column in table.columns if column.name in names) | marks.columns
     if delete:
-        version = [name for name in [table.merge.column] if name in named.schema.names]
-        only = [*table.primary_key, *version]
+        only = [*table.primary_key, *(name for name in table.merge.version if name in names)]
         batch = ipc.conform(named, table, keys_only=True, only=only, limits=limits, claim=claim)
     else:
-        batch = ipc.conform(_contributions(named, table), table, limits=limits, claim=claim)
+        batch = ipc.conform(_contributions(named, table), marks.loosened(table), limits=limits, claim=claim)
+        marks.check_required(batch, table)
     if claim is not None and table.keyed:
         claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
     row_limit.check(batch, table, limits.message_bytes)
-    return _routed(table, batch, given, kind, producer=producer, limits=limits)
+    return _routed(table, batch, given, kind, marks, producer=producer, limits=limits)
 
 
 def _check_deletes(table: Table, *, delete: bool) -> None:
@@ -157,14 +167,22 @@ def _check_deletes(table: Table, *, delete: bool) -> None:
 
 
 def _of_a_delete(batch: pa.RecordBatch, source: Table) -> pa.RecordBatch:
-    """The columns that a delete means: its key, of `partial` also the columns to empty, of `versioned` the version."""
+    """The columns that a delete means: its key, of `partial` also the columns to empty, of `versioned` those that say
+    what is older."""
     names = batch.schema.names
     if source.merge.engine == "partial":
         for name in names:
             source.column(name)
         return batch
-    wanted = [*source.primary_key, *([source.merge.column] if source.merge.engine == "versioned" else [])]
-    return batch.select([name for name in wanted if name in names])
+    version = source.merge.version
+    missing = [name for name in version if name not in names]
+    if 0 < len(missing) < len(version):
+        named = next(name for name in version if name in names)
+        raise Invalid(
+            f"table {source.name}: a delete that names {named!r} names {missing[0]!r} too, for versions are compared"
+            " only where that is equal: name both, or neither"
+        )
+    return batch.select([name for name in (*source.primary_key, *version) if name in names])
 
 
 def _contributions(batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
@@ -213,13 +231,20 @@ def _renewed(change: Change, table: Table) -> Change:
 
 
 def _routed(
-    table: Table, batch: pa.RecordBatch, given: frozenset[int], kind: str, *, producer: str, limits: Limits
+    table: Table,
+    batch: pa.RecordBatch,
+    given: frozenset[int],
+    kind: str,
+    marks: RowMarks,
+    *,
+    producer: str,
+    limits: Limits,
 ) -> Change:
     """Key the rows of a conforming batch and sort them by bucket."""
     sent, buckets = batch, _buckets(table, batch, producer)
     if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
         order = np.argsort(buckets, kind="stable")
-        buckets, batch = buckets[order], batch.take(pa.array(order))
+        buckets, batch, marks = buckets[order], batch.take(pa.array(order)), marks.taken(order)
     index_keys: IndexKeys = NO_KEYS
     if table.keyed:
         try:
@@ -228,7 +253,7 @@ def _routed(
             _index_keys(table, sent, limits)  # which names the row as it was sent
             raise
     stored = _stored(table, batch)
-    return Change(table, stored, buckets, index_keys, kind == "DELETE", given, kind == "INSERT")
+    return Change(table, stored, buckets, index_keys, kind == "DELETE", given, kind == "INSERT", marks)
 
 
 def _index_keys(table: Table, batch: pa.RecordBatch, limits: Limits) -> IndexKeys:

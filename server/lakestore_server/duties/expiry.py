@@ -251,9 +251,8 @@ def _commits(sizes: Ints, bytes_max: int) -> Iterator[tuple[int, int]]:
 
 
 def _carried(table: Table) -> Sequence[Column]:
-    """The columns that a delete carries: the key, and the version of a `versioned` table."""
-    names = [*table.primary_key, *([table.merge.column] if table.merge.engine == "versioned" else [])]
-    return [table.column(name) for name in names]
+    """The columns that a delete carries: the key, and the version columns of a `versioned` table."""
+    return [table.column(name) for name in (*table.primary_key, *table.merge.version)]
 
 
 def _joined(parts: Sequence[ExpiredRows]) -> tuple[Ints, Ints]:

@@ -45,6 +45,7 @@ STRANGERS_MAX, STRANGER_SECONDS = 64, 2.0
 """Health checks whose message has not come, from callers that nobody knows: so many at once, for so long."""
 _CODES = {
     "Invalid": grpc.StatusCode.INVALID_ARGUMENT,
+    "NothingToKeep": grpc.StatusCode.INVALID_ARGUMENT,
     "NotFound": grpc.StatusCode.NOT_FOUND,
     "PlanExpired": grpc.StatusCode.NOT_FOUND,
     "Conflict": grpc.StatusCode.ALREADY_EXISTS,

@@ -47,6 +47,10 @@ class FoundKeys:
         """The keys of consecutive rows."""
         return FoundKeys(self.keys.part(rows), self.values[rows], self.links)
 
+    def taken(self, rows: Ints) -> FoundKeys:
+        """The keys of some rows."""
+        return FoundKeys(self.keys.take(rows), self.values[rows], self.links)
+
 
 def hashed(index_keys: IndexKeys) -> list[int]:
     """The rows whose keys are prefix and hash."""

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore_server.arrays.grouping import Ints
+from lakestore_server.arrays.grouping import Groups, Ints
 from lakestore_server.state.bucket_log import BucketLog, Needed, Shown
 from lakestore_server.state.chunk import CHANGE
 from lakestore_server.state.commit_record import RowsPart
 from lakestore_server.state.view import TableState
 
 Buckets = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 Columns = dict[str, pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentRows:
+    """The rows of a change's keys before the change."""
+
+    groups: Groups
+    alive: Flags
+    """Whether each key has a row."""
+    remembered: Flags
+    """Whether each key has no row, but a deleted one that is remembered."""
+    rows: Callable[[Ints, Sequence[str]], Columns]
+    """Some columns of the rows, or of the remembered records, of some keys, which ascend."""
+    times: Callable[[Ints], Ints]
+    """When the rows, or the remembered records, of some keys, which ascend, were committed, in microseconds."""
+    claim: Callable[[int], None]
+    """Told of bytes before they are copied."""
+
+    @property
+    def count(self) -> int:
+        """The number of keys."""
+        return len(self.alive)
 
 
 class RowSource:
@@ -45,6 +69,14 @@ class RowSource:
         if len(found) == 1:
             return dict(zip(names, found[0], strict=True))
         return {name: pa.concat_arrays(parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)}
+
+    def times(self, buckets: Buckets, offsets: Ints) -> Ints:
+        """When the records at these offsets were committed, in microseconds; buckets ascend."""
+        found = np.empty(len(offsets), dtype=np.int64)
+        for bucket, first, last in runs(buckets):
+            log = self._log(bucket, int(offsets[first:last].max()))
+            found[first:last] = log.times_at(offsets[first:last])
+        return found
 
     def holds(self, buckets: Buckets, offsets: Ints) -> npt.NDArray[np.bool_]:
         """For each offset, whether its record is still there."""

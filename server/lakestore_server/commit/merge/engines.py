@@ -8,8 +8,7 @@ find nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,30 +22,14 @@ from lakestore_server.arrays.equal_rows import equal_rows
 from lakestore_server.arrays.grouping import Groups, Ints, Stack
 from lakestore_server.arrays.integers import integers
 from lakestore_server.commit.merge.aggregates import Overflow, aggregated, members
+from lakestore_server.commit.merge.current_rows import Columns, CurrentRows
+from lakestore_server.commit.merge.kept import filled
+from lakestore_server.commit.merge.versions import AgainstHeld, CameIn
 from lakestore_server.commit.request import Change
 from lakestore_server.state.chunk import DELETE, INSERT, UPDATE
 
 Flags = npt.NDArray[np.bool_]
-Columns = dict[str, pa.Array]
 _NONE: Ints = np.empty(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentRows:
-    """The rows of a change's keys before the change."""
-
-    groups: Groups
-    alive: Flags
-    """Whether each key has a row."""
-    remembered: Flags
-    """Whether each key has no row, but a deleted one that is remembered."""
-    rows: Callable[[Ints, Sequence[str]], Columns]
-    """Some columns of the rows, or of the remembered records, of some keys, which ascend."""
-
-    @property
-    def count(self) -> int:
-        """The number of keys."""
-        return len(self.alive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +60,10 @@ def merged(change: Change, table: Table, found: CurrentRows) -> Merged:
         return _inserted(change, table, found)
     folded = rows - found.count
     if table.merge.engine == "versioned":
-        winners = found.groups.highest(_versions(change.batch.column(table.merge.column)))
-        kept = np.flatnonzero(~_is_lower(change, table, found, winners))
-        batch = _taken(change.batch, winners[kept])
-        return _put(table, found, batch, kept, ignored=found.count - len(kept), folded=folded)
+        came_in = CameIn.of(change, table, found)
+        keys = np.flatnonzero(came_in.last >= 0)
+        batch = filled(change, found, came_in.last[keys], came_in.rows)
+        return _put(table, found, batch, keys, ignored=found.count - len(keys), folded=folded)
     old = _NONE if change.batch.num_rows == 0 else np.flatnonzero(found.alive)
     if table.merge.engine == "partial":
         batch = _updated(change, table, found, old)
@@ -131,6 +114,8 @@ def _put(
 def _upserted(change: Change, table: Table, found: CurrentRows) -> Merged:
     """Each row replaces the one before it, of the change or of the table."""
     groups = found.groups
+    if change.marks.kept:
+        change = replace(change, batch=filled(change, found, np.arange(change.batch.num_rows)))
     before = groups.before
     alive = (before >= 0) | found.alive[groups.of]
     kept = np.ones(len(groups.of), dtype=np.bool_)
@@ -156,34 +141,15 @@ def _inserted(change: Change, table: Table, found: CurrentRows) -> Merged:
     groups = found.groups
     going = ~found.alive
     if table.merge.engine == "versioned":
-        going &= ~_is_lower(change, table, found, groups.first)
+        going &= ~AgainstHeld.of(change, table, found).lower[groups.first]
     keys = np.flatnonzero(going)
     firsts = groups.first[keys]
     batch = _taken(change.batch, firsts)
     if table.merge.engine == "aggregate":
         alone = Groups.by(np.arange(len(keys)))
-        batch = _aggregated(_with(change, batch), table, alone, _NONE, found.rows(_NONE, _not_key(table)))
+        batch = _aggregated(replace(change, batch=batch), table, alone, _NONE, found.rows(_NONE, _not_key(table)))
     kinds = np.full(len(keys), INSERT, dtype=np.int8)
     return Merged(batch, keys, kinds, ignored=found.count - len(keys), folded=change.batch.num_rows - found.count)
-
-
-def _with(change: Change, batch: pa.RecordBatch) -> Change:
-    return Change(change.table, batch, change.buckets, change.keys, change.delete, change.given, change.insert)
-
-
-def _versions(column: pa.Array) -> Ints:
-    return integers(column)
-
-
-def _is_lower(change: Change, table: Table, found: CurrentRows, rows: Ints) -> Flags:
-    """Whether the row's version of each key is lower than that of the key's live row or remembered delete."""
-    column = table.merge.column
-    lower = np.zeros(found.count, dtype=np.bool_)
-    held = np.flatnonzero(found.alive | found.remembered)
-    if len(held):
-        versions = _versions(_taken(change.batch, rows[held]).column(column))
-        lower[held] = versions < _versions(found.rows(held, [column])[column])
-    return lower
 
 
 def _updated(change: Change, table: Table, found: CurrentRows, old: Ints) -> pa.RecordBatch:
@@ -290,13 +256,12 @@ def _versioned_deletes(
     change: Change, table: Table, found: CurrentRows, keys: Ints, named: list[str]
 ) -> tuple[pa.RecordBatch, Ints]:
     """(records, which carry their version, and their keys) of the deletes that are not too old."""
-    column = table.merge.column
     if named:
-        rows = found.groups.highest(_versions(change.batch.column(column)))
-        keys = keys[~_is_lower(change, table, found, rows)[keys]]
-        return _taken(change.batch, rows[keys]), keys
+        last = CameIn.of(change, table, found).last
+        keys = keys[last[keys] >= 0]
+        return _taken(change.batch, last[keys]), keys
     batch = _taken(change.batch, found.groups.first[keys])
-    return _replaced(batch, {column: found.rows(keys, [column])[column]}), keys
+    return _replaced(batch, found.rows(keys, table.merge.version)), keys
 
 
 def _emptied(change: Change, table: Table, found: CurrentRows, keys: Ints, named: list[str]) -> Merged:

@@ -13,8 +13,9 @@ from lakestore.errors import Invalid, LakestoreError
 from lakestore_server.arrays.grouping import Groups
 from lakestore_server.commit import row_limit
 from lakestore_server.commit.draft import RequestRefused, TableDraft
-from lakestore_server.commit.merge.current_rows import RowSource, runs
-from lakestore_server.commit.merge.engines import CurrentRows, Merged, merged
+from lakestore_server.commit.merge.current_rows import CurrentRows, RowSource, runs
+from lakestore_server.commit.merge.engines import Merged, merged
+from lakestore_server.commit.merge.kept import baseless
 from lakestore_server.commit.numbering import ABSENT
 from lakestore_server.commit.request import Change
 from lakestore_server.index.collisions import Entries, FoundKeys
@@ -41,10 +42,10 @@ class MergedChanges:
         whole = self._draft.found(changes, index)
         places_of, values = whole.keys.places(), whole.values
         at = 0
-        for change in changes:
-            part = slice(at, at + len(change.keys))
+        for sent in changes:
+            part = slice(at, at + len(sent.keys))
             at = part.stop
-            mine = places_of[part]
+            change, mine, known = self._based(sent, places_of[part], whole.part(part), values)
             groups = Groups.by(mine)
             places = mine[groups.first]
             found = self._found(groups, change.buckets[groups.first], values[places])
@@ -59,8 +60,22 @@ class MergedChanges:
                 row_limit.check(made.batch, self._table, self._draft.draft.message_bytes, merged=True)
             except Invalid as error:
                 raise RequestRefused(change, error) from error
-            after = self._numbered(change, groups, made, values[places], whole.part(part))
+            after = self._numbered(change, groups, made, values[places], known)
             values[places[made.keys]] = after
+
+    def _based(self, change: Change, mine: Ints, known: FoundKeys, values: Ints) -> tuple[Change, Ints, FoundKeys]:
+        """(change, places of its keys, keys) less the rows that have nothing to keep, which refuse the commit in the
+        end: what comes behind them is judged as if they had not been sent."""
+        if not change.marks.kept:
+            return change, mine, known
+        groups = Groups.by(mine)
+        found = self._found(groups, change.buckets[groups.first], values[mine[groups.first]])
+        rows = baseless(change, self._table, found)
+        if not len(rows):
+            return change, mine, known
+        self._draft.draft.baseless.append((change, rows))
+        left = np.delete(np.arange(len(mine)), rows)
+        return change.taken(left), mine[left], known.taken(left)
 
     def _found(self, groups: Groups, buckets: npt.NDArray[np.int32], values: Ints) -> CurrentRows:
         """The rows that the index names for these keys."""
@@ -72,7 +87,10 @@ class MergedChanges:
         def rows(keys: Ints, names: Sequence[str]) -> dict[str, pa.Array]:
             return self._old.take(buckets[keys], offsets[keys], names)
 
-        return CurrentRows(groups, alive, remembered, rows)
+        def times(keys: Ints) -> Ints:
+            return self._old.times(buckets[keys], offsets[keys])
+
+        return CurrentRows(groups, alive, remembered, rows, times, self._claim)
 
     def _numbered(self, change: Change, groups: Groups, made: Merged, values: Ints, known: FoundKeys) -> Ints:
         """Store the records; each one's value for the index."""

@@ -1,0 +1,125 @@
+"""`versioned`: the rows of a change that come in. Values in, values out; no loop over rows.
+
+Rows of a key follow one another. A row comes in unless its version is lower than that of the one before it, in the
+change or in the table, a remembered delete included. With `within` that holds for neighbours that are equal there; a
+row of another value comes in by its arrival. So what is current always has the value of the row before, and the runs
+of equal values are judged one by one: only a key's first run meets what the table holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.model.table import Table
+from lakestore_server.arrays.equal_rows import equal
+from lakestore_server.arrays.grouping import Ints
+from lakestore_server.arrays.integers import integers
+from lakestore_server.commit.merge.current_rows import CurrentRows
+from lakestore_server.commit.request import Change
+
+Flags = npt.NDArray[np.bool_]
+_ROOM = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstHeld:
+    """Rows of a change against what the table holds of their keys: live rows and remembered deletes."""
+
+    lower: Flags
+    """The version is lower than the held one, of an equal `within`."""
+    late: Flags
+    """The held row is of another `within`, and was committed at or after the time that the row carries."""
+
+    @staticmethod
+    def of(change: Change, table: Table, found: CurrentRows) -> AgainstHeld:
+        """Judge every row."""
+        lower, late = np.zeros((2, change.batch.num_rows), dtype=np.bool_)
+        held = found.alive | found.remembered
+        keys = np.flatnonzero(held)
+        if not len(keys):
+            return AgainstHeld(lower, late)
+        merge, of = table.merge, found.groups.of
+        old = found.rows(keys, merge.version)
+        rows = np.flatnonzero(held[of])
+        place = (np.cumsum(held) - 1)[of[rows]]
+        lower[rows] = integers(change.batch.column(merge.column))[rows] < integers(old[merge.column])[place]
+        if merge.within:
+            same = equal(_at(change.batch.column(merge.within), rows), _at(old[merge.within], place))
+            lower[rows] &= same
+            as_of = change.marks.as_of
+            if as_of is not None and len(others := rows[~same]):
+                asked, back = np.unique(of[others], return_inverse=True)
+                late[others] = found.times(asked)[back] >= as_of[others]
+        return AgainstHeld(lower, late)
+
+
+@dataclass(frozen=True, slots=True)
+class CameIn:
+    """The outcome."""
+
+    rows: Flags
+    """Whether each row comes in."""
+    last: Ints
+    """The last row of each key that does; -1 where none does."""
+
+    @staticmethod
+    def of(change: Change, table: Table, found: CurrentRows) -> CameIn:
+        """Judge the rows of a change."""
+        groups, against = found.groups, AgainstHeld.of(change, table, found)
+        if groups.distinct:
+            rows = ~(against.lower | against.late)
+            return CameIn(rows, np.where(rows, groups.first, -1))
+        order = np.argsort(groups.of, kind="stable")
+        order = order[~against.late[order]] if against.late.any() else order
+        comes = _in_runs(change.batch, table, groups.of, order, against.lower)
+        rows = np.zeros(len(groups.of), dtype=np.bool_)
+        rows[order] = comes
+        last = np.full(found.count, -1, dtype=np.int64)
+        last[groups.of[order[comes]]] = order[comes]
+        return CameIn(rows, last)
+
+
+def _in_runs(batch: pa.RecordBatch, table: Table, of: Ints, order: Ints, lower: Flags) -> Flags:
+    """Which of these rows, in the order of their keys, come in."""
+    if not len(order):
+        return np.zeros(0, dtype=np.bool_)
+    begins_key = _begins(of[order])
+    begins_run = begins_key.copy()
+    if table.merge.within:
+        begins_run |= _begins(_codes(batch.column(table.merge.within))[order])
+    run = np.cumsum(begins_run) - 1
+    in_first_run = run == run[begins_key][np.cumsum(begins_key) - 1]
+    highest = _reaches_highest(integers(batch.column(table.merge.column))[order], run)
+    return np.asarray(highest & ~(in_first_run & lower[order]))
+
+
+def _at(column: pa.Array, places: Ints) -> pa.Array:
+    whole = len(places) == len(column) and bool((places[1:] > places[:-1]).all())
+    return column if whole else column.take(pa.array(places))
+
+
+def _begins(values: npt.NDArray[np.int64]) -> Flags:
+    """Whether each value differs from the one before it."""
+    return np.append(True, values[1:] != values[:-1])
+
+
+def _codes(column: pa.Array) -> Ints:
+    """Numbers that are equal where the values are."""
+    if pa.types.is_string(column.type):
+        column = column.dictionary_encode().indices
+    return integers(column)
+
+
+def _reaches_highest(values: Ints, run: Ints) -> Flags:
+    """Whether each value is as high as all those before it in its run; runs are numbered and follow one another."""
+    low, runs = int(values.min()), int(run[-1]) + 1
+    span = int(values.max()) - low + 1
+    if span * runs > _ROOM:
+        values = np.unique(values, return_inverse=True)[1]
+        low, span = 0, len(values)
+    reached = run * span + (values - low)
+    return np.asarray(reached == np.maximum.accumulate(reached))
