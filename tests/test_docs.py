@@ -45,18 +45,27 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for said, text in fenced if said == language]
 
 
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Each command by its words, groups before their members."""
+    for name in sorted(COMMANDS):
+        found = command(name)
+        yield name, found
+        if isinstance(found, click.Group):
+            yield from ((f"{name} {each}", found.commands[each]) for each in sorted(found.commands))
+
+
 def reference() -> str:
     """Every command's help, as docs/cli.md has it."""
     parts = ["# Command line\n\nWritten by `make docs` from the commands' own help.\n"]
-    for name in sorted(COMMANDS):
+    for name, found in every_command():
         context = click.Context(
-            command(name),
+            found,
             info_name=f"lakestore {name}",
             max_content_width=HELP_COLUMNS,
             terminal_width=HELP_COLUMNS,
             help_option_names=["-h", "--help"],
         )
-        lines = command(name).get_help(context).splitlines()
+        lines = found.get_help(context).splitlines()
         parts.append(f"## {name}\n\n```\n" + "\n".join(line.rstrip() for line in lines) + "\n```\n")
     return "\n".join(parts)
 
@@ -192,11 +201,14 @@ def test_every_python_block_compiles_and_imports_what_exists() -> None:
 
 
 def test_every_command_line_in_the_documents_is_one() -> None:
-    commands = list(typed_commands())
-    assert commands
-    for page, (name, *words) in commands:
+    typed = list(typed_commands())
+    assert typed
+    commands = dict(every_command())
+    for page, (name, *words) in typed:
         assert name in COMMANDS, f"{page}: lakestore {name}"
-        known = {option for parameter in command(name).params for option in (*parameter.opts, "-h", "--help")}
+        if isinstance(commands[name], click.Group) and words and f"{name} {words[0]}" in commands:
+            name = f"{name} {words.pop(0)}"
+        known = {option for parameter in commands[name].params for option in (*parameter.opts, "-h", "--help")}
         for word in words:
             if word.startswith("-"):
                 assert word.split("=")[0] in known, f"{page}: lakestore {name} {word}"

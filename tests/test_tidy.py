@@ -76,6 +76,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "confluent_kafka": (
         "lakestore/connectors/kafka.py",
         "lakestore/connectors/kafka_client.py",
+        "lakestore/connectors/bridge/cluster.py",
         "lakestore/connectors/bridge/registry.py",
     ),
     "httpx2": ("lakestore/connectors/bridge/registry.py",),

@@ -22,6 +22,7 @@ COMMANDS = {
     "connect": ("verify", "Print the lines that open this lake in ENGINE."),
     "demo": ("serve", "Run the whole story once, and check it: exit code 1 if anything differs."),
     "describe": ("tables", "Show the columns and settings of TABLE."),
+    "dlq": ("dlq", "List, show, replay and drop the records that a bridge could not take."),
     "files": ("tables", "List the files of TABLE in the lake."),
     "inspect": (
         "inspect",

@@ -18,7 +18,7 @@ from lakestore.model.table import Table
 from lakestore.model.table_file import WantedColumn, WantedTable
 from lakestore.model.types import type_name
 
-POSITION_MERGE = versioned(POSITION[1])
+POSITION_MERGE = versioned(POSITION[1], within=POSITION[0])
 _POSITION = (WantedColumn(POSITION[0], "string", required=True), WantedColumn(POSITION[1], "int64", required=True))
 _COORDINATES = (
     WantedColumn(COORDINATES[0], "string", required=True),

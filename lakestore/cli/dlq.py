@@ -1,0 +1,149 @@
+"""`lakestore dlq`: records that a bridge could not take: lists of them, each in full, replay, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.output import emit, emit_json
+from lakestore.errors import Invalid
+
+if TYPE_CHECKING:
+    from lakestore.connectors.bridge.letters import Selection
+
+SHOWN = 20
+BYTES_SHOWN = 200
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@click.group()
+def dlq() -> None:
+    """List, show, replay and drop the records that a bridge could not take."""
+
+
+def _selected(command: _Command) -> _Command:
+    """Options that select dead letters."""
+    for name, what in (
+        ("--where", "Only those that meet a condition on their columns, such as \"topic = 'orders'\"."),
+        ("--stage", "Only those that were rejected at this stage; may be repeated."),
+        ("--code", "Only those with this error code; may be repeated."),
+    ):
+        command = click.option(name, multiple=name != "--where", help=what)(command)
+    return command
+
+
+def _selection(code: tuple[str, ...], stage: tuple[str, ...], where: str | None) -> Selection:
+    from lakestore.connectors.bridge.letters import Selection
+
+    return Selection(code, stage, where or "")
+
+
+@dlq.command("list")
+@click.argument("table", required=False)
+@server_option
+@json_option
+def list_letters(table: str | None, server: str, as_json: bool) -> None:
+    """Count the dead letters of TABLE, or of all tables, by stage and code."""
+    from lakestore.connectors.bridge import letters
+
+    with connected(server) as lake:
+        counts = letters.counted(lake, table or "")
+    rows = [
+        {
+            "table": each.table,
+            "stage": each.stage,
+            "code": each.code,
+            "letters": each.letters,
+            "first": each.first,
+            "last": each.last,
+            "example": each.example,
+        }
+        for each in counts
+    ]
+    emit(rows, as_json=as_json, empty="no dead letters")
+
+
+@dlq.command()
+@click.argument("table")
+@_selected
+@click.option("--limit", type=click.IntRange(min=1), default=SHOWN, show_default=True, help="Letters at most.")
+@server_option
+@json_option
+def show(
+    table: str, code: tuple[str, ...], stage: tuple[str, ...], where: str | None, limit: int, server: str, as_json: bool
+) -> None:
+    """Show dead letters of TABLE: where each was, what is wrong, and its bytes; all of them with --json."""
+    from lakestore.connectors.bridge import letters
+
+    with connected(server) as lake:
+        found = letters.shown(lake, table, _selection(code, stage, where), limit).to_pylist()
+    if as_json:
+        emit_json([{name: _readable(value) for name, value in row.items()} for row in found])
+        return
+    for row in found:
+        place = f"{row['topic']}, partition {row['partition']}, offset {row['kafka_offset']:,}"
+        at = f" at {row['path']}" if row["path"] else ""
+        click.echo(f"{place}: {row['stage']} {row['code']}{at}")
+        click.echo(f"  {row['sentence']}")
+        if row["key"] is not None:
+            click.echo(f"  key    {_short(row['key'], len(row['key']))}")
+        for header in row["headers"] or ():
+            click.echo(f"  header {header['name']}: {_short(header['value'] or b'', len(header['value'] or b''))}")
+        click.echo("  value  " + ("null" if row["value"] is None else _short(row["value"], row["value_bytes"])))
+    if not found:
+        click.echo("no dead letters")
+
+
+def _short(value: bytes, size: int) -> str:
+    """Bytes on one line; their whole number behind them if they are cut."""
+    text = _text(value[:BYTES_SHOWN])
+    return f"{' '.join(text.split())}{f' … ({size:,} bytes)' if size > BYTES_SHOWN else ''}"
+
+
+def _text(value: bytes) -> str:
+    return "".join(each if each.isprintable() or each.isspace() else "�" for each in value.decode(errors="replace"))
+
+
+def _readable(value: Any) -> Any:
+    """JSON of a value; bytes that are no text are told by their hexadecimal digits."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"hex": value.hex()}
+    if isinstance(value, list):
+        return [_readable(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _readable(each) for name, each in value.items()}
+    return value
+
+
+@dlq.command()
+@click.argument("table")
+@_selected
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the table.")
+@server_option
+@json_option
+def drop(
+    table: str,
+    code: tuple[str, ...],
+    stage: tuple[str, ...],
+    where: str | None,
+    everything: bool,
+    server: str,
+    as_json: bool,
+) -> None:
+    """Delete dead letters of TABLE for ever: the selected ones, or --all."""
+    from lakestore.connectors.bridge import letters
+
+    if everything == bool(code or stage or where):
+        raise Invalid("say which dead letters to drop by --code, --stage or --where, or say --all")
+    with connected(server) as lake:
+        dropped = letters.drop(lake, table, _selection(code, stage, where))
+    emit_json({"dropped": dropped}) if as_json else click.echo(f"{dropped:,} dead letters dropped")
+
+
+COMMANDS = (dlq,)

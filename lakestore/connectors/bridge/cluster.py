@@ -1,0 +1,211 @@
+"""Questions to a Kafka cluster that change nothing there: topics, rights, samples, single records.
+
+Its consumer joins no group and commits no offset.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
+
+from lakestore.connectors.bridge.records import Records
+from lakestore.connectors.bridge.spec import SourceSpec, TopicSpec
+from lakestore.connectors.kafka_client import Heard, failure, made, settings_of
+from lakestore.errors import Denied, LakestoreError, Unavailable
+
+CALL_SECONDS = 15.0
+SAMPLE_SECONDS = 20.0
+_STEP_SECONDS = 0.2
+_AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001 (librdkafka's own errors have such names)
+_GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
+_GROUPED = re.compile(r"(session|heartbeat|max\.poll|group|fetch|queued|check\.crcs|auto|enable\.auto)\b.*")
+_LOG = logging.getLogger("lakestore.bridge")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the brokers tell of it."""
+
+    name: str
+    id: str
+    partitions: int
+    may_read: bool
+
+
+class Cluster:
+    """A cluster that is asked. A context manager; for one thread."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._spec, self._heard = spec, Heard()
+        common = settings_of(spec.bootstrap, spec.options, self._heard)
+        alone = {name: value for name, value in common.items() if not _GROUPED.fullmatch(name)}
+        self._admin: Any = made(AdminClient, alone)
+        own = {"group.id": spec.group, "enable.auto.commit": False, "auto.offset.reset": "error"}
+        exact = {"isolation.level": "read_committed", "enable.partition.eof": True}
+        self._consumer = made(Consumer, {**common, **own, **exact})
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def _asked(self, ask: Callable[[], _T], what: str) -> _T:
+        try:
+            found = ask()
+        except KafkaException as error:
+            raise failure(error, self._spec.bootstrap, what, self._heard) from error
+        self._heard.forget()
+        return found
+
+    def topics(self) -> tuple[str, ...]:
+        """The names of all topics that this user sees."""
+        found = self._asked(lambda: self._admin.list_topics(timeout=CALL_SECONDS).topics, "list its topics")
+        return tuple(sorted(found))
+
+    def named(self, topic: TopicSpec) -> tuple[str, ...]:
+        """The topics that an entry of bridge.yaml is about, as of now."""
+        if topic.topic:
+            return (topic.topic,)
+        pattern = re.compile(topic.pattern)
+        inner = topic.pattern.startswith("__")
+        return tuple(name for name in self.topics() if pattern.fullmatch(name) and (inner or not name.startswith("__")))
+
+    def described(self, topic: str) -> TopicFacts:
+        """A topic; `NotFound` if there is none, `Denied` if this user may not know."""
+        what = f"describe topic {topic!r}"
+        asked = TopicCollection([topic])
+        answer = self._asked(
+            lambda: self._admin.describe_topics(
+                asked, include_authorized_operations=True, request_timeout=CALL_SECONDS
+            )[topic].result(),
+            what,
+        )
+        operations = answer.authorized_operations
+        may = operations is None or AclOperation.READ in operations or AclOperation.ALL in operations
+        return TopicFacts(topic, str(answer.topic_id), len(answer.partitions), may)
+
+    def check_group(self) -> None:
+        """`Denied` if this user may not read by the source's group, as far as brokers tell."""
+        group = self._spec.group
+        try:
+            found = self._admin.describe_consumer_groups(
+                [group], include_authorized_operations=True, request_timeout=CALL_SECONDS
+            )[group].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return
+            raise failure(error, self._spec.bootstrap, f"describe group {group!r}", self._heard) from error
+        operations = found.authorized_operations
+        if operations and AclOperation.READ not in operations and AclOperation.ALL not in operations:
+            raise Denied(
+                f"Kafka at {self._spec.bootstrap} does not let this user read by the group {group!r}: ask its"
+                " administrator for the right, or name another group: in the source"
+            )
+
+    def ends(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Partition to its oldest offset and the one behind its newest."""
+        found = {}
+        for number in partitions:
+            place = TopicPartition(topic, number)
+            found[number] = self._asked(
+                lambda place=place: self._consumer.get_watermark_offsets(place, timeout=CALL_SECONDS),  # type: ignore[misc]
+                f"tell the offsets of topic {topic!r}",
+            )
+        return found
+
+    def sampled(self, facts: TopicFacts, count: int, seconds: float = SAMPLE_SECONDS) -> Records:
+        """At most about so many of the newest records, from all partitions, in order; none from an empty topic."""
+        ends = self.ends(facts.name, range(facts.partitions))
+        full = {number: (low, high) for number, (low, high) in ends.items() if high > low}
+        each = -(-count // max(len(full), 1))
+        starts = {number: max(low, high - each) for number, (low, high) in full.items()}
+        messages = list(self._read(facts.name, starts, {number: high for number, (_, high) in full.items()}, seconds))
+        messages.sort(key=lambda message: (message.partition() or 0, message.offset() or 0))
+        return records_of(messages, facts.name, facts.id)
+
+    def fetched(self, facts: TopicFacts, offsets: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Message]:
+        """Single records by partition and offset, as far as the topic still has them."""
+        found: dict[tuple[int, int], Message] = {}
+        ends = self.ends(facts.name, sorted(offsets))
+        for number, wanted in offsets.items():
+            low, high = ends[number]
+            for offset in wanted:
+                if low <= offset < high:
+                    for message in self._read(facts.name, {number: offset}, {number: offset + 1}, CALL_SECONDS):
+                        found[number, message.offset() or 0] = message
+        return {place: message for place, message in found.items() if place[1] in offsets[place[0]]}
+
+    def _read(
+        self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], seconds: float
+    ) -> Iterator[Message]:
+        """Records from the starts on up to before the ends."""
+        left = set(starts)
+        if not left:
+            return
+        self._consumer.assign([TopicPartition(topic, number, offset) for number, offset in starts.items()])
+        deadline = time.monotonic() + seconds
+        try:
+            while left and time.monotonic() < deadline:
+                for message in self._consumer.consume(1_000, _STEP_SECONDS):
+                    number, offset = message.partition() or 0, message.offset() or 0
+                    error = message.error()
+                    if error is not None:
+                        if not error.retriable():
+                            self._judge(error, topic)
+                            left.discard(number)
+                        continue
+                    if offset < ends[number]:
+                        yield message
+                    if offset + 1 >= ends[number]:
+                        left.discard(number)
+        finally:
+            self._consumer.unassign()
+        if left == set(starts):
+            raise self._silent(topic)
+
+    def _judge(self, error: KafkaError, topic: str) -> None:
+        """Raise what ends the reading of a topic; the end of a partition only ends that one."""
+        if error.code() != _AT_END and error.code() not in _GONE:
+            raise failure(error, self._spec.bootstrap, f"give records of topic {topic!r}", self._heard)
+
+    def _silent(self, topic: str) -> LakestoreError:
+        cause = self._heard.cause()
+        if cause is not None:
+            return failure(cause, self._spec.bootstrap, f"give records of topic {topic!r}")
+        return Unavailable(f"Kafka at {self._spec.bootstrap} gave no record of topic {topic!r} in time")
+
+
+def require_topic(facts: TopicFacts, bootstrap: str) -> None:
+    """`Denied` for a topic that this user may not read."""
+    if not facts.may_read:
+        raise Denied(
+            f"Kafka at {bootstrap} does not let this user read topic {facts.name!r}: ask its administrator for the"
+            " right"
+        )
+
+
+def records_of(messages: Sequence[Message], topic: str, topic_id: str) -> Records:
+    """Messages of one topic as columns."""
+    headers: list[Any] = [message.headers() for message in messages]
+    count = len(messages)
+    return Records(
+        topic,
+        topic_id,
+        np.fromiter([message.partition() or 0 for message in messages], np.int64, count),
+        np.fromiter([message.offset() or 0 for message in messages], np.int64, count),
+        np.fromiter([message.timestamp()[1] for message in messages], np.int64, count),
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        headers if any(headers) else None,
+    )
