@@ -103,7 +103,7 @@ def parted(array: pa.Array, convert: Callable[[pa.Array], pa.Array], kind: pa.Da
 
 def _cast(array: pa.Array, rule: Rule) -> pa.Array:
     kind, source, t = rule.kind, array.type, pa.types
-    if t.is_null(source):
+    if array.null_count == len(array):
         return pa.nulls(len(array), kind)
     if t.is_dictionary(source):
         return _cast(array.dictionary_decode(), rule)
@@ -157,7 +157,19 @@ def _decimals(array: pa.Array, rule: Rule) -> pa.Array:
         _all(array, _NUMBER, rule.kind)
     elif not t.is_decimal(source):
         raise Misfit(f"{source} is no {rule.kind}")
-    return array.cast(rule.kind)
+    made = array.cast(rule.kind)
+    if not whole_decimals(made):
+        raise Misfit(f"it is beyond {rule.kind}")
+    return made
+
+
+def whole_decimals(array: pa.Array) -> bool:
+    """Whether all decimals have no more digits than their type, which Arrow's casts and readers do not look at."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _booleans(array: pa.Array, rule: Rule) -> pa.Array:

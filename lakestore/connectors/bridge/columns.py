@@ -34,6 +34,7 @@ _PLACES = {
     "kafka_timestamp": Path("timestamp"),
 }
 """Columns that are filled by their name."""
+_HEADERS = Path("headers")
 
 
 @dataclass(slots=True)
@@ -117,6 +118,8 @@ class MappedColumn:
                 say = f"the expression of column {self.column.name!r} fails"
                 faults.add(rows, Stage.CONVERT, "expression", lambda row: f"{say}: {failed[row]}", self.column.name)
             return array
+        if self.source == _HEADERS and pa.types.is_map(self.rule.kind):
+            return inputs.header_map()
         if self.source is not None:
             return inputs.read(self.source)
         return inputs.source() if self.column.name == SOURCE else pa.nulls(len(inputs), self.rule.kind)

@@ -15,7 +15,8 @@ from lakestore.connectors.bridge.outcome import Decoded, Op
 from lakestore.connectors.bridge.paths import Path
 from lakestore.connectors.bridge.records import Ints, Records
 
-_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+_HEADERS = pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())]))
+_HEADER_MAP = pa.map_(pa.string(), pa.binary())
 _NO_TIME = -1
 
 
@@ -78,6 +79,14 @@ class Inputs:
             return _at(self.keys, path.parts, len(self))
         return self._whole(path.root)
 
+    def header_map(self) -> pa.Array:
+        """All headers by name, the last one of each."""
+        held = self.records.headers
+        if held is None:
+            return pa.nulls(len(self), _HEADER_MAP)
+        found = [held[row] for row in self.record.tolist()]
+        return pa.array([None if row is None else list(dict(row).items()) for row in found], _HEADER_MAP)
+
     def source(self) -> pa.Array:
         """Topic, its id and partition of each row, as `POSITION` has them."""
         partitions, at = np.unique(self.records.partition[self.record], return_inverse=True)
@@ -114,7 +123,8 @@ class Inputs:
         held = self.records.headers
         if held is None:
             return pa.nulls(len(self), _HEADERS)
-        rows = [None if held[row] is None else [_pair(*pair) for pair in held[row] or ()] for row in self.record]
+        found = [held[row] for row in self.record.tolist()]
+        rows = [None if row is None else [{"name": name, "value": value} for name, value in row] for row in found]
         return pa.array(rows, _HEADERS)
 
 
@@ -124,10 +134,6 @@ def _last(headers: Any, name: str) -> bytes | None:
         if key == name:
             found = value
     return found
-
-
-def _pair(key: str, value: bytes | None) -> dict[str, str | bytes | None]:
-    return {"key": key, "value": value}
 
 
 def _at(held: pa.Array | None, parts: tuple[str, ...], count: int) -> pa.Array:

@@ -35,7 +35,7 @@ class Pipeline:
     ) -> None:
         """`tables` by whole name; it may gain tables, and a new definition is seen at the next block.
 
-        `keys` decodes keys, for formats whose decoder does not, and for tombstones; None: keys are bytes.
+        `keys` decodes keys where the decoder of values does not, and those of tombstones; None: keys are bytes.
         """
         self.topic = topic
         self.decoder, self.keys = decoder, keys
@@ -78,8 +78,7 @@ class Pipeline:
 
     def _decoded_keys(self, records: Records) -> Decoded:
         assert self.keys is not None, "called for keys that are decoded"
-        as_values = replace(records, values=records.keys)
-        return self.keys.decode(as_values, self.mapping.wanted(records.topic, "key"))
+        return self.keys.decode(records, self.mapping.wanted(records.topic, "key"))
 
     def _tombstones(self, records: Records, numbers: Ints, name: str, ends: Ends) -> None:
         """Null values by the policy of the table that they are for."""

@@ -22,11 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
+from lakestore.connectors.bridge import casts
 from lakestore.connectors.bridge.formats import json_one
 from lakestore.connectors.bridge.formats.json_one import DEPTH_MAX, Number, Refused, Twice
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.spec import Wire
+from lakestore.connectors.bridge.wire import Part, framed
 
 ONE_BY_ONE_MAX = 64
 """Records that are read one by one when they cannot be read together; more are parted first."""
@@ -35,7 +37,6 @@ JOINED_BYTES_MAX = 512 << 20
 SAMPLED = 32
 """Records of a block in which new fields are looked for, once a field is known that no column reads."""
 _FRACTION = pa.decimal128(38, 9)
-_FRAME_BYTES = 5
 _BLANKS = " \t\r\n"
 
 
@@ -141,9 +142,10 @@ class _Block:
 class JsonDecoder:
     """JSON records."""
 
-    def __init__(self, root: str = "value", wire: Wire = "plain") -> None:
-        """`root` begins the paths in rejects: value, or key. Without a registry a frame is only taken off."""
-        self._root, self._wire = root, wire
+    def __init__(self, part: Part = "value", wire: Wire = "plain") -> None:
+        """A frame is only taken off: JSON tells its fields by itself."""
+        self._part: Part = part
+        self._wire = wire
         self._shapes: dict[pa.Schema, _Shape] = {}
 
     def schema(self) -> pa.Schema | None:
@@ -152,17 +154,11 @@ class JsonDecoder:
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
         """The rows of a block; nulls are tombstones."""
-        values = records.values
-        there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-        passed = {}
-        if len(there) < len(values):
-            passed["tombstone"] = np.setdiff1d(np.arange(len(values)), there)
-            values = values.take(pa.array(there))
-        if self._wire != "plain":
-            values = _unframed(values)
-        shape = self._shape(wanted if wanted is not None else _inferred(values))
-        block = _Block()
-        self._whole(values, there, shape, block)
+        found = framed(records, self._wire, self._part, format="json")
+        shape = self._shape(wanted if wanted is not None else _inferred(found.payloads))
+        block = _Block(rejects=list(found.rejects))
+        self._whole(found.payloads, found.record, shape, block)
+        passed = {"tombstone": found.nulls} if len(found.nulls) else {}
         rows, record = _together(block.pieces, shape)
         return Decoded(rows, record, rejects=block.rejects, passed=passed, extra=block.extra)
 
@@ -210,7 +206,7 @@ class JsonDecoder:
         for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
             try:
                 found = json_one.parsed(raw)
-                rows.append(json_one.converted(found, kind, self._root))
+                rows.append(json_one.converted(found, kind, self._part))
             except Refused as refused:
                 block.rejects.append(
                     Reject(number, Stage.DECODE, refused.code, f"{refused.why}; mend its producer", refused.path)
@@ -233,12 +229,6 @@ def _looks_whole(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
     long = offsets[1:] - offsets[:-1] >= 2
     first = data[np.minimum(offsets[:-1], len(data) - 1)] == ord("{")
     return np.asarray(long & first & (data[np.maximum(offsets[1:] - 1, 0)] == ord("}")))
-
-
-def _unframed(values: pa.BinaryArray) -> pa.BinaryArray:
-    """The values without a schema registry's frame, a zero byte and four of an id: no JSON begins with a zero."""
-    framed = pc.starts_with(values, pattern=b"\0")
-    return pc.if_else(framed, pc.binary_slice(values, _FRAME_BYTES), values) if framed.true_count else values
 
 
 def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray:
@@ -287,7 +277,7 @@ def _parse(data: pa.Buffer, count: int, shape: _Shape, unexpected: str) -> pa.St
     if not shape.parse.names:
         return pa.array([{}] * count, pa.struct([]))
     columns = [table.column(part.name).combine_chunks() for part in shape.parse]
-    if not all(_finite(column) for column in columns):
+    if not all(_sound(column) for column in columns):
         return None
     return pa.StructArray.from_arrays(columns, fields=list(shape.parse))
 
@@ -299,14 +289,17 @@ def _too_deep(values: pa.BinaryArray) -> bool:
     return any(json_one.depth(raw) > DEPTH_MAX for raw in values.filter(long).to_pylist())
 
 
-def _finite(array: pa.Array) -> bool:
-    """Whether no float inside is NaN or infinite: Arrow's reader takes those as numbers, and JSON has none."""
-    kind = array.type
-    if pa.types.is_struct(kind):
-        return all(_finite(array.field(at)) for at in range(kind.num_fields))
-    if pa.types.is_list(kind):
-        return _finite(array.values)
-    return not pa.types.is_floating(kind) or pc.all(pc.is_finite(array)).as_py() is not False
+def _sound(array: pa.Array) -> bool:
+    """Whether Arrow's reader took no more than is right: NaN and infinity are no JSON, and it lets decimals through
+    that are longer than their type."""
+    kind, t = array.type, pa.types
+    if t.is_struct(kind):
+        return all(_sound(array.field(at)) for at in range(kind.num_fields))
+    if t.is_list(kind):
+        return _sound(array.values)
+    if t.is_decimal(kind):
+        return casts.whole_decimals(array)
+    return not t.is_floating(kind) or pc.all(pc.is_finite(array)).as_py() is not False
 
 
 def _samples(values: pa.BinaryArray) -> list[object]:
