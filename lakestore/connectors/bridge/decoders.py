@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from lakestore.connectors.bridge.decoding import Decoder
 from lakestore.connectors.bridge.formats.arrow import ArrowDecoder
+from lakestore.connectors.bridge.formats.change_events import Policy
+from lakestore.connectors.bridge.formats.debezium import DebeziumJson
 from lakestore.connectors.bridge.formats.json_records import JsonDecoder
 from lakestore.connectors.bridge.formats.raw import RawDecoder
 from lakestore.connectors.bridge.paths import Path
@@ -13,9 +15,19 @@ from lakestore.connectors.bridge.spec import RouteSpec, SourceSpec, TopicSpec
 from lakestore.errors import Invalid
 
 Factory = Callable[[TopicSpec, SourceSpec], Decoder]
+
+
+def _debezium_json(topic: TopicSpec, _source: SourceSpec) -> Decoder:
+    columns = [column for table in topic.tables for column in table.columns]
+    units = {(column.source or column.name).removeprefix("value."): column.unit for column in columns if column.unit}
+    policy = Policy.of(topic)
+    return DebeziumJson(wire=topic.wire, policy=policy, unavailable=topic.unavailable, units=units)
+
+
 VALUES: dict[str, Factory] = {
     "json": lambda topic, source: JsonDecoder(wire=topic.wire),
     "raw": lambda topic, source: RawDecoder(),
+    "debezium-json": _debezium_json,
     "arrow": lambda topic, source: ArrowDecoder(),
 }
 """Format to the maker of its decoder."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.outcome import Decoded, Op
-from lakestore.connectors.bridge.paths import Path
+from lakestore.connectors.bridge.paths import EVENT_ROOTS, Path
 from lakestore.connectors.bridge.records import Ints, Records
 
 _HEADERS = pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())]))
@@ -35,6 +35,7 @@ class Inputs:
     kept: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     origin: pa.StructArray | None = None
     atomic: Ints | None = None
+    envelope: pa.StructArray | None = None
 
     @staticmethod
     def of(records: Records, decoded: Decoded) -> Inputs:
@@ -43,7 +44,7 @@ class Inputs:
         op = np.zeros(count, dtype=np.int8) if decoded.op is None else decoded.op
         kept = {name: mask.to_numpy(zero_copy_only=False).astype(np.bool_) for name, mask in decoded.kept.items()}
         record, origin, atomic = decoded.record, decoded.origin, decoded.atomic
-        return Inputs(records, record, decoded.values, decoded.keys, op, kept, origin, atomic)
+        return Inputs(records, record, decoded.values, decoded.keys, op, kept, origin, atomic, decoded.envelope)
 
     @staticmethod
     def tombstones(records: Records, record: Ints, keys: pa.StructArray | None) -> Inputs:
@@ -67,6 +68,7 @@ class Inputs:
             {name: mask[rows] for name, mask in self.kept.items()},
             None if self.origin is None else self.origin.take(at),
             None if self.atomic is None else self.atomic[rows],
+            None if self.envelope is None else self.envelope.take(at),
         )
 
     def read(self, path: Path) -> pa.Array:
@@ -77,6 +79,8 @@ class Inputs:
             return _at(self.values, path.parts, len(self))
         if path.root == "key" and path.parts:
             return _at(self.keys, path.parts, len(self))
+        if path.root in EVENT_ROOTS:
+            return _at(self.envelope, (path.root, *path.parts), len(self))
         return self._whole(path.root)
 
     def header_map(self) -> pa.Array:

@@ -1,4 +1,7 @@
-"""Paths: names of a record's parts, as `value.meta.ts`, `key.id`, `headers.user`, `topic`."""
+"""Paths: names of a record's parts, as `value.meta.ts`, `key.id`, `headers.user`, `topic`.
+
+The value of a change event is its row; `source.lsn`, `transaction.id`, `op`, `ts_ms` and `position` are beside it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from dataclasses import dataclass
 
 from lakestore.errors import Invalid
 
-ROOTS = ("value", "key", "headers", "topic", "partition", "offset", "timestamp")
+EVENT_ROOTS = ("source", "transaction", "op", "ts_ms", "ts_us", "ts_ns", "position")
+"""Roots that change events alone have."""
+WITH_PARTS = ("value", "key", "headers", "source", "transaction")
+ROOTS = ("value", "key", "headers", "topic", "partition", "offset", "timestamp", *EVENT_ROOTS)
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 
 
@@ -32,7 +38,7 @@ class Path:
             names.append(found[2] or found[1].replace("``", "`"))
             at = found.end() + 1
         root, *parts = names
-        if root not in ROOTS or (parts and root not in ("value", "key", "headers")):
+        if root not in ROOTS or (parts and root not in WITH_PARTS):
             raise Invalid(f"path {text!r} begins with none of value., key. or headers., and is no {', '.join(ROOTS)}")
         if root == "headers" and parts:
             parts = [".".join(parts)]

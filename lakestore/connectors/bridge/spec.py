@@ -75,13 +75,15 @@ class ColumnSpec:
     """The type as in tables.yaml."""
     source: str = ""
     """A path: `value.a.b`, `key.a`, `headers.h`, `value`, `key`, `headers`, `topic`, `partition`, `offset`,
-    `timestamp`; empty: `value.<name>`, unless there is an expression."""
+    `timestamp`; of change events, whose value is the row, also `source.lsn` and the like, `transaction.id`, `op`,
+    `ts_ms`, `position`; empty: `value.<name>`, unless there is an expression."""
     expression: str = ""
     """SQL over `value`, `key`, `headers` and the metadata; pure."""
     required: bool = False
     default: Any = None
     unit: str = ""
-    """The unit of times that come as numbers: s, ms, us or ns; without one, milliseconds."""
+    """The unit of times that come as numbers: s, ms, us or ns; without one, milliseconds. Of decimals that come as
+    texts in change events without a schema: base64 of the unscaled value, or text, where a value could be both."""
     zone: str = ""
     """The zone of times that have none, for timestamptz."""
 
@@ -145,6 +147,8 @@ class TopicSpec:
     start_offsets: Mapping[int, int] = field(default_factory=dict)
     transactions: str = ""
     """The topic with the source's transaction metadata; its transactions are whole commits."""
+    unavailable: tuple[str, ...] = ()
+    """Markers of values that a change event does not bring, beside Debezium's own; `hex:` ones are bytes."""
     line: int = 0
     """In the file, for messages."""
 

@@ -23,12 +23,13 @@ KEYS = ("name", "source", "sources", "batch", "topics")
 BATCH_KEYS = ("rows", "bytes", "time")
 TOPIC_KEYS = (
     "topic", "pattern", "source", "table", "route", "format", "wire", "key_format", "schema", "key_schema", "start",
-    "transactions", *TABLE_PART_KEYS,
+    "transactions", "unavailable", *TABLE_PART_KEYS,
 )  # fmt: skip
 SCHEMA_KEYS = ("text", "file", "subject", "version", "message")
 KEY_FORMATS = ("json", "avro", "protobuf", "string", "raw")
 ROWS_MAX, BYTES_MAX, SECONDS_MAX = 1_000_000, 1 << 30, 3600.0
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_HEX = re.compile(r"hex:([0-9A-Fa-f]{2})+")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|min)")
 _TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0}
@@ -127,6 +128,7 @@ def _topic(place: Place, known: Mapping[str, SourceSpec], secrets: Secrets) -> T
         start=start,
         start_offsets=offsets,
         transactions=_transactions(keys, form),
+        unavailable=_unavailable(keys, form),
         line=place.line,
     )
     _check_schema(place, keys, found, known[source])
@@ -200,6 +202,18 @@ def _schema(place: Place, secrets: Secrets) -> SchemaSpec:
         keys["version"].whole(1, (1 << 31) - 1) if "version" in keys else None,
         keys["message"].text() if "message" in keys else "",
     )
+
+
+def _unavailable(keys: Mapping[str, Place], form: str) -> tuple[str, ...]:
+    if "unavailable" not in keys:
+        return ()
+    place = keys["unavailable"]
+    if not form.startswith("debezium"):
+        raise place.refused("is the connector's unavailable.value.placeholder: say a debezium format")
+    for text in place.texts():
+        if text.startswith("hex:") and not _HEX.fullmatch(text):
+            raise place.refused(f"is a text, or hex: and an even number of hexadecimal digits, unlike {text!r}")
+    return tuple(place.texts())
 
 
 def _transactions(keys: Mapping[str, Place], form: str) -> str:

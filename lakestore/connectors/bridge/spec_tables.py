@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from lakestore.connectors.bridge import spec as said
+from lakestore.connectors.bridge.paths import EVENT_ROOTS
 from lakestore.connectors.bridge.spec import ColumnSpec, RouteSpec, TableSpec
 from lakestore.connectors.bridge.tables import wanted_table
 from lakestore.connectors.bridge.yaml_place import Place
@@ -33,7 +34,12 @@ TABLE_PART_KEYS = ("primary_key", "columns", "where", "coordinates", "version", 
 ROUTE_KEYS = ("by", "tables", "otherwise")
 COLUMN_KEYS = ("name", "type", "from", "expression", "required", "default", "unit", "zone")
 PLACEHOLDERS = ("topic", "database", "schema", "table")
-_PATH = re.compile(r"(value|key)(\..+)?|headers(\..+)?|topic|partition|offset|timestamp", re.DOTALL)
+_PATH = re.compile(
+    r"(value|key)(\..+)?|headers(\..+)?|topic|partition|offset|timestamp"
+    r"|(source|transaction)\..+|op|ts_ms|ts_us|ts_ns|position",
+    re.DOTALL,
+)
+_TIME_UNITS, _DECIMAL_UNITS = ("s", "ms", "us", "ns"), ("base64", "text")
 
 
 def target(place: Place, keys: Mapping[str, Place], form: str) -> TableSpec | RouteSpec:
@@ -61,7 +67,7 @@ def _table(place: Place, keys: Mapping[str, Place], form: str) -> TableSpec:
     name = _table_name(place, form)
     columns = tuple(_column(entry) for entry in keys["columns"].items()) if "columns" in keys else ()
     if "columns" in keys:
-        _check_columns(keys["columns"], columns)
+        _check_columns(keys["columns"], columns, form)
     policies: Any = {key: keys[key].one_of(known) for key, known in POLICIES.items() if key in keys}
     found = TableSpec(
         name,
@@ -97,13 +103,16 @@ def _option(key: str, place: Place) -> Any:
     return place.value()
 
 
-def _check_columns(place: Place, columns: tuple[ColumnSpec, ...]) -> None:
+def _check_columns(place: Place, columns: tuple[ColumnSpec, ...], form: str) -> None:
     if not columns:
         raise place.refused("names no column: leave the key out to take those of the records' schema")
     names = [column.name for column in columns]
     for entry, name in zip(place.items(), names, strict=True):
         if names.count(name) > 1:
             raise entry.refused(f"says column {name!r} twice")
+    for entry, column in zip(place.items(), columns, strict=True):
+        if column.source.partition(".")[0] in EVENT_ROOTS and not form.startswith("debezium"):
+            raise entry.refused(f"is from {column.source}, which only change events have")
 
 
 def _check_table(place: Place, keys: Mapping[str, Place], table: TableSpec, form: str) -> None:
@@ -156,7 +165,7 @@ def _column(place: Place) -> ColumnSpec:
         keys["expression"].text() if "expression" in keys else "",
         keys["required"].flag() if "required" in keys else False,
         default,
-        keys["unit"].one_of(("s", "ms", "us", "ns")) if "unit" in keys else "",
+        keys["unit"].one_of(_DECIMAL_UNITS if kind.startswith("decimal") else _TIME_UNITS) if "unit" in keys else "",
         _zone(keys["zone"]) if "zone" in keys else "",
     )
 
@@ -173,7 +182,7 @@ def _path(place: Place) -> str:
     text = place.text()
     if not _PATH.fullmatch(text) or text.endswith(".") or ".." in text:
         raise place.refused(
-            "is value.FIELD, key.FIELD, headers.NAME, value, key, headers, topic, partition, offset or timestamp, not"
-            f" {place.shown}"
+            "is value.FIELD, key.FIELD, headers.NAME, value, key, headers, topic, partition, offset or timestamp, and"
+            f" of change events source.FIELD, transaction.FIELD, op, ts_ms or position, not {place.shown}"
         )
     return text

@@ -7,6 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
+from lakestore.connectors.bridge.formats.change_events import Policy
 from lakestore.connectors.bridge.formats.debezium import DebeziumJson
 from lakestore.connectors.bridge.outcome import Op
 from tests.support.debezium_events import accounted, block, event, text, with_schema
@@ -90,7 +91,7 @@ def test_records_beside_events_are_passed_by_name() -> None:
         (key(1), {"id": 1, "name": "a"}),
         (key(1), event("x")),
     ]
-    decoded = DebeziumJson(truncate="ignore").decode(block(others), WANTED)
+    decoded = DebeziumJson(policy=Policy(truncate="ignore")).decode(block(others), WANTED)
     accounted(decoded, len(others))
     assert {reason: rows.tolist() for reason, rows in decoded.passed.items()} == {
         "heartbeat": [0], "transaction-marker": [1], "schema-change": [2], "message": [3], "truncate": [4],

@@ -19,7 +19,7 @@ from lakestore.connectors.bridge.formats.connect_values import Faults, converted
 from lakestore.connectors.bridge.formats.positions import positions
 from lakestore.connectors.bridge.outcome import Decoded, Op, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
-from lakestore.connectors.bridge.spec import Truncate
+from lakestore.connectors.bridge.spec import Tombstone, TopicSpec, Truncate
 
 _TEXT, _INT = Kind("string"), Kind("int64")
 SOURCE = struct(
@@ -39,6 +39,7 @@ PUTS = ("c", "r", "u")
 PASSED = {"m": "message"}
 _NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 TOMBSTONE = "tombstone"
+_TOMBSTONES: tuple[Tombstone, ...] = ("dlq", "delete", "ignore")
 
 
 @dataclass(slots=True)
@@ -74,11 +75,29 @@ class Block:
     """Keys of all records of the block; null where a key is none or could not be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Ends of records that have no row."""
+
+    truncate: Truncate = "refuse"
+    tombstone: Tombstone = "delete"
+    """Tombstones that are not behind a delete."""
+
+    @staticmethod
+    def of(topic: TopicSpec) -> Policy:
+        """The strictest of the topic's tables, for such records name none."""
+        truncates, tombstones = zip(*((table.truncate, table.tombstone) for table in topic.tables), strict=True)
+        return Policy(
+            "refuse" if "refuse" in truncates else "ignore",
+            next(policy for policy in _TOMBSTONES if policy in tombstones),
+        )
+
+
 class Changes:
     """Rows of change events, with what has to be known from one block to the next."""
 
-    def __init__(self, truncate: Truncate) -> None:
-        self._truncate = truncate
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._deleted: dict[int, bytes] = {}
         """Partition to the key of its last record, if that is a delete."""
 
@@ -114,7 +133,7 @@ class Changes:
     def _others(self, rows: Ints, ops: npt.NDArray[np.str_], block: Block) -> None:
         for row in rows.tolist():
             letter = str(ops[row])
-            if letter == "t" and self._truncate == "refuse":
+            if letter == "t" and self._policy.truncate == "refuse":
                 block.rejects.append(_refused(row, "truncate", _TRUNCATED, "value.op"))
             elif letter == "t" or letter in PASSED:
                 block.passed.setdefault(PASSED.get(letter, "truncate"), []).append(row)
@@ -129,6 +148,12 @@ class Changes:
         alone = np.flatnonzero(null & ~behind).astype(np.int64)
         if behind.any():
             block.passed.setdefault(TOMBSTONE, []).extend(np.flatnonzero(behind).tolist())
+        if self._policy.tombstone == "ignore":
+            block.passed.setdefault(TOMBSTONE, []).extend(alone.tolist())
+            alone = alone[:0]
+        elif self._policy.tombstone == "dlq":
+            block.rejects.extend(_refused(row, TOMBSTONE, _ALONE, "value") for row in alone.tolist())
+            alone = alone[:0]
         has_key = np.zeros(len(alone), bool)
         if block.keys is not None:
             has_key = block.keys.is_valid().to_numpy(zero_copy_only=False)[alone]
@@ -176,6 +201,10 @@ _NO_AFTER = (
     "an event that puts a row has no `after`; MongoDB's needs capture.mode change_streams_update_full, "
     "and others no transformation that drops it"
 )
+_ALONE = (
+    "the record has no value (a tombstone), and no delete of its key is before it, and tombstone: dlq says so: "
+    "say tombstone: ignore to leave such records out, or delete"
+)
 _TRUNCATED = "the source table was truncated; empty the table, or say `truncate: ignore` to leave its rows"
 
 
@@ -201,7 +230,10 @@ def _child(parent: pa.StructArray, name: str) -> pa.Array:
 
 
 def _chosen(gone: npt.NDArray[np.bool_], before: pa.Array, after: pa.Array) -> pa.Array:
-    return pc.if_else(pa.array(gone), before, after) if gone.any() else after
+    if not gone.any():
+        return after
+    kind = _common([before.type, after.type])
+    return pc.if_else(pa.array(gone), *(_changed(image, kind, "", Faults(), 0) for image in (before, after)))
 
 
 def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decoded:
@@ -242,8 +274,8 @@ def _names(parts: Sequence[_Part]) -> list[str]:
 
 
 def _joined(parts: Sequence[_Part], name: str, faults: Faults) -> pa.Array:
-    """One field of all parts. Types that differ, as after a change of the source's schema, become one that takes both,
-    else the newest."""
+    """One field of all parts. Types that differ, as after a change of the source's schema, become one that takes all,
+    or text."""
     types = [part.values[name].type for part in parts if name in part.values]
     kind = _common(types)
     made, start = [], 0
@@ -251,8 +283,6 @@ def _joined(parts: Sequence[_Part], name: str, faults: Faults) -> pa.Array:
         column = part.values.get(name)
         if column is None:
             made.append(pa.nulls(len(part.rows), kind))
-        elif column.type == kind:
-            made.append(column)
         else:
             made.append(_changed(column, kind, name, faults, start))
         start += len(part.rows)
@@ -266,10 +296,12 @@ def _common(types: Sequence[pa.DataType]) -> pa.DataType:
         schemas = [pa.schema([pa.field("_", kind)]) for kind in types]
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return types[-1]
+        return pa.string()
 
 
 def _changed(column: pa.Array, kind: pa.DataType, name: str, faults: Faults, start: int) -> pa.Array:
+    if column.type == kind:
+        return column
     inside = Faults()
     made = converted(column, Kind("", target=kind), f"value.after.{name}", inside)
     faults.found.extend((found + start, code, reason, path) for found, code, reason, path in inside.found)

@@ -32,7 +32,8 @@ TIMESTAMPS = {
 }
 """Timestamps without a zone, to nanoseconds of their unit."""
 ZONED = "io.debezium.time.ZonedTimestamp"
-UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+ANY = "any"
+"""The wire type of values that stay as they came, for the casts of columns: times without a schema."""
 DIGITS_MAX = 38
 _SIMPLE: dict[str, pa.DataType] = {
     "int8": pa.int32(),
@@ -78,7 +79,7 @@ class Kind:
     target: pa.DataType | None = None
     """The declared column's type, where records bring no schema."""
     unit: str = ""
-    """Unit of a declared column: s, ms, us or ns of times as numbers; base64 or text of decimals as texts."""
+    """Form of a declared decimal that comes as text: base64 or text; empty: as each value shows."""
 
     def child(self, name: str) -> Kind | None:
         """A field of a struct."""
@@ -188,23 +189,24 @@ def _avro_array(items: Any, name: str, named: dict[str, Kind]) -> Kind:
     return Kind("array", name, item=item)
 
 
-def from_arrow(field: pa.Field) -> Kind:
-    """The kind of a declared column. Its metadata may tell a `unit`."""
+def from_arrow(field: pa.Field, unit: str = "") -> Kind:
+    """The kind of a declared column."""
     kind, t = field.type, pa.types
-    unit = (field.metadata or {}).get(b"unit", b"").decode()
     if t.is_struct(kind):
-        return Kind("struct", fields=tuple((part.name, from_arrow(part)) for part in kind), target=kind)
+        return Kind("struct", fields=tuple((part.name, from_arrow(part)) for part in kind))
     if t.is_list(kind) or t.is_large_list(kind):
-        return Kind("array", item=from_arrow(kind.value_field.with_metadata(field.metadata)), target=kind)
+        return Kind("array", item=from_arrow(kind.value_field, unit))
     if t.is_map(kind):
-        return Kind("map", item=from_arrow(kind.item_field), key=from_arrow(kind.key_field), target=kind)
+        return Kind("map", item=from_arrow(kind.item_field), key=from_arrow(kind.key_field))
+    if t.is_temporal(kind):
+        return Kind(ANY)
     return Kind(_wire(kind), target=kind, unit=unit)
 
 
 def _wire(kind: pa.DataType) -> str:
     t = pa.types
-    if t.is_integer(kind) or t.is_temporal(kind):
-        return "string" if t.is_timestamp(kind) and kind.tz else "int64"
+    if t.is_integer(kind):
+        return "int64"
     if t.is_floating(kind):
         return "double"
     return "boolean" if t.is_boolean(kind) else "string"

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.formats import base64_texts
 from lakestore.connectors.bridge.formats.connect_types import (
+    ANY,
     DECIMAL,
     TIMES,
     TIMESTAMPS,
-    UNITS,
     VARIABLE_DECIMAL,
     ZONED,
     Kind,
@@ -47,8 +47,10 @@ class Faults:
 
 
 def converted(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    """The values as `kind.type`; null where a value cannot be taken."""
-    if array.type == kind.type and not kind.fields and kind.wire not in ("array", "map"):
+    """The values as `kind.type`, or as they are for ANY; null where a value cannot be taken."""
+    if kind.wire == ANY:
+        return array
+    if array.type == kind.type and not kind.fields and kind.wire not in ("array", "map") and kind.name != DECIMAL:
         return _bounded(array, path, faults)
     if kind.name == VARIABLE_DECIMAL and pa.types.is_struct(array.type):
         return _variable_decimal(array, path, faults)
@@ -69,8 +71,8 @@ def _struct(array: pa.StructArray, kind: Kind, path: str, faults: Faults) -> pa.
             parts.append(pa.nulls(len(array), part.type))
             continue
         parts.append(converted(pc.struct_field(array, [at]), part, f"{path}.{name}", faults))
-    fields = [pa.field(name, part.type) for name, part in kind.fields]
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null(), type=None)
+    fields = [pa.field(name, made.type) for (name, _), made in zip(kind.fields, parts, strict=True)]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
 
 
 def _inner(array: pa.Array, parts: list[tuple[pa.Array, Kind]], path: str, faults: Faults) -> list[pa.Array]:
@@ -88,8 +90,7 @@ def _list(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
     assert kind.item is not None
     array = _compact(array)
     (values,) = _inner(array, [(array.values, kind.item)], f"{path}[]", faults)
-    made = pa.ListArray.from_arrays(array.offsets.cast(pa.int32()), values, mask=_mask(array))
-    return made.cast(kind.type)
+    return pa.ListArray.from_arrays(array.offsets.cast(pa.int32()), values, mask=_mask(array))
 
 
 def _map(array: pa.MapArray, kind: Kind, path: str, faults: Faults) -> pa.Array:
@@ -103,8 +104,7 @@ def _map(array: pa.MapArray, kind: Kind, path: str, faults: Faults) -> pa.Array:
     parents = np.repeat(np.arange(len(array)), lengths)
     for rows, code, reason, where in inside.found:
         faults.found.append((np.unique(parents[rows]), code, reason, where))
-    made = pa.MapArray.from_arrays(array.offsets, keys, items, mask=_mask(array))
-    return made.cast(kind.type)
+    return pa.MapArray.from_arrays(array.offsets, keys, items, mask=_mask(array))
 
 
 def _compact(array: pa.Array) -> pa.Array:
@@ -141,7 +141,7 @@ def _cast(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> pa
         wrong = np.zeros(len(array), bool)
         for row, value in enumerate(array):
             try:
-                made.append(value.cast(target).as_py())
+                made.append(value.cast(target).as_py() if value.is_valid else None)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 made.append(None)
                 wrong[row] = True
@@ -157,8 +157,7 @@ def _bounded(array: pa.Array, path: str, faults: Faults) -> pa.Array:
     wrong = pc.or_(pc.less(micros, _FIRST_US), pc.greater(micros, _LAST_US))
     if not pc.any(wrong).as_py():
         return array
-    reason = "a timestamp is outside the years 1 to 9999; where it comes as a number, say its `unit`"
-    faults.add(wrong, "out-of-range", reason, path)
+    faults.add(wrong, "out-of-range", "a timestamp is outside the years 1 to 9999", path)
     return pc.if_else(wrong, pa.scalar(None, array.type), array)
 
 
@@ -168,12 +167,12 @@ def _time_of_number(array: pa.Array, kind: Kind, path: str, faults: Faults) -> p
     if t.is_date(target):
         return _cast(_cast(array, pa.int32(), path, faults).cast(pa.date32()), target, path, faults)
     if t.is_time(target):
-        nanos = TIMES.get(kind.name) or UNITS.get(kind.unit, 1_000)
+        nanos = TIMES.get(kind.name, 1_000)
         wrong = pc.or_(pc.less(array, 0), pc.greater_equal(array, _DAY_NANOS // nanos))
         faults.add(wrong, "out-of-range", "a time of day is outside of a day; take the column as a number", path)
         micros = _micros(pc.if_else(wrong, pa.scalar(None, array.type), array), nanos, path, faults)
         return _cast(micros.cast(pa.time64("us")), target, path, faults)
-    nanos = TIMESTAMPS.get(kind.name) or UNITS.get(kind.unit, 1_000_000)
+    nanos = TIMESTAMPS.get(kind.name, 1_000)
     micros = _micros(array, nanos, path, faults).cast(pa.timestamp("us"))
     zone = target.tz if t.is_timestamp(target) else None
     return _cast(micros.cast(pa.timestamp("us", tz=zone)), target, path, faults)
@@ -187,7 +186,7 @@ def _micros(array: pa.Array, nanos: int, path: str, faults: Faults) -> pa.Array:
     factor = nanos // 1_000
     limit = (2**63 - 1) // factor
     wrong = pc.or_(pc.less(array, -limit), pc.greater(array, limit))
-    faults.add(wrong, "out-of-range", "a time is outside the years 1 to 9999; say its `unit`", path)
+    faults.add(wrong, "out-of-range", "a timestamp is outside the years 1 to 9999", path)
     return pc.multiply(pc.if_else(wrong, pa.scalar(None, pa.int64()), array), factor)
 
 

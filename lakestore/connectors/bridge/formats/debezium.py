@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.formats import json_shapes
-from lakestore.connectors.bridge.formats.change_events import HEAD, Block, Changes, Events
+from lakestore.connectors.bridge.formats.change_events import HEAD, Block, Changes, Events, Policy
 from lakestore.connectors.bridge.formats.connect_types import Kind, from_arrow
 from lakestore.connectors.bridge.formats.connect_values import Faults, converted
 from lakestore.connectors.bridge.formats.json_shapes import inferred
@@ -20,7 +20,8 @@ from lakestore.connectors.bridge.formats.schema_parts import Part, SchemaParts
 from lakestore.connectors.bridge.formats.unavailable import Markers
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
-from lakestore.connectors.bridge.spec import Truncate
+from lakestore.connectors.bridge.spec import Wire
+from lakestore.connectors.bridge.wire import framed
 
 _TEXT = Kind("string")
 _TELLTALE = (("status", _TEXT), ("ddl", _TEXT), ("databaseName", _TEXT), ("__op", _TEXT), ("__deleted", _TEXT))
@@ -38,26 +39,37 @@ _NO_EVENT = (
 class _Reading:
     """A block on its way, and what its format found."""
 
-    wanted: pa.Schema | None
+    wanted: Kind | None
+    """The row that is asked for; None: all fields."""
     block: Block
 
 
 class DebeziumJson:
     """Decoder of change events in JSON. `wanted` names fields of rows; those beside are in `Decoded.envelope`."""
 
-    def __init__(self, *, truncate: Truncate = "refuse", unavailable: Sequence[str] = ()) -> None:
-        self._changes = Changes(truncate)
+    def __init__(
+        self,
+        *,
+        wire: Wire = "auto",
+        policy: Policy | None = None,
+        unavailable: Sequence[str] = (),
+        units: Mapping[str, str] | None = None,
+    ) -> None:
+        """`units` tells of fields that are decimals, and come as texts without a schema, whether these are base64."""
+        self._wire: Wire = wire
+        self._changes = Changes(policy or Policy())
         self._markers = Markers.of(unavailable)
+        self._units = units or {}
         self._values, self._keys = SchemaParts(), SchemaParts()
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
         """The rows of a block, as `Decoder` says."""
         block = Block([], [], {}, self._key_structs(records, wanted))
-        present = np.flatnonzero(records.values.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
-        reading = _Reading(wanted, block)
-        texts = records.values if len(present) == len(records) else records.values.drop_null()
-        for part in self._values.split(texts):
-            self._part(Part(present[part.rows], part.kind, part.texts), reading)
+        values = framed(records, self._wire)
+        block.rejects.extend(values.rejects)
+        reading = _Reading(_wanted_row(wanted, self._units), block)
+        for part in self._values.split(values.payloads):
+            self._part(Part(values.record[part.rows], part.kind, part.texts), reading)
         return self._changes.decoded(records, block)
 
     def schema(self) -> pa.Schema | None:
@@ -144,7 +156,7 @@ class DebeziumJson:
         flattened = flat.to_numpy(zero_copy_only=False)
         if flattened.any():
             some = texts.filter(pa.array(flattened))
-            self._flat(rows[flattened], some, _wanted_row(reading.wanted) or inferred(some, ()), reading)
+            self._flat(rows[flattened], some, reading.wanted or inferred(some, ()), reading)
         self._not_events(rows[~flattened], texts.filter(pa.array(~flattened)), reading)
 
     def _flat(self, rows: Ints, texts: pa.BinaryArray, row: Kind, reading: _Reading) -> None:
@@ -184,9 +196,9 @@ class DebeziumJson:
 
     def _key_structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None:
         """Keys of all records; null where there is none, or one that is no object."""
-        present = np.flatnonzero(records.keys.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
+        keys = framed(records, self._wire, "key")
         found: list[tuple[Ints, pa.StructArray]] = []
-        for part in self._keys.split(records.keys.drop_null()):
+        for part in self._keys.split(keys.payloads):
             kind = part.kind if part.kind is not None else _key_kind(part.texts, wanted)
             if kind is None or not kind.fields:
                 continue
@@ -197,7 +209,7 @@ class DebeziumJson:
                 wrong = np.zeros(len(made), bool)
                 for bad, *_ in faults.found:
                     wrong[bad] = True
-                found.append((present[part.rows[rows[~wrong]]], made.filter(pa.array(~wrong))))
+                found.append((keys.record[part.rows[rows[~wrong]]], made.filter(pa.array(~wrong))))
         return _in_places(found, len(records))
 
 
@@ -205,19 +217,29 @@ def _row_kind(kind: Kind) -> Kind | None:
     return kind.child("after") or kind.child("before")
 
 
-def _wanted_row(wanted: pa.Schema | None) -> Kind | None:
-    return None if wanted is None else Kind("struct", fields=tuple((part.name, from_arrow(part)) for part in wanted))
+def _wanted_row(wanted: pa.Schema | None, units: Mapping[str, str]) -> Kind | None:
+    if wanted is None:
+        return None
+    return Kind("struct", fields=tuple((part.name, from_arrow(part, units.get(part.name, ""))) for part in wanted))
 
 
-def _row_of(wanted: pa.Schema | None, kind: Kind | None) -> Kind | None:
+def _row_of(wanted: Kind | None, kind: Kind | None) -> Kind | None:
     """The kind of rows: the schema part's, of the fields that are wanted; those it does not have are null."""
     if kind is None:
-        return _wanted_row(wanted)
+        return wanted
     row = _row_kind(kind) or kind
     if wanted is None:
         return row
     own = dict(row.fields)
-    return Kind("struct", fields=tuple((part.name, own.get(part.name) or from_arrow(part)) for part in wanted))
+    return Kind("struct", fields=tuple((name, _meant(own.get(name), part)) for name, part in wanted.fields))
+
+
+def _meant(own: Kind | None, wanted: Kind) -> Kind:
+    """The kind of a field in the schema; a time that a column wants as a number stays one."""
+    if own is None:
+        return wanted
+    number = wanted.target is not None and pa.types.is_integer(wanted.target)
+    return Kind(own.wire) if number and own.name and own.wire in ("int32", "int64") else own
 
 
 def _head_of(kind: Kind | None) -> list[tuple[str, Kind]]:
