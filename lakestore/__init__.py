@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from lakestore.client.commit import Commit
     from lakestore.client.credentials import TLS
     from lakestore.client.lake import Lake, Snapshot, connect
+    from lakestore.client.named_producer import NamedProducer
+    from lakestore.client.named_writes import NamedWrites
+    from lakestore.client.registers import Register, Registers
     from lakestore.client.table import Table
     from lakestore.client.writer import Writer
     from lakestore.client.written import CommitToken, WriteResult
@@ -52,11 +55,15 @@ __all__ = [
     "Invalid",
     "Lake",
     "LakestoreError",
+    "NamedProducer",
+    "NamedWrites",
     "NotAuthenticated",
     "NotFound",
     "NothingToKeep",
     "PlanExpired",
     "PositionExpired",
+    "Register",
+    "Registers",
     "Scan",
     "Snapshot",
     "SqlResult",
@@ -76,6 +83,9 @@ _HOMES = {
     "lakestore.client.credentials": ("TLS",),
     "lakestore.client.commit": ("Commit",),
     "lakestore.client.lake": ("Lake", "Snapshot", "connect"),
+    "lakestore.client.named_producer": ("NamedProducer",),
+    "lakestore.client.named_writes": ("NamedWrites",),
+    "lakestore.client.registers": ("Register", "Registers"),
     "lakestore.client.table": ("Table",),
     "lakestore.client.writer": ("Writer",),
     "lakestore.client.written": ("CommitToken", "WriteResult"),
