@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Self
+from typing import NamedTuple, Self
 
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
@@ -55,8 +55,7 @@ def every_register(transport: Transport, prefix: str) -> list[Register]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a register that is open here stands."""
 
     epoch: int
@@ -127,31 +126,32 @@ class Registers:
 
     def _committed(self, changes: Sequence[pb.Change], progress: Mapping[str, str]) -> pb.CommitAnswer:
         self._check()
-        moves = [self._move(name, value) for name, value in progress.items()]
-        if all(move.before == move.after for move in moves):
+        request = pb.CommitRequest(changes=changes, timeline=self._timeline)
+        for name, value in progress.items():
+            self._add_move(request, name, value)
+        if all(self._values[name] == value for name, value in progress.items()):
             raise Invalid("no register of the commit moves, so a retry would be applied again: move one at least")
         check_commit(sum(len(change.rows) for change in changes), message_bytes(self._connection.transport.server))
-        request = pb.CommitRequest(changes=changes, registers=moves, timeline=self._timeline)
         try:
             answer = self._connection.transport.commit(request)
         except LakestoreError as error:
             self._ended_by(error)
             raise
         lsn = position_of(answer.token).lsn
-        for move in moves:
+        for move in request.registers:
             if move.before != move.after and move.register in self._places:
                 self._values[move.register] = move.after
                 self._places[move.register] = _Place(move.epoch, lsn)
         return answer
 
-    def _move(self, name: str, value: str) -> pb.RegisterMove:
+    def _add_move(self, request: pb.CommitRequest, name: str, value: str) -> None:
         place = self._places.get(name)
         if place is None:
             raise Invalid(f"register {name!r} is not open here: open it before a commit that moves it")
         if not isinstance(value, str):
             raise Invalid(f"the value of register {name!r} is text, not {type(value).__name__}: write it as text")
         before = self._values[name]
-        return pb.RegisterMove(register=name, epoch=place.epoch, before=before, after=value, moved=place.moved)
+        request.registers.add(register=name, epoch=place.epoch, before=before, after=value, moved=place.moved)
 
     def _ended_by(self, error: LakestoreError) -> None:
         if error.applied == "unknown":

@@ -8,7 +8,7 @@ commit again, for no two requests of one commit move the same register. All else
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError
 from lakestore.limits import Limits
@@ -20,8 +20,7 @@ CHARS_SHOWN = 120
 """Characters of a name or a value that an error shows: a status has room for a few thousand."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A register from one value to the next."""
 
     register: str

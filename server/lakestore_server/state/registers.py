@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lakestore_server.state.commit_record import RegisterChange, RegistersDrop, RegistersMove
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(NamedTuple):
     """A register as the server keeps it."""
 
     epoch: int
