@@ -121,9 +121,7 @@ SUBSCRIPTIONS = st.one_of(
 )
 REGISTERS = st.one_of(
     st.builds(RegistersOpen, tuples(NAMES), COUNTS, NAMES),
-    st.lists(st.tuples(NAMES, NAMES), max_size=3).map(
-        lambda held: RegistersMove(tuple(name for name, _ in held), tuple(value for _, value in held))
-    ),
+    st.builds(RegistersMove, tuples(NAMES), tuples(NAMES), COUNTS),
     st.builds(RegistersDrop, tuples(NAMES)),
 )
 RECORDS = st.builds(
@@ -183,5 +181,5 @@ CHECKPOINTS = st.builds(
     st.dictionaries(st.tuples(NAMES, NAMES), POINTERS, max_size=2),
     tuples(WHOLE_SUBSCRIPTIONS),
     tuples(ENTRIES),
-    registers=st.dictionaries(NAMES, st.builds(Register, COUNTS, NAMES, NAMES, COUNTS), max_size=3),
+    registers=st.dictionaries(NAMES, st.builds(Register, COUNTS, NAMES, NAMES, COUNTS, COUNTS), max_size=3),
 )

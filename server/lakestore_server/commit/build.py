@@ -53,7 +53,7 @@ def build(group: Sequence[Request], view: View, index: Index, record: CommitReco
         answers.append(Answer(record.lsn, results))
         if request.producer:
             draft.record.producers.append(_producer_commit(request, results))
-        if request.moves:
+        if request.moves.each:
             draft.record.registers.append(_registers_move(request))
     return Commit(draft.record, answers, draft.entries)
 
@@ -90,8 +90,8 @@ def _producer_commit(request: Request, results: tuple[ChangeResult, ...]) -> Pro
 
 
 def _registers_move(request: Request) -> RegistersMove:
-    moves = [move for move in request.moves if not move.stays]
-    return RegistersMove(tuple(move.register for move in moves), tuple(move.after for move in moves))
+    moves = [move for move in request.moves.each if not move.stays]
+    return RegistersMove(tuple([move.register for move in moves]), tuple([m.after for m in moves]), request.moves.mark)
 
 
 def _is_plain(change: Change, table: Table) -> bool:

@@ -1,17 +1,18 @@
 """Moves of registers by a request: whether all may happen now, or have happened before by this very request.
 
 A register's value and the LSN that set it say where it stands; only its newest epoch knows them. A request whose moves
-all begin there is the next one. One whose moves all ended there, at one LSN that is later than all it knew, is that
-commit again, for no two requests of one commit move the same register. All else is refused whole.
+all begin there is the next one. One whose mark, a checksum of its moves and rows, is kept with all of these registers
+since one LSN is that commit again. All else is refused whole. No group has two requests that move the same register.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError
 from lakestore.limits import Limits
+from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.state.commit_record import Answer
 from lakestore_server.state.registers import Register
@@ -36,11 +37,21 @@ class Move(NamedTuple):
         return self.before == self.after
 
 
-def moves_of(request: pb.CommitRequest, limits: Limits) -> tuple[Move, ...]:
+class Moves(NamedTuple):
+    """The moves of a request, and its mark."""
+
+    each: tuple[Move, ...] = ()
+    mark: int = 0
+
+
+NONE = Moves()
+
+
+def moves_of(request: pb.CommitRequest, limits: Limits) -> Moves:
     """The moves of a request, or `Invalid`."""
-    moves = tuple(Move(m.register, m.epoch, m.before, m.after, m.moved) for m in request.registers)
+    moves = tuple([Move(m.register, m.epoch, m.before, m.after, m.moved) for m in request.registers])
     if not moves:
-        return ()
+        return NONE
     if request.producer or request.progress:
         raise Invalid("a commit has registers, or a producer with its progress, and not both: send two commits")
     if not request.timeline:
@@ -55,7 +66,13 @@ def moves_of(request: pb.CommitRequest, limits: Limits) -> tuple[Move, ...]:
             f"register {shown(moves[0].register)} and all others of the commit stay where they are, so a retry would be"
             " applied again: move one, or commit without registers"
         )
-    return moves
+    return Moves(moves, _mark(moves, request.changes))
+
+
+def _mark(moves: Sequence[Move], changes: Iterable[pb.Change]) -> int:
+    said = [f"{move.register}\0{move.before}\0{move.after}\0{move.moved}" for move in moves]
+    said += [f"{change.table}\0{change.kind}\0{change.crc32c}" for change in changes]
+    return crc32c("\0".join(said).encode())
 
 
 def check_names(names: Sequence[str], limits: Limits) -> None:
@@ -71,17 +88,17 @@ def check_names(names: Sequence[str], limits: Limits) -> None:
         seen.add(name)
 
 
-def repeated(moves: Sequence[Move], registers: Mapping[str, Register]) -> Answer | None:
+def repeated(moves: Moves, registers: Mapping[str, Register]) -> Answer | None:
     """The answer to moves that happened before; None for moves that may happen now; or their refusal."""
-    if not moves:
+    if not moves.each:
         return None
-    held = [_held(move, registers) for move in moves]
-    pairs = list(zip(moves, held, strict=True))
+    held = [_held(move, registers) for move in moves.each]
+    pairs = list(zip(moves.each, held, strict=True))
     if all(_begins_at(move, register) for move, register in pairs):
         return None
-    lsns = {register.moved for move, register in pairs if not move.stays}
-    if len(lsns) == 1 and all(_ended_at(move, register) for move, register in pairs):
-        return Answer(lsns.pop(), (), is_repeated=True)
+    moved = [register for move, register in pairs if not move.stays]
+    if all(register.mark == moves.mark and register.moved == moved[0].moved for register in moved):
+        return Answer(moved[0].moved, (), is_repeated=True)
     raise _conflict(*next(pair for pair in pairs if not _begins_at(*pair)))
 
 
@@ -94,12 +111,6 @@ def _held(move: Move, registers: Mapping[str, Register]) -> Register:
 
 def _begins_at(move: Move, register: Register) -> bool:
     return register.moved == move.moved and register.value == move.before
-
-
-def _ended_at(move: Move, register: Register) -> bool:
-    if move.stays:
-        return _begins_at(move, register)
-    return register.moved > move.moved and register.value == move.after
 
 
 def _fenced(move: Move, held: Register | None) -> LakestoreError:

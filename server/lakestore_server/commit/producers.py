@@ -58,7 +58,7 @@ class Writes:
     def _submit(self, request: pb.CommitRequest) -> Request:
         self._check(request)
         moves = moves_of(request, self._engine.limits)
-        spread = request.producer or (moves[0].register if moves else "")
+        spread = request.producer or (moves.each[0].register if moves.each else "")
         nbytes = sum(len(change.rows) for change in request.changes)
         self._engine.await_room(nbytes=nbytes)
         with self._decoding.taken(DECODING_COPIES * nbytes) as claim:
@@ -71,7 +71,7 @@ class Writes:
                     for state, change in zip(states, request.changes, strict=True)
                 )
             except (Invalid, NotFound) as error:
-                if not (request.producer or moves):
+                if not (request.producer or moves.each):
                     raise
                 changes, refusal = (), error  # it may be the retry of a commit from before the table was altered
             prepared = Request.of(request, changes, refusal, moves)

@@ -238,4 +238,4 @@ def _known_again_by(request: Request) -> Sequence[tuple[str, int] | str]:
     """Marks of a request of which a retry has one at least: its producer's sequence, or the registers it moves."""
     if request.producer:
         return [(request.producer, request.sequence)]
-    return [move.register for move in request.moves]
+    return [move.register for move in request.moves.each]

@@ -25,7 +25,7 @@ from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit import row_limit, row_marks
-from lakestore_server.commit.moves import Move
+from lakestore_server.commit.moves import NONE, Moves
 from lakestore_server.commit.row_marks import NO_MARKS, RowMarks
 from lakestore_server.host.permits import Claim
 from lakestore_server.index.entry import table_prefix
@@ -80,7 +80,7 @@ class Request:
     """The LSN up to which the client had seen the history when it drew the producer's name; None if it did not say."""
     owner: str = ""
     """The principal that sent it."""
-    moves: tuple[Move, ...] = ()
+    moves: Moves = NONE
     """Registers that move with it, or it is refused."""
     answer: Future[Answer] = field(default_factory=Future)
     queued: float = 0.0
@@ -90,14 +90,14 @@ class Request:
 
     def __post_init__(self) -> None:
         rows = sum(int(change.batch.nbytes) + change.keys.nbytes + change.marks.nbytes for change in self.changes)
-        self.nbytes = 1024 + rows + MOVE_BYTES * len(self.moves)
+        self.nbytes = 1024 + rows + MOVE_BYTES * len(self.moves.each)
 
     @staticmethod
     def of(
         message: pb.CommitRequest,
         changes: tuple[Change, ...],
         refusal: Invalid | NotFound | None,
-        moves: tuple[Move, ...] = (),
+        moves: Moves = NONE,
     ) -> Request:
         """A request as it came off the wire, with its changes and moves decoded."""
         return Request(
@@ -116,7 +116,7 @@ class Request:
     @property
     def ordered_by(self) -> tuple[tuple[str, str], ...]:
         """Names of which requests stay in the order in which they came: the producer's, and those of registers."""
-        names = tuple(("register", move.register) for move in self.moves)
+        names = tuple(("register", move.register) for move in self.moves.each)
         return (("producer", self.producer), *names) if self.producer else names
 
     @property

@@ -261,14 +261,16 @@ def _registers_data(registers: Mapping[str, Register]) -> dict[str, list[list[An
     """Owner to registers, which name the owner no more."""
     owned: dict[str, list[list[Any]]] = {}
     for name, held in registers.items():
-        owned.setdefault(held.owner, []).append([name, held.epoch, held.value, held.moved])
+        owned.setdefault(held.owner, []).append([name, held.epoch, held.value, held.moved, held.mark])
     return owned
 
 
 def _registers_of(data: Mapping[str, list[list[Any]]]) -> dict[str, Register]:
     """The registers that `_registers_data` wrote; releases up to 0.2 had none."""
     return {
-        name: Register(epoch, value, owner, moved) for owner, held in data.items() for name, epoch, value, moved in held
+        name: Register(epoch, value, owner, moved, mark)
+        for owner, held in data.items()
+        for name, epoch, value, moved, mark in held
     }
 
 

@@ -6,7 +6,7 @@ meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells
 user that look like one; files of version 1 (release 0.1) have neither header nor salt. Version 2 is release 0.2's.
 Keys of the meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
 schema version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions,
-slots [[part, row, slot, link]], registers [[names, epoch, owner] opened | [names, values] moved | [names] dropped].
+slots [[part, row, slot, link]], registers [[names, [epoch, owner]] | [names, values, mark] | [names]].
 """
 
 from __future__ import annotations

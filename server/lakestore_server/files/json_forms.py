@@ -70,12 +70,12 @@ def subscription_of(data: Sequence[Any]) -> Subscription:
 
 
 def registers_list(change: RegisterChange) -> list[Any]:
-    """Told apart by their length: dropped names alone, names with their new values, or an opening."""
+    """Told apart by their length: dropped names alone, an opening, or names with their new values."""
     if isinstance(change, RegistersDrop):
         return [change.names]
     if isinstance(change, RegistersMove):
-        return [change.names, change.values]
-    return [change.names, change.epoch, change.owner]
+        return [change.names, change.values, change.mark]
+    return [change.names, [change.epoch, change.owner]]
 
 
 def registers_of(data: Sequence[Any]) -> RegisterChange:
@@ -83,4 +83,4 @@ def registers_of(data: Sequence[Any]) -> RegisterChange:
     names = tuple(data[0])
     if len(data) == 1:
         return RegistersDrop(names)
-    return RegistersMove(names, tuple(data[1])) if len(data) == 2 else RegistersOpen(names, data[1], data[2])
+    return RegistersOpen(names, *data[1]) if len(data) == 2 else RegistersMove(names, tuple(data[1]), data[2])

@@ -133,6 +133,8 @@ class RegistersMove:
 
     names: tuple[str, ...]
     values: tuple[str, ...]
+    mark: int
+    """Checksum of the request."""
 
 
 @dataclass(frozen=True, slots=True)

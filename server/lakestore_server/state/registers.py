@@ -1,8 +1,8 @@
 """Registers: named positions in other systems, such as one partition of a Kafka topic, which commits move with rows.
 
 A register is opened under an epoch, the LSN of its opening, and only the newest epoch moves it. It keeps its value and
-the LSN of the commit that set it, and no answers: that LSN tells the retry of a move from a new one. Time alone never
-ends a register, for what was paused for long must not begin anew.
+the LSN and the mark of the commit that set it, and no answers: these tell a retry from a new commit. Time alone never
+ends a register, for a program that was paused for long must not begin anew.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class Register(NamedTuple):
     """The principal that opened it first; empty in a process of its own."""
     moved: int = 0
     """LSN of the commit that set the value; 0 before the first."""
+    mark: int = 0
+    """Checksum of the request that did, which tells its retry from another request."""
 
 
 class Registers:
@@ -47,7 +49,7 @@ class Registers:
         if isinstance(change, RegistersMove):
             for name, value in zip(change.names, change.values, strict=True):
                 held = known[name]
-                known[name] = Register(held.epoch, value, held.owner, lsn)
+                known[name] = Register(held.epoch, value, held.owner, lsn, change.mark)
         elif isinstance(change, RegistersDrop):
             for name in change.names:
                 self._less(known.pop(name).owner)
@@ -58,7 +60,7 @@ class Registers:
                     self._count[change.owner] += 1
                     known[name] = Register(change.epoch, "", change.owner)
                 else:
-                    known[name] = Register(change.epoch, before.value, before.owner, before.moved)
+                    known[name] = before._replace(epoch=change.epoch)
 
     def _less(self, owner: str) -> None:
         self._count[owner] -= 1
