@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from lakestore.connectors.bridge.decoding import Decoder
 from lakestore.connectors.bridge.formats.arrow import ArrowDecoder
+from lakestore.connectors.bridge.formats.avro_records import AvroRecords
 from lakestore.connectors.bridge.formats.change_events import Policy
 from lakestore.connectors.bridge.formats.debezium import DebeziumJson
 from lakestore.connectors.bridge.formats.json_records import JsonDecoder
+from lakestore.connectors.bridge.formats.protobuf_records import ProtobufRecords
 from lakestore.connectors.bridge.formats.raw import RawDecoder
 from lakestore.connectors.bridge.paths import Path
-from lakestore.connectors.bridge.spec import RouteSpec, SourceSpec, TopicSpec
+from lakestore.connectors.bridge.registry import Registry
+from lakestore.connectors.bridge.spec import RegistrySpec, RouteSpec, SourceSpec, TopicSpec
+from lakestore.connectors.bridge.wire import Part
 from lakestore.errors import Invalid
 
 Factory = Callable[[TopicSpec, SourceSpec], Decoder]
@@ -29,10 +34,14 @@ VALUES: dict[str, Factory] = {
     "raw": lambda topic, source: RawDecoder(),
     "debezium-json": _debezium_json,
     "arrow": lambda topic, source: ArrowDecoder(),
+    "avro": lambda topic, source: _avro(topic, source, "value"),
+    "protobuf": lambda topic, source: _protobuf(topic, source, "value"),
 }
 """Format to the maker of its decoder."""
 KEYS: dict[str, Factory] = {
     "json": lambda topic, source: JsonDecoder("key", topic.wire),
+    "avro": lambda topic, source: _avro(topic, source, "key"),
+    "protobuf": lambda topic, source: _protobuf(topic, source, "key"),
 }
 """Format of keys to the maker of its decoder; `string` and `raw` need none, for such keys are bytes."""
 
@@ -51,6 +60,28 @@ def key_decoder(topic: TopicSpec, source: SourceSpec) -> Decoder | None:
     """
     said = topic.key_format or (topic.format if _reads_key_fields(topic) else "raw")
     return KEYS[said](topic, source) if said in KEYS else None
+
+
+def registry(source: SourceSpec) -> Registry | None:
+    """The client of a source's registry, one for all its topics; None if there is no registry."""
+    if source.registry is None:
+        return None
+    return _client(source.registry.url, tuple(sorted(source.registry.options.items())))
+
+
+@lru_cache(maxsize=64)
+def _client(url: str, options: tuple[tuple[str, str], ...]) -> Registry:
+    return Registry(RegistrySpec(url, dict(options)))
+
+
+def _avro(topic: TopicSpec, source: SourceSpec, part: Part) -> AvroRecords:
+    declared = topic.schema if part == "value" else topic.key_schema
+    return AvroRecords(wire=topic.wire, part=part, declared=declared, registry=registry(source), topic=topic.topic)
+
+
+def _protobuf(topic: TopicSpec, source: SourceSpec, part: Part) -> ProtobufRecords:
+    declared = topic.schema if part == "value" else topic.key_schema
+    return ProtobufRecords(wire=topic.wire, part=part, declared=declared, registry=registry(source), topic=topic.topic)
 
 
 def _reads_key_fields(topic: TopicSpec) -> bool:

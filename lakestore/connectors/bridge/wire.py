@@ -95,7 +95,7 @@ class _Framing:
 
     def __init__(self, records: Records, part: Part, record: Ints, payloads: pa.BinaryArray) -> None:
         self._record = record
-        self._cursors = Cursors(payloads)
+        self._cursors = Cursors.of(payloads)
         self._schema = np.full(len(record), _NONE, np.int64)
         self._schemas: list[SchemaName] = []
         self._places: dict[SchemaName, int] = {}
@@ -234,6 +234,6 @@ def _in_header(header: bytes, *, messages: bool) -> SchemaName | Fault:
         return SchemaName(name)
     if len(header) == size:
         return SchemaName(name, (0,))
-    cursors = Cursors(pa.array([header[size:]], pa.binary()))
+    cursors = Cursors.of(pa.array([header[size:]], pa.binary()))
     path = message_paths(cursors, np.array([0]))[0]
     return cursors.faults[0] if cursors.bad[0] else SchemaName(name, path)

@@ -90,7 +90,7 @@ def test_reading_value_by_value_agrees(data: st.DataObject) -> None:
     body = written(schema, data.draw(avro_cases.values_of(schema)))
     if data.draw(st.booleans()):
         body = damaged(body, data.draw(st.integers(0, 9)), data.draw(st.integers(0, 60)))
-    node, cursors = parsed(json.dumps(schema)), Cursors(pa.array([b"", body, b"\2"], pa.binary()))
+    node, cursors = parsed(json.dumps(schema)), Cursors.of(pa.array([b"", body, b"\2"], pa.binary()))
     column = avro_columns.columns(node, cursors)
     try:
         alone = avro_plain.array(node, body)

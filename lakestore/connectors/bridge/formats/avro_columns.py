@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.formats.avro_schema import DURATION, Node
-from lakestore.connectors.bridge.formats.cursors import Bools, Cursors, signed, spread
+from lakestore.connectors.bridge.formats.cursors import Bools, Bytes, Cursors, signed, spread
 from lakestore.connectors.bridge.records import Ints
 
 LONG = "long-array"
@@ -103,7 +102,7 @@ def _fixed(node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
     return pa.Array.from_buffers(node.arrow, len(rows), [None, pa.py_buffer(np.ascontiguousarray(matrix))])
 
 
-def uuids(matrix: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> pa.StringArray:
+def uuids(matrix: Bytes) -> pa.StringArray:
     """Sixteen bytes each, as texts of 36 characters."""
     if not len(matrix):
         return pa.array([], pa.string())
@@ -286,8 +285,3 @@ _READERS: dict[str, Callable[[Node, Cursors, Ints, str], pa.Array]] = {
     "array": _array,
     "map": _map,
 }
-
-
-def keep(values: pa.Array, rows: Bools) -> pa.Array:
-    """Some of the values."""
-    return values if rows.all() else pc.filter(values, pa.array(rows))

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.connectors.bridge.formats import avro_plain
-from lakestore.connectors.bridge.formats.avro_columns import LONG, columns, keep
+from lakestore.connectors.bridge.formats.avro_columns import LONG, columns
 from lakestore.connectors.bridge.formats.avro_resolution import Incompatible, adapt, merged
 from lakestore.connectors.bridge.formats.avro_schema import Node, crc64, parsed
 from lakestore.connectors.bridge.formats.cursors import Cursors, Fault
-from lakestore.connectors.bridge.formats.joined import Piece, as_struct, faults, joined
+from lakestore.connectors.bridge.formats.joined import VALUE, Piece, as_struct, faults, joined, kept
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.registry import Registered, Registry
@@ -88,7 +88,11 @@ class AvroRecords:
         if topic.reader is None and self._wanted is None and self._topic:
             self._node(None, self._topic, topic)
         reader = self._reader(topic)
-        return None if reader is None else pa.schema(list(as_struct(pa.nulls(0, reader.arrow)).type))
+        if reader is None:
+            return None
+        if reader.kind == "record":
+            return pa.schema([field.arrow for field in reader.fields])
+        return pa.schema([pa.field(VALUE, reader.arrow, nullable=reader.nullable)])
 
     def _reader(self, topic: _Topic) -> Node | None:
         return self._wanted or topic.reader
@@ -129,10 +133,10 @@ def _tree(found: Registered) -> Node | Fault:
 
 def _read(node: Node, payloads: pa.BinaryArray, record: Ints, rejects: list[Reject]) -> Piece:
     """The rows of one schema; records that cannot be read join the rejects."""
-    cursors = Cursors(payloads)
+    cursors = Cursors.of(payloads)
     values = columns(node, cursors)
     fine = np.flatnonzero(~cursors.bad)
-    piece = Piece(keep(values, ~cursors.bad), record[fine])
+    piece = Piece(kept(values, ~cursors.bad), record[fine])
     long = [row for row, fault in cursors.faults.items() if fault.code == LONG]
     rejects += faults({row: fault for row, fault in cursors.faults.items() if fault.code != LONG}, record)
     return piece if not long else _with_long(piece, node, payloads, record, sorted(long), rejects)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.connectors.bridge.formats.avro_schema import Field, Node
+from lakestore.connectors.bridge.formats.avro_schema import Field, Node, struct
 from lakestore.errors import Invalid
 
 _NUMBERS = ("int", "long", "float", "double")
@@ -57,7 +57,7 @@ def _merged_record(newest: Node, older: Node) -> Node:
     for field in older.fields:
         if field.name not in taken and field.name not in {each.name for each in fields}:
             fields.append(replace(field, node=_optional(field.node), default=None, has_default=False))
-    return replace(newest, fields=tuple(fields), arrow=pa.struct([field.arrow for field in fields]))
+    return replace(newest, fields=tuple(fields), arrow=struct(fields))
 
 
 def adapt(values: pa.Array, writer: Node, reader: Node, path: str = "") -> pa.Array:
@@ -172,9 +172,9 @@ def _optional(node: Node) -> Node:
 
 def _nest(node: Node, item: Node) -> Node:
     if node.kind == "array":
-        arrow = pa.list_(pa.field("item", item.arrow, nullable=item.nullable))
+        arrow = pa.list_(item.arrow)
     else:
-        arrow = pa.map_(pa.string(), pa.field("value", item.arrow, nullable=item.nullable))
+        arrow = pa.map_(pa.string(), item.arrow)
     return replace(node, item=item, arrow=arrow)
 
 

@@ -7,7 +7,7 @@ of which one has a value. Names, aliases and `connect.*` properties of fields ar
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,11 @@ class Node:
         return {"null": 0, "fixed": self.size, "float": 4, "double": 8}.get(self.kind, 1)
 
 
+def struct(fields: Iterable[Field]) -> pa.DataType:
+    """The struct of a record's values; nothing inside is required, because the record itself may be null."""
+    return pa.struct([field.arrow.with_nullable(True) for field in fields])
+
+
 def parsed(text: str, references: Mapping[str, str] | None = None) -> Node:
     """The tree of a schema, or `Invalid` with what is wrong with it."""
     return _Reader(*_parsed(text, references)).node([], 0)
@@ -158,9 +163,9 @@ class _Reader:
         if not item.bytes_min and kind == "array":
             raise Invalid("an Avro array holds values without any bytes: such an array has no column")
         if kind == "array":
-            arrow = pa.list_(pa.field("item", item.arrow, nullable=item.nullable))
+            arrow = pa.list_(item.arrow)
         else:
-            arrow = pa.map_(pa.string(), pa.field("value", item.arrow, nullable=item.nullable))
+            arrow = pa.map_(pa.string(), item.arrow)
         return Node(kind, arrow, item=item)
 
     def _named(self, name: str, schema: Any, within: list[str], depth: int) -> Node:
@@ -173,7 +178,7 @@ class _Reader:
             chain = " in ".join([name, *reversed(within[within.index(name) :])])
             raise Invalid(f"the Avro record {name} holds itself ({chain}): no column's type does")
         fields = tuple(self._field(field, [*within, name], depth + 1) for field in schema["fields"])
-        arrow = pa.struct([field.arrow for field in fields])
+        arrow = struct(fields)
         return Node("record", arrow, fields=fields, name=name, meaning=_meaning(schema))
 
     def _field(self, field: Any, within: list[str], depth: int) -> Field:
@@ -197,7 +202,7 @@ class _Reader:
         fields = tuple(
             Field(name, Node("optional", each.arrow, item=each)) for name, each in zip(names, rest, strict=True)
         )
-        return Node("union", pa.struct([field.arrow for field in fields]), fields=fields, null_branch=null)
+        return Node("union", struct(fields), fields=fields, null_branch=null)
 
 
 def _branch(node: Node) -> str:

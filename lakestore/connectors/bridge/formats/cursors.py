@@ -16,9 +16,11 @@ from lakestore.connectors.bridge.records import Ints
 
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.uint8]
 _PAD = 40
 """Bytes behind the last record, more than one read looks at, so that a read past the end sees zeros and no fault."""
 VARINT_BYTES_MAX = 10
+_NOTHING: Bytes = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +35,39 @@ class Fault:
 class Cursors:
     """Places in a block of payloads, one for each."""
 
-    def __init__(self, payloads: pa.BinaryArray) -> None:
-        offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1, payloads.offset * 4)
-        whole = payloads.buffers()[2]
-        low, high = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-        self.data = np.zeros(high - low + _PAD, np.uint8)
+    def __init__(self, data: Bytes, at: Ints, end: Ints) -> None:
+        self.data = data
         """All payloads, one behind the other, and zeros."""
-        if high > low:
-            self.data[: high - low] = np.frombuffer(whole, np.uint8, high - low, low)
-        self._buffer = pa.py_buffer(self.data)
-        places = offsets.astype(np.int64) - low
-        self.at: Ints = places[:-1].copy()
+        self._buffer = pa.py_buffer(data)
+        self.at = at
         """The next byte of each record."""
-        self.end: Ints = places[1:].copy()
-        self.bad: Bools = np.zeros(len(self.at), np.bool_)
+        self.end = end
+        self.bad: Bools = np.zeros(len(at), np.bool_)
         self.faults: dict[int, Fault] = {}
 
-    def __len__(self) -> int:
-        return len(self.at)
+    @staticmethod
+    def of(payloads: pa.BinaryArray) -> Cursors:
+        """At the beginning of each payload."""
+        offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1, payloads.offset * 4)
+        low, high = int(offsets[0]), int(offsets[-1])
+        whole = np.frombuffer(payloads.buffers()[2], np.uint8, high - low, low) if high > low else _NOTHING
+        places = offsets.astype(np.int64) - low
+        return Cursors(_padded(whole), places[:-1].copy(), places[1:].copy())
+
+    def within(self, starts: Ints, ends: Ints) -> Cursors:
+        """Places inside the same bytes, as of messages in others."""
+        return Cursors(self.data, starts.copy(), ends.copy())
+
+    def over(self, data: Bytes) -> Cursors:
+        """The same records and their marks, for places in other bytes."""
+        other = Cursors(_padded(data), self.at, self.end)
+        other.bad, other.faults = self.bad, self.faults
+        return other
+
+    def fail_from(self, inner: Cursors, rows: Ints) -> None:
+        """Marks the records whose inner places are marked; `rows` are the records of these."""
+        for place, fault in inner.faults.items():
+            self.fail(rows[place : place + 1], fault.code, fault.sentence, fault.path)
 
     def fail(self, rows: Ints, code: str, sentence: str, path: str) -> None:
         """Marks records, unless they are marked: the first fault is the one to tell."""
@@ -104,11 +121,11 @@ class Cursors:
         self.at[rows] = ends
         return starts, ends
 
-    def matrix(self, starts: Ints, width: int) -> npt.NDArray[np.uint8]:
+    def matrix(self, starts: Ints, width: int) -> Bytes:
         """So many bytes from each place, as rows of a matrix; of marked records anything."""
         if width <= _PAD:
             return np.lib.stride_tricks.sliding_window_view(self.data, width)[starts]
-        found: npt.NDArray[np.uint8] = self.data[np.minimum(starts[:, None] + np.arange(width), len(self.data) - 1)]
+        found: Bytes = self.data[np.minimum(starts[:, None] + np.arange(width), len(self.data) - 1)]
         return found
 
     def binaries(self, starts: Ints, ends: Ints) -> pa.BinaryArray:
@@ -131,6 +148,12 @@ class Cursors:
             mended = ends.copy()
             mended[wrong] = starts[wrong]
             return self.binaries(starts, mended).cast(pa.string())
+
+
+def _padded(data: Bytes) -> Bytes:
+    padded = np.zeros(len(data) + _PAD, np.uint8)
+    padded[: len(data)] = data
+    return padded
 
 
 def utf8(values: pa.BinaryArray) -> Bools:

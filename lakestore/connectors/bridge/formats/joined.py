@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lakestore.connectors.bridge.formats.cursors import Fault
+from lakestore.connectors.bridge.formats.cursors import Bools, Fault
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints
 
@@ -22,6 +22,11 @@ class Piece:
 
     values: pa.Array
     record: Ints
+
+
+def kept(values: pa.Array, rows: Bools) -> pa.Array:
+    """The values of some rows."""
+    return values if rows.all() else values.filter(pa.array(rows))
 
 
 def as_struct(values: pa.Array) -> pa.StructArray:
