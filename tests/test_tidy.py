@@ -78,6 +78,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
         "lakestore/connectors/kafka_client.py",
         "lakestore/connectors/bridge/cluster.py",
         "lakestore/connectors/bridge/registry.py",
+        "lakestore/connectors/bridge/source.py",
     ),
     "httpx2": ("lakestore/connectors/bridge/registry.py",),
     "starlette": (
@@ -102,6 +103,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 BROAD_EXCEPT_ALLOWED = {
     "lakestore/client/local.py",  # the edge of a server in this process
     "lakestore/client/pulled.py",  # a thread whose errors another one raises
+    "lakestore/connectors/bridge/stages.py",  # the same
     "server/lakestore_server/commit/flight.py",
     "server/lakestore_server/commit/loop.py",
     "server/lakestore_server/edge/grpc.py",

@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 VERSION = "4.3.1"
 START_SECONDS = READ_SECONDS = 60.0
@@ -99,6 +101,81 @@ def _consumer(address: str, isolation: str) -> Consumer:
     )
 
 
+QUIET = {"log_level": 0}
+Sent = tuple[bytes | None, bytes | None]
+"""Key and value."""
+
+
+class Topics:
+    """Topics of a broker: made, deleted, written to."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self.admin = AdminClient({"bootstrap.servers": address, **QUIET})
+        self._producer = Producer(
+            {"bootstrap.servers": address, "linger.ms": 5, "message.max.bytes": 16 << 20, **QUIET}
+        )
+
+    def make(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Make a topic; its name, once the broker leads its partitions."""
+        made = self.admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])
+        made[topic].result(START_SECONDS)
+        self.until(lambda: topic in self.admin.list_topics(timeout=START_SECONDS).topics)
+        return topic
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        self.admin.delete_topics([topic])[topic].result(START_SECONDS)
+        self.until(lambda: topic not in self.admin.list_topics(timeout=START_SECONDS).topics)
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Let the records before an offset go, as retention does."""
+        place = TopicPartition(topic, partition, offset)
+        self.admin.delete_records([place])[place].result(START_SECONDS)
+
+    def send(
+        self,
+        topic: str,
+        messages: Iterable[Sent],
+        partition: int = -1,
+        headers: list[tuple[str, str | bytes | None]] | None = None,
+    ) -> None:
+        """Write keys and values, and wait until the broker has them."""
+        failed: list[object] = []
+        for number, (key, value) in enumerate(messages):
+            while True:
+                try:
+                    self._producer.produce(
+                        topic,
+                        value,
+                        key,
+                        partition,
+                        headers=headers,
+                        on_delivery=lambda error, _: failed.append(error) if error else None,
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+            if number % 1_000 == 0:
+                self._producer.poll(0)
+        assert self._producer.flush(READ_SECONDS) == 0
+        assert not failed, failed[0]
+
+    def transaction(self, name: str) -> Producer:
+        """A producer of transactions."""
+        producer = Producer({"bootstrap.servers": self._address, "transactional.id": name, **QUIET})
+        producer.init_transactions(START_SECONDS)
+        return producer
+
+    @staticmethod
+    def until(holds: Callable[[], bool]) -> None:
+        """Wait for the broker."""
+        deadline = time.monotonic() + START_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, "the broker does not come to it"
+            time.sleep(0.02)
+
+
 class KafkaProcess:
     """One broker that is its own controller. `sync_every_message` makes each append durable before its answer."""
 
@@ -145,6 +222,8 @@ class KafkaProcess:
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "500",
+            "log.retention.check.interval.ms": "500",
             "message.max.bytes": str(16 << 20),
         }
         if sync_every_message:

@@ -5,7 +5,14 @@ A dead letter is stored in the commit that moves progress past its record, and g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.connectors.bridge.outcome import Reject
+from lakestore.connectors.bridge.records import Headers, Records
 
 SUFFIX = "__dlq"
 KEY = ("kafka_source", "kafka_offset")
@@ -35,3 +42,66 @@ SCHEMA = pa.schema(
 def table_of(table: str) -> str:
     """The name of the dead letters' table."""
     return table + SUFFIX
+
+
+def sources_of(records: Records) -> pa.Array:
+    """The source of each record, as tables with a key keep it."""
+    partitions = pa.array(records.partition).cast(pa.string())
+    return pc.binary_join_element_wise(f"{records.topic}/{records.topic_id}/", partitions, "")
+
+
+def rows_of(records: Records, rejects: Sequence[Reject], bridge: str, value_bytes_max: int) -> pa.RecordBatch:
+    """Records that were rejected, as rows of a dead letters' table; the first reject of a record counts.
+
+    Keys, values and headers beyond the bytes given are cut.
+    """
+    first: dict[int, Reject] = {}
+    for each in rejects:
+        first.setdefault(each.record, each)
+    order = sorted(first)
+    found = records.take(np.array(order, np.int64))
+    told = [first[row] for row in order]
+    columns = [
+        sources_of(found),
+        pa.array(found.offset),
+        pa.array([found.topic] * len(found), pa.string()),
+        pa.array(found.partition).cast(pa.int32()),
+        _times(found),
+        _cut(found.keys, value_bytes_max),
+        _cut(found.values, value_bytes_max),
+        pa.array(_headers(found, value_bytes_max), SCHEMA.field("headers").type),
+        pc.fill_null(pc.binary_length(found.values), 0).cast(pa.int64()),
+        pa.array([bridge] * len(found), pa.string()),
+        pa.array([str(each.stage) for each in told], pa.string()),
+        pa.array([each.code for each in told], pa.string()),
+        pa.array([each.sentence for each in told], pa.string()),
+        pa.array([each.path or None for each in told], pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _times(records: Records) -> pa.Array:
+    known = records.timestamp_ms >= 0
+    return pa.array(records.timestamp_ms * 1_000, mask=~known).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _cut(values: pa.BinaryArray, most: int) -> pa.BinaryArray:
+    longest = pc.max(pc.binary_length(values)).as_py() or 0
+    return values if longest <= most else pc.binary_slice(values, 0, most)
+
+
+def _headers(records: Records, most: int) -> list[list[dict[str, object]] | None]:
+    if records.headers is None:
+        return [None] * len(records)
+    return [None if each is None else _header_list(each, most) for each in records.headers]
+
+
+def _header_list(headers: Headers, most: int) -> list[dict[str, object]]:
+    """Headers from the first on, as many as have room."""
+    kept: list[dict[str, object]] = []
+    for name, value in headers:
+        most -= len(name) + len(value or b"")
+        if most < 0:
+            break
+        kept.append({"name": name, "value": value})
+    return kept
