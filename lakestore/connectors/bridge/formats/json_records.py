@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
-from lakestore.connectors.bridge import casts
+from lakestore.connectors.bridge import casts, inference
 from lakestore.connectors.bridge.formats import json_one
 from lakestore.connectors.bridge.formats.json_one import DEPTH_MAX, Number, Refused, Twice
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
@@ -36,6 +36,8 @@ PARTS = 16
 JOINED_BYTES_MAX = 512 << 20
 SAMPLED = 32
 """Records of a block in which new fields are looked for, once a field is known that no column reads."""
+INFERRED = 1_000
+"""Records of a block from which a schema is made when all fields are wanted."""
 _FRACTION = pa.decimal128(38, 9)
 _BLANKS = " \t\r\n"
 
@@ -147,15 +149,18 @@ class JsonDecoder:
         self._part: Part = part
         self._wire = wire
         self._shapes: dict[pa.Schema, _Shape] = {}
+        self._inferred: pa.Schema | None = None
 
     def schema(self) -> pa.Schema | None:
-        """None: JSON has no schema."""
-        return None
+        """The fields that a block showed from which all were wanted; else None, for JSON has no schema."""
+        return self._inferred
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
         """The rows of a block; nulls are tombstones."""
         found = framed(records, self._wire, self._part, format="json")
-        shape = self._shape(wanted if wanted is not None else _inferred(found.payloads))
+        if wanted is None:
+            wanted = self._inferred = inference.schema_of(_samples(found.payloads, INFERRED))
+        shape = self._shape(wanted)
         block = _Block(rejects=list(found.rejects))
         self._whole(found.payloads, found.record, shape, block)
         passed = {"tombstone": found.nulls} if len(found.nulls) else {}
@@ -302,9 +307,9 @@ def _sound(array: pa.Array) -> bool:
     return not t.is_floating(kind) or pc.all(pc.is_finite(array)).as_py() is not False
 
 
-def _samples(values: pa.BinaryArray) -> list[object]:
+def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
     """Some of the objects, from all over the block."""
-    step = max(1, len(values) // SAMPLED)
+    step = max(1, len(values) // most)
     found: list[object] = []
     for at in range(0, len(values), step):
         try:
@@ -337,14 +342,6 @@ def guessed(value: object) -> pa.DataType:
     if value is None:
         return pa.null()
     return pa.bool_() if isinstance(value, bool) else pa.string()
-
-
-def _inferred(values: pa.BinaryArray) -> pa.Schema:
-    """A schema of all fields in the samples, each by its first value."""
-    found: dict[str, pa.DataType] = {}
-    for sample in _samples(values):
-        _note_extra(sample, pa.schema([]), "", found)
-    return pa.schema([pa.field(name, pa.string() if kind == pa.null() else kind) for name, kind in found.items()])
 
 
 def _together(pieces: list[tuple[Ints, pa.StructArray]], shape: _Shape) -> tuple[pa.StructArray, Ints]:
