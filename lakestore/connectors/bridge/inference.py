@@ -49,7 +49,7 @@ class Inferred:
     """The schema of samples, and facts about their fields."""
 
     schema: pa.Schema
-    """Of values, nested as in the records."""
+    """Fields of the values, nested as in the records."""
     records: int
     """Samples that are JSON objects."""
     unread: int
