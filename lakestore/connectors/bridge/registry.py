@@ -67,6 +67,10 @@ class Registry:
         self._unknown: OrderedDict[int | str, float] = OrderedDict()
         self._newest: dict[str, tuple[float, Registered | None]] = {}
 
+    def close(self) -> None:
+        """Ends the client's connections."""
+        self._client.close()
+
     def by_id(self, name: int | str) -> Registered:
         """The schema with this number or GUID; `NotFound` if the registry has none."""
         with self._lock:
