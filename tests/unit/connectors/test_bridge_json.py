@@ -204,6 +204,12 @@ def test_new_fields_are_told_with_their_types() -> None:
     }
 
 
+def test_seldom_new_field_is_told() -> None:
+    values = [GOOD] * 1_000
+    values[777] = GOOD[:-1] + b',"seldom":1}'
+    assert JsonDecoder().decode(block(values), WANTED).extra == {"seldom": pa.int64()}
+
+
 def test_frame_of_a_registry_is_taken_off() -> None:
     framed = b"\0\0\0\0\x07" + GOOD
     decoded = JsonDecoder(wire="auto").decode(block([framed, GOOD]), WANTED)

@@ -13,7 +13,7 @@ Both ways take the same records and give the same values:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,7 +32,7 @@ from lakestore.connectors.bridge.wire import Part, framed
 
 ONE_BY_ONE_MAX = 64
 """Records that are read one by one when they cannot be read together; more are parted first."""
-PARTS = 16
+PARTS, TRIED_MIN = 16, 8
 JOINED_BYTES_MAX = 512 << 20
 SAMPLED = 32
 """Records of a block in which new fields are looked for, once a field is known that no column reads."""
@@ -51,16 +51,19 @@ class _Shape:
     """The types of values read one by one: times as texts."""
     by_hand: bool
     """Whether a type is wanted that Arrow's reader does not know."""
+    reader: json_one.Reader
+    """The reading of one record."""
     numbers: dict[str, pa.DataType] = field(default_factory=dict)
     """Path of a time to its type in records that send numbers."""
-    ignoring: bool = False
+    has_extra: bool = False
     """Whether records are known to have fields that no column reads."""
     _parse: pa.Schema | None = None
 
     @staticmethod
-    def of(wanted: pa.Schema) -> _Shape:
-        texts = pa.struct([part.with_type(_texts(part.type)).with_nullable(True) for part in wanted])
-        return _Shape(wanted, texts, any(_by_hand(part.type) for part in wanted))
+    def of(wanted: pa.Schema, part: Part) -> _Shape:
+        texts = pa.struct([each.with_type(_texts(each.type)).with_nullable(True) for each in wanted])
+        reader = json_one.Reader(pa.struct(list(wanted)), part)
+        return _Shape(wanted, texts, any(_by_hand(each.type) for each in wanted), reader)
 
     @property
     def parse(self) -> pa.Schema:
@@ -139,6 +142,14 @@ class _Block:
     pieces: list[tuple[Ints, pa.StructArray]] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     extra: dict[str, pa.DataType] = field(default_factory=dict)
+    small: int = 0
+    """Parts of the smallest size that were tried at once."""
+    failed: int = 0
+
+    @property
+    def mostly_fails(self) -> bool:
+        """Whether records that cannot be read at once are all over the block."""
+        return self.small >= TRIED_MIN and 2 * self.failed > self.small
 
 
 class JsonDecoder:
@@ -170,7 +181,7 @@ class JsonDecoder:
     def _shape(self, wanted: pa.Schema) -> _Shape:
         if wanted not in self._shapes:
             self._shapes.clear()
-            self._shapes[wanted] = _Shape.of(wanted)
+            self._shapes[wanted] = _Shape.of(wanted, self._part)
         return self._shapes[wanted]
 
     def _whole(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
@@ -188,43 +199,68 @@ class JsonDecoder:
             self._one_by_one(values.filter(pa.array(~looks)), ids[~looks], shape, block)
             values, ids = values.filter(pa.array(looks)), ids[looks]
         if len(ids):
-            self._parted(values, ids, shape, block, first=True)
-        if shape.ignoring:
-            self._sample_extra(values, shape, block)
+            self._parted(values, ids, shape, block)
+        shape.has_extra |= bool(block.extra)
 
-    def _parted(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block, *, first: bool = False) -> None:
-        rows = _read(values, shape)
-        if rows is None and first and shape.learn(_samples(values)):
-            rows = _read(values, shape)
+    def _parted(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
+        """Read all at once, or the parts of it that can be."""
+        rows = self._at_once(values, shape, block)
+        if rows is None and shape.learn(_samples(values)):
+            rows = self._at_once(values, shape, block)
         if rows is not None:
             block.pieces.append((ids, rows))
-        elif len(ids) <= ONE_BY_ONE_MAX:
+            return
+        self._sample_extra(values, shape, block)
+        size = max(-(-len(ids) // PARTS), ONE_BY_ONE_MAX)
+        for start in range(0, len(ids), size):
+            self._part_of(values.slice(start, size), ids[start : start + size], shape, block)
+
+    def _at_once(self, values: pa.BinaryArray, shape: _Shape, block: _Block) -> pa.StructArray | None:
+        """All rows; a first field that no column reads is looked for until it is found, and later ones in samples."""
+        if not shape.has_extra:
+            rows = _read(values, shape, exactly=True)
+            if rows is not None:
+                return rows
+        rows = _read(values, shape)
+        if rows is not None:
+            self._sample_extra(values, shape, block)
+            if not shape.has_extra and not block.extra:
+                self._sample_extra(_first_with_extra(values, shape), shape, block)
+        return rows
+
+    def _part_of(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
+        """Read a part at once, or its parts; where most of these fail as well, one by one."""
+        rows = _read(values, shape) if not block.mostly_fails else None
+        if rows is not None:
+            block.pieces.append((ids, rows))
+        elif len(ids) <= ONE_BY_ONE_MAX or block.mostly_fails:
+            block.failed += len(ids) <= ONE_BY_ONE_MAX
             self._one_by_one(values, ids, shape, block)
         else:
-            size = max(-(-len(ids) // PARTS), ONE_BY_ONE_MAX // 2)
-            for start in range(0, len(ids), size):
-                self._parted(values.slice(start, size), ids[start : start + size], shape, block)
+            for start in range(0, len(ids), ONE_BY_ONE_MAX):
+                block.small += 1
+                self._part_of(values.slice(start, ONE_BY_ONE_MAX), ids[start : start + ONE_BY_ONE_MAX], shape, block)
 
     def _one_by_one(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
-        kind = pa.struct(list(shape.wanted))
         rows, kept = [], []
+        read, fields = shape.reader.read, shape.reader.fields
         for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
             try:
                 found = json_one.parsed(raw)
-                rows.append(json_one.converted(found, kind, self._part))
+                rows.append(read(found))
             except Refused as refused:
                 block.rejects.append(
                     Reject(number, Stage.DECODE, refused.code, f"{refused.why}; mend its producer", refused.path)
                 )
                 continue
             kept.append(number)
-            _note_extra(found, shape.wanted, "", block.extra)
+            _note_extra(found, fields, "", block.extra)
         if kept:
             block.pieces.append((np.array(kept, dtype=np.int64), pa.array(rows, shape.texts)))
 
     def _sample_extra(self, values: pa.BinaryArray, shape: _Shape, block: _Block) -> None:
         for sample in _samples(values):
-            _note_extra(sample, shape.wanted, "", block.extra)
+            _note_extra(sample, shape.reader.fields, "", block.extra)
 
 
 def _looks_whole(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
@@ -244,11 +280,12 @@ def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray:
         return values
 
 
-def _read(values: pa.BinaryArray, shape: _Shape) -> pa.StructArray | None:
+def _read(values: pa.BinaryArray, shape: _Shape, *, exactly: bool = False) -> pa.StructArray | None:
     """The rows of objects, one each, by one call of Arrow's reader; None when it does not take all of them.
 
     Each value begins with { and ends with }, none has a zero byte, and a line break inside a text is refused: so an
-    object ends where its record ends, and as many rows as records are one each.
+    object ends where its record ends, and as many rows as records are one each. With `exactly`, none has a
+    field that no column reads.
     """
     if values.nbytes > JOINED_BYTES_MAX:
         return None
@@ -260,14 +297,16 @@ def _read(values: pa.BinaryArray, shape: _Shape) -> pa.StructArray | None:
     data = pc.binary_join(lists, b"\n").buffers()[2]
     if not np.frombuffer(data, dtype=np.uint8).all() or _too_deep(values):
         return None
-    if not shape.ignoring:
-        rows = _parse(data, len(values), shape, "error")
-        if rows is not None:
-            return rows
-    rows = _parse(data, len(values), shape, "ignore")
-    if rows is not None:
-        shape.ignoring = True
-    return rows
+    return _parse(data, len(values), shape, "error" if exactly else "ignore")
+
+
+def _first_with_extra(values: pa.BinaryArray, shape: _Shape) -> pa.BinaryArray:
+    """The first of records that are read at once which has a field that no column reads."""
+    while len(values) > 1:
+        half = len(values) // 2
+        exact = _read(values.slice(0, half), shape, exactly=True) is not None
+        values = values.slice(half) if exact else values.slice(0, half)
+    return values
 
 
 def _parse(data: pa.Buffer, count: int, shape: _Shape, unexpected: str) -> pa.StructArray | None:
@@ -320,19 +359,18 @@ def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
     return found
 
 
-def _note_extra(held: object, wanted: pa.Schema | pa.StructType, path: str, extra: dict[str, pa.DataType]) -> None:
+def _note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
     """Note the fields that no column reads, with the type of a value."""
     if isinstance(held, Twice):
         held = held.held
     if not isinstance(held, dict):
         return
-    for name, value in held.items():
-        at = wanted.get_field_index(name)
-        if at < 0:
-            if extra.get(path + name) in (None, pa.null()):
-                extra[path + name] = guessed(value)
-        elif pa.types.is_struct(wanted.field(at).type):
-            _note_extra(value, wanted.field(at).type, f"{path}{name}.", extra)
+    for name in held.keys() - fields.keys():
+        if extra.get(path + name) in (None, pa.null()):
+            extra[path + name] = guessed(held[name])
+    for name, reader in fields.items():
+        if reader.fields:
+            _note_extra(held.get(name), reader.fields, f"{path}{name}.", extra)
 
 
 def guessed(value: object) -> pa.DataType:
