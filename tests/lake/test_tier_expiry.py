@@ -71,7 +71,7 @@ def write(lake: ls.Lake, rng: random.Random, mirrors: dict[str, Mirror]) -> None
             sent = rows(rng, SPECS[name], kind)
             change = wire_change(name, KINDS[kind], [batch_of(sent, mirror.table)], 0)
             [result] = lake.transport.commit(pb.CommitRequest(changes=[change])).results
-            expected = mirror.apply(kind, sent)
+            expected = mirror.apply(kind, sent, BASE)
             assert (result.inserted, result.updated) == (expected["inserted"], expected["updated"])
 
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from lakestore.client.row_marks import Marks, marked
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
-from tests.model.merging import Key, Merged, Row
+from tests.model.merging import AS_OF, KEPT, Key, Merged, Row
 
 EPOCH = datetime(1970, 1, 1)
 BASE = EPOCH + timedelta(seconds=1_700_000_000)
@@ -25,6 +26,8 @@ IdRow = dict[int, Any]
 _NUMBERS = st.none() | st.integers(-4, 4)
 _TEXTS = st.none() | st.sampled_from(["", "x", "y;z", "ä\0"])
 _TIMES = st.sampled_from([None, *(BASE + timedelta(minutes=m) for m in (-120, -60, -30, 0, 0, 60, 240))])
+_DUE = _TIMES.map(lambda time: time and time + timedelta(seconds=30))
+"""Times at which rows were due: never that of a commit."""
 _FLAGS = st.none() | st.booleans()
 _HALVES = st.sampled_from([None, 0.5, 1.0, 2.0, -1.0])
 _SETS = st.none() | st.frozensets(st.sampled_from([0, 1, 7, 1 << 17, 1 << 40]), min_size=1, max_size=3)
@@ -113,6 +116,17 @@ SPECS: dict[str, Spec] = {
         {"primary_key": ["id"], "buckets": 2, "merge": "versioned(ver)", "ttl": TTL},
         always=("ver",),
     ),
+    "e.within": Spec(
+        {
+            "id": (pa.int64(), INT_KEYS),
+            "ver": (pa.int64(), st.integers(-2, 2)),
+            "src": (pa.string(), st.sampled_from(["", "a", "ä"])),
+            "v": (pa.string(), _TEXTS),
+            **_AT,
+        },
+        {"primary_key": ["id"], "buckets": 2, "merge": "versioned(ver, within src)", "ttl": TTL},
+        always=("ver", "src"),
+    ),
     "e.aggregate": Spec(
         {
             "id": (pa.int32(), st.integers(-2, 2)),
@@ -157,15 +171,20 @@ def ops(draw: st.DrawFn, names: Sequence[str] = tuple(sorted(SPECS))) -> Op:
     name = draw(st.sampled_from(names))
     spec = SPECS[name]
     kind = draw(st.sampled_from(["upsert", "upsert", "delete", "insert"]))
-    engine = spec.options.get("merge", "upsert")
+    engine = str(spec.options.get("merge", "upsert"))
     named = draw(st.sets(st.sampled_from(spec.free))) if draw(st.booleans()) else set(spec.free)
     if kind == "delete":
         named = named if engine == "partial" else set()
         always = spec.always if draw(st.booleans()) else ()
     else:
         always = spec.always
-    columns = (*spec.keys, *always, *sorted(named))
-    row = st.tuples(*(spec.columns[column][1] for column in columns))
+    due = (AS_OF,) if "src" in always and kind != "insert" and draw(st.booleans()) else ()
+    columns = (*spec.keys, *always, *sorted(named), *due)
+    values = {column: spec.columns[column][1] if column in spec.columns else _DUE for column in columns}
+    if named and kind == "upsert" and engine.startswith(("upsert", "versioned")):
+        for column in draw(st.sets(st.sampled_from(sorted(named)))):
+            values[column] = st.just(KEPT) | values[column]
+    row = st.tuples(*values.values())
     return Op(name, kind, columns, tuple(draw(st.lists(row, min_size=1, max_size=5))))
 
 
@@ -198,10 +217,20 @@ def _opened(value: Any) -> Any:
 
 def batch_of(rows: Sequence[Row], table: Table) -> pa.RecordBatch:
     """Rows that name the same columns, as Arrow."""
-    names = list(rows[0])
+    names = [name for name in rows[0] if name != AS_OF]
     values = {name: [_closed(row[name]) for row in rows] for name in names}
     arrays = [pa.array(values[name], arrow_type(table.column(name).type)) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def marked_batch_of(rows: Sequence[Row], table: Table) -> tuple[pa.RecordBatch, Marks]:
+    """As `batch_of`, with what the rows keep and when they were due; a column that all rows keep may be left out."""
+    flags = {name: [row[name] == KEPT for row in rows] for name in rows[0]}
+    keep = {name: kept for name, kept in flags.items() if any(kept)}
+    everywhere = [name for name, kept in keep.items() if all(kept)] if len(keep) == 1 and len(rows) % 2 else []
+    values = [{n: None if v == KEPT else v for n, v in row.items() if n not in everywhere} for row in rows]
+    due = [row[AS_OF] for row in rows] if AS_OF in rows[0] else None
+    return marked(batch_of(values, table), everywhere or keep, due)
 
 
 def _closed(value: Any) -> Any:
@@ -243,13 +272,13 @@ class Mirror:
     def rows_of(self, op: Op) -> list[Row]:
         """An operation's rows with the names that hold now; columns that are gone are left out."""
         ids = {column.name: column.id for column in self.versions[0].columns}
-        names = {column.id: column.name for column in self.table.columns}
-        kept = [(i, names[ids[name]]) for i, name in enumerate(op.columns) if ids[name] in names]
-        return [{name: row[i] for i, name in kept} for row in op.rows]
+        names: dict[Any, str] = {column.id: column.name for column in self.table.columns} | {AS_OF: AS_OF}
+        taken = [(i, names[ids.get(name, name)]) for i, name in enumerate(op.columns) if ids.get(name, name) in names]
+        return [{name: row[i] for i, name in taken} for row in op.rows]
 
-    def apply(self, kind: str, rows: Sequence[Row]) -> Counter[str]:
-        """Apply one change; what its rows were counted as."""
-        counts = self.merged.apply(kind, rows)
+    def apply(self, kind: str, rows: Sequence[Row], time: datetime) -> Counter[str]:
+        """Apply one change of that time; what its rows were counted as."""
+        counts = self.merged.apply(kind, rows, time)
         for row in rows:
             self.keys[tuple(row[name] for name in self.table.primary_key)] = None
         self._note()
@@ -272,7 +301,7 @@ class Mirror:
         for key, row in over:
             del self.merged.live[key]
             if self.table.merge.engine == "versioned":
-                self.merged.deleted[key] = row[self.table.merge.column]
+                self.merged.deleted[key] = self.merged.mark(row, now)
             self.merged.changes.append(("-D", row))
         self._note()
         return len(over)

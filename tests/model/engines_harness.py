@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.client.writer import change as wire_change
+from lakestore.errors import ChangeRows
 from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.queue import Task
-from tests.model.engines import EPOCH, SPECS, IdRow, Mirror, batch_of, by_id, folded
+from tests.model.engines import EPOCH, SPECS, IdRow, Mirror, batch_of, by_id, folded, marked_batch_of
 from tests.model.harness import Harness
-from tests.model.merging import Key, Row
+from tests.model.merging import KEPT, Key, Row
 
 KINDS = {"upsert": pb.UPSERT, "delete": pb.DELETE, "insert": pb.INSERT}
 COUNTS = ("inserted", "updated", "deleted", "not_found", "ignored", "unchanged", "folded")
@@ -42,11 +44,39 @@ class EnginesHarness(Harness):
         self, written: Sequence[Written], tables: Mapping[str, Mirror], producer: str, sequence: int
     ) -> pb.CommitRequest:
         """A commit on the wire."""
-        changes = [
-            wire_change(name, KINDS[kind], [batch_of(rows, tables[name].table)], tables[name].table.schema_id)
-            for name, kind, rows in written
-        ]
-        return pb.CommitRequest(changes=changes, producer=producer, sequence=sequence)
+        request = pb.CommitRequest(producer=producer, sequence=sequence)
+        for name, kind, rows in written:
+            batch, marks = marked_batch_of(rows, tables[name].table)
+            change = wire_change(name, KINDS[kind], [batch], tables[name].table.schema_id)
+            change.keep.extend(marks.keep)
+            change.as_of = marks.as_of
+            request.changes.append(change)
+        return request
+
+    def committed(self) -> datetime:
+        """The time of the newest commit."""
+        return EPOCH + timedelta(microseconds=self.server.engine.view.time_us)
+
+    def based(
+        self, commits: Sequence[Sequence[Written]], tables: Mapping[str, Mirror]
+    ) -> tuple[list[list[Written]], list[list[ChangeRows]]]:
+        """(the commits without rows that have nothing to keep, those rows)."""
+        trial = {name: deepcopy(mirror.merged) for name, mirror in tables.items()} if _keeps(commits) else {}
+        left: list[list[Written]] = []
+        baseless: list[list[ChangeRows]] = []
+        for written in commits:
+            left.append([])
+            baseless.append([])
+            for number, (name, kind, rows) in enumerate(written):
+                gone = trial[name].baseless(kind, rows) if trial else []
+                rest = [row for place, row in enumerate(rows) if place not in gone]
+                if gone:
+                    baseless[-1].append(ChangeRows(number, name, tuple(gone)))
+                if rest:
+                    left[-1].append((name, kind, rest))
+                if rest and trial:
+                    trial[name].apply(kind, rest, self.now())
+        return left, baseless
 
     def commit_together(self, requests: Sequence[pb.CommitRequest]) -> list[pb.CommitAnswer]:
         """Several requests that wait together, and so become one commit."""
@@ -150,6 +180,10 @@ class EnginesHarness(Harness):
         changes = [(c, row, v) for c, _, _, row, v in self.records(name, token, mirror) if c != "-U"]
         live = folded(changes, mirror, base)
         return [mirror.shown(row, mirror.table.schema_id) for row, _ in live.values()]
+
+
+def _keeps(commits: Sequence[Sequence[Written]]) -> bool:
+    return any(KEPT in row.values() for written in commits for _, _, rows in written for row in rows)
 
 
 def _wait(gate: threading.Event) -> None:

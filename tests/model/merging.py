@@ -1,6 +1,7 @@
 """What the merge engines mean, row by row in plain Python: the server's vectorised merging is compared with it.
 
-Rows are dicts of column to value; those of one change name the same columns. A bitmap is a frozenset of numbers.
+Rows are dicts of column to value; those of one change name the same columns. A bitmap is a frozenset of numbers, and
+a column that a row keeps is `KEPT`. `AS_OF` in a row is the time at which it was due.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import reduce
 from typing import Any
 
@@ -15,6 +17,27 @@ from lakestore.model.table import Table
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
+KEPT = "(kept)"
+"""In place of a value."""
+AS_OF = "__as_of"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The place of a row of a `versioned` table among those of its key."""
+
+    version: Any
+    within: Any
+    time: datetime | None
+    """Of its commit."""
+
+    def is_older_than(self, other: Mark) -> bool:
+        """Whether its version is, as far as they are comparable."""
+        return bool(self.within == other.within and self.version < other.version)
+
+    def is_late_for(self, other: Mark, due: datetime | None) -> bool:
+        """Whether the other one, of another source, was there by the time that this one was due."""
+        return due is not None and self.within != other.within and other.time is not None and other.time >= due
 
 
 @dataclass
@@ -24,13 +47,56 @@ class Merged:
     table: Table
     defaults: Mapping[str, Any] = field(default_factory=dict)
     live: dict[Key, Row] = field(default_factory=dict)
-    deleted: dict[Key, Any] = field(default_factory=dict)
-    """Of `versioned`: the versions of deleted rows."""
+    deleted: dict[Key, Mark] = field(default_factory=dict)
+    """Of `versioned`: the places of deleted rows."""
+    times: dict[Key, datetime | None] = field(default_factory=dict)
+    """Of live rows: when each was committed."""
     changes: list[tuple[str, Row]] = field(default_factory=list)
     """(__change, row); a delete has the row that it removed."""
+    _time: datetime | None = None
+    """Of the commit that is applied."""
 
-    def apply(self, kind: str, rows: Sequence[Row]) -> Counter[str]:
+    def baseless(self, kind: str, rows: Sequence[Row]) -> list[int]:
+        """The places of the rows that have nothing to keep, each as if the others had not been sent."""
+        found, there = list[int](), set(self.live)
+        for place, row in enumerate(rows if kind == "upsert" else ()):
+            key = tuple(row[name] for name in self.table.primary_key)
+            if key not in there and not self._is_ignored(row, self.deleted.get(key)):
+                if KEPT in row.values():
+                    found.append(place)
+                else:
+                    there.add(key)
+        return found
+
+    def mark(self, row: Row, time: datetime | None = None) -> Mark:
+        """The place of a row."""
+        merge = self.table.merge
+        return Mark(row.get(merge.column), row.get(merge.within), time)
+
+    def _held(self, key: Key) -> Mark | None:
+        """The place of what stands for a key."""
+        return self.mark(self.live[key], self.times.get(key)) if key in self.live else self.deleted.get(key)
+
+    def _is_ignored(self, row: Row, held: Mark | None) -> bool:
+        mark = self.mark(row)
+        return held is not None and (mark.is_older_than(held) or mark.is_late_for(held, row.get(AS_OF)))
+
+    def _last_of(self, key: Key, sent: Sequence[Row]) -> Row | None:
+        """The last row of a `versioned` table that comes in, with what it keeps; one after the other."""
+        before, row_before = self._held(key), self.live.get(key)
+        held, last = before, None
+        for row in sent:
+            mark = self.mark(row)
+            late = before is not None and mark.is_late_for(before, row.get(AS_OF))
+            if not late and not (held is not None and mark.is_older_than(held)):
+                last = {name: value for name, value in row.items() if name != AS_OF}
+                last = {n: (row_before or {}).get(n) if v == KEPT else v for n, v in last.items()}
+                held, row_before = mark, last
+        return last
+
+    def apply(self, kind: str, rows: Sequence[Row], time: datetime | None = None) -> Counter[str]:
         """Apply one change (upsert, delete or insert); what its rows were counted as, together as many as they are."""
+        self._time = time
         if kind == "delete" and self.table.deletes == "ignore":
             return Counter(ignored=len(rows))
         folds = kind == "insert" or self.table.merge.folds
@@ -51,18 +117,19 @@ class Merged:
             sent = sent[:1]
             if old is not None:
                 return "ignored"
-        new = self._merged(old, sent)
         if self.table.merge.engine == "versioned":
-            column = self.table.merge.column
-            held = old[column] if old is not None else self.deleted.get(key)
-            if held is not None and new[column] < held:
+            last = self._last_of(key, sent)
+            if last is None:
                 return "ignored"
-        return self._stored(key, old, new)
+            sent = [last]
+        elif old is not None:
+            sent = [{name: old[name] if value == KEPT else value for name, value in row.items()} for row in sent]
+        return self._stored(key, old, self._merged(old, sent))
 
     def _stored(self, key: Key, old: Row | None, new: Row) -> str:
         if old is not None and self.table.skip_unchanged and all(same(old[name], new[name]) for name in new):
             return "unchanged"
-        self.live[key] = new
+        self.live[key], self.times[key] = new, self._time
         self.deleted.pop(key, None)
         self.changes.append(("+I" if old is None else "+U", new))
         return "inserted" if old is None else "updated"
@@ -70,13 +137,12 @@ class Merged:
     def _delete(self, key: Key, old: Row | None, sent: list[Row]) -> str:
         if old is None:
             return "not_found"
-        engine, column = self.table.merge.engine, self.table.merge.column
+        engine = self.table.merge.engine
         if engine == "versioned":
-            versions: list[Any] = [row.get(column, old[column]) for row in sent]
-            version = max(versions)
-            if version < old[column]:
+            last = self._last_of(key, sent) if self.table.merge.column in sent[0] else old
+            if last is None:
                 return "ignored"
-            self.deleted[key] = version
+            self.deleted[key] = self.mark(last, self._time)
         named = [name for name in sent[0] if name not in self.table.primary_key]
         if engine == "partial" and named:
             new = {**old, **dict.fromkeys(named)}
@@ -92,8 +158,6 @@ class Merged:
         merge = self.table.merge
         if merge.engine == "partial" and old is not None:
             return {**old, **sent[-1]}
-        if merge.engine == "versioned":
-            return max(reversed(fresh), key=lambda row: row[merge.column])
         if merge.engine != "aggregate":
             return fresh[-1]
         functions = dict(merge.functions)

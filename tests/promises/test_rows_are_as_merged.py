@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lakestore.errors import Invalid, LakestoreError, PositionExpired
+from lakestore.errors import Invalid, LakestoreError, NothingToKeep, PositionExpired
 from lakestore.evolution import AddColumn, DropColumn, RenameColumn, SetOptions, Step
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
@@ -80,10 +80,15 @@ class EnginesMachine(RuleBasedStateMachine):
     def request(self, written: Sequence[Written], producer: str) -> pb.CommitRequest:
         return self.harness.commit_of(written, self.tables, producer, self.sequences[producer] + 1)
 
+    def pairs(self, commits: Sequence[Sequence[Op]]) -> list[tuple[list[Written], pb.CommitRequest]]:
+        """Requests of one producer each, without rows that have nothing to keep."""
+        left, _ = self.harness.based([self.written(commit) for commit in commits], self.tables)
+        return [(written, self.request(written, f"p{i}")) for i, written in enumerate(left) if written]
+
     def accept(self, request: pb.CommitRequest, answer: pb.CommitAnswer, written: Sequence[Written]) -> None:
         """The server has answered: the model follows, and both count alike."""
         for result, (name, kind, rows) in zip(answer.results, written, strict=True):
-            expected = self.tables[name].apply(kind, rows)
+            expected = self.tables[name].apply(kind, rows, self.harness.committed())
             assert Counter({n: getattr(result, n) for n in COUNTS if getattr(result, n)}) == expected, (name, kind)
             assert sum(expected.values()) == len(rows)
             self.touched.add(name)
@@ -95,10 +100,17 @@ class EnginesMachine(RuleBasedStateMachine):
 
     @rule(commit=COMMITS)
     def write(self, commit: list[Op]) -> None:
-        if written := self.written(commit):
-            request = self.request(written, "a")
+        written = self.written(commit)
+        (left,), (baseless,) = self.harness.based([written], self.tables)
+        if baseless:
+            with pytest.raises(NothingToKeep) as refused:
+                self.harness.commit(self.request(written, "a"))
+            assert refused.value.changes == tuple(baseless)
+            self.touched.update(change.table for change in baseless)
+        if left:
+            request = self.request(left, "a")
             answer = self.harness.commit(request)
-            self.accept(request, answer, written)
+            self.accept(request, answer, left)
             self.remember(answer.token)
 
     @rule(
@@ -131,7 +143,7 @@ class EnginesMachine(RuleBasedStateMachine):
     @rule(commits=st.lists(COMMITS, min_size=2, max_size=4))
     def write_several_together(self, commits: list[list[Op]]) -> None:
         """Requests that become one commit are merged in their order, and each is told what became of its rows."""
-        pairs = [(w, self.request(w, f"p{i}")) for i, commit in enumerate(commits) if (w := self.written(commit))]
+        pairs = self.pairs(commits)
         if not pairs:
             return
         answers = self.harness.commit_together([request for _, request in pairs])
@@ -159,7 +171,7 @@ class EnginesMachine(RuleBasedStateMachine):
     @rule(commits=st.lists(COMMITS, min_size=1, max_size=3), steps=st.integers(0, 2), seed=SEEDS)
     def lose_power_in_a_commit(self, commits: list[list[Op]], steps: int, seed: int | None) -> None:
         """What is one commit is there whole or not at all, and its retry is applied exactly once."""
-        pairs = [(w, self.request(w, f"p{i}")) for i, commit in enumerate(commits) if (w := self.written(commit))]
+        pairs = self.pairs(commits)
         if not pairs:
             return
         before = deepcopy(self.tables)

@@ -108,6 +108,12 @@ class RowSource:
         return lambda schema_id: [CHANGE, *stored(schema_id)]  # a batch without columns would forget its length
 
 
+def taken_at(column: pa.Array, places: Ints) -> pa.Array:
+    """The values at these places; the column itself where that is all of it."""
+    whole = len(places) == len(column) and bool((places[1:] > places[:-1]).all())
+    return column if whole else column.take(pa.array(places))
+
+
 def runs(buckets: Buckets) -> list[tuple[int, int, int]]:
     """(bucket, first row, row after the last) of each run of sorted buckets."""
     if not len(buckets):

@@ -18,7 +18,7 @@ from lakestore.model.table import Table
 from lakestore_server.arrays import row_sizes
 from lakestore_server.arrays.grouping import Groups, Ints
 from lakestore_server.commit.draft import RequestRefused
-from lakestore_server.commit.merge.current_rows import CurrentRows
+from lakestore_server.commit.merge.current_rows import CurrentRows, taken_at
 from lakestore_server.commit.merge.versions import AgainstHeld
 from lakestore_server.commit.request import Change, Request
 
@@ -103,7 +103,7 @@ def _values(
     found.claim(_bytes({name: batch.column(name) for name in names}, names, sources[in_change]))
     back = np.argsort(np.concatenate([in_table, in_change]))
     for name in names:
-        values = old[name].take(pa.array(place))
+        values = taken_at(old[name], place)
         if len(in_change):
             later = batch.column(name).take(pa.array(sources[in_change]))
             values = pa.concat_arrays([values, later]).take(pa.array(back))

@@ -18,7 +18,7 @@ from lakestore.model.table import Table
 from lakestore_server.arrays.equal_rows import equal
 from lakestore_server.arrays.grouping import Ints
 from lakestore_server.arrays.integers import integers
-from lakestore_server.commit.merge.current_rows import CurrentRows
+from lakestore_server.commit.merge.current_rows import CurrentRows, taken_at
 from lakestore_server.commit.request import Change
 
 Flags = npt.NDArray[np.bool_]
@@ -48,7 +48,7 @@ class AgainstHeld:
         place = (np.cumsum(held) - 1)[of[rows]]
         lower[rows] = integers(change.batch.column(merge.column))[rows] < integers(old[merge.column])[place]
         if merge.within:
-            same = equal(_at(change.batch.column(merge.within), rows), _at(old[merge.within], place))
+            same = equal(taken_at(change.batch.column(merge.within), rows), taken_at(old[merge.within], place))
             lower[rows] &= same
             as_of = change.marks.as_of
             if as_of is not None and len(others := rows[~same]):
@@ -95,11 +95,6 @@ def _in_runs(batch: pa.RecordBatch, table: Table, of: Ints, order: Ints, lower: 
     in_first_run = run == run[begins_key][np.cumsum(begins_key) - 1]
     highest = _reaches_highest(integers(batch.column(table.merge.column))[order], run)
     return np.asarray(highest & ~(in_first_run & lower[order]))
-
-
-def _at(column: pa.Array, places: Ints) -> pa.Array:
-    whole = len(places) == len(column) and bool((places[1:] > places[:-1]).all())
-    return column if whole else column.take(pa.array(places))
 
 
 def _begins(values: npt.NDArray[np.int64]) -> Flags:
