@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit, emit_json
+from lakestore.cli.kafka_sink import kafka_library
+from lakestore.cli.output import Progress, emit, emit_json
 from lakestore.errors import Invalid
 
 if TYPE_CHECKING:
     from lakestore.connectors.bridge.letters import Selection
 
+FAILED = 1
 SHOWN = 20
 BYTES_SHOWN = 200
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -119,6 +122,68 @@ def _readable(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _readable(each) for name, each in value.items()}
     return value
+
+
+@dlq.command()
+@click.argument("table")
+@click.option(
+    "-f", "--file", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The bridge.yaml."
+)
+@_selected
+@click.option("--overwrite", is_flag=True, help="Also into a table with a key that keeps no order of its rows.")
+@server_option
+@json_option
+def replay(
+    table: str,
+    path: Path,
+    code: tuple[str, ...],
+    stage: tuple[str, ...],
+    where: str | None,
+    overwrite: bool,
+    server: str,
+    as_json: bool,
+) -> int:
+    """Take dead letters of TABLE the way of a bridge.yaml again, once what was wrong is mended; exit code 1 if any
+    fail.
+
+    What a later record of a key wrote stays, and the older record is counted as superseded.
+    """
+    with kafka_library():
+        from lakestore.connectors.bridge import spec_file
+        from lakestore.connectors.bridge.assembly import Assembly
+        from lakestore.connectors.bridge.cluster import Clusters
+        from lakestore.connectors.bridge.replay import Replay
+    spec = spec_file.read(path)
+    progress = Progress(f"replay of {table}")
+    with connected(server) as lake, Clusters(spec.sources) as clusters:
+        made = Assembly(spec, lake)
+        running = Replay(
+            lake,
+            spec,
+            table,
+            made.pipeline,
+            clusters.whole,
+            overwrite=overwrite,
+            progress=lambda counts: progress.add(counts.letters - progress.rows),
+        )
+        counts = running.run(_selection(code, stage, where))
+    said = {
+        "applied": counts.applied,
+        "superseded": counts.superseded,
+        "left_out": counts.left_out,
+        "failed": counts.failed,
+        "examples": counts.examples,
+    }
+    if as_json:
+        emit_json(said)
+    else:
+        click.echo(
+            f"{counts.applied:,} applied, {counts.superseded:,} superseded, {counts.left_out:,} left out,"
+            f" {counts.failed:,} failed"
+        )
+        for name, sentence in counts.examples.items():
+            click.echo(f"  {name}: {sentence}")
+    return FAILED if counts.failed else 0
 
 
 @dlq.command()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -31,6 +32,15 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
+@contextmanager
+def kafka_library() -> Iterator[None]:
+    """A block of imports that need the Kafka library, whose absence is told in a sentence."""
+    try:
+        yield
+    except ImportError as error:
+        raise Invalid("Kafka needs packages that are not installed: pip install 'lakestore[kafka]'") from error
+
+
 def sink_options(command: _Command) -> _Command:
     """The options of a sink."""
     for name, said in reversed(_OPTIONS):
@@ -48,11 +58,9 @@ def check_unused(said: dict[str, Any]) -> None:
 
 def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
     """Run a sink until its end; SIGTERM and SIGINT end it after the transaction under way."""
-    try:
+    with kafka_library():
         from lakestore.connectors.kafka_client import options_of
         from lakestore.connectors.kafka_sink import KafkaSink
-    except ImportError as error:
-        raise Invalid("Kafka needs the package confluent-kafka: pip install 'lakestore[kafka]'") from error
     if not said["bootstrap"] or not said["topic"]:
         raise Invalid("--to kafka needs --bootstrap HOST:PORT and --topic NAME")
     progress = Progress(f"{', '.join(tables)} → {said['topic']}")

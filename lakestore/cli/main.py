@@ -17,6 +17,10 @@ FAILED, INTERRUPTED = 1, 130
 COMMANDS = {
     "apply": ("apply", "Create or evolve tables to what a file says; docs/tables.md is about such files."),
     "backup": ("backup", "Copy a running server's data into the new folder DEST of its machine."),
+    "bridge": (
+        "bridge",
+        "Write records of Kafka topics to tables, exactly once; docs/bridge.md is about the file.",
+    ),
     "changes": ("rows", "Show the changes of TABLE in order; the token to go on from comes on stderr."),
     "clock": ("clock", "Show whether the server believes its clock, and what waits for that."),
     "connect": ("verify", "Print the lines that open this lake in ENGINE."),
@@ -24,6 +28,7 @@ COMMANDS = {
     "describe": ("tables", "Show the columns and settings of TABLE."),
     "dlq": ("dlq", "List, show, replay and drop the records that a bridge could not take."),
     "files": ("tables", "List the files of TABLE in the lake."),
+    "init-bridge": ("init_bridge", "Write a first bridge.yaml for TOPIC from its newest records, or from a registry."),
     "inspect": (
         "inspect",
         "Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.",

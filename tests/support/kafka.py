@@ -42,7 +42,8 @@ def jars() -> Path:
     return folder
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -182,7 +183,7 @@ class KafkaProcess:
     def __init__(self, folder: Path, *, sync_every_message: bool = False) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.port, controller = _free_port(), _free_port()
+        self.port, controller = free_port(), free_port()
         self._classpath = f"{jars()}/*"
         properties = folder / "server.properties"
         properties.write_text(self._properties(controller, sync_every_message=sync_every_message))

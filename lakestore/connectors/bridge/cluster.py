@@ -20,13 +20,19 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import SourceSpec, TopicSpec
 from lakestore.connectors.kafka_client import Heard, failure, made, settings_of
-from lakestore.errors import Denied, LakestoreError, Unavailable
+from lakestore.errors import Denied, LakestoreError, NotFound, Unavailable
 
 CALL_SECONDS = 15.0
 SAMPLE_SECONDS = 20.0
 _STEP_SECONDS = 0.2
 _AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001 (librdkafka's own errors have such names)
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
+_NOT_YET = {
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+}
+"""Answers of a cluster that has just begun to keep groups."""
 _GROUPED = re.compile(r"(session|heartbeat|max\.poll|group|fetch|queued|check\.crcs|auto|enable\.auto)\b.*")
 _LOG = logging.getLogger("lakestore.bridge")
 _T = TypeVar("_T")
@@ -54,19 +60,29 @@ class Cluster:
         exact = {"isolation.level": "read_committed", "enable.partition.eof": True}
         self._consumer = made(Consumer, {**common, **own, **exact})
 
+    def close(self) -> None:
+        """Give up the connections."""
+        self._consumer.close()
+
     def __enter__(self) -> Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._consumer.close()
+        self.close()
 
     def _asked(self, ask: Callable[[], _T], what: str) -> _T:
         try:
             found = ask()
         except KafkaException as error:
-            raise failure(error, self._spec.bootstrap, what, self._heard) from error
+            raise self._failure(error, what) from error
         self._heard.forget()
         return found
+
+    def _failure(self, error: KafkaException | KafkaError, what: str) -> LakestoreError:
+        """The error in our terms, by what the clients have complained of meanwhile."""
+        self._admin.poll(0)
+        self._consumer.poll(0)
+        return failure(error, self._spec.bootstrap, what, self._heard)
 
     def topics(self) -> tuple[str, ...]:
         """The names of all topics that this user sees."""
@@ -98,20 +114,28 @@ class Cluster:
     def check_group(self) -> None:
         """`Denied` if this user may not read by the source's group, as far as brokers tell."""
         group = self._spec.group
-        try:
-            found = self._admin.describe_consumer_groups(
-                [group], include_authorized_operations=True, request_timeout=CALL_SECONDS
-            )[group].result()
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return
-            raise failure(error, self._spec.bootstrap, f"describe group {group!r}", self._heard) from error
-        operations = found.authorized_operations
+        operations = self._group_rights(group, time.monotonic() + CALL_SECONDS)
         if operations and AclOperation.READ not in operations and AclOperation.ALL not in operations:
             raise Denied(
                 f"Kafka at {self._spec.bootstrap} does not let this user read by the group {group!r}: ask its"
                 " administrator for the right, or name another group: in the source"
             )
+
+    def _group_rights(self, group: str, deadline: float) -> Any:
+        """The operations that this user may do; none for a group that is not there yet."""
+        while True:
+            try:
+                asked = self._admin.describe_consumer_groups(
+                    [group], include_authorized_operations=True, request_timeout=CALL_SECONDS
+                )
+                return asked[group].result().authorized_operations
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.GROUP_ID_NOT_FOUND:
+                    return None
+                if code not in _NOT_YET or time.monotonic() > deadline:
+                    raise self._failure(error, f"describe group {group!r}") from error
+                time.sleep(_STEP_SECONDS)
 
     def ends(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Partition to its oldest offset and the one behind its newest."""
@@ -177,13 +201,44 @@ class Cluster:
     def _judge(self, error: KafkaError, topic: str) -> None:
         """Raise what ends the reading of a topic; the end of a partition only ends that one."""
         if error.code() != _AT_END and error.code() not in _GONE:
-            raise failure(error, self._spec.bootstrap, f"give records of topic {topic!r}", self._heard)
+            raise self._failure(error, f"give records of topic {topic!r}")
 
     def _silent(self, topic: str) -> LakestoreError:
         cause = self._heard.cause()
         if cause is not None:
             return failure(cause, self._spec.bootstrap, f"give records of topic {topic!r}")
         return Unavailable(f"Kafka at {self._spec.bootstrap} gave no record of topic {topic!r} in time")
+
+
+class Clusters:
+    """The clusters of a bridge, each connected when it is first asked. A context manager."""
+
+    def __init__(self, sources: Mapping[str, SourceSpec]) -> None:
+        self._sources = sources
+        self._open: dict[str, Cluster] = {}
+
+    def whole(
+        self, topic: TopicSpec, name: str, identity: str, offsets: Mapping[int, Sequence[int]]
+    ) -> dict[tuple[int, int], bytes | None]:
+        """The values of single records, as far as a topic of this id still has them."""
+        if topic.source not in self._open:
+            self._open[topic.source] = Cluster(self._sources[topic.source])
+        cluster = self._open[topic.source]
+        try:
+            facts = cluster.described(name)
+        except NotFound:
+            return {}
+        if facts.id != identity:
+            return {}
+        there = {number: found for number, found in offsets.items() if number < facts.partitions}
+        return {place: message.value() for place, message in cluster.fetched(facts, there).items()}
+
+    def __enter__(self) -> Clusters:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for cluster in self._open.values():
+            cluster.close()
 
 
 def require_topic(facts: TopicFacts, bootstrap: str) -> None:

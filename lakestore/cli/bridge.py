@@ -1,0 +1,180 @@
+"""`lakestore bridge`: Kafka topics into tables, as a bridge.yaml says; checks and plans of it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lakestore.cli.apply import lines
+from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.kafka_sink import kafka_library
+from lakestore.cli.output import emit_json
+from lakestore.errors import Invalid
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+    from lakestore.connectors.bridge.assembly import Planned
+    from lakestore.connectors.bridge.positions import Accepted
+    from lakestore.connectors.bridge.seen import Counts
+    from lakestore.connectors.bridge.spec import BridgeSpec
+
+FAILED = 1
+_LIVE_SECONDS, _LINE_SECONDS = 1.0, 10.0
+
+
+@click.command()
+@click.option(
+    "-f", "--file", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="A bridge.yaml."
+)
+@click.option("--check", is_flag=True, help="Only look at everything, samples too; exit code 1 if it would not run.")
+@click.option("--plan", is_flag=True, help="Only show the tables that would be made or altered.")
+@click.option("--once", is_flag=True, help="Read to the ends of the topics as of now, then exit.")
+@click.option(
+    "--accept-new-topic",
+    "new",
+    multiple=True,
+    metavar="TOPIC",
+    help="Read a topic that was deleted and made anew, from its start position on; may be repeated.",
+)
+@click.option(
+    "--accept-loss",
+    "lost",
+    multiple=True,
+    metavar="TOPIC",
+    help="Go on behind records that retention has deleted before they were read; may be repeated.",
+)
+@click.option("--samples", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Of each topic.")
+@server_option
+@json_option
+def bridge(
+    path: Path,
+    check: bool,
+    plan: bool,
+    once: bool,
+    new: tuple[str, ...],
+    lost: tuple[str, ...],
+    samples: int,
+    server: str,
+    as_json: bool,
+) -> int:
+    """Write records of Kafka topics to tables, exactly once; docs/bridge.md is about the file."""
+    with kafka_library():
+        from lakestore.connectors.bridge import spec_file
+        from lakestore.connectors.bridge.positions import Accepted
+    if check + plan + once > 1:
+        raise Invalid("say one of --check, --plan and --once")
+    spec = spec_file.read(path)
+    with connected(server) as lake:
+        if check:
+            return _check(spec, lake, samples, as_json=as_json)
+        if plan:
+            return _plan(spec, lake, samples, as_json=as_json)
+        return _run(spec, lake, Accepted(new, lost), once=once, as_json=as_json)
+
+
+def _run(spec: BridgeSpec, lake: Lake, accepted: Accepted, *, once: bool, as_json: bool) -> int:
+    from lakestore.connectors.bridge.assembly import Assembly
+    from lakestore.connectors.bridge.bridge import Bridge
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("lakestore.bridge").setLevel(logging.INFO)
+    progress = _Progress(f"bridge {spec.name}")
+    running = Bridge(spec, lake, Assembly(spec, lake).pipeline, accepted=accepted, progress=progress.show)
+    try:
+        counts = running.run(once=once, stop=stop)
+    finally:
+        progress.show(running.counts, last=True)
+    if as_json:
+        emit_json(counts.shown())
+    return 0
+
+
+class _Progress:
+    """A line on stderr: in place on a terminal, else now and then."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._live = sys.stderr.isatty()
+        self._at, self._records = time.monotonic(), 0
+
+    def show(self, counts: Counts, *, last: bool = False) -> None:
+        """Tell how far it is."""
+        now = time.monotonic()
+        seconds = now - self._at
+        if not last and seconds < (_LIVE_SECONDS if self._live else _LINE_SECONDS):
+            return
+        said = counts.shown()
+        rate = (said["records"] - self._records) / max(seconds, 1e-3)
+        self._at, self._records = now, said["records"]
+        parts = [
+            f"{said['records']:,} records",
+            *([] if last else [f"{rate:,.0f} records/s", f"{sum(said['lag'].values()):,} behind"]),
+            *([f"{sum(said['rejected'].values()):,} rejected"] if said["rejected"] else []),
+            *(f"{count:,} {reason}" for reason, count in said["passed"].items()),
+            *([f"waits: {said['waiting']}"] if said["waiting"] else []),
+            *(f"topic {topic} is not read: {why}" for topic, why in said["halted"].items()),
+        ]
+        line = f"{self._what}: {', '.join(parts)}"
+        click.echo(f"\r{line}\x1b[K" if self._live else line, err=True, nl=last or not self._live)
+
+
+def _check(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
+    from lakestore.connectors.bridge.check import Level, check
+
+    found = []
+    for each in check(spec, lake, samples):
+        found.append(each)
+        if not as_json:
+            click.echo(f"{each.level:<6} {each.about}: {each.sentence}")
+    if as_json:
+        emit_json([{"level": str(each.level), "about": each.about, "sentence": each.sentence} for each in found])
+    stops = sum(each.level is Level.STOPS for each in found)
+    if not as_json:
+        click.echo(f"{stops} things stop the bridge" if stops else "nothing stops the bridge", err=True)
+    return FAILED if stops else 0
+
+
+def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
+    """Tables to create as a tables.yaml on stdout, the rest as comments: the text is one that `apply` takes."""
+    from lakestore.connectors.bridge.check import sampled
+    from lakestore.model.table_file import written
+
+    planned: dict[str, Planned] = {}
+    unknown: list[str] = []
+    for each in sampled(spec, lake, samples):
+        planned.update({table.after.name: table for table in each.planned})
+        if not each.planned:
+            unknown.append(each.facts.name)
+    if as_json:
+        emit_json([_as_data(table) for table in planned.values()])
+        return 0
+    new = [table for table in planned.values() if table.before is None]
+    for table in planned.values():
+        if table.before is not None:
+            click.echo(f"# {table.after.name}: {'to alter' if table.steps else 'nothing to do'}")
+            for sign, text in lines(table.before, table.after):
+                click.echo(f"#   {sign} {text}")
+    for name in unknown:
+        click.echo(f"# topic {name} is empty: the columns of its table are those of its first records")
+    if new:
+        click.echo(written([table.wanted for table in new]), nl=False)
+    return 0
+
+
+def _as_data(table: Planned) -> dict[str, Any]:
+    action = "create" if table.before is None else "alter" if table.steps else "nothing"
+    differences = [f"{sign} {text}" for sign, text in lines(table.before, table.after)]
+    return {"table": table.after.name, "action": action, "differences": differences}
+
+
+COMMANDS = (bridge,)
