@@ -64,6 +64,10 @@ class Client:
 
     lake: Lake
     registers: Registers
+    timeline: str = ""
+    """The history that its registers are of."""
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Epoch and last move of each register, as it knows them."""
 
     @property
     def switch(self) -> Switch:
@@ -83,6 +87,8 @@ class RegistersMachine:
         lake.table(SUMS).upsert(pa.table({"key": [1], "total": [TOO_MUCH]}, schema=SUM))
         self._number = 0
         self._sent: list[pb.CommitRequest] = []
+        self._timelines: list[str] = []
+        """Histories that have ended."""
         self._backups: list[tuple[Path, History]] = []
         self.clients = [self._client() for _ in range(3)]
         self.backup()
@@ -111,7 +117,7 @@ class RegistersMachine:
             elif number < 10:
                 self.send_together([self._made() for _ in range(self._chance.randint(2, 4))])
             elif number == 10:
-                self.send(self._chance.choice(self._sent or [self._made()]))
+                self.send(self._chance.choice(self._sent[-8:] or [self._made()]))
             else:
                 self._chance.choice(events)()
             self.check()
@@ -132,6 +138,7 @@ class RegistersMachine:
 
     def restore(self) -> None:
         """Some earlier copy takes the server's place."""
+        self._timelines.append(self.world.served.engine.timeline)
         folder, then = self._chance.choice(self._backups)
         self.world.restore(folder)
         self.now = deepcopy(then)
@@ -153,13 +160,22 @@ class RegistersMachine:
         error = ends(lambda: client.registers.open(names))
         if error is not None:
             assert isinstance(error, (Invalid, OtherTimeline)), error
-            client.registers = client.lake.registers(names)
+            client.registers, client.places = client.lake.registers(names), {}
+        client.timeline = self.world.served.engine.timeline
         epochs = {held.name: held.epoch for held in self.world.served.lake.list_registers()}
         for name in names:
             held = self.now.registers.setdefault(name, Held(0))
             assert epochs[name] > held.epoch, "an epoch that fences nobody"
             held.epoch = epochs[name]
+            client.places[name] = (held.epoch, held.moved)
             assert client.registers.progress[name] == held.value
+
+    def _may(self, client: Client, names: list[str]) -> bool:
+        """Whether a client's registers are where it left them."""
+        now = self.now.registers
+        there = {name: (now[name].epoch, now[name].moved) for name in names if name in now}
+        is_here = client.timeline == self.world.served.engine.timeline
+        return is_here and there == {name: client.places[name] for name in names}
 
     def commit(self, client: Client, *, loses: bool) -> None:
         """A client's commit, maybe with an answer that is lost while something happens."""
@@ -178,6 +194,7 @@ class RegistersMachine:
             client.switch.lost["Commit"] = self._during(self._chance.choice(happens))
         self._number += 1
         number, after = self._number, {name: self._value() for name in mine}
+        may = self._may(client, mine) and any(client.registers.progress[name] != after[name] for name in mine)
         befores = {name: client.registers.progress[name] for name in mine}
         moves = {name: [befores[name], after[name]] for name in mine}
 
@@ -188,13 +205,21 @@ class RegistersMachine:
         error = ends(send)
         client.switch.lost.clear()
         self._follow()
+        assert (error is None) == may or (may and loses and error is not None and error.applied == "unknown")
         if error is None:
             self.now.acked.add(number)
+            client.places |= {
+                name: (self.now.registers[name].epoch, self.now.registers[name].moved)
+                for name in mine
+                if befores[name] != after[name]
+            }
             assert dict(client.registers.progress).items() >= after.items()
             return
         assert isinstance(error, (Fenced, Conflict, OtherTimeline, Invalid)), error
         if error.applied == "no":
             self.now.refused.add(number)
+        if error.applied == "unknown" or not isinstance(error, Invalid):
+            client.timeline = "over"
         assert ends(send), "a client that went on after it was told to stop"
 
     def _during(self, happens: Callable[[], object]) -> Callable[[], None]:
@@ -228,6 +253,8 @@ class RegistersMachine:
         )
         if self._chance.random() < 0.4:
             self._chance.choice(lies)(self._chance.choice(request.registers))
+        elif self._timelines and self._chance.random() < 0.1:
+            request.timeline = self._chance.choice(self._timelines)
         moves = {move.register: [move.before, move.after] for move in request.registers}
         request.changes.append(change(LOG, pb.APPEND, [rows(self._number, moves)]))
         if self._chance.random() < 0.15:
@@ -304,7 +331,7 @@ class RegistersMachine:
 
     def _value(self) -> str:
         """A new value; now and then one of before."""
-        return str(self._chance.randrange(3)) if self._chance.random() < 0.3 else f"v{self._chance.getrandbits(32)}"
+        return str(self._chance.randrange(2)) if self._chance.random() < 0.4 else f"v{self._chance.getrandbits(32)}"
 
     def _follow(self) -> None:
         """Have the model know what a client's commit did, of which the client may not."""
@@ -353,7 +380,7 @@ def run(root: Path, chance: random.Random, steps: int) -> None:
 
 
 def test_commits_move_registers_from_where_they_are_and_once(tmp_path: Path) -> None:
-    run(tmp_path, seeded(), 60)
+    run(tmp_path, seeded(), 80)
 
 
 @pytest.mark.long
