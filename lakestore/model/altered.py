@@ -35,7 +35,7 @@ from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parsed as parse_merge
 from lakestore.model.table import Table
 from lakestore.model.typed import shown
-from lakestore.model.types import arrow_type
+from lakestore.model.types import DECIMAL, arrow_type
 
 _PROMOTIONS = {
     "int8": ("int16", "int32", "int64"),
@@ -46,7 +46,6 @@ _PROMOTIONS = {
     "uint32": ("int64",),
     "float32": ("float64",),
 }
-_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
 _SORTED_COLUMN = re.compile(r"\s*(\w+)")
 _PARTITIONED_COLUMN = re.compile(r"(\w+)\s*\)?\s*$")
 
@@ -187,7 +186,7 @@ def _options(step: SetOptions) -> dict[str, Any]:
 
 def widens(old: str, new: str) -> bool:
     """Whether every value of type `old` is one of type `new`, in files too: Iceberg's promotions."""
-    narrow, wide = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    narrow, wide = DECIMAL.fullmatch(old), DECIMAL.fullmatch(new)
     if narrow and wide:
         return int(narrow[2]) == int(wide[2]) and int(narrow[1]) < int(wide[1])
     return new in _PROMOTIONS.get(old, ())

@@ -38,7 +38,8 @@ _SIMPLE: dict[str, tuple[pa.DataType, str]] = {
 NAMES = tuple(_SIMPLE)
 """Types that are a name and no more."""
 _BY_ARROW = {arrow: name for name, (arrow, _) in _SIMPLE.items()}
-_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
+DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
+"""A decimal's text, with precision and scale as groups."""
 _FIXED = re.compile(r"fixed\(\s*([0-9]{1,9})\s*\)")
 _TOKEN = re.compile(r"\s*(\w+\s*\([\d\s,]*\)|\w+|`(?:[^`]|``)+`|[<>,:])")
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
@@ -210,7 +211,7 @@ class _Parser:
     def _scalar(self, word: str) -> pa.DataType:
         if word in _SIMPLE:
             return _SIMPLE[word][0]
-        if match := _DECIMAL.fullmatch(word):
+        if match := DECIMAL.fullmatch(word):
             precision, scale = int(match[1]), int(match[2])
             if not (1 <= precision <= 38 and scale <= precision):
                 raise self._refused("it has not 1 to 38 digits, of which at most all are behind the point")

@@ -169,7 +169,8 @@ class _Deletes:
         source = self._io.new_input(file.file_path)
         if file.file_format not in (FileFormat.PUFFIN, FileFormat.PARQUET):
             with other_formats.opened(source, file.file_format.value) as other:
-                return _position_deletes(pa.Table.from_batches(other.batches(_DELETE_COLUMNS), other.schema))
+                batches = list(other.batches(_DELETE_COLUMNS))
+                return _position_deletes(pa.Table.from_batches(batches)) if batches else {}
         with source.open() as stream:
             if file.file_format == FileFormat.PUFFIN:
                 return _deletion_vectors(stream.read())

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DataFile, FileFormat
 
 from lakestore.errors import Corrupt, Invalid
-from lakestore.union import other_formats
+from lakestore.union import lake_files, other_formats
 from lakestore.union.other_formats import Metrics
 
 TIMES = [datetime(2000, 1, 1), None, datetime(2026, 5, 6, 7, 8, 9, 10)]
@@ -56,6 +57,18 @@ def test_times_are_read_only_where_the_manifest_shows_that_they_fit(
     else:
         with pytest.raises(Invalid, match=r"its column 'at' may hold times .* `lakestore tier --once`"):
             read(path, metrics, "at")
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_position_deletes_may_carry_the_rows_as_well(tmp_path: Path, rows: int) -> None:
+    """Iceberg allows a third column, and no order of the columns is promised."""
+    held = {"row": ["x"] * rows, "pos": [4, 1, 2][:rows], "file_path": ["a", "b", "a"][:rows]}
+    path = tmp_path / "deletes.orc"
+    kinds = {"row": pa.string(), "pos": pa.int64(), "file_path": pa.string()}
+    orc.write_table(pa.table(held, schema=pa.schema(kinds)), path)
+    deletes = lake_files._Deletes(PyArrowFileIO())
+    found = deletes._decoded(DataFile.from_args(file_path=str(path), file_format=FileFormat.ORC))
+    assert {name: sorted(held.tolist()) for name, held in found.items()} == ({"a": [2, 4], "b": [1]} if rows else {})
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:

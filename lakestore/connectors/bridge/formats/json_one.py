@@ -282,7 +282,7 @@ class Reader:
     def __init__(self, kind: pa.DataType, path: str) -> None:
         self._kind, self._path = kind, path
         self.fields: dict[str, Reader] = {}
-        """Of a struct."""
+        """The readers of a struct's fields."""
         if pa.types.is_struct(kind):
             self.fields = {part.name: Reader(part.type, f"{path}.{part.name}") for part in kind}
         self._element = Reader(kind.value_type, path) if pa.types.is_list(kind) else None
