@@ -80,7 +80,6 @@ def bridge(
 
 
 def _run(spec: BridgeSpec, lake: Lake, accepted: Accepted, *, once: bool, as_json: bool) -> int:
-    from lakestore.connectors.bridge.assembly import Assembly
     from lakestore.connectors.bridge.bridge import Bridge
 
     stop = threading.Event()
@@ -89,7 +88,7 @@ def _run(spec: BridgeSpec, lake: Lake, accepted: Accepted, *, once: bool, as_jso
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("lakestore.bridge").setLevel(logging.INFO)
     progress = _Progress(f"bridge {spec.name}")
-    running = Bridge(spec, lake, Assembly(spec, lake).pipeline, accepted=accepted, progress=progress.show)
+    running = Bridge(spec, lake, accepted=accepted, progress=progress.show)
     try:
         counts = running.run(once=once, stop=stop)
     finally:

@@ -52,7 +52,7 @@ def _spec(kafka: KafkaProcess, topic: str, **said: Any) -> BridgeSpec:
 
 
 def _once(lake: ls.Lake, spec: BridgeSpec, **said: Any) -> Mapping[str, Any]:
-    return Bridge(spec, lake, lambda each, _: JsonLines(lake, each), **said).run(once=True).shown()
+    return Bridge(spec, lake, pipeline=lambda each, _: JsonLines(lake, each), **said).run(once=True).shown()
 
 
 def _values(*numbers: int) -> list[tuple[None, bytes]]:

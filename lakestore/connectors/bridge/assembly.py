@@ -121,7 +121,7 @@ class Assembly:
         return planned.after
 
     def refresh(self) -> None:
-        """Look now and then whether tables were altered."""
+        """Look now and then whether tables were altered; `NotFound` if one was dropped."""
         if not self._writes or time.monotonic() - self._refreshed < REFRESH_SECONDS:
             return
         with self._lock:
@@ -129,8 +129,10 @@ class Assembly:
             for name, known in list(self.tables.items()):
                 found = self._there(name)
                 if found is None:
-                    del self.tables[name]
-                elif found != known:
+                    raise NotFound(
+                        f"table {name} was dropped while the bridge writes to it: create it, or take it out of the file"
+                    )
+                if found != known:
                     self.tables[name] = found
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lakestore.client.lake import Lake
+from lakestore.connectors.bridge.assembly import Assembly
 from lakestore.connectors.bridge.committer import Committer
 from lakestore.connectors.bridge.lane import Lane
 from lakestore.connectors.bridge.positions import Accepted, Place, prefix_of
@@ -49,12 +50,14 @@ class Bridge:
         self,
         spec: BridgeSpec,
         lake: Lake,
-        pipeline: MakePipeline,
         *,
+        pipeline: MakePipeline | None = None,
         accepted: Accepted | None = None,
         progress: Callable[[Counts], None] = lambda _: None,
     ) -> None:
-        self._spec, self._lake, self._pipeline = spec, lake, pipeline
+        """`pipeline` makes the way of a topic, in place of the one that bridge.yaml says."""
+        self._spec, self._lake = spec, lake
+        self._pipeline: MakePipeline = pipeline or Assembly(spec, lake).pipeline
         self._accepted, self._progress = accepted or Accepted(), progress
         self.counts = Counts()
 
