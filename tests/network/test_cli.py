@@ -140,6 +140,20 @@ def test_named_producers_are_listed_and_dropped(shell: Shell, server: str, order
     assert "there is no producer" in shell("producers", "--drop", "nobody", code=1)[1]
 
 
+def test_registers_are_listed_and_dropped_by_the_beginning_of_their_names(shell: Shell, server: str) -> None:
+    with ls.connect(server) as lake, lake.registers(["cli/a/0", "cli/a/1", "cli/b/0"]) as registers:
+        with registers.commit({"cli/a/1": "17"}):
+            pass
+
+    def listed(*options: str) -> list[tuple[str, str]]:
+        return [(each["name"], each["value"]) for each in json.loads(shell("producers", *options, "--json")[0])]
+
+    assert listed("--registers", "cli/a/") == [("cli/a/0", ""), ("cli/a/1", "17")]
+    assert ("cli/b/0", "") in listed("--registers")
+    assert listed("--drop-registers", "cli/a/", "--registers", "cli/") == [("cli/b/0", "")]
+    assert "not an empty one" in shell("producers", "--drop-registers", "", code=2)[1]
+
+
 def test_files_of_a_partial_table_set_what_they_name(shell: Shell, orders: str, tmp_path: Path) -> None:
     columns = "columns: [{name: id, type: int64}, {name: city, type: string}, {name: phone, type: string}]"
     name = f"{orders}_partial"

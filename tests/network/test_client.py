@@ -318,6 +318,8 @@ def test_an_older_server_serves_what_it_knows_and_the_rest_is_a_sentence(
         assert lake.snapshot().scan("a.b").count() == 1
         with pytest.raises(Invalid, match=r"has no AlterTable.*run the server with release"):
             lake.transport.alter_table(pb.AlterTableRequest(table="a.b"))
+        with pytest.raises(Invalid, match=r"has no OpenRegisters.*run the server with release"):
+            lake.registers(["k/0"])
 
 
 def test_an_older_server_is_not_asked_for_what_it_would_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,9 +336,10 @@ def test_an_older_server_is_not_asked_for_what_it_would_ignore(tmp_path: Path, m
             ("schema_id", lambda: lake.transport.lookup(pb.LookupRequest(table="a.b", schema_id=1))),
             ("schema_id", lambda: list(lake.transport.fetch(pb.FetchRequest(table_uuid="x", schema_id=1)))),
             ("schema_id", lambda: list(lake.transport.write(iter([commit])))),
+            ("registers", lambda: lake.transport.commit(pb.CommitRequest(registers=[pb.RegisterMove()]))),
         ]
         for field, call in calls:
-            with pytest.raises(Invalid, match=f"would ignore '{field}' of .* protocol 2: run the server"):
+            with pytest.raises(Invalid, match=f"would ignore '{field}' of .* protocol [25]: run the server"):
                 call()
         writer = later.writer()
         writer.append([{"id": 1}])

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import ForbiddenError, OAuthError, UnauthorizedError
 
 import lakestore as ls
 from lakestore.client.grpc import connect as transport_to
-from lakestore.errors import Denied, Invalid, LakestoreError, NotAuthenticated, NotFound, PlanExpired
+from lakestore.errors import Denied, Fenced, Invalid, LakestoreError, NotAuthenticated, NotFound, PlanExpired
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings, Tls
@@ -198,6 +198,30 @@ def test_plain_text_to_a_tls_port_is_nothing(world: World) -> None:
             lake.tables()
     with pytest.raises(httpx.HTTPError):
         httpx.get(world.url.replace("https", "http"))
+
+
+def test_registers_belong_to_their_principal(world: World) -> None:
+    with world.lake("etl") as etl, world.lake("other") as other, world.lake("root") as root:
+        mine, theirs = etl.registers(["k/0", "k/1"]), other.registers(["k/0"])
+        with mine.commit({"k/0": "5"}), theirs.commit({"k/0": "7"}):
+            pass
+        with mine.commit({"k/1": "6"}) as commit:
+            commit.upsert("shop.orders", [{"id": 77, "v": "x"}])
+        assert [(each.name, each.owner, each.value) for each in etl.list_registers("k/")] == [
+            ("k/0", "etl", "5"),
+            ("k/1", "etl", "6"),
+        ]
+        assert [each.name for each in root.list_registers("etl/k")] == ["etl/k/0", "etl/k/1"]
+        assert [each.value for each in other.list_registers()] == ["7"]
+        with pytest.raises(Denied, match=r"web\.clicks"), mine.commit({"k/0": "8"}) as commit:
+            commit._changes.append(pb.Change(table="web.clicks", kind=pb.UPSERT))
+        assert other.drop_registers(["k/0", "k/1"]) == 1
+        assert dict(root.registers(["etl/k/0"]).progress) == {"etl/k/0": "5"}
+        with pytest.raises(Fenced, match="etl/k/0"), mine.commit({"k/0": "6", "k/1": "9"}):
+            pass
+        assert root.drop_registers(["etl/k/0", "etl/k/1"]) == 2
+    with world.lake("report") as lake, pytest.raises(Denied, match="report has no right 'write'"):
+        lake.registers(["k/0"])
 
 
 def test_producers_and_leases_belong_to_their_principal(world: World) -> None:

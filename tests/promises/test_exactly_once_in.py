@@ -1,4 +1,5 @@
-"""Promise 8: a batch of a producer is applied once, however often it is sent and whoever crashes in between."""
+"""Promise 8: a batch of a producer, or one that moves registers, is applied once, however often it is sent and whoever
+crashes in between."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakestore.errors import Fenced
+from lakestore.errors import Conflict, Fenced
+from lakestore.model.token import position_of
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.served import Served
@@ -39,6 +41,69 @@ def request(epoch: int, sequence: int) -> pb.CommitRequest:
 def sent_again_after(*between: str) -> list[tuple[str, int]]:
     """Two batches, what happens then, and both again."""
     return [("send", 0), ("send", 0), *((verb, 0) for verb in between), ("again", 0), ("again", 1), ("send", 0)]
+
+
+class Moves:
+    """Batches that move two registers, the second one only every other time."""
+
+    def __init__(self, served: Served) -> None:
+        asked = pb.OpenRegistersRequest(registers=["k/0", "k/1"])
+        self.opened = served.lake.transport.open_registers(asked)
+        self.at = {"k/0": ("", 0), "k/1": ("", 0)}
+
+    def request(self, number: int) -> pb.CommitRequest:
+        """The batch of that number, from where the registers are."""
+        made = pb.CommitRequest(changes=request(0, number).changes, timeline=self.opened.timeline)
+        for name in ("k/0", "k/1")[: 1 + number % 2]:
+            before, moved = self.at[name]
+            epoch, after = self.opened.epoch, str(number)
+            made.registers.add(register=name, epoch=epoch, before=before, after=after, moved=moved)
+        return made
+
+    def done(self, made: pb.CommitRequest, token: str) -> None:
+        """Go on from where a batch has led."""
+        self.at |= {move.register: (move.after, position_of(token).lsn) for move in made.registers}
+
+
+@given(STEPS)
+@example(sent_again_after())
+@example(sent_again_after("kill"))
+@example(sent_again_after("checkpoint", "kill"))
+@example(sent_again_after("restart"))
+@settings(max_examples=8)
+def test_a_batch_that_moves_registers_is_applied_once_and_a_later_one_is_not_passed_over(
+    steps: list[tuple[str, int]],
+) -> None:
+    with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
+        served.lake.create_table("a.log", schema=SCHEMA, buckets=1)
+        moves, sent, tokens = Moves(served), list[pb.CommitRequest](), list[str]()
+        for verb, back in steps:
+            commit = served.lake.transport.commit
+            if verb == "send":
+                sent.append(moves.request(len(sent) + 1))
+                tokens.append(commit(sent[-1]).token)
+                moves.done(sent[-1], tokens[-1])
+            elif verb == "again" and back < len(sent):
+                again = len(sent) - 1 - back
+                try:
+                    answer = commit(sent[again])
+                except Conflict:
+                    assert back, "the newest batch is known again"  # a register has gone on since
+                else:
+                    assert (answer.token, answer.is_repeated) == (tokens[again], True)
+            elif verb == "checkpoint":
+                served.checkpoint()
+            elif verb == "restart":
+                served.restart()
+            elif verb == "kill":
+                served.kill()
+                served.start()
+        assert served.values("a.log") == [n * 10 + row for n in range(1, len(sent) + 1) for row in range(3)]
+        later = moves.request(len(sent) + 1)
+        reopened = Moves(served).opened
+        assert [held.value for held in reopened.registers] == [moves.at["k/0"][0], moves.at["k/1"][0]]
+        with pytest.raises(Fenced):
+            served.lake.transport.commit(later)
 
 
 @given(STEPS)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore.model.table import define
+from lakestore_server.commit.moves import Move, Moves
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.index.keys import NO_KEYS
@@ -83,6 +84,33 @@ def test_a_repeated_request_is_not_in_the_group_of_the_first() -> None:
     queue.put(request("p", 1))
     queue.put(request("p", 1))
     assert [names(queue.take()), names(queue.take())] == [[("p", 1)], [("p", 1)]]
+
+
+def moving(*registers: str, nbytes: int = 1) -> Request:
+    moves = tuple(Move(name, 1, "", "x", 0) for name in registers)
+    return replace(request("", 0, nbytes), moves=Moves(moves))
+
+
+def moved(work: object) -> list[list[str]]:
+    assert isinstance(work, list)
+    return [[move.register for move in each.moves.each] for each in work]
+
+
+def test_no_group_has_two_requests_that_move_the_same_register() -> None:
+    queue = queue_of()
+    for names_ in ("a", "bc", "d", "ec", "f"):
+        queue.put(moving(*names_))
+    assert moved(queue.take()) == [["a"], ["b", "c"], ["d"]]
+    assert moved(queue.take()) == [["e", "c"], ["f"]]
+
+
+def test_a_small_request_stays_behind_a_large_one_that_moves_its_register() -> None:
+    queue = queue_of(group_bytes=1)
+    large = 2 * SMALL_BYTES_MAX
+    for each in (moving("a", "b", nbytes=large), moving("b"), moving("c"), moving("a", nbytes=large), moving("b")):
+        queue.put(each)
+    taken = [moved(queue.take()) for _ in range(5)]
+    assert taken == [[["c"]], [["a", "b"]], [["b"]], [["a"]], [["b"]]]
 
 
 def test_a_full_queue_is_exhausted_and_room_is_told() -> None:
