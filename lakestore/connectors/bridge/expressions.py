@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
@@ -19,7 +21,7 @@ from sqlglot.tokenizer_core import TokenType
 from lakestore.connectors.bridge import casts
 from lakestore.connectors.bridge.casts import Rule
 from lakestore.connectors.bridge.inputs import Inputs
-from lakestore.connectors.bridge.paths import ROOTS, Path
+from lakestore.connectors.bridge.paths import ROOTS, WITH_PARTS, Path
 from lakestore.errors import Invalid
 from lakestore.rows.literals import cast_type, first_line, short
 
@@ -51,8 +53,10 @@ _CLOCKS_AND_USERS = {
     "user",
 }
 _SETTINGS = {"getenv", "getvariable", "current_setting", "query", "query_table"}
+_UNBOUNDED = {"repeat", "lpad", "rpad", "range", "generate_series", "list_resize", "array_resize", "bar"}
+"""Functions that make values of any size of a small one."""
 _OTHER_ROWS = (exp.Query, exp.Window, exp.AggFunc, exp.Star, exp.Placeholder, exp.Parameter, exp.Command)
-_BRANCHES = (exp.Case, exp.If, exp.Coalesce, exp.TryCast)
+_BRANCHES = (exp.Case, exp.If, exp.Coalesce, exp.TryCast, exp.Connector, exp.Lambda, exp.Nullif)
 _TEXTS = ("headers", "key")
 """Roots whose whole bytes are given as text."""
 
@@ -69,7 +73,9 @@ class Expression:
         self._paths: dict[Path, str] = {}
         self.wanted: dict[Path, pa.DataType] = {}
         """The types of parts that are cast at once, wherever the expression names them."""
-        self._sql = self._bound(tree)
+        bound = self._bound(tree)
+        self._sql = _query(bound)
+        self._misfits = _misfits(bound)
         self._cursor: duckdb.DuckDBPyConnection | None = None
 
     def __str__(self) -> str:
@@ -92,7 +98,8 @@ class Expression:
         try:
             made = self._run(block)
         except duckdb.Error as error:
-            raise self._invalid(first_line(error)) from error
+            hint = "; a field of JSON is text, unless a column reads it or it is cast at once"
+            raise self._invalid(f"{first_line(error)}{hint}") from error
         if len(made) != 2:
             raise self._invalid("it makes other rows of the rows")
         return made.type
@@ -113,10 +120,46 @@ class Expression:
         return self._evaluated(pa.table(columns), failed), failed
 
     def _evaluated(self, block: pa.Table, failed: dict[int, str]) -> pa.Array:
-        """The values of a block, found by halves where rows fail."""
+        """The values of a block; null, and the reason, where a row fails."""
         import duckdb
 
-        made: list[pa.Array] = []
+        try:
+            return self._run(block)
+        except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException) as error:
+            for row in range(block.num_rows):
+                failed.setdefault(row, short(first_line(error)))
+            return pa.nulls(block.num_rows)
+        except duckdb.Error:
+            good = self._cast_well(block, failed)
+        if good is None:
+            return self._by_halves(block, failed)
+        refused: dict[int, str] = {}
+        values, places = self._by_halves(block.filter(pa.array(good)), refused), np.flatnonzero(good)
+        failed.update({int(places[row]): why for row, why in refused.items()})
+        return values.take(pa.array(np.cumsum(good) - 1, mask=~good))
+
+    def _cast_well(self, block: pa.Table, failed: dict[int, str]) -> npt.NDArray[np.bool_] | None:
+        """The rows in which every cast succeeds; None where a failed one may not be reached."""
+        import duckdb
+
+        if not self._misfits:
+            return None
+        good = np.ones(block.num_rows, dtype=np.bool_)
+        for query, what in self._misfits:
+            try:
+                wrong = self._run(block, query).to_numpy(zero_copy_only=False).astype(np.bool_)
+            except duckdb.Error:
+                return None
+            for row in np.flatnonzero(wrong & good).tolist():
+                failed.setdefault(row, f"{what} is not possible")
+            good &= ~wrong
+        return good
+
+    def _by_halves(self, block: pa.Table, failed: dict[int, str]) -> pa.Array:
+        """The values of a block, with nulls for the rows that fail by themselves."""
+        import duckdb
+
+        made: list[pa.Array] = [pa.nulls(0)]
         todo = [(0, block.num_rows)]
         while todo:
             start, end = todo.pop()
@@ -132,11 +175,11 @@ class Expression:
         kind = next((part.type for part in made if not pa.types.is_null(part.type)), pa.null())
         return pa.concat_arrays([part.cast(kind) if part.type != kind else part for part in made])
 
-    def _run(self, block: pa.Table) -> pa.Array:
+    def _run(self, block: pa.Table, query: str = "") -> pa.Array:
         if self._cursor is None:
             self._cursor = _engine().cursor()
         self._cursor.register("block", block)
-        made = self._cursor.execute(self._sql).to_arrow_table().column(0).combine_chunks()
+        made = self._cursor.execute(query or self._sql).to_arrow_table().column(0).combine_chunks()
         return made.storage if isinstance(made.type, pa.BaseExtensionType) else made
 
     def _check(self, tree: exp.Expr) -> None:
@@ -154,25 +197,49 @@ class Expression:
             if called and (refusal := _functions().get(name)):
                 raise self._invalid(f"{name}() {refusal}")
 
-    def _bound(self, tree: exp.Expr) -> str:
-        """The query, with a name of its own for each part of a record."""
+    def _bound(self, tree: exp.Expr) -> exp.Expr:
+        """The expression, with a name of its own for each part of a record."""
         holder = exp.Paren(this=tree)
         casts_of: dict[Path, set[pa.DataType | None]] = {}
         for node in list(holder.find_all(exp.Column)):
             whole, names = _chain(node)
             if names[0].lower() not in ROOTS:
                 raise self._invalid(f"{short(whole.sql())!r} begins with none of {', '.join(ROOTS)}")
-            path = _path(names)
+            path = self._path(names)
             name = self._paths.setdefault(path, f"c{len(self._paths)}")
             casts_of.setdefault(path, set()).add(_cast_at_once(whole))
             whole.replace(exp.column(name))
         for path, kinds in casts_of.items():
             if len(kinds) == 1 and (kind := kinds.pop()) is not None and path.root == "value" and path.parts:
                 self.wanted[path] = kind
-        return f"SELECT {holder.sql(dialect='duckdb')} FROM block"  # noqa: S608  the text is the operator's own
+        return holder
+
+    def _path(self, names: list[str]) -> Path:
+        root, parts = names[0].lower(), names[1:]
+        if parts and root not in WITH_PARTS:
+            raise self._invalid(f"{root} has no part {parts[0]!r}")
+        return Path(root, (".".join(parts),) if root == "headers" and parts else tuple(parts))
 
     def _invalid(self, why: str) -> Invalid:
         return Invalid(f"column {self._column!r}: the expression {short(self.text)!r} is refused: {why}")
+
+
+def _query(node: exp.Expr) -> str:
+    return f"SELECT {node.sql(dialect='duckdb')} FROM block"  # noqa: S608  the text is the operator's own
+
+
+def _misfits(tree: exp.Expr) -> list[tuple[str, str]]:
+    """For each cast the query of the rows in which it fails, and its text; none where it may not be reached."""
+    if tree.find(*_BRANCHES):
+        return []
+    found: list[tuple[str, str]] = []
+    for node in tree.find_all(exp.Cast):
+        safe = exp.Paren(this=node.copy())
+        while failing := next((part for part in safe.find_all(exp.Cast) if type(part) is exp.Cast), None):
+            failing.replace(exp.TryCast(**failing.args))
+        wrong = f"{safe.sql(dialect='duckdb')} IS NULL AND {safe.this.this.sql(dialect='duckdb')} IS NOT NULL"
+        found.append((f"SELECT {wrong} FROM block", short(node.sql(dialect="duckdb"))))  # noqa: S608
+    return found
 
 
 def _tree(text: str, column: str) -> exp.Expr:
@@ -195,13 +262,6 @@ def _chain(node: exp.Column) -> tuple[exp.Expr, list[str]]:
         names.append(after.name)
         whole = whole.parent
     return whole, names
-
-
-def _path(names: list[str]) -> Path:
-    root, parts = names[0].lower(), names[1:]
-    if parts and root not in ("value", "key", "headers"):
-        raise Invalid(f"{root} has no part {parts[0]!r}")
-    return Path(root, (".".join(parts),) if root == "headers" and parts else tuple(parts))
 
 
 def _cast_at_once(node: exp.Expr) -> pa.DataType | None:
@@ -236,6 +296,7 @@ def _functions() -> dict[str, str]:
         "bool_or(function_type = 'scalar' AND stability <> 'CONSISTENT') FROM duckdb_functions() GROUP BY 1"
     )
     found: Iterable[tuple[str, bool, bool]] = _engine().cursor().execute(text).fetchall()
-    refused = {name: "reads more than one row" for name, of_a_row, _ in found if not of_a_row}
+    refused = dict.fromkeys(_UNBOUNDED, "makes values of any size")
+    refused |= {name: "reads more than one row" for name, of_a_row, _ in found if not of_a_row}
     changing = "is not the same for each reading of a record"
     return refused | {name: changing for name, of_a_row, changes in found if of_a_row and changes and name != "error"}

@@ -18,6 +18,18 @@ from lakestore.connectors.bridge.records import Ints, Records
 _HEADERS = pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())]))
 _HEADER_MAP = pa.map_(pa.string(), pa.binary())
 _NO_TIME = -1
+KINDS: dict[tuple[str, bool], pa.DataType] = {
+    ("value", False): pa.binary(),
+    ("key", False): pa.string(),
+    ("headers", False): _HEADERS,
+    ("headers", True): pa.string(),
+    ("topic", False): pa.string(),
+    ("partition", False): pa.int64(),
+    ("offset", False): pa.int64(),
+    ("timestamp", False): pa.timestamp("ms", tz="UTC"),
+}
+"""Root, and whether a part of it is named, to the type that an expression gets; of parts that every record has alike.
+"""
 
 
 @dataclass(frozen=True, slots=True)

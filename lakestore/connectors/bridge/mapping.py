@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakestore.connectors.bridge.casts import Mask
 from lakestore.connectors.bridge.columns import Faults, MappedColumn, mapped_columns
 from lakestore.connectors.bridge.expressions import Expression
-from lakestore.connectors.bridge.inputs import Inputs
+from lakestore.connectors.bridge.inputs import KINDS, Inputs
 from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
 from lakestore.connectors.bridge.paths import Path
 from lakestore.connectors.bridge.records import Ints, Records
@@ -137,6 +137,10 @@ class TopicMapping:
             for column in mapping.columns:
                 if isinstance(column.source, Expression):
                     column.source.bind(self._types)
+                    kinds = {path: self._kind(path) for path in column.source.paths}
+                    known = {path: kind for path, kind in kinds.items() if kind is not None}
+                    if len(known) == len(kinds):
+                        column.source.check(known)
 
     def wanted(self, name: str, root: str) -> pa.Schema:
         """The fields of values or keys that columns, expressions and the route of a topic of this name read."""
@@ -151,12 +155,12 @@ class TopicMapping:
             paths.setdefault(Path.of(self.topic.target.by), pa.string())
         return nested({path.parts: kind for path, kind in paths.items() if path.root == root and path.parts})
 
-    def check(self, kinds: Mapping[Path, pa.DataType]) -> None:
-        """`Invalid` for an expression that cannot be evaluated; `kinds` has the types of parts that formats tell."""
-        for _, mapping in self._made.values():
-            for column in mapping.columns:
-                if isinstance(column.source, Expression):
-                    column.source.check(kinds)
+    def _kind(self, path: Path) -> pa.DataType | None:
+        """The type that an expression gets of a part; None for one that the records' schema tells."""
+        if path.parts and path.root != "headers":
+            of_json = path.root == "value" and self.topic.format == "json"
+            return self._types.get(path, pa.string()) if of_json else None
+        return KINDS.get((path.root, bool(path.parts)))
 
     def rows(self, inputs: Inputs, ends: Ends) -> None:
         """Add the rows' ends."""

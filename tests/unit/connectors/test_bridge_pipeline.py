@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestore.connectors.bridge.decoders import decoder, key_decoder
+from lakestore.connectors.bridge.expressions import Expression
 from lakestore.connectors.bridge.outcome import Decoded, Mapped, Op
 from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.records import Records
@@ -264,9 +265,30 @@ def test_expression_that_fails_refuses_its_row_alone() -> None:
     assert refused == dict.fromkeys(range(1, 60, 3), "expression")
 
 
+def test_cast_that_fails_is_found_without_a_look_at_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = C(
+        "n", "int64", expression="CAST(CAST(trim(value.x) AS DECIMAL(9, 1)) AS BIGINT) + CAST(trim(value.y) AS INT)"
+    )
+    values = [{"x": "1.0", "y": 1}, {"x": "no", "y": 1}, {"x": "2", "y": "z"}, {"x": None, "y": "7"}] * 50
+    runs: list[int] = []
+    run = Expression._run
+
+    def counted(self: Expression, *args: Any) -> pa.Array:
+        runs.append(1)
+        return run(self, *args)
+
+    monkeypatch.setattr(Expression, "_run", counted)
+    found, refused = column(spec, values)
+    assert found == [2, None] * 50
+    assert sorted(refused) == [at for at in range(200) if at % 4 in (1, 2)]
+    assert len(runs) < 10
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "repeat('x', partition)",
+        "value.a * 2",
         "random()",
         "now()",
         "current_timestamp",
@@ -285,7 +307,7 @@ def test_expression_that_fails_refuses_its_row_alone() -> None:
     ],
 )
 def test_expression_that_is_not_pure_is_refused(text: str) -> None:
-    with pytest.raises(Invalid):
+    with pytest.raises(Invalid, match="column 'n'"):
         column(C("n", "string", expression=text), [{"a": 1}])
 
 
