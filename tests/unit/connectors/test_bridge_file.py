@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge import spec_file
+from lakestore.connectors.bridge import spec_file, spec_sources, spec_tables
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, RouteSpec
 from lakestore.connectors.bridge.tables import dead_letter_table, wanted, wanted_table
 from lakestore.errors import Invalid
@@ -293,3 +293,24 @@ def test_any_text_is_a_bridge_or_one_sentence(data: st.DataObject) -> None:
             text[:at] + data.draw(st.text(alphabet="{}[]:,-&*!|>'\"#%@`? \n\tab1\0é\ud800", max_size=4)) + text[until:]
         )
     one_sentence_or_a_bridge(text)
+
+
+def test_the_page_of_the_bridge_has_a_file_that_is_one_and_names_every_key() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "bridge.md").read_text()
+    [text] = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert parsed(text).topics[0].tables[0].primary_key == ("order_id",)
+    named = {name for spoken in re.findall(r"`([^`]*)`", page) for name in re.findall(r"\w+", spoken)}
+    keys = {
+        *spec_file.KEYS,
+        *spec_file.BATCH_KEYS,
+        *spec_file.TOPIC_KEYS,
+        *spec_file.SCHEMA_KEYS,
+        *spec_tables.ROUTE_KEYS,
+        *spec_tables.COLUMN_KEYS,
+        *spec_sources.SOURCE_KEYS,
+        *spec_sources.SASL_KEYS,
+        *spec_sources.TLS_KEYS,
+        *spec_sources.REGISTRY_KEYS,
+        *(value for known in spec_tables.POLICIES.values() for value in known),
+    }
+    assert not keys - named
