@@ -1,7 +1,6 @@
 """Kinds of fields as Kafka Connect and Debezium name them, and the Arrow types that columns of them have.
 
-A kind comes from the `schema` part of JSON records, from an Avro schema with Connect's names in it, or, where records
-bring no schema, from the Arrow types of declared columns.
+A kind comes from the `schema` part of JSON records, or, where these bring none, from the Arrow types of columns.
 """
 
 from __future__ import annotations
@@ -47,17 +46,6 @@ _SIMPLE: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "string": pa.string(),
     "bytes": pa.binary(),
-}
-_AVRO = {"int": "int32", "long": "int64", "float": "float", "double": "double", "fixed": "bytes", "enum": "string"}
-_AVRO_LOGICAL = {
-    "decimal": DECIMAL,
-    "date": "org.apache.kafka.connect.data.Date",
-    "time-millis": "io.debezium.time.Time",
-    "time-micros": "io.debezium.time.MicroTime",
-    "timestamp-millis": "org.apache.kafka.connect.data.Timestamp",
-    "timestamp-micros": "io.debezium.time.MicroTimestamp",
-    "local-timestamp-millis": "io.debezium.time.Timestamp",
-    "local-timestamp-micros": "io.debezium.time.MicroTimestamp",
 }
 
 
@@ -148,45 +136,6 @@ def from_connect(schema: Mapping[str, Any]) -> Kind:
 
 def _part(schema: Any) -> Kind:
     return from_connect(schema) if isinstance(schema, Mapping) else Kind("string")
-
-
-def from_avro(schema: Any, named: dict[str, Kind] | None = None) -> Kind:
-    """The kind that a parsed Avro schema tells, by its `connect.name` where it has one. Unions are of null and one."""
-    named = {} if named is None else named
-    if isinstance(schema, list):
-        parts = [part for part in schema if part != "null"]
-        return from_avro(parts[0], named) if len(parts) == 1 else Kind("string")
-    if isinstance(schema, str):
-        return named.get(schema) or Kind(_AVRO.get(schema, schema))
-    wire = schema.get("type", "string")
-    if isinstance(wire, (dict, list)):
-        return from_avro(wire, named)
-    said = dict(schema.get("connect.parameters") or {})
-    said |= {"scale": str(schema["scale"])} if "scale" in schema else {}
-    said |= {"connect.decimal.precision": str(schema["precision"])} if "precision" in schema else {}
-    said = {key: str(value) for key, value in said.items()}
-    name = str(schema.get("connect.name") or _AVRO_LOGICAL.get(str(schema.get("logicalType")), ""))
-    if wire == "record":
-        fields = tuple((str(part["name"]), from_avro(part["type"], named)) for part in schema["fields"])
-        made = Kind("struct", name, said, fields)
-    elif wire == "array":
-        made = _avro_array(schema["items"], name, named)
-    elif wire == "map":
-        made = Kind("map", name, said, item=from_avro(schema["values"], named), key=Kind("string"))
-    else:
-        made = Kind(_AVRO.get(str(wire), str(wire)), name, said)
-    if "name" in schema:
-        space = schema.get("namespace", "")
-        named[str(schema["name"])] = named[f"{space}.{schema['name']}"] = made
-    return made
-
-
-def _avro_array(items: Any, name: str, named: dict[str, Kind]) -> Kind:
-    """An array; Connect writes maps whose keys are no texts as arrays of entries."""
-    item = from_avro(items, named)
-    if isinstance(items, dict) and items.get("connect.internal.type") == "MapEntry":
-        return Kind("map", name, item=item.child("value"), key=item.child("key"))
-    return Kind("array", name, item=item)
 
 
 def from_arrow(field: pa.Field, unit: str = "") -> Kind:

@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.formats import json_shapes
 from lakestore.connectors.bridge.formats.change_events import HEAD, Block, Changes, Events, Policy
-from lakestore.connectors.bridge.formats.connect_types import Kind, from_arrow
+from lakestore.connectors.bridge.formats.connect_types import Kind
 from lakestore.connectors.bridge.formats.connect_values import Faults, converted
+from lakestore.connectors.bridge.formats.event_keys import JsonKeys, Keys
+from lakestore.connectors.bridge.formats.event_rows import faultless, gathered, image, row_kind, row_of, wanted_row
 from lakestore.connectors.bridge.formats.json_shapes import inferred
 from lakestore.connectors.bridge.formats.schema_parts import Part, SchemaParts
 from lakestore.connectors.bridge.formats.unavailable import Markers
@@ -26,7 +28,6 @@ from lakestore.connectors.bridge.wire import framed
 _TEXT = Kind("string")
 _TELLTALE = (("status", _TEXT), ("ddl", _TEXT), ("databaseName", _TEXT), ("__op", _TEXT), ("__deleted", _TEXT))
 """Fields that tell the records that are no envelopes."""
-_KEYS_SAMPLED = 64
 _TIMES_ONLY = {"ts_ms", "ts_us", "ts_ns"}
 _FLAT = {"db": "__db", "schema": "__schema", "table": "__table", "connector": "__connector", "lsn": "__lsn"}
 _NO_EVENT = (
@@ -54,20 +55,22 @@ class DebeziumJson:
         policy: Policy | None = None,
         unavailable: Sequence[str] = (),
         units: Mapping[str, str] | None = None,
+        keys: Keys | None = None,
     ) -> None:
         """`units` tells of fields that are decimals, and come as texts without a schema, whether these are base64."""
         self._wire: Wire = wire
         self._changes = Changes(policy or Policy())
         self._markers = Markers.of(unavailable)
         self._units = units or {}
-        self._values, self._keys = SchemaParts(), SchemaParts()
+        self._values = SchemaParts()
+        self._keys: Keys = keys or JsonKeys(wire)
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
         """The rows of a block, as `Decoder` says."""
-        block = Block([], [], {}, self._key_structs(records, wanted))
+        block = Block([], [], {}, self._keys.structs(records, wanted))
         values = framed(records, self._wire)
         block.rejects.extend(values.rejects)
-        reading = _Reading(_wanted_row(wanted, self._units), block)
+        reading = _Reading(wanted_row(wanted, self._units), block)
         for part in self._values.split(values.payloads):
             self._part(Part(values.record[part.rows], part.kind, part.texts), reading)
         return self._changes.decoded(records, block)
@@ -75,7 +78,7 @@ class DebeziumJson:
     def schema(self) -> pa.Schema | None:
         """Fields of rows, as the newest schema part told them."""
         kind = self._values.newest
-        row = None if kind is None else _row_kind(kind)
+        row = None if kind is None else row_kind(kind)
         return None if row is None else pa.schema(row.type)
 
     def _part(self, part: Part, reading: _Reading) -> None:
@@ -84,12 +87,12 @@ class DebeziumJson:
         if kind is None or kind.child("op") is not None:
             self._enveloped(part, reading)
         elif kind.child("__op") is not None or kind.child("__deleted") is not None:
-            self._flat(part.rows, part.texts, _row_of(reading.wanted, kind) or kind, reading)
+            self._flat(part.rows, part.texts, row_of(reading.wanted, kind) or kind, reading)
         else:
             self._not_events(part.rows, part.texts, reading)
 
     def _enveloped(self, part: Part, reading: _Reading) -> None:
-        row = _row_of(reading.wanted, part.kind) or inferred(part.texts, ("after", "before"))
+        row = row_of(reading.wanted, part.kind) or inferred(part.texts, ("after", "before"))
         head = Kind("struct", fields=tuple(_head_of(part.kind)))
         kind = Kind("struct", fields=(*head.fields, ("after", row), *_TELLTALE))
         read = json_shapes.objects(part.texts, kind, json_shapes.learned(part.texts, kind))
@@ -110,8 +113,8 @@ class DebeziumJson:
         before = pa.nulls(len(rows), row.type)
         if len(deletes):
             before = self._before(texts, row, deletes)
-        after, kept = self._image(pc.struct_field(raw, "after"), row, "value.after", faults)
-        good = _faultless(rows, faults, reading)
+        after, kept = image(pc.struct_field(raw, "after"), row, "value.after", faults, self._markers)
+        good = faultless(rows, faults, reading.block)
         events = Events(rows, head, before, after, kept)
         reading.block.events.append(events.where(good))
 
@@ -120,32 +123,13 @@ class DebeziumJson:
         some = texts.take(pa.array(deletes))
         kind = Kind("struct", fields=(("before", row),))
         read = json_shapes.objects(some, kind, json_shapes.learned(some, kind))
-        images = [self._image(pc.struct_field(raw, "before"), row, "", Faults())[0] for _, raw in read.parts]
-        at = np.full(len(texts), -1, np.int64)
-        found = [rows for rows, _ in read.parts]
-        if not found:
-            return pa.nulls(len(texts), row.type)
-        at[deletes[np.concatenate(found)]] = np.arange(sum(map(len, found)))
-        return pa.concat_arrays(images).take(pa.array(at, mask=at < 0))
-
-    def _image(
-        self, raw: pa.StructArray, row: Kind, path: str, faults: Faults
-    ) -> tuple[pa.StructArray, dict[str, pa.BooleanArray]]:
-        """A row image in the types of its kind, and the fields that the source did not send."""
-        kept: dict[str, pa.BooleanArray] = {}
-        columns = []
-        if not pa.types.is_struct(raw.type):
-            return converted(raw, row, path, faults), kept
-        for at, name in enumerate(raw.type.names):
-            column = pc.struct_field(raw, [at])
-            mask = self._markers.found(column)
-            if mask is not None:
-                kept[name] = mask.fill_null(False)
-                column = pc.if_else(kept[name], pa.scalar(None, column.type), column)
-            columns.append(column)
-        if kept:
-            raw = pa.StructArray.from_arrays(columns, raw.type.names, mask=raw.is_null())
-        return converted(raw, row, path, faults), kept
+        found = []
+        for rows, raw in read.parts:
+            before, _ = image(pc.struct_field(raw, "before"), row, "", Faults(), self._markers)
+            if pa.types.is_struct(before.type):
+                found.append((deletes[rows], before))
+        whole = gathered(found, len(texts))
+        return pa.nulls(len(texts), row.type) if whole is None else whole
 
     def _others(
         self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, which: npt.NDArray[np.bool_], reading: _Reading
@@ -170,11 +154,11 @@ class DebeziumJson:
         for at, raw in read.parts:
             faults = Faults()
             flags = converted(raw, Kind("struct", fields=marks), "value", faults)
-            image, kept = self._image(raw, row, "value", faults)
+            shown, kept = image(raw, row, "value", faults, self._markers)
             gone = _equal(pc.struct_field(flags, "__deleted"), "true") | _equal(pc.struct_field(flags, "__op"), "d")
             head = _flat_head(flags, gone)
-            good = _faultless(rows[at], faults, reading)
-            events = Events(rows[at], head, image, image, kept)
+            good = faultless(rows[at], faults, reading.block)
+            events = Events(rows[at], head, shown, shown, kept)
             reading.block.events.append(events.where(good))
 
     def _not_events(self, rows: Ints, texts: pa.BinaryArray, reading: _Reading) -> None:
@@ -184,7 +168,7 @@ class DebeziumJson:
                 names = set(orjson.loads(text))
             except (orjson.JSONDecodeError, TypeError):
                 names = set()
-            reason = _reason(names)
+            reason = reason_of(names)
             if reason:
                 reading.block.passed.setdefault(reason, []).append(row)
             else:
@@ -193,53 +177,6 @@ class DebeziumJson:
     def _reject(self, rows: Ints, faults: list[tuple[int, str, str]], reading: _Reading) -> None:
         for row, code, reason in faults:
             reading.block.rejects.append(Reject(int(rows[row]), Stage.DECODE, code, reason, "value"))
-
-    def _key_structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None:
-        """Keys of all records; null where there is none, or one that is no object."""
-        keys = framed(records, self._wire, "key")
-        found: list[tuple[Ints, pa.StructArray]] = []
-        for part in self._keys.split(keys.payloads):
-            kind = part.kind if part.kind is not None else _key_kind(part.texts, wanted)
-            if kind is None or not kind.fields:
-                continue
-            read = json_shapes.objects(part.texts, kind, json_shapes.learned(part.texts, kind))
-            for rows, raw in read.parts:
-                faults = Faults()
-                made = converted(raw, kind, "key", faults)
-                wrong = np.zeros(len(made), bool)
-                for bad, *_ in faults.found:
-                    wrong[bad] = True
-                found.append((keys.record[part.rows[rows[~wrong]]], made.filter(pa.array(~wrong))))
-        return _in_places(found, len(records))
-
-
-def _row_kind(kind: Kind) -> Kind | None:
-    return kind.child("after") or kind.child("before")
-
-
-def _wanted_row(wanted: pa.Schema | None, units: Mapping[str, str]) -> Kind | None:
-    if wanted is None:
-        return None
-    return Kind("struct", fields=tuple((part.name, from_arrow(part, units.get(part.name, ""))) for part in wanted))
-
-
-def _row_of(wanted: Kind | None, kind: Kind | None) -> Kind | None:
-    """The kind of rows: the schema part's, of the fields that are wanted; those it does not have are null."""
-    if kind is None:
-        return wanted
-    row = _row_kind(kind) or kind
-    if wanted is None:
-        return row
-    own = dict(row.fields)
-    return Kind("struct", fields=tuple((name, _meant(own.get(name), part)) for name, part in wanted.fields))
-
-
-def _meant(own: Kind | None, wanted: Kind) -> Kind:
-    """The kind of a field in the schema; a time that a column wants as a number stays one."""
-    if own is None:
-        return wanted
-    number = wanted.target is not None and pa.types.is_integer(wanted.target)
-    return Kind(own.wire) if number and own.name and own.wire in ("int32", "int64") else own
 
 
 def _head_of(kind: Kind | None) -> list[tuple[str, Kind]]:
@@ -253,22 +190,13 @@ def _head_of(kind: Kind | None) -> list[tuple[str, Kind]]:
     return [*kept, ("source", source)] if source.fields else kept
 
 
-def _reason(names: set[str]) -> str:
+def reason_of(names: set[str]) -> str:
+    """The name of records with these fields that are no events, but no mistake either; empty for others."""
     if {"status", "id"} <= names:
         return "transaction-marker"
     if names & {"ddl", "tableChanges"}:
         return "schema-change"
     return "heartbeat" if names and names <= _TIMES_ONLY else ""
-
-
-def _faultless(rows: Ints, faults: Faults, reading: _Reading) -> npt.NDArray[np.bool_]:
-    """The rows without a fault; the others are rejected, once each."""
-    good = np.ones(len(rows), bool)
-    for found, code, reason, path in faults.found:
-        for row in found[good[found]].tolist():
-            reading.block.rejects.append(Reject(int(rows[row]), Stage.CONVERT, code, reason, path))
-            good[row] = False
-    return good
 
 
 def _some(texts: pa.BinaryArray, rows: Ints) -> pa.BinaryArray:
@@ -287,27 +215,3 @@ def _flat_head(flags: pa.StructArray, gone: npt.NDArray[np.bool_]) -> pa.StructA
     source = pa.StructArray.from_arrays(list(raw.values()), list(raw))
     op = pc.if_else(pa.array(gone), "d", pc.coalesce(put, pa.scalar("u")))
     return converted(pa.StructArray.from_arrays([op, source], ["op", "source"]), HEAD, "value", Faults())
-
-
-def _key_kind(texts: pa.BinaryArray, wanted: pa.Schema | None) -> Kind | None:
-    """The kind of keys without a schema: their own fields, in the types that the same fields of rows have."""
-    own = inferred(texts[:_KEYS_SAMPLED], ())
-    if wanted is None:
-        return own
-    said = {part.name: from_arrow(part) for part in wanted}
-    return Kind("struct", fields=tuple((name, said.get(name, kind)) for name, kind in own.fields))
-
-
-def _in_places(found: list[tuple[Ints, pa.StructArray]], count: int) -> pa.StructArray | None:
-    """Structs at the rows that they are of, with the fields of all, in the newest types."""
-    found = [(rows, array) for rows, array in found if len(rows)]
-    if not found:
-        return None
-    at = np.full(count, -1, np.int64)
-    at[np.concatenate([rows for rows, _ in found])] = np.arange(sum(len(rows) for rows, _ in found))
-    kinds: dict[str, pa.DataType] = {}
-    for _, array in found:
-        kinds |= {part.name: part.type for part in array.type}
-    kind = Kind("struct", fields=tuple((name, Kind("", target=each)) for name, each in kinds.items()))
-    whole = pa.concat_arrays([converted(array, kind, "key", Faults()) for _, array in found])
-    return whole.take(pa.array(at, mask=at < 0))
