@@ -10,6 +10,8 @@ from lakestore.connectors.bridge.formats.arrow import ArrowDecoder
 from lakestore.connectors.bridge.formats.avro_records import AvroRecords
 from lakestore.connectors.bridge.formats.change_events import Policy
 from lakestore.connectors.bridge.formats.debezium import DebeziumJson
+from lakestore.connectors.bridge.formats.debezium_avro import AvroKeys, DebeziumAvro
+from lakestore.connectors.bridge.formats.event_keys import JsonKeys, Keys
 from lakestore.connectors.bridge.formats.json_records import JsonDecoder
 from lakestore.connectors.bridge.formats.protobuf_records import ProtobufRecords
 from lakestore.connectors.bridge.formats.raw import RawDecoder
@@ -22,17 +24,24 @@ from lakestore.errors import Invalid
 Factory = Callable[[TopicSpec, SourceSpec], Decoder]
 
 
-def _debezium_json(topic: TopicSpec, _source: SourceSpec) -> Decoder:
+def _debezium_json(topic: TopicSpec, source: SourceSpec) -> Decoder:
     columns = [column for table in topic.tables for column in table.columns]
     units = {(column.source or column.name).removeprefix("value."): column.unit for column in columns if column.unit}
     policy = Policy.of(topic)
-    return DebeziumJson(wire=topic.wire, policy=policy, unavailable=topic.unavailable, units=units)
+    keys = AvroKeys(_avro(topic, source, "key")) if topic.key_format == "avro" else None
+    return DebeziumJson(wire=topic.wire, policy=policy, unavailable=topic.unavailable, units=units, keys=keys)
+
+
+def _debezium_avro(topic: TopicSpec, source: SourceSpec) -> Decoder:
+    keys: Keys = JsonKeys(topic.wire) if topic.key_format == "json" else AvroKeys(_avro(topic, source, "key"))
+    return DebeziumAvro(_avro(topic, source, "value"), keys, policy=Policy.of(topic), unavailable=topic.unavailable)
 
 
 VALUES: dict[str, Factory] = {
     "json": lambda topic, source: JsonDecoder(wire=topic.wire),
     "raw": lambda topic, source: RawDecoder(),
     "debezium-json": _debezium_json,
+    "debezium-avro": _debezium_avro,
     "arrow": lambda topic, source: ArrowDecoder(),
     "avro": lambda topic, source: _avro(topic, source, "value"),
     "protobuf": lambda topic, source: _protobuf(topic, source, "value"),

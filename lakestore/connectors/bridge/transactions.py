@@ -131,7 +131,7 @@ class Transactions:
 
     def ready(self) -> list[Unit]:
         """The units that can be committed now, in order."""
-        units = []
+        units: list[Unit] = []
         while True:
             unit = self._free() or self._first_whole() or self._orphan() or self._oversized()
             if unit is None:
@@ -269,7 +269,7 @@ class Transactions:
         return f"; it waits for {', '.join(lacking)}" if lacking else ""
 
     def _loosened(self, name: str, why: str) -> Unit | None:
-        """What lies first, now that a transaction is given in parts."""
+        """The records that lie first, now that a transaction is given in parts."""
         self._open[name].loose = True
         if name in self._ends:
             self._ends.remove(name)

@@ -24,9 +24,9 @@ def assembler(**bounds: int) -> Transactions:
     return Transactions(lambda table: topics_of(table, TOPICS), **bounds)
 
 
-def run(offsets: Iterable[int], transaction: str = "", **more: bool) -> Run:
+def run(offsets: Iterable[int], transaction: str = "", *, unread: bool = False) -> Run:
     """A run whose events are numbered by their offsets."""
-    return Run(np.array(list(offsets), np.int64), transaction, **more)
+    return Run(np.array(list(offsets), np.int64), transaction, unread=unread)
 
 
 def plain(units: Iterable[Unit]) -> list[dict[Place, list[int]]]:
