@@ -24,6 +24,7 @@ from lakestore.errors import Invalid
 from lakestore.model import defaults
 from lakestore.model.columns import Column
 from lakestore.model.table import Table
+from lakestore.model.types import arrow_type
 from lakestore.rows.literals import short
 
 SOURCE = POSITION[0]
@@ -95,7 +96,8 @@ class MappedColumn:
         if bad is not None and bad.any():
             faults.add(bad, Stage.CONVERT, self.rule.code, lambda row: self._misfit(raw, row), self.path)
         if self.fill is not None and array.null_count:
-            array = pc.if_else(pa.array(deletes), array, array.fill_null(self.fill))
+            filled = array.fill_null(self.fill)
+            array = filled if self.key else pc.if_else(pa.array(deletes), array, filled)
         if array.null_count and (self.key or self.column.required):
             self._check_present(array, inputs, deletes, faults)
         return array
@@ -162,6 +164,11 @@ def mapped_columns(spec: TableSpec, table: Table) -> tuple[MappedColumn, ...]:
     return tuple(_mapped(spec, table, column, said.get(column.name)) for column in table.columns)
 
 
+def declared(spec: TableSpec) -> list[tuple[Path | Expression | None, pa.DataType]]:
+    """The sources of the columns that the file names, with their types: what is known before there is a table."""
+    return [(_said_source(spec.table, column), arrow_type(column.type)) for column in spec.columns]
+
+
 def _mapped(spec: TableSpec, table: Table, column: Column, said: ColumnSpec | None) -> MappedColumn:
     source = _source(spec, table, column, said)
     rule = Rule(column.arrow.type, said.unit if said else "", said.zone if said else "")
@@ -175,11 +182,15 @@ def _mapped(spec: TableSpec, table: Table, column: Column, said: ColumnSpec | No
 
 def _source(spec: TableSpec, table: Table, column: Column, said: ColumnSpec | None) -> Path | Expression | None:
     if said is not None:
-        if said.expression and said.source:
-            raise Invalid(f"table {table.name}: column {column.name!r} has a path and an expression: leave one out")
-        if said.expression:
-            return Expression(said.expression, column.name)
-        return Path.of(said.source) if said.source else Path("value", (column.name,))
+        return _said_source(table.name, said)
     if column.name in _PLACES:
         return _PLACES[column.name]
     return Path("value", (column.name,)) if not spec.columns and column.name != SOURCE else None
+
+
+def _said_source(table: str, said: ColumnSpec) -> Path | Expression:
+    if said.expression and said.source:
+        raise Invalid(f"table {table}: column {said.name!r} has a path and an expression: leave one out")
+    if said.expression:
+        return Expression(said.expression, said.name)
+    return Path.of(said.source) if said.source else Path("value", (said.name,))

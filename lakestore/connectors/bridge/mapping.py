@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.connectors.bridge.casts import Mask
-from lakestore.connectors.bridge.columns import Faults, MappedColumn, mapped_columns
+from lakestore.connectors.bridge.columns import Faults, declared, mapped_columns
 from lakestore.connectors.bridge.expressions import Expression
 from lakestore.connectors.bridge.inputs import KINDS, Inputs
 from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
@@ -118,6 +118,7 @@ class TopicMapping:
         self._tables, self._limits = tables, limits
         self._made: dict[tuple[str, int], tuple[Table, TableMapping]] = {}
         self._types: dict[Path, pa.DataType] = {}
+        self._declared = {id(spec): declared(spec) for spec in topic.tables}
 
     def table(self, name: str, spec: TableSpec) -> TableMapping | None:
         """The way into a table; None for one that there is not."""
@@ -132,7 +133,8 @@ class TopicMapping:
         return held[1]
 
     def _bind(self) -> None:
-        self._types = types_of([column for _, mapping in self._made.values() for column in mapping.columns])
+        columns = [column for _, mapping in self._made.values() for column in mapping.columns]
+        self._types = types_of([(column.source, column.rule.kind) for column in columns])
         for _, mapping in self._made.values():
             for column in mapping.columns:
                 if isinstance(column.source, Expression):
@@ -142,15 +144,22 @@ class TopicMapping:
                     if len(known) == len(kinds):
                         column.source.check(known)
 
-    def wanted(self, name: str, root: str) -> pa.Schema:
-        """The fields of values or keys that columns, expressions and the route of a topic of this name read."""
+    def wanted(self, name: str, root: str) -> pa.Schema | None:
+        """The fields of values or keys that columns, expressions and the route of a topic of this name read.
+
+        None, for all fields, where a table is not known whose columns the file does not name.
+        """
+        sources: list[tuple[Path | Expression | None, pa.DataType]] = []
         for spec in self.topic.tables:
-            self.table(table_name(spec.table, name), spec)
-        paths = dict(self._types)
-        for _, mapping in self._made.values():
-            for column in mapping.columns:
-                for path in column.source.paths if isinstance(column.source, Expression) else ():
-                    paths.setdefault(path, pa.string())
+            if self.table(table_name(spec.table, name), spec) is None:
+                if not spec.columns:
+                    return None
+                sources += self._declared[id(spec)]
+        sources += [(each.source, each.rule.kind) for _, made in self._made.values() for each in made.columns]
+        paths = types_of(sources)
+        for source, _ in sources:
+            for path in source.paths if isinstance(source, Expression) else ():
+                paths.setdefault(path, pa.string())
         if isinstance(self.topic.target, RouteSpec):
             paths.setdefault(Path.of(self.topic.target.by), pa.string())
         return nested({path.parts: kind for path, kind in paths.items() if path.root == root and path.parts})
@@ -195,19 +204,16 @@ class TopicMapping:
         return found.tables
 
 
-def types_of(columns: Sequence[MappedColumn]) -> dict[Path, pa.DataType]:
+def types_of(sources: Sequence[tuple[Path | Expression | None, pa.DataType]]) -> dict[Path, pa.DataType]:
     """The type of each part that a column reads, or an expression casts at once; of two types, text."""
     found: dict[Path, pa.DataType] = {}
-    for column in columns:
-        if isinstance(column.source, Path):
-            kind = found.setdefault(column.source, column.rule.kind)
-            if kind != column.rule.kind:
-                found[column.source] = pa.string()
-    for column in columns:
-        if isinstance(column.source, Expression):
-            for path, kind in column.source.wanted.items():
-                if found.setdefault(path, kind) != kind:
-                    found[path] = pa.string()
+    for source, kind in sources:
+        if isinstance(source, Path) and found.setdefault(source, kind) != kind:
+            found[source] = pa.string()
+    for source, _ in sources:
+        for path, kind in source.wanted.items() if isinstance(source, Expression) else ():
+            if found.setdefault(path, kind) != kind:
+                found[path] = pa.string()
     return found
 
 

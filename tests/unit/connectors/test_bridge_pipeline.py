@@ -363,10 +363,21 @@ class Changes:
         self._decoded = decoded
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+        self.wanted = wanted
         return self._decoded
 
     def schema(self) -> pa.Schema | None:
         return None
+
+
+def test_all_fields_are_wanted_of_a_table_that_is_not_known_yet() -> None:
+    """Else its first records would come without what nobody asked for."""
+    spec = replace(ORDERS, table="shop.{schema}_{table}", columns=())
+    rows = Changes(Decoded(pa.array([{"id": 1}]), np.array([0])))
+    for each, wanted in ((spec, None), (replace(spec, columns=ORDERS.columns), {"id", "amount", "who"})):
+        made = Pipeline(TopicSpec("", topic="orders", target=each, format="debezium-json"), {}, rows)
+        assert codes(made.process(block([b""]))) == {0: "no-table"}
+        assert (rows.wanted if rows.wanted is None else set(rows.wanted.names)) == wanted
 
 
 def test_changes_carry_what_they_mean() -> None:
