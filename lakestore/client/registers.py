@@ -89,6 +89,9 @@ class Registers:
         wanted = [names] if isinstance(names, str) else list(names)
         if not wanted:
             return
+        if self._is_committing and not self._places.keys().isdisjoint(wanted):
+            raise Invalid("a commit of these registers is under way: end it before one of them is opened anew")
+        _check_texts(wanted, "the name of a register")
         request = pb.OpenRegistersRequest(registers=wanted, timeline=self._timeline)
         try:
             answer = self._connection.transport.open_registers(request)
@@ -148,8 +151,7 @@ class Registers:
         place = self._places.get(name)
         if place is None:
             raise Invalid(f"register {name!r} is not open here: open it before a commit that moves it")
-        if not isinstance(value, str):
-            raise Invalid(f"the value of register {name!r} is text, not {type(value).__name__}: write it as text")
+        _check_texts((value,), f"the value of register {name!r}")
         before = self._values[name]
         request.registers.add(register=name, epoch=place.epoch, before=before, after=value, moved=place.moved)
 
@@ -175,3 +177,14 @@ class Registers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_texts(texts: Iterable[str], what: str) -> None:
+    """`Invalid` for texts that no message can carry."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise Invalid(f"{what} is text, not {type(text).__name__}: write it as text")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Invalid(f"{what} has half of a surrogate pair, which is no character: leave it out") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ from lakestore.client.writer import change
 from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, LakestoreError, NotFound, OtherTimeline
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.operate import metrics
+from lakestore_server.operate.inspect.checkpoint import describe
 from tests.support.one_try import one_try
 from tests.support.served import SCHEMA, Served
 from tests.support.switch import World, ends
@@ -151,6 +154,36 @@ def test_two_commits_that_ended_where_a_third_would_are_not_that_one(served: Ser
     raw.send(raw.request({"k/1": "1"}, 2))
     with pytest.raises(Conflict):
         raw.send(raw.request({"k/0": "1", "k/1": "1"}, 3))
+
+
+def test_another_commit_from_the_same_place_to_the_same_place_is_not_the_one_of_before(served: Served) -> None:
+    """Two writers under one epoch, or one that lost count: neither is told that the other one's rows are its own."""
+    raw = Raw(served, "k/0", "k/1")
+    raw.send(raw.request({"k/0": "1", "k/1": "1"}, 1))
+    for other in (raw.request({"k/0": "1", "k/1": "1"}, 2), raw.request({"k/0": "1"}, 1), raw.request({"k/1": "1"})):
+        with pytest.raises(Conflict):
+            raw.send(other)
+    assert served.values("a.log") == [1]
+
+
+def test_registers_are_counted_and_stand_in_a_backup(served: Served, tmp_path: Path) -> None:
+    with served.lake.registers(["k/0", "k/1"]) as registers, registers.commit({"k/0": "é"}):
+        pass
+    served.checkpoint()
+    (path,) = (served.engine.folder / name for name in served.disk.list(served.engine.folder) if "checkpoint-" in name)
+    assert describe(path).about["registers"] == 2
+    status = json.loads(served.lake.transport.status(pb.StatusRequest()).status)
+    assert status["registers"] == 2
+    assert b"lakestore_registers 2.0" in metrics.text(served.server.sources)
+    with World(tmp_path / "world") as world:
+        world.served.lake.registers(["k/9"])
+        backup = world.backup()
+        world.served.lake.drop_registers(["k/9"])
+        world.restore(backup)
+        (held,) = world.served.lake.list_registers()
+        assert held.name == "k/9"
+        epoch = Raw(world.served, "k/9").epoch
+        assert epoch > held.epoch + 1, "an epoch that the lost history may have given to another process"
 
 
 def test_a_value_that_comes_back_is_another_position(served: Served) -> None:
@@ -298,12 +331,18 @@ def test_one_commit_after_the_other_and_an_error_discards_one(served: Served) ->
         commit.append("a.log", pa.table({"v": [1]}))
         with pytest.raises(Invalid, match="is under way"), registers.commit({"k/0": "2"}):
             pass
+        with pytest.raises(Invalid, match="is under way"):
+            registers.open(["k/0", "k/1"])
+        registers.open(["k/2"])
     with suppress(ZeroDivisionError), registers.commit({"k/0": "2"}) as commit:
         commit.append("a.log", pa.table({"v": [2]}))
         raise ZeroDivisionError
-    wrong: dict[str, Any] = {"k/0": 3}
-    with pytest.raises(Invalid, match="is text, not int"), registers.commit(wrong):
-        pass
+    cases: list[tuple[Any, str]] = [(3, "is text, not int"), (None, "not NoneType"), ("\ud800", "surrogate")]
+    for value, says in cases:
+        with pytest.raises(Invalid, match=says), registers.commit({"k/0": value}):
+            pass
+        with pytest.raises(Invalid, match=says):
+            registers.open([value])
     with pytest.raises(Invalid, match="no register of the commit moves"), registers.commit({"k/0": "1"}):
         pass
     with pytest.raises(NotFound), registers.commit({"k/0": "2"}) as commit:
