@@ -38,10 +38,11 @@ class Move(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The moves of a request, and its mark."""
+    """The moves of a request, its mark, and their bytes."""
 
     each: tuple[Move, ...] = ()
     mark: int = 0
+    nbytes: int = 0
 
 
 NONE = Moves()
@@ -66,13 +67,15 @@ def moves_of(request: pb.CommitRequest, limits: Limits) -> Moves:
             f"register {shown(moves[0].register)} and all others of the commit stay where they are, so a retry would be"
             " applied again: move one, or commit without registers"
         )
-    return Moves(moves, _mark(moves, request.changes))
+    said = _said(moves, request.changes)
+    return Moves(moves, crc32c(said), len(said))
 
 
-def _mark(moves: Sequence[Move], changes: Iterable[pb.Change]) -> int:
+def _said(moves: Sequence[Move], changes: Iterable[pb.Change]) -> bytes:
+    """The words of a request, of which the mark is made; rows by their checksums."""
     said = [f"{move.register}\0{move.before}\0{move.after}\0{move.moved}" for move in moves]
-    said += [f"{change.table}\0{change.kind}\0{change.crc32c}" for change in changes]
-    return crc32c("\0".join(said).encode())
+    said += [f"{each.table}\0{each.kind}\0{each.crc32c}\0{each.as_of}\0{list(each.keep)}" for each in changes]
+    return "\0".join(said).encode()
 
 
 def check_names(names: Sequence[str], limits: Limits) -> None:

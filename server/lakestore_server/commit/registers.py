@@ -6,8 +6,6 @@ they grow for ever, also where a name was dropped in between.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from lakestore.errors import Exhausted, Invalid
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
@@ -18,8 +16,8 @@ from lakestore_server.state.state import State
 
 VALUE_CHARS_SHOWN = 256
 """Characters of a value that a list shows."""
-ENTRIES_MAX = 5_000
-"""Registers of one answer of a list; it goes on with the next call."""
+LIST_BYTES = 4 << 20
+"""About the bytes of one answer of a list; the list goes on with the next call."""
 NEW = pb.OpenRegister()
 
 
@@ -54,13 +52,18 @@ class RegisterVerbs:
         return engine.operate(plan).result
 
     def list_registers(self, request: pb.ListRegistersRequest) -> pb.ListRegistersAnswer:
-        """Registers by name, some thousands in one answer."""
+        """Registers by name, as many as one answer has room for."""
         known = self._engine.registers()
-        names = sorted(name for name in known if name.startswith(request.prefix))
-        first = bisect_right(names, request.after) if request.after else 0
-        listed = names[first : first + ENTRIES_MAX]
-        entries = [_entry(name, known[name]) for name in listed]
-        return pb.ListRegistersAnswer(registers=entries, goes_on=first + len(listed) < len(names))
+        names = sorted(name for name in known if name > request.after and name.startswith(request.prefix))
+        answer, room = pb.ListRegistersAnswer(), LIST_BYTES
+        for name in names:
+            if room <= 0:
+                answer.goes_on = True
+                break
+            entry = _entry(name, known[name])
+            answer.registers.append(entry)
+            room -= entry.ByteSize()
+        return answer
 
     def drop_registers(self, request: pb.DropRegistersRequest) -> pb.DropRegistersAnswer:
         """Forget registers with their values; whoever still moves one is told. Absent ones are passed over."""

@@ -36,9 +36,6 @@ from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import View
 
-MOVE_BYTES = 256
-"""Weight of a move in the queue."""
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -90,7 +87,7 @@ class Request:
 
     def __post_init__(self) -> None:
         rows = sum(int(change.batch.nbytes) + change.keys.nbytes + change.marks.nbytes for change in self.changes)
-        self.nbytes = 1024 + rows + MOVE_BYTES * len(self.moves.each)
+        self.nbytes = 1024 + rows + self.moves.nbytes
 
     @staticmethod
     def of(
