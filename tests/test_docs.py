@@ -48,10 +48,14 @@ def blocks(page: Path, language: str) -> list[str]:
 def every_command() -> Iterator[tuple[str, click.Command]]:
     """Each command by its words, groups before their members."""
     for name in sorted(COMMANDS):
-        found = command(name)
-        yield name, found
-        if isinstance(found, click.Group):
-            yield from ((f"{name} {each}", found.commands[each]) for each in sorted(found.commands))
+        yield from _with_members(name, command(name))
+
+
+def _with_members(name: str, found: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, found
+    if isinstance(found, click.Group):
+        for each in sorted(found.commands):
+            yield from _with_members(f"{name} {each}", found.commands[each])
 
 
 def reference() -> str:
@@ -206,7 +210,7 @@ def test_every_command_line_in_the_documents_is_one() -> None:
     commands = dict(every_command())
     for page, (name, *words) in typed:
         assert name in COMMANDS, f"{page}: lakestore {name}"
-        if isinstance(commands[name], click.Group) and words and f"{name} {words[0]}" in commands:
+        while words and f"{name} {words[0]}" in commands:
             name = f"{name} {words.pop(0)}"
         known = {option for parameter in commands[name].params for option in (*parameter.opts, "-h", "--help")}
         for word in words:

@@ -16,6 +16,7 @@ from lakestore.cli.apply import lines
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.kafka_sink import kafka_library
 from lakestore.cli.output import emit_json
+from lakestore.cli.proposals import proposals
 from lakestore.errors import Invalid
 
 if TYPE_CHECKING:
@@ -29,10 +30,8 @@ FAILED = 1
 _LIVE_SECONDS, _LINE_SECONDS = 1.0, 10.0
 
 
-@click.command()
-@click.option(
-    "-f", "--file", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="A bridge.yaml."
-)
+@click.group(invoke_without_command=True)
+@click.option("-f", "--file", "path", type=click.Path(path_type=Path, dir_okay=False), help="A bridge.yaml.")
 @click.option("--check", is_flag=True, help="Only look at everything, samples too; exit code 1 if it would not run.")
 @click.option("--plan", is_flag=True, help="Only show the tables that would be made or altered.")
 @click.option("--once", is_flag=True, help="Read to the ends of the topics as of now, then exit.")
@@ -53,8 +52,10 @@ _LIVE_SECONDS, _LINE_SECONDS = 1.0, 10.0
 @click.option("--samples", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Of each topic.")
 @server_option
 @json_option
+@click.pass_context
 def bridge(
-    path: Path,
+    context: click.Context,
+    path: Path | None,
     check: bool,
     plan: bool,
     once: bool,
@@ -65,6 +66,10 @@ def bridge(
     as_json: bool,
 ) -> int:
     """Write records of Kafka topics to tables, exactly once; docs/bridge.md is about the file."""
+    if context.invoked_subcommand is not None:
+        return 0
+    if path is None:
+        raise click.UsageError("Missing option '-f' / '--file'.", context)
     with kafka_library():
         from lakestore.connectors.bridge import spec_file
         from lakestore.connectors.bridge.positions import Accepted
@@ -77,6 +82,9 @@ def bridge(
         if plan:
             return _plan(spec, lake, samples, as_json=as_json)
         return _run(spec, lake, Accepted(new, lost), once=once, as_json=as_json)
+
+
+bridge.add_command(proposals)
 
 
 def _run(spec: BridgeSpec, lake: Lake, accepted: Accepted, *, once: bool, as_json: bool) -> int:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge import decoders
+from lakestore.connectors.bridge.drift import additions
 from lakestore.connectors.bridge.inference import inferred
 from lakestore.connectors.bridge.outcome import Decoded, Mapped
 from lakestore.connectors.bridge.pipeline import Pipeline
@@ -23,6 +24,7 @@ from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.routing import ORIGIN, table_name
 from lakestore.connectors.bridge.spec import BridgeSpec, TableSpec, TopicSpec
 from lakestore.connectors.bridge.tables import wanted
+from lakestore.connectors.bridge.watching import Watch
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.evolution import Step
 from lakestore.model.altered import altered
@@ -65,6 +67,10 @@ class Assembly:
         """The way of a topic's records to rows."""
         return TopicPipeline(self, topic, name)
 
+    def watch(self, topic: TopicSpec) -> Watch | None:
+        """The watch over a topic's tables; None where nothing is to be changed."""
+        return Watch(self._lake, self.spec.name, topic, self.tables) if self._writes else None
+
     def planned(self, topic: TopicSpec, name: str, records: Records | None) -> list[Planned]:
         """The tables of a topic; `Invalid` for one that cannot be. `records` are samples, as far as there are any.
 
@@ -93,6 +99,9 @@ class Assembly:
                 f"table {name} has the key ({', '.join(before.primary_key)}), and the bridge writes by"
                 f" ({', '.join(keys)}): say its primary_key, or name another table"
             )
+        if not spec.columns:
+            steps: tuple[Step, ...] = tuple(additions(before, schema, spec)) if schema is not None else ()
+            return Planned(spec, WantedTable(name, _kept(before), {}), before, altered(before, steps), steps)
         steps = tuple(steps_between(before, _grown(before, table)))
         return Planned(spec, table, before, altered(before, steps), steps)
 
@@ -143,9 +152,8 @@ class TopicPipeline:
         source = assembly.spec.sources[topic.source]
         topic = _of_one(topic, name)
         self._assembly, self._topic, self._name = assembly, topic, name
-        self._pipeline = Pipeline(
-            topic, assembly.tables, decoders.decoder(topic, source), decoders.key_decoder(topic, source)
-        )
+        decoder, keys = decoders.decoder(topic, source), decoders.key_decoder(topic, source)
+        self._pipeline = Pipeline(topic, assembly.tables, decoder, keys, drift=assembly.watch(topic))
         self._is_ready = False
 
     def process(self, records: Records, /) -> Mapped:
@@ -212,7 +220,11 @@ def _origins(decoded: Decoded | None) -> Iterator[dict[str, str | None]]:
 
 def storable(schema: pa.Schema, key: Sequence[str] = ()) -> pa.Schema:
     """Fields as columns: optional but for the key, and text where samples tell no type."""
-    return pa.schema([pa.field(each.name, _typed(each.type), nullable=each.name not in key) for each in schema])
+    return pa.schema([_storable(each, nullable=each.name not in key) for each in schema])
+
+
+def _storable(each: pa.Field, *, nullable: bool) -> pa.Field:
+    return pa.field(each.name, _typed(each.type), nullable=nullable, metadata=each.metadata)
 
 
 def _typed(kind: pa.DataType) -> pa.DataType:

@@ -15,6 +15,7 @@ from lakestore.connectors.bridge.outcome import Decoded, Mapped
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.routing import first_table
 from lakestore.connectors.bridge.spec import TopicSpec
+from lakestore.connectors.bridge.watching import Drift
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 
@@ -32,12 +33,14 @@ class Pipeline:
         decoder: Decoder,
         keys: Decoder | None = None,
         limits: Limits = DEFAULT,
+        drift: Drift | None = None,
     ) -> None:
         """`tables` by whole name; it may gain tables, and a new definition is seen at the next block.
 
         `keys` decodes keys where the decoder of values does not, and those of tombstones; None: keys are bytes.
         """
         self.topic = topic
+        self._drift = drift
         self.decoder, self.keys = decoder, keys
         self.mapping = TopicMapping(topic, tables, limits)
 
@@ -45,7 +48,7 @@ class Pipeline:
         """The ends of a block's records."""
         ends = Ends()
         name = first_table(self.topic, records.topic)
-        decoded = self.decoder.decode(records, self.mapping.wanted(records.topic, "value"))
+        decoded = self._decoded(records)
         ends.reject(name, decoded.rejects)
         passed = dict(decoded.passed)
         tombstones = passed.pop(TOMBSTONE, None) if self.topic.format not in CHANGES else None
@@ -58,7 +61,23 @@ class Pipeline:
             self.mapping.rows(inputs, ends)
         if tombstones is not None and len(tombstones):
             self._tombstones(records, tombstones, name, ends)
+        if self._drift is not None:
+            for table in list(ends.rejects):
+                ends.rejects[table] = list(self._drift.told(table, records.topic, ends.rejects[table]))
         return settled(records, ends, decoded.extra)
+
+    def _decoded(self, records: Records) -> Decoded:
+        """The rows of values, of tables that have followed what is new in them."""
+        wanted = self.mapping.wanted(records.topic, "value")
+        decoded = self.decoder.decode(records, wanted)
+        if self._drift is None:
+            return decoded
+        schema = self.decoder.schema()
+        renamed = self._drift.seen(records.topic, schema, decoded)
+        anew = self.mapping.wanted(records.topic, "value")
+        if schema is None and anew != wanted:  # such a decoder reads what is asked for, and there is more to ask for
+            return self.decoder.decode(records, anew)
+        return renamed
 
     def _with_keys(self, inputs: Inputs, name: str, ends: Ends) -> Inputs:
         """The rows with their decoded keys; records whose key cannot be read are refused."""

@@ -22,7 +22,7 @@ from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import ColumnSpec, RouteSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.connectors.bridge.tables import wanted_table
 from lakestore.errors import Invalid
-from lakestore.limits import Limits
+from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore.rows import ipc
 from tests.support.bridge_blocks import FIRST_MS, FIRST_OFFSET, block, check_ends
@@ -51,8 +51,7 @@ def pipeline(
     spec = TopicSpec("", topic="orders", target=target, **topic)
     there = tables if tables is not None else {each.table: wanted_table(each) for each in specs}
     source = SourceSpec("", "", "")
-    more = {} if limits is None else {"limits": limits}
-    return Pipeline(spec, there, decoder(spec, source), key_decoder(spec, source), **more)
+    return Pipeline(spec, there, decoder(spec, source), key_decoder(spec, source), limits or DEFAULT)
 
 
 def process(made: Pipeline, values: Sequence[Any], **parts: Any) -> Mapped:

@@ -1,0 +1,235 @@
+"""Schema drift: what a table follows, what waits for somebody, and that nothing is lost while it waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.cli import proposals as commands
+from lakestore.cli.main import run_command
+from lakestore.connectors.bridge import proposals
+from lakestore.connectors.bridge.drift import differences
+from lakestore.connectors.bridge.formats.avro_records import AvroRecords
+from lakestore.connectors.bridge.formats.json_records import JsonDecoder
+from lakestore.connectors.bridge.outcome import Mapped, Stage
+from lakestore.connectors.bridge.pipeline import Pipeline
+from lakestore.connectors.bridge.registry import Registry
+from lakestore.connectors.bridge.spec import ColumnSpec, RegistrySpec, TableSpec, TopicSpec
+from lakestore.connectors.bridge.watching import REFRESH_SECONDS, Watch
+from lakestore.errors import Conflict, Invalid, NotFound
+from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, WidenColumn
+from tests.support.avro_cases import Json, records, written
+from tests.support.registry import FaultyRegistry
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[ls.Lake]:
+    """A lake in this process."""
+    with ls.open(tmp_path) as lake:
+        yield lake
+
+
+@pytest.fixture
+def registry() -> Iterator[FaultyRegistry]:
+    """A registry that answers as it is told."""
+    with FaultyRegistry() as server:
+        yield server
+
+
+def orders(lake: ls.Lake) -> ls.Table:
+    """A keyed table, as a bridge without declared columns makes one."""
+    return lake.create_table(
+        "shop.orders",
+        pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int32(), nullable=False),
+                   ("who", pa.string())]),
+        primary_key=["id"],
+    )  # fmt: skip
+
+
+def test_every_kind_of_difference(lake: ls.Lake) -> None:
+    table = orders(lake).definition
+    schema = pa.schema(
+        [
+            pa.field("id", pa.string(), nullable=False),
+            pa.field("n", pa.int64()),
+            pa.field("customer", pa.string(), metadata={"aliases": '["who"]'}),
+            pa.field("more", pa.list_(pa.string())),
+            pa.field("nothing", pa.null()),
+        ]
+    )
+    found = differences(table, schema, TableSpec("shop.orders"))
+    assert [step for change in found.follow for step in change.steps] == [
+        WidenColumn("n", "int64"),
+        MakeOptional("n"),
+        AddColumn("more", "list<string>"),
+    ]
+    assert [(change.steps, change.waits) for change in found.propose] == [
+        ((), "id"),
+        ((RenameColumn("who", "customer"),), ""),
+    ]
+    assert found.renamed == {"customer": "who"}
+    assert len(differences(table, schema, TableSpec("shop.orders", drift="propose")).propose) == 5
+    declared = TableSpec("shop.orders", columns=(ColumnSpec("id", "int64"),))
+    assert not differences(table, schema, declared).follow
+    assert not differences(table, schema, TableSpec("shop.orders", drift="ignore")).propose
+    gone = differences(table, pa.schema([("id", pa.int64())]), TableSpec("shop.orders")).propose
+    assert [(change.steps, change.waits) for change in gone] == [((MakeOptional("n"),), "n")]
+    changed = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("who", pa.bool_())])
+    retyped = differences(table, changed, TableSpec("shop.orders"))
+    assert retyped.propose[0].steps == (RenameColumn("who", "who_1"), AddColumn("who", "bool"))
+
+
+class Shop:
+    """A topic of Avro records, its registry and its table."""
+
+    def __init__(self, lake: ls.Lake, server: FaultyRegistry) -> None:
+        self.lake, self.server = lake, server
+        self.clock = [100.0]
+        spec = TopicSpec("", "orders", target=TableSpec("shop.orders", ("id",)), format="avro")
+        self.tables = {"shop.orders": orders(lake).definition}
+        watch = Watch(lake, "shop", spec, self.tables, lambda: self.clock[0])
+        decoder = AvroRecords(registry=Registry(RegistrySpec(server.url, {"max.retries": "0"})))
+        self.pipeline = Pipeline(spec, self.tables, decoder, drift=watch)
+
+    def sent(self, number: int, fields: dict[str, Json], *values: Any) -> Mapped:
+        """Records of a schema through the pipeline."""
+        told = [{"name": name, **(kind if isinstance(kind, dict) and "aliases" in kind else {"type": kind})}
+                for name, kind in fields.items()]  # fmt: skip
+        schema = {"type": "record", "name": "O", "fields": told}
+        self.server.answers[f"/schemas/ids/{number}"] = (200, json.dumps({"schema": json.dumps(schema)}).encode())
+        bodies = [b"\0" + number.to_bytes(4, "big") + written(schema, value) for value in values]
+        return self.pipeline.process(records(list(bodies)))
+
+
+def rows(mapped: Mapped) -> list[dict[str, Any]]:
+    """The rows of the one table."""
+    return [row for table in mapped.tables for row in table.batch.to_pylist()]
+
+
+def test_new_fields_and_wider_types_are_followed_in_the_block_that_has_them(
+    lake: ls.Lake, registry: FaultyRegistry
+) -> None:
+    shop = Shop(lake, registry)
+    shop.sent(1, {"id": "long", "n": "int", "who": ["null", "string"]}, {"id": 1, "n": 1, "who": "a"})
+    mapped = shop.sent(2, {"id": "long", "n": "long", "who": ["null", "string"], "more": ["null", "double"]},
+                       {"id": 2, "n": 1 << 40, "who": "b", "more": 0.5})  # fmt: skip
+    assert rows(mapped) == [{"id": 2, "n": 1 << 40, "who": "b", "more": 0.5}]
+    assert [(column.name, column.type) for column in lake.table("shop.orders").definition.columns] == [
+        ("id", "int64"),
+        ("n", "int64"),
+        ("who", "string"),
+        ("more", "float64"),
+    ]
+    assert proposals.listed(lake) == []
+
+
+def test_a_renamed_field_goes_into_the_old_column_until_somebody_decides(
+    lake: ls.Lake, registry: FaultyRegistry
+) -> None:
+    shop = Shop(lake, registry)
+    alias = {"type": ["null", "string"], "aliases": ["who"]}
+    fields: dict[str, Json] = {"id": "long", "n": "int", "customer": alias}
+    assert rows(shop.sent(1, fields, {"id": 1, "n": 1, "customer": "a"})) == [{"id": 1, "n": 1, "who": "a"}]
+    (proposal,) = proposals.listed(lake)
+    assert (proposal["state"], proposal["table"], proposal["topic"]) == ("proposed", "shop.orders", "orders")
+    decided = proposals.decide(lake, proposal["id"], approve=True)
+    assert decided["state"] == "approved"
+    assert proposals.decide(lake, proposal["id"], approve=True) == decided
+    with pytest.raises(Conflict, match="is approved"):
+        proposals.decide(lake, proposal["id"], approve=False)
+    shop.clock[0] += REFRESH_SECONDS
+    found = shop.sent(1, fields, {"id": 2, "n": 1, "customer": "b"})
+    assert rows(found) == [{"id": 2, "n": 1, "customer": "b"}]
+    assert [each["state"] for each in proposals.listed(lake)] == ["approved"]
+
+
+def test_a_type_that_holds_nothing_of_the_old_one_waits_in_the_dead_letters(
+    lake: ls.Lake, registry: FaultyRegistry
+) -> None:
+    shop = Shop(lake, registry)
+    fields: dict[str, Json] = {"id": "long", "n": "string", "who": ["null", "string"]}
+    mapped = shop.sent(1, fields, {"id": 1, "n": "many", "who": None}, {"id": 2, "n": "7", "who": None})
+    (proposal,) = proposals.listed(lake)
+    (reject,) = mapped.rejects["shop.orders"]
+    assert (reject.record, reject.stage, reject.code) == (0, Stage.SCHEMA, "waits-for-proposal")
+    assert proposal["id"] in reject.sentence
+    rejected = proposals.decide(lake, proposal["id"], approve=False)
+    assert rejected["state"] == "rejected"
+    assert len(shop.sent(1, fields, {"id": 1, "n": "many", "who": None}).rejects["shop.orders"]) == 1
+    proposals.decide(lake, proposal["id"], approve=True)
+    shop.clock[0] += REFRESH_SECONDS
+    mapped = shop.sent(1, fields, {"id": 1, "n": "many", "who": None})
+    assert rows(mapped) == [{"id": 1, "n_1": None, "who": None, "n": "many"}]
+
+
+def test_a_required_field_that_is_gone_waits(lake: ls.Lake, registry: FaultyRegistry) -> None:
+    shop = Shop(lake, registry)
+    mapped = shop.sent(1, {"id": "long", "who": ["null", "string"]}, {"id": 1, "who": "a"})
+    assert [(each.stage, each.code) for each in mapped.rejects["shop.orders"]] == [(Stage.SCHEMA, "waits-for-proposal")]
+    (proposal,) = proposals.listed(lake, "shop.orders")
+    proposals.decide(lake, proposal["id"], approve=True)
+    shop.clock[0] += REFRESH_SECONDS
+    mapped = shop.sent(1, {"id": "long", "who": ["null", "string"]}, {"id": 1, "who": "a"})
+    assert rows(mapped) == [{"id": 1, "n": None, "who": "a"}]
+
+
+def test_an_approval_that_ended_half_way_is_finished(lake: ls.Lake, registry: FaultyRegistry) -> None:
+    shop = Shop(lake, registry)
+    shop.sent(1, {"id": "long", "who": ["null", "string"]}, {"id": 1, "who": "a"})
+    (proposal,) = proposals.listed(lake, "shop.orders")
+    lake.table("shop.orders").alter(MakeOptional("n"))
+    assert proposals.decide(lake, proposal["id"], approve=True)["state"] == "approved"
+    with pytest.raises(NotFound, match="no proposal"):
+        proposals.decide(lake, "nothing", approve=True)
+
+
+def test_a_table_that_somebody_else_altered_is_seen(lake: ls.Lake, registry: FaultyRegistry) -> None:
+    shop = Shop(lake, registry)
+    fields: dict[str, Json] = {"id": "long", "n": "int", "who": ["null", "string"], "more": "int"}
+    lake.table("shop.orders").alter(AddColumn("more", "int64"))
+    assert rows(shop.sent(1, fields, {"id": 1, "n": 1, "who": None, "more": 5}))[0]["more"] == 5
+
+
+def test_new_fields_of_json_become_columns_with_the_values_of_the_block_that_shows_them(lake: ls.Lake) -> None:
+    spec = TopicSpec("", "orders", target=TableSpec("shop.orders", ("id",)))
+    tables = {"shop.orders": orders(lake).definition}
+    pipeline = Pipeline(spec, tables, JsonDecoder(), drift=Watch(lake, "shop", spec, tables))
+    mapped = pipeline.process(
+        records([b'{"id": 1, "n": 2, "color": "red", "size": 4, "a b": 1}', b'{"id": 2, "n": 3}'])
+    )
+    assert [(row["id"], row["color"], row["size"]) for row in rows(mapped)] == [(1, "red", 4), (2, None, None)]
+    assert not mapped.rejects
+
+
+def test_a_key_that_changes_its_type_has_no_steps(lake: ls.Lake, registry: FaultyRegistry) -> None:
+    shop = Shop(lake, registry)
+    shop.sent(1, {"id": "string", "n": "int", "who": ["null", "string"]}, {"id": "x", "n": 1, "who": None})
+    (proposal,) = proposals.listed(lake)
+    with pytest.raises(Invalid, match="no steps"):
+        proposals.decide(lake, proposal["id"], approve=True)
+
+
+def test_the_commands_list_and_decide(
+    lake: ls.Lake, registry: FaultyRegistry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(lake, registry)
+    alias = {"type": ["null", "string"], "aliases": ["who"]}
+    shop.sent(1, {"id": "long", "n": "int", "customer": alias}, {"id": 1, "n": 1, "customer": "a"})
+    monkeypatch.setattr(commands, "connected", lambda server: nullcontext(lake))
+    assert run_command(["bridge", "proposals", "list", "--json"]) == 0
+    (proposal,) = json.loads(capsys.readouterr().out)
+    assert (proposal["table"], proposal["state"]) == ("shop.orders", "proposed")
+    assert run_command(["bridge", "proposals", "reject", proposal["id"]]) == 0
+    assert run_command(["bridge", "proposals", "approve", proposal["id"]]) == 0
+    assert "dlq replay shop.orders" in capsys.readouterr().out
+    assert lake.table("shop.orders").definition.column("customer").type == "string"
+    assert run_command(["bridge", "proposals", "approve", "nothing"]) == 1
+    assert "no proposal 'nothing'" in capsys.readouterr().err
+    assert run_command(["bridge"]) == 2
