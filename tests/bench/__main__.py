@@ -1,4 +1,4 @@
-"""`python -m tests.bench [writes] [keyed] [reads] [life] [kafka] [lake]`: measure and write docs/benchmarks.md."""
+"""`python -m tests.bench [GROUP …]`: measure and write docs/benchmarks.md; all of `GROUPS` by default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import keyed, life, peer, reading, report, streaming
+from tests.bench import bridge, keyed, life, peer, reading, report, streaming
 from tests.bench.report import Figure
 
 
@@ -24,6 +24,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "reads": reading.measure,
     "life": life.measure,
     "kafka": peer.measure,
+    "bridge": bridge.measure,
     "lake": _lake,
 }
 

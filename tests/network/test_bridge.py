@@ -16,7 +16,6 @@ from lakestore.connectors.bridge.bridge import Bridge
 from lakestore.connectors.bridge.positions import Accepted
 from lakestore.connectors.bridge.spec import BridgeSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.errors import Conflict, NotFound
-from tests.support.bridged import JsonLines
 from tests.support.kafka import KafkaProcess, Topics
 
 EVENTS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
@@ -52,7 +51,7 @@ def _spec(kafka: KafkaProcess, topic: str, **said: Any) -> BridgeSpec:
 
 
 def _once(lake: ls.Lake, spec: BridgeSpec, **said: Any) -> Mapping[str, Any]:
-    return Bridge(spec, lake, pipeline=lambda each, _: JsonLines(lake, each), **said).run(once=True).shown()
+    return Bridge(spec, lake, **said).run(once=True).shown()
 
 
 def _values(*numbers: int) -> list[tuple[None, bytes]]:

@@ -112,9 +112,16 @@ class Topics:
 
     def __init__(self, address: str) -> None:
         self._address = address
+        self._failed: list[KafkaError] = []
         self.admin = AdminClient({"bootstrap.servers": address, **QUIET})
         self._producer = Producer(
-            {"bootstrap.servers": address, "linger.ms": 5, "message.max.bytes": 16 << 20, **QUIET}
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.max.bytes": 16 << 20,
+                **QUIET,
+            }
         )
 
     def make(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
@@ -142,25 +149,38 @@ class Topics:
         headers: list[tuple[str, str | bytes | None]] | None = None,
     ) -> None:
         """Write keys and values, and wait until the broker has them."""
-        failed: list[object] = []
-        for number, (key, value) in enumerate(messages):
-            while True:
-                try:
-                    self._producer.produce(
-                        topic,
-                        value,
-                        key,
-                        partition,
-                        headers=headers,
-                        on_delivery=lambda error, _: failed.append(error) if error else None,
-                    )
-                    break
-                except BufferError:
-                    self._producer.poll(0.1)
-            if number % 1_000 == 0:
-                self._producer.poll(0)
+        for key, value in messages:
+            self.put(topic, value, key, partition, headers)
+        self.flush()
+
+    def put(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int = -1,
+        headers: list[tuple[str, str | bytes | None]] | None = None,
+    ) -> None:
+        """Write one message, which is there after `flush`."""
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, headers=headers, on_delivery=self._delivered)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def serve(self) -> None:
+        """Let the library tell what became of messages."""
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        """Wait until the broker has all messages."""
         assert self._producer.flush(READ_SECONDS) == 0
-        assert not failed, failed[0]
+        assert not self._failed, self._failed[0]
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
 
     def transaction(self, name: str) -> Producer:
         """A producer of transactions."""

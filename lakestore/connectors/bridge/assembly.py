@@ -1,7 +1,8 @@
 """A bridge put together: the tables of each topic as they are or shall be, and pipelines over them.
 
-Tables that are not there are made when the first records of their topic come, which tell the columns where neither the
-file nor a registry does. Columns that the file gained are added; nothing is ever dropped or changed otherwise.
+Tables that are not there are made: at the start if the file names their columns, else when the first records of their
+topic come, which tell the columns where no registry does. Columns that the file gained are added; nothing is ever
+dropped or changed otherwise.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Assembly:
         except NotFound:
             return None
 
-    def prepare(self, topic: TopicSpec, name: str, records: Records) -> bool:
+    def prepare(self, topic: TopicSpec, name: str, records: Records | None) -> bool:
         """Make the tables of a topic, or add their new columns, and know them. Whether any is known now."""
         with self._lock:
             planned = self.planned(topic, name, records)
@@ -154,7 +155,8 @@ class TopicPipeline:
         self._assembly, self._topic, self._name = assembly, topic, name
         decoder, keys = decoders.decoder(topic, source), decoders.key_decoder(topic, source)
         self._pipeline = Pipeline(topic, assembly.tables, decoder, keys, drift=assembly.watch(topic))
-        self._is_ready = False
+        named = all(each.columns for each in topic.tables)
+        self._is_ready = named and assembly.prepare(topic, name, None)
 
     def process(self, records: Records, /) -> Mapped:
         """The ends of a block's records."""

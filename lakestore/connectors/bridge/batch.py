@@ -28,6 +28,11 @@ class Batch:
     mapped: Sequence[Mapped] = ()
     """The ends of each block, behind the second stage."""
 
+    @property
+    def topics(self) -> set[str]:
+        """The topics of its records."""
+        return {records.topic for records in self.blocks}
+
 
 @dataclass(slots=True)
 class Opened:
@@ -50,6 +55,11 @@ class Opening:
     opened: Opened | None = None
     """The answer, once `done` is set; None for an opening that was thrown away."""
     done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics of its partitions."""
+        return {place.topic for place in self.places}
 
 
 @dataclass(slots=True)

@@ -61,6 +61,7 @@ _DEFAULTS = {
     "fetch.queue.backoff.ms": 20,
     "fetch.error.backoff.ms": 50,
     "fetch.wait.max.ms": 100,
+    "reconnect.backoff.max.ms": 2_000,
 }
 _AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001 (librdkafka's own errors have such names)
 _MOVED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001

@@ -7,7 +7,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from lakestore.client.retry import is_passing
 from lakestore.connectors.bridge.batch import Batch, Opening, Release, Work
@@ -18,6 +19,7 @@ from lakestore.errors import Conflict, Fenced, Internal, LakestoreError, OtherTi
 
 WAITING_BATCHES = 2
 """Batches between two stages, which bounds memory."""
+_T = TypeVar("_T")
 _LOG = logging.getLogger("lakestore.bridge")
 
 
@@ -79,20 +81,20 @@ class Stages:
         pipelines: dict[str, Pipeline] = {}
         while True:
             work = self._to_map.get()
+            if isinstance(work, (Batch, Opening)) and work.generation > self._dead:
+                for topic in work.topics - set(pipelines):
+                    pipelines[topic] = self._patiently(partial(self._make, topic))
             if isinstance(work, Batch) and work.generation > self._dead:
-                for records in work.blocks:
-                    if records.topic not in pipelines:
-                        pipelines[records.topic] = self._make(records.topic)
-                work.mapped = [self._mapped(pipelines[records.topic], records) for records in work.blocks]
+                work.mapped = [self._patiently(partial(pipelines[each.topic].process, each)) for each in work.blocks]
             self._to_commit.put(work)
             if work is None:
                 return
 
-    def _mapped(self, pipeline: Pipeline, records: Records) -> Mapped:
-        """The ends of a block; a registry that is away is waited for."""
+    def _patiently(self, ask: Callable[[], _T]) -> _T:
+        """The answer of a call; a registry or server that is away is waited for."""
         while True:
             try:
-                return pipeline.process(records)
+                return ask()
             except LakestoreError as error:
                 if not is_passing(error) or self._is_stopped():
                     raise
