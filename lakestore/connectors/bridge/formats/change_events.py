@@ -73,6 +73,8 @@ class Block:
     passed: dict[str, list[int]]
     keys: pa.StructArray | None
     """Keys of all records of the block; null where a key is none or could not be read."""
+    plain_keys: bool = False
+    """Whether the ids of documents among the keys are plain texts already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.connectors.bridge.formats import json_shapes
+from lakestore.connectors.bridge.formats import documents, json_shapes
 from lakestore.connectors.bridge.formats.change_events import HEAD, Block, Changes, Events, Policy
 from lakestore.connectors.bridge.formats.connect_types import Kind
 from lakestore.connectors.bridge.formats.connect_values import Faults, converted
@@ -28,6 +28,7 @@ from lakestore.connectors.bridge.wire import framed
 _TEXT = Kind("string")
 _TELLTALE = (("status", _TEXT), ("ddl", _TEXT), ("databaseName", _TEXT), ("__op", _TEXT), ("__deleted", _TEXT))
 """Fields that tell the records that are no envelopes."""
+_AFTER_ALONE = Kind("struct", fields=(("after", _TEXT),))
 _TIMES_ONLY = {"ts_ms", "ts_us", "ts_ns"}
 _FLAT = {"db": "__db", "schema": "__schema", "table": "__table", "connector": "__connector", "lsn": "__lsn"}
 _NO_EVENT = (
@@ -79,6 +80,7 @@ class DebeziumJson:
         """Fields of rows, as the newest schema part told them."""
         kind = self._values.newest
         row = None if kind is None else row_kind(kind)
+        row = documents.ROW if row is not None and row.wire != "struct" else row
         return None if row is None else pa.schema(row.type)
 
     def _part(self, part: Part, reading: _Reading) -> None:
@@ -92,7 +94,7 @@ class DebeziumJson:
             self._not_events(part.rows, part.texts, reading)
 
     def _enveloped(self, part: Part, reading: _Reading) -> None:
-        row = row_of(reading.wanted, part.kind) or inferred(part.texts, ("after", "before"))
+        row = self._row(part, reading)
         head = Kind("struct", fields=tuple(_head_of(part.kind)))
         kind = Kind("struct", fields=(*head.fields, ("after", row), *_TELLTALE))
         read = json_shapes.objects(part.texts, kind, json_shapes.learned(part.texts, kind))
@@ -105,6 +107,16 @@ class DebeziumJson:
             if len(rows):
                 self._events(part.rows[rows], _some(part.texts, rows), raw, row, reading)
 
+    def _row(self, part: Part, reading: _Reading) -> Kind:
+        """The kind of rows that events of a part have."""
+        own = None if part.kind is None else row_kind(part.kind)
+        said = None if own is not None and own.wire != "struct" else row_of(reading.wanted, part.kind)
+        if said is not None or reading.wanted is not None:
+            return said or reading.wanted or documents.ROW
+        shape = json_shapes.learned(part.texts, _AFTER_ALONE)
+        text = isinstance(shape, dict) and shape.get("after") == "string"
+        return documents.ROW if own is not None or text else inferred(part.texts, ("after", "before"))
+
     def _events(self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, row: Kind, reading: _Reading) -> None:
         """Events whose envelope was read; `before` is read of deletes alone."""
         faults = Faults()
@@ -113,7 +125,8 @@ class DebeziumJson:
         before = pa.nulls(len(rows), row.type)
         if len(deletes):
             before = self._before(texts, row, deletes)
-        after, kept = image(pc.struct_field(raw, "after"), row, "value.after", faults, self._markers)
+        shown = pc.struct_field(raw, "after")
+        after, kept = documents.images(shown, head, row, (reading.block, rows), faults, self._markers)
         good = faultless(rows, faults, reading.block)
         events = Events(rows, head, before, after, kept)
         reading.block.events.append(events.where(good))

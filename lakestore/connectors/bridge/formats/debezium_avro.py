@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.decoding import Decoder
+from lakestore.connectors.bridge.formats import documents
 from lakestore.connectors.bridge.formats.change_events import HEAD, Block, Changes, Events, Policy
 from lakestore.connectors.bridge.formats.connect_types import TIMESTAMPS, Kind
 from lakestore.connectors.bridge.formats.connect_values import Faults, converted
@@ -64,10 +65,13 @@ class DebeziumAvro:
         """Fields of rows, as the newest schema tells them."""
         whole = self._values.schema()
         row = None if whole is None else row_kind(kind_of(pa.field("value", pa.struct(list(whole)))))
+        row = documents.ROW if row is not None and row.wire != "struct" else row
         return None if row is None else pa.schema(row.type)
 
     def _events(self, found: Decoded, kind: Kind, wanted: pa.Schema | None, block: Block) -> None:
-        row = row_of(wanted_row(wanted, {}), kind)
+        row, asked = row_of(wanted_row(wanted, {}), kind), wanted_row(wanted, {})
+        if (own := row_kind(kind)) is not None and own.wire != "struct":
+            row = asked or documents.ROW
         known = np.zeros(len(found.record), bool)
         if row_kind(kind) is not None and kind.child("op") is not None:
             known = pc.struct_field(found.values, "op").is_valid().to_numpy(zero_copy_only=False)
@@ -78,10 +82,10 @@ class DebeziumAvro:
         faults = Faults()
         head = converted(raw, HEAD, "value", faults)
         deletes = np.flatnonzero(pc.equal(pc.struct_field(head, "op"), "d").to_numpy(zero_copy_only=False))
-        after, kept = image(_image(raw, "after", row), row, "value.after", faults, self._markers)
-        before = _image(raw, "before", row).take(pa.array(deletes))
-        some, _ = image(before, row, "", Faults(), self._markers)
-        whole = gathered([(deletes, some)], len(rows))
+        shown = _image(raw, "after", row)
+        after, kept = documents.images(shown, head, row, (block, rows), faults, self._markers)
+        some, _ = image(_image(raw, "before", row).take(pa.array(deletes)), row, "", Faults(), self._markers)
+        whole = gathered([(deletes, some)], len(rows)) if pa.types.is_struct(some.type) else None
         good = faultless(rows, faults, block)
         nothing = pa.nulls(len(rows), row.type)
         block.events.append(Events(rows, head, nothing if whole is None else whole, after, kept).where(good))
