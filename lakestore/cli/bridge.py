@@ -95,6 +95,9 @@ def _run(spec: BridgeSpec, lake: Lake, accepted: Accepted, *, once: bool, as_jso
         signal.signal(number, lambda *_: stop.set())
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("lakestore.bridge").setLevel(logging.INFO)
+    # Each try to connect is a line of the library's; errors and the progress line say it once.
+    logging.getLogger("lakestore.bridge.kafka").setLevel(logging.CRITICAL)
+    logging.getLogger("lakestore.kafka").setLevel(logging.CRITICAL)
     progress = _Progress(f"bridge {spec.name}")
     running = Bridge(spec, lake, accepted=accepted, progress=progress.show)
     try:
@@ -147,7 +150,9 @@ def _check(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
         emit_json([{"level": str(each.level), "about": each.about, "sentence": each.sentence} for each in found])
     stops = sum(each.level is Level.STOPS for each in found)
     if not as_json:
-        click.echo(f"{stops} things stop the bridge" if stops else "nothing stops the bridge", err=True)
+        click.echo(
+            f"{stops} of {len(found)} findings would stop the bridge" if stops else "nothing stops the bridge", err=True
+        )
     return FAILED if stops else 0
 
 

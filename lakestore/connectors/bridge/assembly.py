@@ -20,7 +20,7 @@ from lakestore.connectors.bridge import decoders
 from lakestore.connectors.bridge.drift import additions
 from lakestore.connectors.bridge.inference import inferred
 from lakestore.connectors.bridge.outcome import Decoded, Mapped
-from lakestore.connectors.bridge.pipeline import Pipeline
+from lakestore.connectors.bridge.pipeline import CHANGES, Pipeline
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.routing import ORIGIN, table_name
 from lakestore.connectors.bridge.spec import BridgeSpec, TableSpec, TopicSpec
@@ -82,14 +82,15 @@ class Assembly:
         for spec in topic.tables:
             for table in told.names(spec):
                 there = self._there(table)
-                if table not in found and (spec.columns or there or told.schema is not None):
+                known = (spec.columns or told.schema is not None) and not told.lacks_key(spec)
+                if table not in found and (there or known):
                     found[table] = self._planned(spec, table, there, told)
         return list(found.values())
 
     def _planned(self, spec: TableSpec, name: str, before: Table | None, told: Told) -> Planned:
         key = () if spec.primary_key else told.key
         schema = told.schema
-        if before is not None and schema is None and not spec.columns:
+        if before is not None and (told.lacks_key(spec) or (schema is None and not spec.columns)):
             return Planned(spec, WantedTable(name, _kept(before), {}), before, before)
         table = wanted(spec, schema, name=name, key=key)
         if before is None:
@@ -178,6 +179,8 @@ class Told:
     schema: pa.Schema | None
     key: tuple[str, ...]
     origins: tuple[dict[str, str | None], ...]
+    is_changes: bool
+    has_rows: bool
 
     @staticmethod
     def of(topic: TopicSpec, bridge: BridgeSpec, name: str, records: Records | None) -> Told:
@@ -196,7 +199,18 @@ class Told:
         if schema is not None and not len(schema):
             schema = None
         key = decoded.key_names if decoded is not None else ()
-        return Told(name, None if schema is None else storable(schema, key), tuple(key), tuple(_origins(decoded)))
+        return Told(
+            name,
+            None if schema is None else storable(schema, key),
+            tuple(key),
+            tuple(_origins(decoded)),
+            topic.format in CHANGES,
+            decoded is not None and bool(len(decoded.record)),
+        )
+
+    def lacks_key(self, spec: TableSpec) -> bool:
+        """Whether the key is that of change events, of which none was seen yet."""
+        return self.is_changes and not spec.primary_key and not self.has_rows
 
     def names(self, spec: TableSpec) -> Sequence[str]:
         """The whole names of a table of the file, as far as they are known."""

@@ -131,7 +131,8 @@ def _samples(topic: TopicSpec, name: str, records: Records, assembly: Assembly, 
         yield Finding(Level.STOPS, f"topic {name}", error.message)
         return
     if mapped is not None:
-        yield from _ends(topic, name, records, mapped)
+        keys = {each.after.name: each.after.primary_key for each in planned}
+        yield from _ends(topic, name, records, mapped, keys)
 
 
 def _table(planned: Planned, lake: Lake) -> Iterator[Finding]:
@@ -156,7 +157,9 @@ def _table(planned: Planned, lake: Lake) -> Iterator[Finding]:
         yield Finding(Level.STOPS, about, error.message)
 
 
-def _ends(topic: TopicSpec, name: str, records: Records, mapped: Mapped) -> Iterator[Finding]:
+def _ends(
+    topic: TopicSpec, name: str, records: Records, mapped: Mapped, keys: Mapping[str, Sequence[str]]
+) -> Iterator[Finding]:
     count = len(records)
     specs = {rows.table: rows.spec for rows in mapped.tables}
     for table, rejects in mapped.rejects.items():
@@ -172,7 +175,7 @@ def _ends(topic: TopicSpec, name: str, records: Records, mapped: Mapped) -> Iter
         say = f"{len(numbers):,} of {count:,} sampled records are left out: {reason}"
         yield Finding(Level.NOTE, f"topic {name}", say)
     for rows in mapped.tables:
-        yield from _rows(rows)
+        yield from _rows(rows, keys.get(rows.table, ()))
     if mapped.extra:
         told = ", ".join(f"{field} ({kind})" for field, kind in list(mapped.extra.items())[:10])
         yield Finding(Level.NOTE, f"topic {name}", f"no column takes the fields {told}")
@@ -184,7 +187,7 @@ def _end(spec: TableSpec, table: str) -> str:
     ]
 
 
-def _rows(rows: TableRows) -> Iterator[Finding]:
+def _rows(rows: TableRows, key: Sequence[str]) -> Iterator[Finding]:
     puts = rows.batch.filter(pa.array(rows.op == Op.PUT))
     about, count = f"table {rows.table}", puts.num_rows
     for name, lacking in _lacking(puts, rows.kept).items():
@@ -193,7 +196,6 @@ def _rows(rows: TableRows) -> Iterator[Finding]:
             yield Finding(Level.NOTE, about, say)
         elif lacking:
             yield Finding(Level.NOTE, about, f"{lacking:,} of {count:,} sampled records lack {name}")
-    key = [name for name in rows.spec.primary_key if name in puts.schema.names]
     if key and count:
         repeated = _repeated(puts, key)
         say = (

@@ -258,6 +258,7 @@ class Source:
             raise self._failure(error, what) from error
 
     def _failure(self, error: KafkaException | KafkaError, what: str) -> LakestoreError:
+        self._admin.poll(0)  # which tells what the connection has complained of
         return failure(error, self._spec.bootstrap, what, self._heard)
 
     def close(self) -> None:
