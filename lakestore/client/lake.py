@@ -17,7 +17,7 @@ from lakestore.client.connection import Connection
 from lakestore.client.head import head
 from lakestore.client.named_producer import NamedProducer
 from lakestore.client.named_writes import NamedWrites
-from lakestore.client.registers import Register, Registers, every_register
+from lakestore.client.registers import Register, Registers, drop_registers, every_register
 from lakestore.client.retry import within
 from lakestore.client.subscription import Subscription
 from lakestore.client.table import Table
@@ -213,7 +213,7 @@ class Lake:
 
     def drop_registers(self, names: Iterable[str]) -> int:
         """Forget registers with their values; a process that still moves one is told. The number of them."""
-        return self.transport.drop_registers(pb.DropRegistersRequest(registers=names)).dropped
+        return drop_registers(self.transport, names)
 
     def sql(self, text: str, *, external_access: bool = False) -> union_sql.SqlResult:
         """DuckDB over union reads, all tables of the query at one cut.

@@ -55,6 +55,12 @@ def every_register(transport: Transport, prefix: str) -> list[Register]:
     return found
 
 
+def drop_registers(transport: Transport, names: Iterable[str]) -> int:
+    """Forget registers; the number of those that there were."""
+    wanted = _listed(names)
+    return transport.drop_registers(pb.DropRegistersRequest(registers=wanted)).dropped if wanted else 0
+
+
 class _Place(NamedTuple):
     """Where a register that is open here stands."""
 
@@ -86,12 +92,11 @@ class Registers:
         One that is open here already is opened anew.
         """
         self._check()
-        wanted = [names] if isinstance(names, str) else list(names)
+        wanted = _listed(names)
         if not wanted:
             return
         if self._is_committing and not self._places.keys().isdisjoint(wanted):
             raise Invalid("a commit of these registers is under way: end it before one of them is opened anew")
-        _check_texts(wanted, "the name of a register")
         request = pb.OpenRegistersRequest(registers=wanted, timeline=self._timeline)
         try:
             answer = self._connection.transport.open_registers(request)
@@ -104,7 +109,7 @@ class Registers:
 
     def release(self, names: Iterable[str]) -> None:
         """Move these registers no more; the server keeps them as they are, for whoever opens them next."""
-        for name in [names] if isinstance(names, str) else list(names):
+        for name in _listed(names):
             self._values.pop(name, None)
             self._places.pop(name, None)
 
@@ -113,8 +118,9 @@ class Registers:
         """Changes to several tables, none if need be, and new values of registers, committed together at the end of the
         block; an error discards them.
 
-        A commit whose answer is lost is sent again, and happens once. After `Fenced`, `Conflict` or `OtherTimeline`, or
-        an error with `applied="unknown"`, open the registers anew: their progress says what has happened.
+        `progress` is read at the end of the block. A commit whose answer is lost is sent again, and happens once. After
+        `Fenced`, `Conflict` or `OtherTimeline`, or an error with `applied="unknown"`, open the registers anew: their
+        progress says what has happened.
         """
         self._check()
         if self._is_committing:
@@ -177,6 +183,13 @@ class Registers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    """Names of registers; a lone text is one name."""
+    listed = [names] if isinstance(names, str) else list(names)
+    _check_texts(listed, "the name of a register")
+    return listed
 
 
 def _check_texts(texts: Iterable[str], what: str) -> None:

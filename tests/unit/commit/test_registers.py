@@ -208,7 +208,8 @@ def test_a_register_outlives_two_months_of_rest_and_a_drop_begins_it_anew_with_a
     (held,) = served.lake.list_registers("k/")
     assert (held.value, held.owner) == ("9", "")
     assert served.lake.drop_registers(["k/0", "k/1"]) == 1
-    assert served.lake.drop_registers(["k/0"]) == 0
+    assert served.lake.drop_registers("k/0") == 0
+    assert served.lake.drop_registers([]) == 0
     assert dict(served.lake.registers(["k/0"]).progress) == {"k/0": ""}
     assert served.lake.list_registers()[0].epoch > held.epoch
 
