@@ -75,6 +75,8 @@ def framed(
         none = np.full(len(record), _NONE, np.int64)
         return Framed(record, payloads, none, (), nulls)
     binary = format.endswith("avro") or format == "protobuf"
+    if wire == "auto" and not binary and not _told(records.headers, record, HEADERS[part]) and _bare(payloads):
+        return Framed(record, payloads, np.full(len(record), _NONE, np.int64), (), nulls)
     return _Framing(records, part, record, payloads).read(
         strict=wire == "confluent" or (binary and registry),
         json=wire == "auto" and not binary,
@@ -88,6 +90,15 @@ def _there(values: pa.BinaryArray) -> Bools:
     if not values.null_count:
         return np.ones(len(values), np.bool_)
     return np.asarray(values.is_valid())
+
+
+def _bare(payloads: pa.BinaryArray) -> bool:
+    """Whether none begins with a byte of framing, so that none needs a copy."""
+    if not len(payloads):
+        return True
+    offsets = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
+    starts = offsets[:-1][np.diff(offsets) > 0]
+    return bool((np.frombuffer(payloads.buffers()[2] or b"", np.uint8)[starts] > 1).all())
 
 
 class _Framing:
