@@ -13,7 +13,7 @@ import pyarrow as pa
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
-DATES = frozenset({"io.debezium.time.Date", "org.apache.kafka.connect.data.Date", "io.debezium.time.IsoDate"})
+DATES = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date", "io.debezium.time.IsoDate")
 TIMES = {
     "io.debezium.time.Time": 1_000_000,
     "org.apache.kafka.connect.data.Time": 1_000_000,
@@ -32,7 +32,8 @@ TIMESTAMPS = {
 """Timestamps without a zone, to nanoseconds of their unit."""
 ZONED = "io.debezium.time.ZonedTimestamp"
 ANY = "any"
-"""The wire type of values that stay as they came, for the casts of columns: times without a schema."""
+"""The wire type of values that stay as they came, for the casts of columns: times without a schema. Days alone are made
+dates, for those casts take numbers for milliseconds."""
 DIGITS_MAX = 38
 _SIMPLE: dict[str, pa.DataType] = {
     "int8": pa.int32(),
@@ -148,7 +149,7 @@ def from_arrow(field: pa.Field, unit: str = "") -> Kind:
     if t.is_map(kind):
         return Kind("map", item=from_arrow(kind.item_field), key=from_arrow(kind.key_field))
     if t.is_temporal(kind):
-        return Kind(ANY)
+        return Kind(ANY, DATES[0] if t.is_date(kind) else "")
     return Kind(_wire(kind), target=kind, unit=unit)
 
 

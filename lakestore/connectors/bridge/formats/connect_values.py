@@ -48,7 +48,7 @@ class Faults:
 
 def converted(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
     """The values as `kind.type`, or as they are for ANY; null where a value cannot be taken."""
-    if kind.wire == ANY:
+    if kind.wire == ANY and not (kind.name and pa.types.is_integer(array.type)):
         return array
     if array.type == kind.type and not kind.fields and kind.wire not in ("array", "map") and kind.name != DECIMAL:
         return _bounded(array, path, faults)
