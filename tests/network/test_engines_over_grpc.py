@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.errors import Invalid
+from lakestore.errors import ChangeRows, Invalid, NothingToKeep
 from lakestore.model.merge_engines import ENGINES as ALL_ENGINES
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.merge_cases import CASES, COUNTS, Case, MergeTable, in_batches, separately
@@ -108,3 +110,35 @@ def test_a_row_that_changes_nothing_is_a_change_unless_the_table_says_skip_uncha
     kept = 3 if not skips and engine != "first_row" else 1
     assert sum(each.head for each in lake.transport.audit(pb.AuditRequest(table=table.name)).buckets) == kept
     assert sum(map(len, table.changes(until="now"))) == kept
+
+
+@pytest.mark.parametrize("many", [3, 20_000], ids=["on the open stream", "by itself"])
+def test_rows_with_nothing_to_keep_are_named_over_the_wire(lake: ls.Lake, many: int) -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("s", pa.string()), ("blob", pa.string())])
+    table = lake.create_table(f"d.kept{many}", schema, primary_key=["id"], merge=ls.versioned("v", within="s"))
+    table.upsert([{"id": i, "v": 1, "s": "a", "blob": f"b{i}"} for i in range(0, many, 2)])
+    sent = pa.table({"id": range(many), "v": [2] * many, "s": ["a"] * many})
+    odd = tuple(range(1, many, 2))
+
+    def two_calls() -> None:
+        with lake.commit() as commit:
+            commit.upsert(table.name, [{"id": -1, "v": 1, "s": "b"}])
+            commit.upsert(table.name, sent, keep=["blob"])
+
+    with pytest.raises(NothingToKeep) as refused:
+        two_calls()
+    assert refused.value.changes == (ChangeRows(1, table.name, odd),)
+    with pytest.raises(NothingToKeep) as refused:
+        table.upsert(sent, keep=["blob"])
+    assert (refused.value.table, refused.value.rows, refused.value.applied) == (table.name, odd, "no")
+    writer = table.writer()
+    writer.upsert(sent, keep=["blob"])
+    with pytest.raises(NothingToKeep) as refused:
+        writer.flush()
+    assert refused.value.rows == odd
+    table.upsert(sent, keep={"blob": [i % 2 == 0 for i in range(many)]})
+    found = {row["id"]: row["blob"] for row in table.scan().to_arrow().to_pylist()}
+    assert found == {i: None if i % 2 else f"b{i}" for i in range(many)}
+    with lake.commit() as commit:
+        commit.delete(table.name, [{"id": 0, "v": 0, "s": "b"}], as_of=[datetime(2020, 1, 1)])
+    assert [result.ignored for result in commit.results] == [1]

@@ -32,6 +32,7 @@ Batch = tuple[str, list[Row]]
 
 PLAIN = pa.schema([("id", pa.int64()), ("a", pa.int32()), ("b", pa.string()), ("l", pa.list_(pa.float64()))])
 VERSIONED = pa.schema([("id", pa.int64()), ("v", pa.timestamp("us")), ("b", pa.string())])
+WITHIN = pa.schema([("id", pa.int64()), ("v", pa.int32()), ("s", pa.string())])
 FUNCTIONS = {
     "total": "sum",
     "times": "product",
@@ -106,6 +107,14 @@ _VERSIONED_OPS: tuple[Op, ...] = (
     ("insert", 0, {"v": 2, "b": "inserted"}),
     ("upsert", 0, {"v": 3}),
 )
+_WITHIN_OPS: tuple[Op, ...] = (
+    ("upsert", 0, {"v": 2, "s": "x"}),
+    ("upsert", 0, {"v": 1, "s": "x"}),
+    ("upsert", 0, {"v": 1, "s": "y"}),
+    ("delete", 0, {}),
+    ("delete", 0, {"v": 2, "s": "y"}),
+    ("insert", 0, {"v": 1, "s": "x"}),
+)
 _SENT: Row = {
     "total": 7,
     "times": -3,
@@ -160,6 +169,7 @@ CASES = (
     Case("partial_skipping", PLAIN, _PARTIAL_OPS, {"merge": "partial", "skip_unchanged": True}),
     Case("first_row", PLAIN, _PLAIN_OPS, {"merge": "first_row"}),
     Case("versioned", VERSIONED, _VERSIONED_OPS, {"merge": versioned("v")}),
+    Case("versioned_within", WITHIN, _WITHIN_OPS, {"merge": versioned("v", within="s")}),
     Case("versioned_skipping", VERSIONED, _VERSIONED_OPS, {"merge": versioned("v"), "skip_unchanged": True}),
     Case("aggregate", AGGREGATED, _AGGREGATED_OPS, {"merge": aggregate(FUNCTIONS)}),
     Case(

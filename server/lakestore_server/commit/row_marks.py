@@ -74,16 +74,8 @@ class RowMarks:
         """The table as it is for rows as they were sent: what they keep need not be there."""
         if not self.kept:
             return table
-        everywhere = {number for kept in self.kept if kept.rows.all() for number in kept.columns}
-        return replace(
-            table,
-            columns=tuple(
-                replace(column, required=False, default=None if column.id in everywhere else column.default)
-                if column.id in self.columns
-                else column
-                for column in table.columns
-            ),
-        )
+        columns = (replace(c, required=False) if c.id in self.columns else c for c in table.columns)
+        return replace(table, columns=tuple(columns))
 
     def check_required(self, batch: pa.RecordBatch, table: Table) -> None:
         """`Invalid` if a required column is null in a row, as it was sent, that does not keep it."""

@@ -131,6 +131,7 @@ def test_all_rows_with_nothing_to_keep_are_named_and_the_commit_goes_without_the
         before = rows(table), rows(other)
 
         def filled(commit: ls.Commit, gone: dict[int, tuple[int, ...]]) -> None:
+            commit.upsert("d.o", [{"id": 80, "v": 1, "blob": b"in"}, {"id": 81, "v": 1, "blob": b"two", "more": None}])
             sent: list[tuple[str, list[tuple[int, int]], list[bool]]] = [
                 ("d.t", [(50, 1)], [False]),
                 ("d.t", [(51, 1), (1, 1), (50, 2), (52, 1), (52, 2), (51, 1), (51, 1)], [True] * 5 + [False, True]),
@@ -141,7 +142,7 @@ def test_all_rows_with_nothing_to_keep_are_named_and_the_commit_goes_without_the
                 ),
                 ("d.t", [(52, 3), (51, 4)], [True, True]),
             ]
-            for call, (name, keys, keep) in enumerate(sent):
+            for call, (name, keys, keep) in enumerate(sent, start=1):
                 left = [i for i in range(len(keys)) if i not in gone.get(call, ())]
                 data = [{"id": keys[i][0], "v": keys[i][1], "blob": None if keep[i] else b"own"} for i in left]
                 commit.upsert(name, data, keep={"blob": [keep[i] for i in left]})
@@ -151,9 +152,9 @@ def test_all_rows_with_nothing_to_keep_are_named_and_the_commit_goes_without_the
         assert (rows(table), rows(other)) == before
         error = caught.value
         assert error.changes == (
-            ChangeRows(1, "d.t", (0, 3, 4)),
-            ChangeRows(2, "d.o", (1, 3, 6)),
-            ChangeRows(3, "d.t", (0,)),
+            ChangeRows(2, "d.t", (0, 3, 4)),
+            ChangeRows(3, "d.o", (1, 3, 6)),
+            ChangeRows(4, "d.t", (0,)),
         )
         assert (error.table, error.rows, error.applied) == ("d.t", (0, 3, 4), "no")
         assert error.message.startswith(
@@ -162,7 +163,7 @@ def test_all_rows_with_nothing_to_keep_are_named_and_the_commit_goes_without_the
         with lake.commit() as commit:
             filled(commit, {change: numbers for change, _, numbers in error.changes})
         assert {i: rows(table)[i]["blob"] for i in (1, 50, 51)} == {1: b"1", 50: b"own", 51: b"own"}
-        assert {i: row["v"] for i, row in rows(other).items() if i >= 6} == {7: 1, 60: 10}
+        assert {i: row["v"] for i, row in rows(other).items() if i >= 6} == {7: 1, 60: 10, 80: 1, 81: 1}
 
 
 def test_a_row_that_its_version_ignores_needs_nothing_to_keep(tmp_path: Path) -> None:
@@ -173,9 +174,8 @@ def test_a_row_that_its_version_ignores_needs_nothing_to_keep(tmp_path: Path) ->
         assert counted(table) == {"ignored": 2}
         with pytest.raises(NothingToKeep):
             table.upsert([{"id": 1, "v": 7}], keep=["blob"])
-        table.upsert(
-            [{"id": 3, "v": 9, "blob": b"high"}, {"id": 3, "v": 8}, {"id": 3, "v": 9}], keep={"blob": [0, 1, 1]}
-        )
+        sent = [{"id": 3, "v": 9, "blob": b"high"}, {"id": 3, "v": 8, "blob": b"low"}, {"id": 3, "v": 9}]
+        table.upsert(sent, keep={"blob": [False, False, True]})
         assert rows(table)[3]["blob"] == b"high", "what came in last is the row before, not what was ignored"
 
 
