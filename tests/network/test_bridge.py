@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,9 +15,13 @@ import pytest
 
 import lakestore as ls
 from lakestore.connectors.bridge.bridge import Bridge
+from lakestore.connectors.bridge.formats.json_records import JsonDecoder
+from lakestore.connectors.bridge.outcome import Mapped
+from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.positions import Accepted
-from lakestore.connectors.bridge.spec import BridgeSpec, SourceSpec, TableSpec, TopicSpec
-from lakestore.errors import Conflict, NotFound
+from lakestore.connectors.bridge.records import Records
+from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.errors import Conflict, Fenced, LakestoreError, NotFound
 from tests.support.kafka import KafkaProcess, Topics
 
 EVENTS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
@@ -157,3 +163,168 @@ def test_patterns_find_topics_and_partitions_that_come_later(
         topics.send(f"{topic}.{name}", _values(number))
     _once(lake, spec)
     assert _ids(events) == [0, 1]
+
+
+def test_every_record_of_a_fuzzed_topic_is_in_the_table_or_a_dead_letter(
+    lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str
+) -> None:
+    chance, count = random.Random(5), 600
+    topics.make(topic, 2, {"max.message.bytes": str(8 << 20)})
+    kinds: list[Any] = [
+        lambda n: json.dumps({"id": n, "note": "a" * chance.randrange(50)}),
+        lambda n: json.dumps({"id": n % 20, "note": None}),
+        lambda n: json.dumps({"id": str(n)}),
+        lambda n: json.dumps({"id": None}),
+        lambda n: json.dumps({"id": 1e300, "note": [1, {"b": 2}]}),
+        lambda n: json.dumps({"note": "x"}),
+        lambda n: json.dumps([n]),
+        lambda n: "",
+        lambda n: "{",
+        lambda n: "null",
+        lambda n: b"\x00\x00\x00\x00\x07short",
+        lambda n: b'{"id": 1, "note": "\xff\xfe"}',
+        lambda n: bytes(chance.randrange(256) for _ in range(chance.randrange(40))),
+        lambda n: None,
+        lambda n: json.dumps({"id": n, "note": "z" * 300_000}) if n % 50 == 0 else "{}",
+    ]
+    for number in range(count):
+        value = chance.choice(kinds)(number)
+        topics.put(topic, value.encode() if isinstance(value, str) else value, None, number % 2)
+    topics.flush()
+    columns = (ColumnSpec("id", "int64"), ColumnSpec("note", "string"))
+    spec = _spec(kafka, topic, table=TableSpec("shop.fuzzed", columns=columns, coordinates=True))
+    said = _once(lake, spec)
+    rows = lake.table("shop.fuzzed").scan(["kafka_partition", "kafka_offset"]).to_arrow().to_pylist()
+    dead = lake.table("shop.fuzzed__dlq").scan(["partition", "kafka_offset", "value_bytes"]).to_arrow().to_pylist()
+    there = [(row["kafka_partition"], row["kafka_offset"]) for row in rows]
+    there += [(row["partition"], row["kafka_offset"]) for row in dead]
+    assert sorted(there) == [(partition, offset) for partition in (0, 1) for offset in range(count // 2)]
+    assert said["records"] == count == said["rows"]["shop.fuzzed"] + sum(said["rejected"].values())
+    assert rows
+    assert dead
+
+
+def test_rows_that_the_server_refuses_are_found_and_the_others_come_in(
+    lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str
+) -> None:
+    """Rows that keep a column of a row that is not there are refused with their whole commit."""
+    lake.create_table("shop.kept", EVENTS, primary_key=["id"])
+    lake.table("shop.kept").upsert([{"id": number, "note": "old"} for number in range(0, 100, 2)])
+    topics.make(topic)
+    topics.send(topic, _values(*range(100)))
+    spec = _spec(kafka, topic, table=TableSpec("shop.kept", ("id",)))
+
+    class Keeping(Pipeline):
+        def process(self, records: Records) -> Mapped:
+            mapped = super().process(records)
+            kept = {"note": pa.array([True] * len(records))}
+            return replace(mapped, tables=[replace(rows, kept=kept) for rows in mapped.tables])
+
+    def keeping(each: TopicSpec, _: str) -> Pipeline:
+        return Keeping(each, {"shop.kept": lake.table("shop.kept").definition}, JsonDecoder())
+
+    said = _once(lake, spec, pipeline=keeping)
+    assert said["rejected"] == {"shop.kept refused": 50}
+    dead = lake.table("shop.kept__dlq").scan(["kafka_offset", "stage", "value"]).to_arrow()
+    assert sorted(dead["kafka_offset"].to_pylist()) == list(range(1, 100, 2))
+    assert set(dead["stage"].to_pylist()) == {"apply"}
+    assert set(lake.table("shop.kept").scan().to_arrow()["note"].to_pylist()) == {"old"}
+
+
+def test_a_topic_is_read_up_to_a_record_that_is_to_stop_it(
+    lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str, events: ls.Table
+) -> None:
+    topics.make(topic)
+    topics.send(topic, [*_values(1, 2), (None, b"{"), *_values(3)])
+    spec = _spec(kafka, topic, table=TableSpec("shop.events", on_error="fail"))
+    for _ in range(2):
+        with pytest.raises(LakestoreError, match=r"partition 0, offset 2: .* \(on_error is fail"):
+            _once(lake, spec)
+        assert _ids(events) == [1, 2]
+    skipping = replace(spec, topics=(replace(spec.topics[0], target=TableSpec("shop.events", on_error="skip")),))
+    assert sum(_once(lake, skipping)["rejected"].values()) == 1
+    assert _ids(events) == [1, 2, 3]
+    assert "shop.events__dlq" not in [table.name for table in lake.tables()]
+
+
+def test_gaps_of_a_compacted_topic_are_no_loss(
+    lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str, events: ls.Table
+) -> None:
+    compact = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.001",
+        "max.compaction.lag.ms": "100",
+    }
+    topics.make(topic, 1, compact)
+    spec = _spec(kafka, topic)
+    _once(lake, spec)
+    for _ in range(4):
+        topics.send(topic, [(b"k", value) for _, value in _values(*range(20))])
+        time.sleep(0.15)
+    said = _once(lake, spec)
+    assert 20 <= said["records"] <= 80
+    assert _once(lake, spec)["records"] == 0
+    assert _ids(events)[-1] == 19
+
+
+def test_members_come_and_go_and_each_record_comes_once(
+    lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str, events: ls.Table
+) -> None:
+    topics.make(topic, 4)
+    spec = replace(_spec(kafka, topic), batch=BatchBounds(rows=20, seconds=0.02))
+    stops = [threading.Event() for _ in range(6)]
+    failed: list[LakestoreError] = []
+
+    def run(stop: threading.Event) -> None:
+        try:
+            Bridge(spec, lake).run(stop=stop)
+        except LakestoreError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(stop,)) for stop in stops]
+    for number, thread in enumerate(threads):
+        thread.start()
+        topics.send(topic, _values(*range(number * 300, number * 300 + 300)))
+        time.sleep(0.5)
+        if number >= 2:
+            stops[number - 2].set()
+    for stop in stops:
+        stop.set()
+    for thread in threads:
+        thread.join(30)
+    assert not failed
+    _once(lake, spec)
+    assert _ids(events) == list(range(1_800))
+
+
+def test_a_second_bridge_of_the_name_in_another_group_is_told(
+    lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str, events: ls.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakestore.connectors.bridge.lane.SETTLE_SECONDS", 0.1)
+    topics.make(topic)
+    spec = _spec(kafka, topic)
+    other = replace(spec, sources={"": replace(spec.sources[""], group="another")})
+    stop, ended = threading.Event(), list[LakestoreError]()
+
+    def run(mine: BridgeSpec) -> None:
+        try:
+            Bridge(mine, lake).run(stop=stop)
+        except LakestoreError as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in (spec, other)]
+    for thread in threads:
+        thread.start()
+    sent = 0
+    while not ended and sent < 600:
+        topics.send(topic, _values(sent))
+        sent += 1
+        time.sleep(0.05)
+    assert [type(error) for error in ended] == [Fenced]
+    assert "not in its consumer group" in ended[0].message
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    _once(lake, spec)
+    assert _ids(events) == list(range(sent))

@@ -128,8 +128,10 @@ class Committer:
                 halt = Halt(records.topic, self._stopped_by(records, failing))
                 moves = {place: next for place, next in moves.items() if place.topic != records.topic} | part.ends()
             parts.append(part)
-        self._send([part for part in parts if len(part)], moves)
-        self._counts.add_batch(batch)
+        moves = {place: next for place, next in moves.items() if next != self._held[place].next}
+        if moves:
+            self._send([part for part in parts if len(part)], moves)
+            self._counts.add_batch(batch)
         if halt is not None:
             raise halt
 
