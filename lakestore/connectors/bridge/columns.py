@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge import casts
-from lakestore.connectors.bridge.casts import Mask, Rule
+from lakestore.connectors.bridge.cast_rules import Rule
+from lakestore.connectors.bridge.casts import Mask
 from lakestore.connectors.bridge.expressions import Expression
 from lakestore.connectors.bridge.inputs import Inputs
 from lakestore.connectors.bridge.outcome import Op, Reject, Stage

@@ -19,7 +19,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from lakestore.connectors.bridge import casts
-from lakestore.connectors.bridge.casts import Rule
+from lakestore.connectors.bridge.cast_rules import Rule
 from lakestore.connectors.bridge.inputs import Inputs
 from lakestore.connectors.bridge.paths import ROOTS, WITH_PARTS, Path
 from lakestore.errors import Invalid

@@ -208,13 +208,17 @@ def types_of(sources: Sequence[tuple[Path | Expression | None, pa.DataType]]) ->
     """The type of each part that a column reads, or an expression casts at once; of two types, text."""
     found: dict[Path, pa.DataType] = {}
     for source, kind in sources:
-        if isinstance(source, Path) and found.setdefault(source, kind) != kind:
-            found[source] = pa.string()
+        if isinstance(source, Path) and (other := found.setdefault(source, kind)) != kind:
+            found[source] = pa.int64() if _counts(kind) and _counts(other) else pa.string()
     for source, _ in sources:
         for path, kind in source.wanted.items() if isinstance(source, Expression) else ():
             if found.setdefault(path, kind) != kind:
                 found[path] = pa.string()
     return found
+
+
+def _counts(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind))
 
 
 def nested(kinds: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:

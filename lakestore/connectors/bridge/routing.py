@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge import casts
-from lakestore.connectors.bridge.casts import Rule
+from lakestore.connectors.bridge.cast_rules import Rule
 from lakestore.connectors.bridge.inputs import Inputs
 from lakestore.connectors.bridge.outcome import Reject, Stage
 from lakestore.connectors.bridge.paths import Path

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.casts import Rule, cast, why
+from lakestore.connectors.bridge.cast_rules import Rule
+from lakestore.connectors.bridge.casts import cast, why
 from lakestore.model.types import arrow_type
 
 NOON = datetime(2026, 1, 1, 12)
@@ -34,6 +35,10 @@ def rule(kind: str, unit: str = "", zone: str = "") -> Rule:
         (pa.array([3]), rule("decimal(5,2)"), Decimal("3.00")),
         (pa.array([0.1]), rule("decimal(5,2)"), Decimal("0.10")),
         (pa.array(["1.250"]), rule("decimal(5,2)"), Decimal("1.25")),
+        (pa.array(["-125e-2"]), rule("decimal(5,2)"), Decimal("-1.25")),
+        (pa.array(["0." + "0" * 90]), rule("decimal(5,2)"), Decimal("0.00")),
+        (pa.array(["1.5" + "0" * 90]), rule("decimal(5,2)"), Decimal("1.50")),
+        (pa.array(["1e37"]), rule("decimal(38,0)"), Decimal(10**37)),
         (pa.array(["true"]), rule("bool"), True),
         (pa.array([b"\xc3\xa9"]), rule("string"), "é"),
         (pa.array([1.5]), rule("string"), "1.5"),
@@ -100,6 +105,11 @@ def test_value_fits(source: pa.Array, how: Rule, value: Any) -> None:
         (pa.array(["12345"]), rule("decimal(5,2)")),
         (pa.array([12345]), rule("decimal(5,2)")),
         (pa.array([Decimal("12345")]), rule("decimal(5,2)")),
+        (pa.array(["1e-999999"]), rule("decimal(38,0)")),
+        (pa.array(["1e-60"]), rule("decimal(38,9)")),
+        (pa.array(["1e38"]), rule("decimal(38,0)")),
+        (pa.array(["0." + "0" * 90 + "1"]), rule("decimal(38,9)")),
+        (pa.array([5e-324]), rule("decimal(38,9)")),
         (pa.array(["yes"]), rule("bool")),
         (pa.array([1]), rule("bool")),
         (pa.array([b"abc"]), rule("fixed(2)")),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats import json_one, json_records
+from lakestore.connectors.bridge.formats import json_one, json_types
 from lakestore.connectors.bridge.formats.json_records import JsonDecoder
 from lakestore.connectors.bridge.outcome import Decoded
 from tests.support.bridge_blocks import block, check_decoded
@@ -72,6 +72,8 @@ def by_record(decoded: Decoded, count: int) -> list[tuple[dict[str, Any] | None,
         ("d", '"1.250"', Decimal("1.25")),
         ("d", "1.2500000000000000000000000000000000000000000000000", Decimal("1.25")),
         ("d", "9e3", Decimal("9000.00")),
+        ("d", "125e-2", Decimal("1.25")),
+        ("d", "12500000000000000000000000000000e-31", Decimal("1.25")),
         ("d", "0.00000000000000000000000000000000000000000000000000", Decimal("0.00")),
         ("s", "1", "1"),
         ("s", "1.10", "1.10"),
@@ -128,6 +130,9 @@ def test_value_is_read_losslessly(field: str, text: str, value: Any) -> None:
         (b'{"d":1.255}', "out-of-range"),
         (b'{"d":12345.6}', "out-of-range"),
         (b'{"d":1e999999}', "out-of-range"),
+        (b'{"d":1e-999999999}', "out-of-range"),
+        (b'{"d":"1e-999999"}', "out-of-range"),
+        (b'{"d":0.' + b"0" * 60 + b"1}", "out-of-range"),
         (b'{"d":"x"}', "not-a-number"),
         (b'{"b":1}', "not-a-boolean"),
         (b'{"at":true}', "not-a-time"),
@@ -182,11 +187,19 @@ def test_numbers_of_times_are_kept_as_they_came() -> None:
         assert texts == ["1700000000123", "1700000000123.25", "2026-01-01", "17", None]
 
 
-def test_block_of_number_times_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_of_fields_sent_in_other_types_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = JsonDecoder()
     monkeypatch.setattr(decoder, "_one_by_one", lambda *_: pytest.fail("a record is read by itself"))
-    for values in ([b'{"at":17}'] * 100, [b'{"at":17.5,"inner":{"t":1}}'] * 100, [b'{"at":"2026-01-01"}'] * 100):
-        assert len(decoder.decode(block(values), WANTED).record) == 100
+    for text, row in (
+        ('{"at":17}', {"at": 17}),
+        ('{"at":17.5,"inner":{"t":1}}', {"at": Decimal("17.5"), "inner": {"x": None, "t": 1}}),
+        ('{"at":"2026-01-01"}', {"at": "2026-01-01"}),
+        ('{"i":"12","small":"-3","f":"1.5","s":7,"list":["1",null]}', {"i": 12, "s": "7", "f": 1.5, "list": [1, None]}),
+        ('{"s":true,"i":12.0,"list":[1e2]}', {"s": "true", "i": 12, "list": [100]}),
+        ('{"i":9007199254740993.0}', {"i": 9007199254740993}),
+    ):
+        decoded = decoder.decode(block([text.encode()] * 100), WANTED)
+        assert row.items() <= decoded.values[99].as_py().items()
 
 
 def test_new_fields_are_told_with_their_types() -> None:
@@ -276,7 +289,7 @@ def test_block_at_once_is_as_one_by_one(values: list[bytes]) -> None:
     for value in values:
         try:
             row = json_one.converted(json_one.parsed(value), kind, "value")
-            alone.append((_texts(pa.array([row], json_records._texts(kind))[0].as_py()), ""))
+            alone.append((_texts(pa.array([row], json_types._texts(kind))[0].as_py()), ""))
         except json_one.Refused as refused:
             alone.append((None, refused.code))
     assert together == alone

@@ -23,7 +23,7 @@ SHOWN_CHARS = 60
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|\bInf(?:inity)?\b', re.DOTALL)
 _INTEGER = re.compile(r"-?[0-9]{1,40}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 _ODD_FLOATS = ("NaN", "Infinity", "-Infinity")
 _BOM = b"\xef\xbb\xbf"
 _PLAIN_DIGITS = 18
@@ -241,7 +241,7 @@ def _text_of(value: Any, kind: pa.DataType, path: str) -> str:
 def _text(value: Any, path: str) -> str:
     """The JSON text of a value, numbers as they were written."""
     if isinstance(value, Number | Constant):
-        return str(value)
+        return str(value) if value != "-0" else "0"
     if isinstance(value, Twice):
         if path:
             raise Refused("duplicate-key", f"{path} has the field {min(value.names)!r} twice", path)

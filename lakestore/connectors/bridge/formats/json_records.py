@@ -13,7 +13,7 @@ Both ways take the same records and give the same values:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,7 @@ import pyarrow.json as pajson
 from lakestore.connectors.bridge import casts, inference
 from lakestore.connectors.bridge.formats import json_one
 from lakestore.connectors.bridge.formats.json_one import DEPTH_MAX, Number, Refused, Twice
+from lakestore.connectors.bridge.formats.json_types import Shape
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.spec import Wire
@@ -38,101 +39,9 @@ SAMPLED = 32
 """Records of a block in which new fields are looked for, once a field is known that no column reads."""
 INFERRED = 1_000
 """Records of a block from which a schema is made when all fields are wanted."""
-_FRACTION = pa.decimal128(38, 9)
+_FAR_DECIMAL = r'[0-9.][eE]-[0-9]{2,}["\s,\]}]|[0-9]{29}'
+"""Numbers so far behind the point that Arrow's reader of decimals leaves its table of powers, and ends the process."""
 _BLANKS = " \t\r\n"
-
-
-@dataclass(slots=True)
-class _Shape:
-    """The reading of a wanted schema."""
-
-    wanted: pa.Schema
-    texts: pa.StructType
-    """The types of values read one by one: times as texts."""
-    by_hand: bool
-    """Whether a type is wanted that Arrow's reader does not know."""
-    reader: json_one.Reader
-    """The reading of one record."""
-    numbers: dict[str, pa.DataType] = field(default_factory=dict)
-    """Path of a time to its type in records that send numbers."""
-    has_extra: bool = False
-    """Whether records are known to have fields that no column reads."""
-    _parse: pa.Schema | None = None
-
-    @staticmethod
-    def of(wanted: pa.Schema, part: Part) -> _Shape:
-        texts = pa.struct([each.with_type(_texts(each.type)).with_nullable(True) for each in wanted])
-        reader = json_one.Reader(pa.struct(list(wanted)), part)
-        return _Shape(wanted, texts, any(_by_hand(each.type) for each in wanted), reader)
-
-    @property
-    def parse(self) -> pa.Schema:
-        """The schema for Arrow's reader."""
-        if self._parse is None:
-            self._parse = pa.schema([self._part(part, "value") for part in self.wanted])
-        return self._parse
-
-    def _part(self, part: pa.Field, path: str) -> pa.Field:
-        return pa.field(part.name, self._kind(part.type, f"{path}.{part.name}"))
-
-    def _kind(self, kind: pa.DataType, path: str) -> pa.DataType:
-        if pa.types.is_struct(kind):
-            return pa.struct([self._part(part, path) for part in kind])
-        if pa.types.is_list(kind):
-            return pa.list_(self._kind(kind.value_type, f"{path}[]"))
-        return self.numbers.get(path, _texts(kind))
-
-    def learn(self, samples: Sequence[object]) -> bool:
-        """See whether times are sent as numbers; whether that is news."""
-        found: dict[str, pa.DataType] = {}
-        for sample in samples:
-            for part in self.wanted:
-                _see_times(sample, part, "value", found)
-        if found == self.numbers:
-            return False
-        self.numbers, self._parse = found, None
-        return True
-
-
-def _see_times(held: object, part: pa.Field, path: str, found: dict[str, pa.DataType]) -> None:
-    """Note the number types in which a sample sends times."""
-    value = held.get(part.name) if isinstance(held, dict) else None
-    _see_time(value, part.type, f"{path}.{part.name}", found)
-
-
-def _see_time(value: object, kind: pa.DataType, path: str, found: dict[str, pa.DataType]) -> None:
-    if pa.types.is_struct(kind):
-        for part in kind:
-            _see_times(value, part, path, found)
-    elif pa.types.is_list(kind) and isinstance(value, list):
-        for element in value[:4]:
-            _see_time(element, kind.value_type, f"{path}[]", found)
-    elif pa.types.is_temporal(kind) and isinstance(value, Number):
-        whole = value.lstrip("-").isdigit()
-        found[path] = pa.int64() if whole and found.get(path) != _FRACTION else _FRACTION
-
-
-def _texts(kind: pa.DataType) -> pa.DataType:
-    """The type as records read one by one have it: times as texts, float32 as float64."""
-    if pa.types.is_struct(kind):
-        return pa.struct([part.with_type(_texts(part.type)).with_nullable(True) for part in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_texts(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(_texts(kind.key_type), _texts(kind.item_type))
-    if pa.types.is_temporal(kind):
-        return pa.string()
-    return pa.float64() if pa.types.is_floating(kind) else kind
-
-
-def _by_hand(kind: pa.DataType) -> bool:
-    """Whether Arrow's reader of JSON does not know a type, or not in the form that is read here."""
-    t = pa.types
-    if t.is_struct(kind):
-        return any(_by_hand(part.type) for part in kind)
-    if t.is_list(kind):
-        return _by_hand(kind.value_type)
-    return bool(t.is_map(kind) or t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind)))
 
 
 @dataclass(slots=True)
@@ -159,7 +68,7 @@ class JsonDecoder:
         """A frame is only taken off: JSON tells its fields by itself."""
         self._part: Part = part
         self._wire = wire
-        self._shapes: dict[pa.Schema, _Shape] = {}
+        self._shapes: dict[pa.Schema, Shape] = {}
         self._inferred: pa.Schema | None = None
 
     def schema(self) -> pa.Schema | None:
@@ -178,13 +87,13 @@ class JsonDecoder:
         rows, record = _together(block.pieces, shape)
         return Decoded(rows, record, rejects=block.rejects, passed=passed, extra=block.extra)
 
-    def _shape(self, wanted: pa.Schema) -> _Shape:
+    def _shape(self, wanted: pa.Schema) -> Shape:
         if wanted not in self._shapes:
             self._shapes.clear()
-            self._shapes[wanted] = _Shape.of(wanted, self._part)
+            self._shapes[wanted] = Shape.of(wanted, self._part)
         return self._shapes[wanted]
 
-    def _whole(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
+    def _whole(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
         """Read what is whole objects by its looks together, and the rest one by one."""
         if not len(ids):
             return
@@ -202,7 +111,7 @@ class JsonDecoder:
             self._parted(values, ids, shape, block)
         shape.has_extra |= bool(block.extra)
 
-    def _parted(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
+    def _parted(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
         """Read all at once, or the parts of it that can be."""
         rows = self._at_once(values, shape, block)
         if rows is None and shape.learn(_samples(values)):
@@ -215,7 +124,7 @@ class JsonDecoder:
         for start in range(0, len(ids), size):
             self._part_of(values.slice(start, size), ids[start : start + size], shape, block)
 
-    def _at_once(self, values: pa.BinaryArray, shape: _Shape, block: _Block) -> pa.StructArray | None:
+    def _at_once(self, values: pa.BinaryArray, shape: Shape, block: _Block) -> pa.StructArray | None:
         """All rows; a first field that no column reads is looked for until it is found, and later ones in samples."""
         if not shape.has_extra:
             rows = _read(values, shape, exactly=True)
@@ -228,7 +137,7 @@ class JsonDecoder:
                 self._sample_extra(_first_with_extra(values, shape), shape, block)
         return rows
 
-    def _part_of(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
+    def _part_of(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
         """Read a part at once, or its parts; where most of these fail as well, one by one."""
         rows = _read(values, shape) if not block.mostly_fails else None
         if rows is not None:
@@ -241,7 +150,7 @@ class JsonDecoder:
                 block.small += 1
                 self._part_of(values.slice(start, ONE_BY_ONE_MAX), ids[start : start + ONE_BY_ONE_MAX], shape, block)
 
-    def _one_by_one(self, values: pa.BinaryArray, ids: Ints, shape: _Shape, block: _Block) -> None:
+    def _one_by_one(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
         rows, kept = [], []
         read, fields = shape.reader.read, shape.reader.fields
         for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
@@ -258,7 +167,7 @@ class JsonDecoder:
         if kept:
             block.pieces.append((np.array(kept, dtype=np.int64), pa.array(rows, shape.texts)))
 
-    def _sample_extra(self, values: pa.BinaryArray, shape: _Shape, block: _Block) -> None:
+    def _sample_extra(self, values: pa.BinaryArray, shape: Shape, block: _Block) -> None:
         for sample in _samples(values):
             _note_extra(sample, shape.reader.fields, "", block.extra)
 
@@ -280,7 +189,7 @@ def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray:
         return values
 
 
-def _read(values: pa.BinaryArray, shape: _Shape, *, exactly: bool = False) -> pa.StructArray | None:
+def _read(values: pa.BinaryArray, shape: Shape, *, exactly: bool = False) -> pa.StructArray | None:
     """The rows of objects, one each, by one call of Arrow's reader; None when it does not take all of them.
 
     Each value begins with { and ends with }, none has a zero byte, and a line break inside a text is refused: so an
@@ -290,8 +199,10 @@ def _read(values: pa.BinaryArray, shape: _Shape, *, exactly: bool = False) -> pa
     if values.nbytes > JOINED_BYTES_MAX:
         return None
     try:
-        values.cast(pa.string())
+        texts = values.cast(pa.string())
     except pa.ArrowInvalid:
+        return None
+    if shape.has_decimals and pc.match_substring_regex(texts, _FAR_DECIMAL).true_count:
         return None
     lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     data = pc.binary_join(lists, b"\n").buffers()[2]
@@ -300,7 +211,7 @@ def _read(values: pa.BinaryArray, shape: _Shape, *, exactly: bool = False) -> pa
     return _parse(data, len(values), shape, "error" if exactly else "ignore")
 
 
-def _first_with_extra(values: pa.BinaryArray, shape: _Shape) -> pa.BinaryArray:
+def _first_with_extra(values: pa.BinaryArray, shape: Shape) -> pa.BinaryArray:
     """The first of records that are read at once which has a field that no column reads."""
     while len(values) > 1:
         half = len(values) // 2
@@ -309,7 +220,7 @@ def _first_with_extra(values: pa.BinaryArray, shape: _Shape) -> pa.BinaryArray:
     return values
 
 
-def _parse(data: pa.Buffer, count: int, shape: _Shape, unexpected: str) -> pa.StructArray | None:
+def _parse(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.StructArray | None:
     reading = pajson.ReadOptions(use_threads=False, block_size=data.size + 1)
     parsing = pajson.ParseOptions(explicit_schema=shape.parse, unexpected_field_behavior=unexpected)
     try:
@@ -323,7 +234,7 @@ def _parse(data: pa.Buffer, count: int, shape: _Shape, unexpected: str) -> pa.St
     columns = [table.column(part.name).combine_chunks() for part in shape.parse]
     if not all(_sound(column) for column in columns):
         return None
-    return pa.StructArray.from_arrays(columns, fields=list(shape.parse))
+    return shape.told(pa.StructArray.from_arrays(columns, fields=list(shape.parse)))
 
 
 def _too_deep(values: pa.BinaryArray) -> bool:
@@ -382,7 +293,7 @@ def guessed(value: object) -> pa.DataType:
     return pa.bool_() if isinstance(value, bool) else pa.string()
 
 
-def _together(pieces: list[tuple[Ints, pa.StructArray]], shape: _Shape) -> tuple[pa.StructArray, Ints]:
+def _together(pieces: list[tuple[Ints, pa.StructArray]], shape: Shape) -> tuple[pa.StructArray, Ints]:
     """All rows in the order of their records."""
     if not pieces:
         return pa.array([], shape.texts), np.zeros(0, dtype=np.int64)
