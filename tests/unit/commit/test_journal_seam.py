@@ -16,7 +16,7 @@ import pytest
 import lakestore as ls
 from lakestore.client.local import attached
 from lakestore.client.writer import change
-from lakestore.errors import Exhausted, Fenced, NotFound, Unavailable
+from lakestore.errors import Conflict, Exhausted, Fenced, NotFound, Unavailable
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.journal_file import FileJournal
@@ -147,6 +147,36 @@ def test_answers_from_what_is_not_durable_wait(world: World) -> None:
     assert world.lake.table("t.log").scan().count() == 1
 
 
+def test_a_move_of_a_register_and_its_retry_wait_as_well(world: World) -> None:
+    opened = world.lake.transport.open_registers(pb.OpenRegistersRequest(registers=["k/0"]))
+    commit = world.lake.transport.commit
+    answers = world.held(
+        lambda: commit(moving(opened, 1)),
+        lambda: commit(moving(opened, 1)),
+        lambda: commit(moving(opened, 2)),
+        lambda: world.lake.transport.open_registers(pb.OpenRegistersRequest(registers=["k/0"])),
+        lambda: commit(moving(opened, 1)),
+    )
+    assert none_is_done(answers), "a retry, one that comes too late, an opening and who is fenced by it"
+    world.slow.let_go()
+    first, again = answers[0].result(10), answers[1].result(10)
+    assert (first.is_repeated, again.is_repeated, again.token) == (False, True, first.token)
+    with pytest.raises(Conflict):
+        answers[2].result(10)
+    assert answers[3].result(10).registers[0].value == "1"
+    with pytest.raises(Fenced):
+        answers[4].result(10)
+    assert world.lake.table("t.log").scan().count() == 1
+
+
+def moving(opened: pb.OpenRegistersAnswer, v: int) -> pb.CommitRequest:
+    """A commit of one row that moves a new register."""
+    made = message("t.log", pb.APPEND, v)
+    made.timeline = opened.timeline
+    made.registers.add(register="k/0", epoch=opened.epoch, after=str(v))
+    return made
+
+
 def test_a_checkpoint_waits_for_what_is_under_way(world: World) -> None:
     log = world.lake.table("t.log")
     answers = world.held(lambda: log.append(row(1, 1)), world.server.upkeep.checkpoint)
@@ -177,6 +207,8 @@ def test_what_was_built_on_a_failed_write_is_undone(tmp_path: Path, monkeypatch:
     lake, pool = ls.Lake(transport, "seam"), ThreadPoolExecutor(8)
     keyed = lake.create_table("t.keyed", SCHEMA, primary_key=["id"], buckets=1)
     keyed.upsert(row(1, 0))
+    lake.create_table("t.log", SCHEMA)
+    opened = transport.open_registers(pb.OpenRegistersRequest(registers=["k/0"]))
     journal = server.engine.loop.journal
     assert isinstance(journal, FileJournal)
     settle = journal.settle
@@ -191,6 +223,10 @@ def test_what_was_built_on_a_failed_write_is_undone(tmp_path: Path, monkeypatch:
     for v in range(1, 5):
         answers.append(pool.submit(one_try(lake).commit, message("t.keyed", pb.UPSERT, v)))
         until(lambda: len(journal._waiting) >= v, "the append")  # noqa: B023
+    answers.append(pool.submit(one_try(lake).commit, moving(opened, 5)))
+    until(lambda: len(journal._waiting) >= 5, "the append")
+    answers.append(pool.submit(one_try(lake).commit, moving(opened, 5)))  # its retry, which is answered with it
+    until(lambda: not len(server.engine.loop.queue), "the retry's turn")
     disk.fill_up(1)
     go_on.set()
     assert answers[0].result(10).token
@@ -201,6 +237,7 @@ def test_what_was_built_on_a_failed_write_is_undone(tmp_path: Path, monkeypatch:
     assert keyed.lookup([{"id": 1}]).to_pylist() == row(1, 1)
     disk.fill_up(None)
     keyed.upsert(row(1, 7))
+    assert [transport.commit(moving(opened, 5)).is_repeated for _ in range(2)] == [False, True]
     found = [entry for batch in keyed.changes("earliest", until="now") for entry in batch.to_arrow().to_pylist()]
     assert [(entry["__change"], entry["v"]) for entry in found] == [("+I", 0), ("+U", 1), ("+U", 7)]
     assert verify(transport, "t.keyed").same
