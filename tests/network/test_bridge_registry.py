@@ -141,3 +141,14 @@ def test_a_deleted_version_is_still_known_by_its_number(server: RegistryProcess,
     with pytest.raises(NotFound, match="no version 1 of deleted-value"):
         registry.version("deleted-value", 1)
     assert registry.newest("nothing-value") is None
+
+
+def test_a_field_of_protobuf_knows_the_names_that_its_number_had(server: RegistryProcess, registry: Registry) -> None:
+    server.register("former-value", 'syntax = "proto3"; message P { int32 n = 1; string same = 2; }', "PROTOBUF")
+    new = 'syntax = "proto3"; message P { int32 number = 1; string same = 2; }'
+    number = server.register("former-value", new, "PROTOBUF")
+    decoder = ProtobufRecords(registry=registry)
+    decoder.decode(records([framed(number, b"\0\x08\1")], "former"))
+    schema = decoder.schema()
+    assert schema is not None
+    assert [(each.metadata or {}).get(b"aliases") for each in schema] == [b'["n"]', None]

@@ -110,9 +110,13 @@ class Registry:
         answer = self._asked(lambda: self._client.get_version(subject, wanted), what)
         return self._whole(answer.schema, answer.schema_id, subject, answer.version)
 
-    def declared(self, schema: SchemaSpec) -> Registered:
-        """The schema that bridge.yaml names by subject; `NotFound` with a sentence if there is none."""
-        return self.version(schema.subject, schema.version)
+    def former(self, subject: str, count: int) -> list[Registered]:
+        """Up to so many newest versions of a subject, the newest first; none if there is no such subject."""
+        try:
+            versions = self._asked(partial(self._client.get_versions, subject), f"versions of {subject}")
+        except NotFound:
+            return []
+        return [self.version(subject, version) for version in sorted(versions, reverse=True)[:count]]
 
     def _fetched(self, name: int | str) -> Schema:
         return self._client.get_schema(name) if isinstance(name, int) else self._client.get_schema_by_guid(name)

@@ -51,6 +51,13 @@ class Schemas:
             return Fault("wrong-schema-type", f"the schema of {subject} is {found.kind} and not {self.kind}", "")
         return found
 
+    def former(self, topic: str, count: int) -> list[Registered]:
+        """Versions of the topic's subject, the newest first; none for a schema that bridge.yaml has itself."""
+        if self.registry is None or self.spec.text:
+            return []
+        found = self.registry.former(subject_of(topic, self.part, self.spec), count)
+        return [each for each in found if each.kind == self.kind]
+
     @property
     def _fixed(self) -> bool:
         return self.spec.version is not None

@@ -15,13 +15,14 @@ import lakestore as ls
 from lakestore.cli import proposals as commands
 from lakestore.cli.main import run_command
 from lakestore.connectors.bridge import proposals
+from lakestore.connectors.bridge.assembly import Assembly
 from lakestore.connectors.bridge.drift import differences
 from lakestore.connectors.bridge.formats.avro_records import AvroRecords
 from lakestore.connectors.bridge.formats.json_records import JsonDecoder
 from lakestore.connectors.bridge.outcome import Mapped, Stage
 from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.registry import Registry
-from lakestore.connectors.bridge.spec import ColumnSpec, RegistrySpec, TableSpec, TopicSpec
+from lakestore.connectors.bridge.spec import BridgeSpec, ColumnSpec, RegistrySpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.connectors.bridge.watching import REFRESH_SECONDS, Watch
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, WidenColumn
@@ -233,3 +234,22 @@ def test_the_commands_list_and_decide(
     assert run_command(["bridge", "proposals", "approve", "nothing"]) == 1
     assert "no proposal 'nothing'" in capsys.readouterr().err
     assert run_command(["bridge"]) == 2
+
+
+def test_a_restart_makes_no_column_of_a_renamed_field(lake: ls.Lake, registry: FaultyRegistry) -> None:
+    orders(lake)
+    target = TableSpec("shop.orders", ("id",), options={"merge": "upsert"})
+    topic = TopicSpec("", "orders", target=target, format="avro")
+    source = SourceSpec("", "", "shop", RegistrySpec(registry.url, {"max.retries": "0"}))
+    spec = BridgeSpec("shop", {"": source}, (topic,))
+    kinds: dict[str, Json] = {"id": "long", "n": "long", "customer": ["null", "string"], "more": "int"}
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    fields[2]["aliases"] = ["who"]
+    schema = {"type": "record", "name": "O", "fields": fields}
+    registry.answers["/schemas/ids/1"] = (200, json.dumps({"schema": json.dumps(schema)}).encode())
+    body = b"\0\0\0\0\1" + written(schema, {"id": 1, "n": 1 << 40, "customer": "a", "more": 3})
+    for _ in range(2):
+        mapped = Assembly(spec, lake).pipeline(topic, "orders").process(records([body, b"\0\0\0\0\1\2"]))
+        assert rows(mapped) == [{"id": 1, "n": 1 << 40, "who": "a", "more": 3}]
+        assert [each.code for each in mapped.rejects["shop.orders"]] == ["short-payload"]
+    assert len(proposals.listed(lake)) == 1

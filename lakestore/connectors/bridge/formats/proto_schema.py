@@ -8,12 +8,14 @@ Struct, Value, ListValue and Any are JSON as text. uint64 is a decimal, because 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from lakestore.connectors.bridge.formats.avro_schema import ALIASES
 from lakestore.errors import Invalid
 
 NUMBER = b"number"
@@ -75,6 +77,8 @@ class ProtoField:
     symbols: tuple[tuple[int, str], ...] = ()
     closed: bool = False
     """Numbers without a name are no values of the enum."""
+    aliases: tuple[str, ...] = ()
+    """Names that older schemas gave to the number."""
     descriptor: Any = None
     """The message's descriptor where its values are JSON."""
 
@@ -89,7 +93,10 @@ class ProtoField:
     def field(self) -> pa.Field:
         """The field as a child of a struct."""
         nullable = self.presence and not self.required and not self.label
-        return pa.field(self.name, self.column, nullable=nullable, metadata={NUMBER: str(self.number).encode()})
+        said = {NUMBER: str(self.number).encode()}
+        if self.aliases:
+            said[ALIASES] = json.dumps(self.aliases).encode()
+        return pa.field(self.name, self.column, nullable=nullable, metadata=said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +167,21 @@ def _of_message(field: FieldDescriptor, label: str, within: tuple[str, ...]) -> 
     return replace(made, message=inner, arrow=inner.arrow)
 
 
+def aliased(newest: Message, older: Message) -> Message:
+    """The message whose fields know the names that their numbers had in an older one."""
+    before = {field.number: field.name for field in older.fields}
+    fields = [_aliased(field, before.get(field.number, field.name)) for field in newest.fields]
+    return replace(newest, fields=tuple(fields))
+
+
+def _aliased(field: ProtoField, former: str) -> ProtoField:
+    known = former == field.name or former in field.aliases
+    return field if known else replace(field, aliases=(*field.aliases, former))
+
+
 def unions(newest: Message, older: Message) -> Message:
     """The newest message with the fields that only an older one has, and the wider kind of two."""
+    newest = aliased(newest, older)
     before = {field.number: field for field in older.fields}
     fields = [_wider(field, before.pop(field.number, field)) for field in newest.fields]
     names = {field.name for field in fields}

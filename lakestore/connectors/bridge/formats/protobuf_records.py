@@ -17,7 +17,7 @@ from lakestore.connectors.bridge.formats.cursors import Cursors, Fault
 from lakestore.connectors.bridge.formats.joined import Piece, faults, joined, kept
 from lakestore.connectors.bridge.formats.proto_columns import columns
 from lakestore.connectors.bridge.formats.proto_files import compiled, message
-from lakestore.connectors.bridge.formats.proto_schema import Message, conflict, planned, unions
+from lakestore.connectors.bridge.formats.proto_schema import Message, aliased, conflict, planned, unions
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.registry import Registered, Registry
@@ -28,6 +28,8 @@ from lakestore.errors import Invalid
 
 SCHEMAS_MERGED_MAX = 500
 """Schemas of one message that the fields wanted are made of, the newest ones."""
+FORMER_VERSIONS = 10
+"""Versions of a topic's subject that are looked at for the names that fields had."""
 _File = tuple[DescriptorPool, str]
 
 
@@ -39,6 +41,8 @@ class _Topic:
     writers: dict[SchemaName, Message | Fault] = field(default_factory=dict)
     readers: dict[str, Message] = field(default_factory=dict)
     """Full name of a message to the fields wanted."""
+    former: list[Message] | None = None
+    """Messages of the subject's versions, for the names that fields had; None until they are asked for."""
 
 
 class ProtobufRecords:
@@ -107,22 +111,36 @@ class ProtobufRecords:
 
     def _writer(self, name: SchemaName | None, topic: str, state: _Topic) -> Message | Fault:
         """The message of a record. A registry that does not answer raises, and nothing is remembered."""
+        if name is not None and name in state.writers:
+            return state.writers[name]
         known = name or SchemaName("")
-        if known in state.writers:
-            return state.writers[known]
-        file = state.files.get(known.id)
+        file = state.files.get(known.id) if name is not None or self._spec.text else None
         if file is None:
             found = self._schemas.declared(topic) if name is None else self._schemas.named(name, topic)
             if isinstance(found, Fault):
                 return found
-            file = state.files[known.id] = _file(found)
+            known = known if name is not None or found.id is None else SchemaName(found.id)
+            file = state.files.get(known.id) or _file(found)
+            state.files[known.id] = file
         if isinstance(file, Fault):
             return file
+        if known in state.writers:
+            return state.writers[known]
         writer = self._message(file, known)
-        state.writers[known] = writer
         if isinstance(writer, Message):
-            state.readers[writer.name] = _reader(state.writers, writer.name)
+            reader = _reader({**state.writers, known: writer}, writer.name)
+            for older in self._former(topic, state, writer.name):
+                reader = aliased(reader, older)
+            state.readers[writer.name] = reader
+        state.writers[known] = writer
         return writer
+
+    def _former(self, topic: str, state: _Topic, name: str) -> list[Message]:
+        """The message as older versions of the topic's subject have it."""
+        if state.former is None:
+            found = [_file(each) for each in self._schemas.former(topic, FORMER_VERSIONS)]
+            state.former = [each for file in found if not isinstance(file, Fault) for each in _messages(file)]
+        return [each for each in state.former if each.name == name]
 
     def _message(self, file: _File, name: SchemaName) -> Message | Fault:
         declared = self._spec.message if not name.message else ""
@@ -131,6 +149,18 @@ class ProtobufRecords:
         except Invalid as error:
             code = "bad-message-index" if name.message else "bad-schema"
             return Fault(code, str(error), "")
+
+
+def _messages(file: _File) -> list[Message]:
+    """The messages of a file that are in no other, those that columns hold."""
+    pool, name = file
+    found = []
+    for each in pool.FindFileByName(name).message_types_by_name.values():
+        try:
+            found.append(planned(each))
+        except Invalid:
+            continue
+    return found
 
 
 def _file(found: Registered) -> _File | Fault:
