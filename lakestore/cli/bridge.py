@@ -49,6 +49,7 @@ _LIVE_SECONDS, _LINE_SECONDS = 1.0, 10.0
     metavar="TOPIC",
     help="Go on behind records that retention has deleted before they were read; may be repeated.",
 )
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Answer GET /metrics here; 0 picks a free port.")
 @click.option("--samples", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Of each topic.")
 @server_option
 @json_option
@@ -62,6 +63,7 @@ def bridge(
     new: tuple[str, ...],
     lost: tuple[str, ...],
     samples: int,
+    metrics_port: int | None,
     server: str,
     as_json: bool,
 ) -> int:
@@ -81,14 +83,17 @@ def bridge(
             return _check(spec, lake, samples, as_json=as_json)
         if plan:
             return _plan(spec, lake, samples, as_json=as_json)
-        return _run(spec, lake, Accepted(new, lost), once=once, as_json=as_json)
+        return _run(spec, lake, Accepted(new, lost), metrics_port, once=once, as_json=as_json)
 
 
 bridge.add_command(proposals)
 
 
-def _run(spec: BridgeSpec, lake: Lake, accepted: Accepted, *, once: bool, as_json: bool) -> int:
+def _run(
+    spec: BridgeSpec, lake: Lake, accepted: Accepted, metrics_port: int | None, *, once: bool, as_json: bool
+) -> int:
     from lakestore.connectors.bridge.bridge import Bridge
+    from lakestore.connectors.bridge.metrics import served
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -100,10 +105,13 @@ def _run(spec: BridgeSpec, lake: Lake, accepted: Accepted, *, once: bool, as_jso
     logging.getLogger("lakestore.kafka").setLevel(logging.CRITICAL)
     progress = _Progress(f"bridge {spec.name}")
     running = Bridge(spec, lake, accepted=accepted, progress=progress.show)
-    try:
-        counts = running.run(once=once, stop=stop)
-    finally:
-        progress.show(running.counts, last=True)
+    with served(running.counts, metrics_port) as port:
+        if metrics_port is not None:
+            click.echo(f"metrics on http://127.0.0.1:{port}/metrics", err=True)
+        try:
+            counts = running.run(once=once, stop=stop)
+        finally:
+            progress.show(running.counts, last=True)
     if as_json:
         emit_json(counts.shown())
     return 0

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,17 @@ class Counts:
         """A batch was committed whole."""
         with self._lock:
             self.bytes += batch.nbytes
+
+    def copied(self) -> Counts:
+        """The counts as they are at one moment."""
+        made = Counts()
+        with self._lock:
+            made.records, made.bytes, made.commits = self.records, self.bytes, self.commits
+            made.rejected, made.passed, made.rows = self.rejected.copy(), self.passed.copy(), self.rows.copy()
+            made.latency = replace(self.latency, buckets=list(self.latency.buckets))
+            made.age = replace(self.age, buckets=list(self.age.buckets))
+            made.lag, made.waiting, made.halted = dict(self.lag), self.waiting, dict(self.halted)
+        return made
 
     def shown(self) -> dict[str, Any]:
         """A small JSON."""
