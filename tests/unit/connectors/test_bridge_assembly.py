@@ -16,6 +16,7 @@ from lakestore.connectors.bridge import assembly, spec_file
 from lakestore.connectors.bridge.assembly import Assembly, TopicPipeline
 from lakestore.connectors.bridge.first_file import first_file, format_of, table_of
 from lakestore.connectors.bridge.records import Records
+from lakestore.connectors.bridge.registry import Registered, Registry
 from lakestore.connectors.bridge.spec import SourceSpec
 from lakestore.errors import Invalid, NotFound
 
@@ -137,9 +138,30 @@ def test_a_topic_has_a_table(topic: str, table: str) -> None:
         [event("c", {"id": 1, "n": "a"}), event("d", None)],
     ],
 )
-@pytest.mark.parametrize("topic", ["orders", "odd-Topic.x.y", "1"])
-def test_a_first_file_is_a_bridge_that_takes_its_samples(lake: ls.Lake, values: list[Any], topic: str) -> None:
-    samples = records(values, topic)
-    spec = spec_file.parse(first_file(SourceSpec("", "h:1", "g"), samples), "bridge.yaml")
-    mapped = Assembly(spec, lake).pipeline(spec.topics[0], topic).process(samples)
-    assert len(mapped.tables) == (1 if values else 0)
+def test_a_first_file_is_a_bridge_that_takes_its_samples(lake: ls.Lake, values: list[Any]) -> None:
+    for topic in ("orders", "odd-Topic.x.y", "1"):
+        samples = records(values, topic)
+        spec = spec_file.parse(first_file(SourceSpec("", "h:1", "g"), samples), "bridge.yaml")
+        mapped = Assembly(spec, lake).pipeline(spec.topics[0], topic).process(samples)
+        assert len(mapped.tables) == (1 if values else 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "form"),
+    [
+        ("AVRO", '{"type": "record", "name": "Order", "fields": []}', "avro"),
+        ("AVRO", '["op", "source", "before", "after"]', "debezium-avro"),
+        ("PROTOBUF", "message A {}", "protobuf"),
+        ("JSON", "{}", "json"),
+    ],
+)
+def test_a_registry_tells_the_format_of_records_that_name_schemas(kind: str, text: str, form: str) -> None:
+    class Known(Registry):
+        def __init__(self) -> None:
+            pass
+
+        def by_id(self, name: int | str) -> Registered:
+            assert name == 7
+            return Registered(kind, text)
+
+    assert format_of(records([b"\x00\x00\x00\x00\x07abc"]), Known()) == form
