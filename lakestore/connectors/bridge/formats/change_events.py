@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.formats.connect_types import Kind, struct
 from lakestore.connectors.bridge.formats.connect_values import Faults, converted
+from lakestore.connectors.bridge.formats.key_changes import key_changes
 from lakestore.connectors.bridge.formats.positions import positions
 from lakestore.connectors.bridge.outcome import Decoded, Op, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
@@ -37,7 +38,6 @@ ENVELOPE = pa.struct([pa.field(name, kind.type) for name, kind in HEAD.fields] +
 """The type of `Decoded.envelope`."""
 PUTS = ("c", "r", "u")
 PASSED = {"m": "message"}
-_NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 TOMBSTONE = "tombstone"
 _TOMBSTONES: tuple[Tombstone, ...] = ("dlq", "delete", "ignore")
 
@@ -242,7 +242,7 @@ def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decode
     """All rows in the order of their records, in types that all of them take."""
     rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, np.int64)
     gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
-    keys = None if block.keys is None else block.keys.take(pa.array(rows))
+    keys = _of_rows(block.keys, rows)
     faults = Faults()
     columns = {name: _joined(parts, name, faults) for name in _names(parts)}
     columns = _with_keys(columns, keys, gone, faults)
@@ -264,11 +264,22 @@ def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decode
         kept,
         _origin(head),
         tuple(keys.type.names) if keys is not None else (),
-        _key_changes(records, rows, gone, head, position),
+        key_changes(records, rows, gone, head, position),
         sorted(block.rejects, key=lambda reject: reject.record),
         {reason: np.array(sorted(found), np.int64) for reason, found in block.passed.items()},
         envelope=_envelope(head, position),
     )
+
+
+def _of_rows(keys: pa.StructArray | None, rows: Ints) -> pa.StructArray | None:
+    """The keys of rows, without the fields that only other records' keys have, as those of messages."""
+    if keys is None:
+        return None
+    keys = keys.take(pa.array(rows))
+    named = {name: column for name in keys.type.names if (column := _child(keys, name)).null_count < len(keys)}
+    if not named:
+        return None
+    return pa.StructArray.from_arrays(list(named.values()), list(named), mask=keys.is_null())
 
 
 def _names(parts: Sequence[_Part]) -> list[str]:
@@ -356,35 +367,3 @@ def _origin(head: pa.StructArray) -> pa.StructArray:
 def _envelope(head: pa.StructArray, position: pa.Int64Array) -> pa.StructArray:
     parts = [_child(head, name) for name in head.type.names]
     return pa.StructArray.from_arrays([*parts, position], fields=list(ENVELOPE))
-
-
-def _key_changes(
-    records: Records, rows: Ints, gone: npt.NDArray[np.bool_], head: pa.StructArray, position: pa.Int64Array
-) -> Ints | None:
-    """A number for both rows of each change of a primary key: the delete of the old key names the new one in a header,
-    the event of the new key names the old one, and both have one `source`."""
-    if records.headers is None:
-        return None
-    named = [_named(records.headers[row]) for row in rows.tolist()]
-    if not any(named):
-        return None
-    atomic = np.full(len(rows), -1, np.int64)
-    open_: dict[object, list[int]] = {}
-    source = _child(head, "source")
-    count = 0
-    for row in [row for row, name in enumerate(named) if name]:
-        place = (position[row].as_py(), str(source[row].as_py()))
-        if gone[row] and named[row] == _NEW_KEY:
-            open_.setdefault(place, []).append(row)
-        elif not gone[row] and named[row] == _OLD_KEY and open_.get(place):
-            atomic[[open_[place].pop(0), row]] = count
-            count += 1
-    return atomic if count else None
-
-
-def _named(headers: Sequence[tuple[str, bytes | None]] | None) -> str:
-    """The header of a key change that a record has."""
-    for name, _ in headers or ():
-        if name in (_NEW_KEY, _OLD_KEY):
-            return name
-    return ""

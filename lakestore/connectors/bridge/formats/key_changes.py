@@ -1,0 +1,46 @@
+"""Changes of a primary key, which are two change events: a delete of the old key, and a row under the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.connectors.bridge.records import Ints, Records
+
+_NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+
+
+def key_changes(
+    records: Records, rows: Ints, gone: npt.NDArray[np.bool_], head: pa.StructArray, position: pa.Int64Array
+) -> Ints | None:
+    """A number for both rows of each change of a primary key: the delete of the old key names the new one in a header,
+    the event of the new key names the old one, and both have one `source`."""
+    if records.headers is None:
+        return None
+    named = [_named(records.headers[row]) for row in rows.tolist()]
+    if not any(named):
+        return None
+    atomic = np.full(len(rows), -1, np.int64)
+    open_: dict[object, list[int]] = {}
+    source = pc.struct_field(head, "source")
+    count = 0
+    for row in [row for row, name in enumerate(named) if name]:
+        place = (position[row].as_py(), str(source[row].as_py()))
+        if gone[row] and named[row] == _NEW_KEY:
+            open_.setdefault(place, []).append(row)
+        elif not gone[row] and named[row] == _OLD_KEY and open_.get(place):
+            atomic[[open_[place].pop(0), row]] = count
+            count += 1
+    return atomic if count else None
+
+
+def _named(headers: Sequence[tuple[str, bytes | None]] | None) -> str:
+    """The header of a key change that a record has."""
+    for name, _ in headers or ():
+        if name in (_NEW_KEY, _OLD_KEY):
+            return name
+    return ""

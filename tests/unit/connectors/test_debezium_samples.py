@@ -1,0 +1,58 @@
+"""Events of Debezium's connectors, with and without their schema: the rows that a person would expect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakestore.connectors.bridge.formats.debezium import DebeziumJson
+from tests.support.debezium_events import accounted, block
+
+SAMPLES = sorted((Path(__file__).parent / "debezium_samples").glob("*.json"))
+
+
+def shown(value: Any) -> Any:
+    """A value as samples have it."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {name: shown(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [shown(part) for part in value]
+    return value if value is None or isinstance(value, (int, float, str)) else str(value)
+
+
+def payload(part: Any) -> Any:
+    """A key or value without its schema."""
+    return part.get("payload", part) if isinstance(part, dict) else part
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_a_connectors_events_are_the_rows_that_one_expects(path: Path) -> None:
+    sample = json.loads(path.read_text())
+    decoded = DebeziumJson().decode(block([(key, value) for key, value in sample["records"]]), None)
+    accounted(decoded, len(sample["records"]))
+    assert [shown(row) for row in decoded.values.to_pylist()] == sample["rows"]
+    assert decoded.op is not None
+    assert decoded.op.tolist() == sample["ops"]
+    assert {reason: rows.tolist() for reason, rows in decoded.passed.items()} == sample["passed"]
+    assert {str(reject.record): reject.code for reject in decoded.rejects} == sample["rejects"]
+    assert decoded.envelope is not None
+    assert decoded.envelope.field("position").to_pylist() == sample["positions"]
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_the_same_events_without_their_schema_have_the_same_ends(path: Path) -> None:
+    sample = json.loads(path.read_text())
+    bare = [(payload(key), payload(value)) for key, value in sample["records"]]
+    decoded = DebeziumJson().decode(block(bare), None)
+    accounted(decoded, len(bare))
+    assert decoded.op is not None
+    assert decoded.op.tolist() == sample["ops"]
+    assert {str(reject.record): reject.code for reject in decoded.rejects} == sample["rejects"]
+    assert decoded.envelope is not None
+    assert decoded.envelope.field("position").to_pylist() == sample["positions"]
+    assert list(decoded.values.to_pylist()[0]) == list(sample["rows"][0])
