@@ -75,10 +75,10 @@ def _as_text(field: pa.Field) -> pa.Field:
 
 
 def by_hand(kind: pa.DataType) -> bool:
-    """Whether Arrow's reader of JSON does not know a type, or not in the form that is written here."""
+    """Whether Arrow's reader of JSON does not know a type, not in the form that is written here, or not safely."""
     t = pa.types
     of_bytes = t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind))
-    return bool(t.is_nested(kind) or t.is_time(kind) or of_bytes)
+    return bool(t.is_nested(kind) or t.is_time(kind) or t.is_decimal(kind) or of_bytes)
 
 
 def _read_by_hand(path: Path, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.errors import Invalid
+from lakestore.model.decimals import fitted
 from lakestore.model.typed import shown
 from lakestore.model.types import arrow_type
 
@@ -59,7 +60,9 @@ def _python(value: Any, arrow: pa.DataType) -> Any:
     if isinstance(value, str):
         return _parsed(value, arrow)
     if t.is_decimal(arrow):
-        return Decimal(str(value)).quantize(Decimal(1).scaleb(-arrow.scale)) if isinstance(value, float) else value
+        if isinstance(value, float):
+            return Decimal(str(value)).quantize(Decimal(1).scaleb(-arrow.scale))
+        return fitted(value, arrow) if isinstance(value, Decimal) else value
     if t.is_string(arrow):
         raise TypeError("a text is wanted")
     if t.is_integer(arrow) and isinstance(value, float):
@@ -72,7 +75,7 @@ def _parsed(text: str, arrow: pa.DataType) -> Any:
     if t.is_string(arrow):
         return text
     if t.is_decimal(arrow):
-        return Decimal(text)
+        return fitted(Decimal(text), arrow)
     if t.is_binary(arrow) or t.is_fixed_size_binary(arrow):
         return bytes.fromhex(text)
     if t.is_date(arrow):

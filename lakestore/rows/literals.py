@@ -12,6 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from lakestore.errors import Invalid
+from lakestore.model.decimals import fitted
 
 NUMBER_CHARS_MAX = 400
 """Characters of a number: more than the longest that a float has before its point."""
@@ -124,6 +125,8 @@ def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
         return _time(value, target)
     if pa.types.is_binary(target) and pa.types.is_string(value.type):
         return pa.scalar(_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), value.as_py().encode()), target)
+    if pa.types.is_decimal(target) and pa.types.is_string(value.type):
+        return pa.scalar(fitted(Decimal(value.as_py()), target), target)
     if pa.types.is_decimal(target) and pa.types.is_integer(value.type):
         return pa.scalar(Decimal(value.as_py())).cast(target)
     if pa.types.is_floating(target) and pa.types.is_decimal(value.type):

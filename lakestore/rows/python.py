@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.errors import Invalid
+from lakestore.model.decimals import fitted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,6 +140,8 @@ def _check_structs(values: Sequence[Any], rows: Sequence[int], kind: pa.StructTy
 
 def _check_scalars(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
     seen = set(map(type, values))
+    if pa.types.is_decimal(kind) and Decimal in seen:
+        _refuse_first(values, rows, kind, path, lambda value: isinstance(value, Decimal) and not _fits(value, kind))
     if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
         return
     if any(issubclass(each, _FRACTIONS) for each in seen):
@@ -162,6 +165,15 @@ def _check_zones(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, 
 
 def _whole(value: Any, kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) and value == value and abs(value) != float("inf") and value == int(value))
+
+
+def _fits(value: Decimal, kind: pa.DataType) -> bool:
+    """Whether the type holds the decimal, before Arrow sees it."""
+    try:
+        fitted(value, kind)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_first(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str, wrong: Any) -> None:

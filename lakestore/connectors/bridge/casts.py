@@ -7,7 +7,7 @@ Floats are the nearest ones; all else is exact or refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lakestore.connectors.bridge import times
 from lakestore.connectors.bridge.cast_rules import Misfit, Rule
 from lakestore.errors import Invalid
+from lakestore.model.decimals import fitted
 from lakestore.rows import json_texts
 from lakestore.rows.casting import Cast
 
@@ -26,7 +27,6 @@ _INTEGER = r"^-?[0-9]{1,40}$"
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
 _NEAR_DECIMAL = r"^[+-]?[0-9]{0,38}(\.[0-9]{0,38})?$"
 """Texts that Arrow's cast to decimals is safe with: for far exponents it leaves its table of powers."""
-_WIDE = Context(prec=100)
 _FLOAT = rf"{_NUMBER}|^(NaN|-?Infinity)$"
 FAILURES = (pa.ArrowException, Invalid, ValueError, ArithmeticError)
 """Errors of values that do not fit."""
@@ -127,7 +127,7 @@ def _decimals(array: pa.Array, rule: Rule) -> pa.Array:
         _all(array, _NUMBER, rule.kind)
         if pc.all(pc.match_substring_regex(array, _NEAR_DECIMAL)).as_py() is False:
             return pa.array(
-                [None if value is None else _exact(value, rule.kind) for value in array.to_pylist()], rule.kind
+                [None if value is None else fitted(Decimal(value), rule.kind) for value in array.to_pylist()], rule.kind
             )
     elif not t.is_decimal(source):
         raise Misfit(f"{source} is no {rule.kind}")
@@ -135,20 +135,6 @@ def _decimals(array: pa.Array, rule: Rule) -> pa.Array:
     if not whole_decimals(made):
         raise Misfit(f"it is beyond {rule.kind}")
     return made
-
-
-def _exact(text: str, kind: pa.DataType) -> Decimal:
-    """The decimal of a text, where the type holds it; `Misfit` otherwise."""
-    _, digits, exponent = Decimal(text).as_tuple()
-    assert isinstance(exponent, int), "the pattern takes no NaN"
-    kept = "".join(map(str, digits)).rstrip("0")
-    behind = -(exponent + len(digits) - len(kept))
-    if not kept.lstrip("0"):
-        return Decimal(0)
-    if behind > kind.scale or len(kept.lstrip("0")) - behind > kind.precision - kind.scale:
-        raise Misfit(f"it is beyond {kind}")
-    number = Decimal(int(kept)).scaleb(-behind, _WIDE)
-    return -number if text.startswith("-") else number
 
 
 def whole_decimals(array: pa.Array) -> bool:

@@ -17,6 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakestore.model.decimals import fitted
+
 DEPTH_MAX = 500
 """Objects and lists inside one another; deeper records are refused."""
 SHOWN_CHARS = 60
@@ -216,17 +218,10 @@ def _float(value: Any, kind: pa.DataType, path: str) -> float:
 def _decimal(value: Any, kind: pa.DataType, path: str) -> Decimal:
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         raise _misfit(value, "a decimal number", path, "not-a-number")
-    exact = Decimal(value)
-    sign, digits, exponent = exact.as_tuple()
-    assert isinstance(exponent, int), "the pattern takes no NaN"
-    kept = "".join(map(str, digits)).lstrip("0")
-    trailing = len(kept) - len(kept.rstrip("0"))
-    if not kept:
-        return Decimal(0)
-    if exponent + trailing < -kind.scale or len(kept) + exponent > kind.precision - kind.scale:
-        raise Refused("out-of-range", f"{path} is {shown(value)}, which {kind} does not hold exactly", path)
-    number = int(kept[: len(kept) - trailing])
-    return Decimal((sign, tuple(map(int, str(number))), exponent + trailing))
+    try:
+        return fitted(Decimal(value), kind)
+    except ValueError as error:
+        raise Refused("out-of-range", f"{path} is {shown(value)}, which {kind} does not hold exactly", path) from error
 
 
 def _text_of(value: Any, kind: pa.DataType, path: str) -> str:
