@@ -153,6 +153,30 @@ def test_logins_and_rights_are_told_apart(kafka: SecureKafka) -> None:
             cluster.check_group()
 
 
+def test_a_bridge_logs_in_by_its_file_and_shows_no_password(
+    kafka: SecureKafka, lake: ls.Lake, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka.allow("reader", ResourceType.TOPIC, "shop.orders", AclOperation.READ)
+    kafka.allow("reader", ResourceType.GROUP, "secure", AclOperation.READ)
+    monkeypatch.setenv("READER_PASSWORD", USERS["reader"])
+    path = tmp_path / "bridge.yaml"
+    path.write_text(
+        f"name: secure\nsource:\n  bootstrap: '{kafka.secure_address}'\n  tls: {{ca: {kafka.authority.cert}}}\n"
+        "  sasl: {mechanism: PLAIN, username: reader, password: '${READER_PASSWORD}'}\n"
+        "topics:\n  - {topic: shop.orders, table: d.raw, format: raw, columns: [{name: value, type: binary}]}\n"
+    )
+    out, _ = said("bridge", "-f", str(path), "--check")
+    assert "100 records sampled" in out
+    _, err = said("bridge", "-f", str(path), "--once")
+    assert "bridge secure: 100 records" in err
+    assert lake.table("d.raw").scan().count() == 100
+    monkeypatch.setenv("READER_PASSWORD", "not-the-one")
+    monkeypatch.setattr("lakestore.connectors.bridge.cluster.CALL_SECONDS", 1.5)
+    out, err = said("bridge", "-f", str(path), "--check", code=1)
+    assert "check mechanism, username and password of sasl" in out
+    assert "not-the-one" not in out + err
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
