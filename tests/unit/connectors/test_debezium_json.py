@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from lakestore.connectors.bridge.formats.change_events import Policy
 from lakestore.connectors.bridge.formats.debezium import DebeziumJson
 from lakestore.connectors.bridge.outcome import Op
+from lakestore.connectors.bridge.spec import Tombstone
 from tests.support.debezium_events import accounted, block, event, text, with_schema
 
 WANTED = pa.schema([("id", pa.int64()), ("name", pa.string()), ("big", pa.string())])
@@ -177,3 +179,45 @@ def test_every_record_of_a_fuzzed_block_is_accounted_for(seed: int) -> None:
             pairs.append((dice.choice([key(number % 5), None, with_schema(KEY, key(1)), b"\xff", b"7", b"{}"]), value))
         records = block(pairs, partition=[dice.randrange(3) for _ in pairs])
         accounted(decoder.decode(records, dice.choice([WANTED, None])), len(pairs))
+
+
+def test_forms_of_other_versions_and_converters_are_the_same_events() -> None:
+    transaction = {"id": 7, "total_order": "1", "data_collection_order": "2"}
+    odd = event("c", None, ROW, source={"connector": "postgresql", "snapshot": True, "lsn": "24", "txId": 5})
+    plain = text(event("c", None, ROW)) or b""
+    pairs = [
+        (b'\x00\x00\x00\x00\x07{"id":1}', b"\x00\x00\x00\x00\x07" + plain),
+        (b'  {"id": 1}\n', b"\n " + plain + b"\r\n"),
+        (key(1), odd | {"ts_ms": "5", "transaction": transaction}),
+        (b'"bare"', plain),
+        (b"7", event("d", ROW)),
+        (b"7", None),
+        (b"8", None),
+    ]
+    decoded = DebeziumJson().decode(block(pairs), WANTED)
+    accounted(decoded, len(pairs))
+    assert [row["id"] for row in decoded.values.to_pylist()] == [1] * 5
+    assert decoded.passed["tombstone"].tolist() == [5]
+    assert [(reject.record, reject.code) for reject in decoded.rejects] == [(6, "no-key")]
+    assert decoded.envelope is not None
+    odd_one = decoded.envelope[2].as_py()
+    assert (odd_one["position"], odd_one["ts_ms"], odd_one["source"]["snapshot"]) == (24, 5, "true")
+    assert odd_one["transaction"] == {"id": "7", "total_order": 1, "data_collection_order": 2}
+
+
+@pytest.mark.parametrize(("policy", "passed", "rejected"), [("ignore", [0], []), ("dlq", [], [0]), ("delete", [], [])])
+def test_a_tombstone_alone_follows_the_policy(policy: Tombstone, passed: list[int], rejected: list[int]) -> None:
+    decoded = DebeziumJson(policy=Policy(tombstone=policy)).decode(block([(key(1), None)]), WANTED)
+    accounted(decoded, 1)
+    assert decoded.passed.get("tombstone", np.array([])).tolist() == passed
+    assert [reject.record for reject in decoded.rejects] == rejected
+
+
+def test_many_schemas_in_one_block_keep_their_order() -> None:
+    pairs = []
+    for number in range(60):
+        schema = SCHEMA | {"name": f"t{number % 7}.Envelope"}
+        pairs.append((key(number), with_schema(schema, event("c", None, ROW | {"id": number}))))
+    decoded = DebeziumJson().decode(block(pairs), WANTED)
+    accounted(decoded, 60)
+    assert [row["id"] for row in decoded.values.to_pylist()] == list(range(60))

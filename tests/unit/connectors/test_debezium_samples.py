@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakestore.connectors.bridge.formats.debezium import DebeziumJson
-from tests.support.debezium_events import accounted, block
+from tests.support.debezium_events import accounted, block, text
 
 SAMPLES = sorted((Path(__file__).parent / "debezium_samples").glob("*.json"))
 
@@ -56,3 +57,19 @@ def test_the_same_events_without_their_schema_have_the_same_ends(path: Path) -> 
     assert decoded.envelope is not None
     assert decoded.envelope.field("position").to_pylist() == sample["positions"]
     assert list(decoded.values.to_pylist()[0]) == list(sample["rows"][0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_events_of_all_connectors_end_once_each(seed: int) -> None:
+    dice, decoder = random.Random(seed), DebeziumJson()
+    pairs = [pair for path in SAMPLES for pair in json.loads(path.read_text())["records"]]
+    for _ in range(5):
+        some = []
+        for key, value in dice.choices(pairs, k=20):
+            raw = text(payload(value) if dice.random() < 0.3 else value)
+            if raw and dice.random() < 0.3:
+                at = dice.randrange(len(raw))
+                raw = raw[:at] + bytes([dice.choice(b'0"{}[],:nul\\x\xff')]) + raw[at + dice.randrange(3) :]
+            some.append((key, raw))
+        records = block(some, partition=[dice.randrange(2) for _ in some])
+        accounted(decoder.decode(records, None), len(some))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lakestore.connectors.bridge.formats.connect_types import Kind, from_connect
 from lakestore.connectors.bridge.records import Ints
 
-_KNOWN_MAX = 64
+_KNOWN_MAX = 1_000
 _WRAPPED = rb'^[ \t\r\n]*\{[ \t\r\n]*"(schema|payload)"[ \t\r\n]*:'
 _FRONT = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 _PAYLOAD = re.compile(r'\s*,\s*"payload"\s*:\s*')
