@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakestore as ls
+from lakestore.client.commit import Commit
 from lakestore.connectors.bridge import dead_letters, letters, spec_file
 from lakestore.connectors.bridge.assembly import Assembly
 from lakestore.connectors.bridge.letters import Selection
@@ -176,35 +178,41 @@ class Killed(Exception):
 @given(st.data())
 @settings(max_examples=5, deadline=None)
 def test_kills_and_rivals_leave_each_letter_applied_once(data: st.DataObject) -> None:
-    """Into a log table, where a row that comes twice is seen. Each replay is killed before or behind a commit."""
+    """Into a log table, where a row that comes twice is seen: killed behind a chunk or a commit, or fenced."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder, ls.open(folder) as lake:
         patch.setattr(letters, "CHUNK_ROWS", data.draw(st.integers(1, 7)))
         letter(lake, records([{"id": each, "v": each} if each % 5 else b"{" for each in range(20)]))
         for _ in range(data.draw(st.integers(0, 4))):
-            _killed(lake, data.draw(st.integers(0, 4)), behind=data.draw(st.booleans()))
+            _killed(lake, data.draw(st.integers(0, 4)), data.draw(st.sampled_from(["sent", "between", "fenced"])))
         counts = replay(lake, LOG)
         assert counts.failed == 4
         assert rows(lake) == [(each, each) for each in range(20) if each % 5]
         assert len(left(lake)) == 4
 
 
-def _killed(lake: ls.Lake, commits: int, *, behind: bool) -> None:
-    """A replay that is killed at a commit, or fenced by a rival that is."""
+def _killed(lake: ls.Lake, commits: int, how: str) -> None:
+    """A replay that is killed behind a chunk or as soon as a commit is made, or that a rival fences."""
     made = 0
 
     def progress(_: Replayed) -> None:
         nonlocal made
         made += 1
-        if made > commits and behind:
+        if made > commits and how == "between":
             raise Killed
 
     class Stopping(Replay):
         def _write(self, commit: Any, found: Any, stored: Any) -> None:
-            if made >= commits and not behind:
+            if made >= commits and how == "fenced":
                 lake.registers([letters.register_of(dead_letters.table_of(ORDERS))])
             super()._write(commit, found, stored)
 
-    try:
+    send = Commit.send
+
+    def sent(self: Commit, *arguments: Any) -> None:
+        send(self, *arguments)
+        if made >= commits and how == "sent":
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed, Fenced):
+        patch.setattr(Commit, "send", sent)
         Stopping(lake, LOG, ORDERS, Assembly(LOG, lake).pipeline, nothing, progress=progress).run(Selection())
-    except (Killed, Fenced):
-        pass
