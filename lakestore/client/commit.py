@@ -32,7 +32,8 @@ class Commit:
 
         `as_of`, a time or None for each row, is for rows that come late, to a table that is `versioned` within a
         column: a row is ignored if the row of its key, or its remembered delete, has another value in that column and
-        was committed then or later. In a `NothingToKeep` a change is a call of this commit, the first one is 0.
+        was committed then or later, by an earlier call of this commit as well. In a `NothingToKeep` a change is a call
+        of this commit, the first one is 0.
         """
         self._add(table, pb.UPSERT, data, keep, as_of)
 

@@ -140,6 +140,8 @@ def change_of(
     _check_deletes(table, delete=delete)
     source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
     batch = ipc.decode(message.rows, crc=message.crc32c, limits=limits)
+    if len(set(batch.schema.names)) < len(batch.schema.names):
+        raise Invalid(f"table {table.name}: the rows have a column twice")
     batch, marks = row_marks.split(batch, message, source, table, claim)
     if delete:
         batch = _of_a_delete(batch, source)

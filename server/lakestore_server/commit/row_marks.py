@@ -115,7 +115,7 @@ def split(
     kept = tuple(Kept(tuple(columns), flags) for columns, flags in together.values())
     as_of = _times(batch, source, table, message) if message.as_of else None
     others = {*marked, *([AS_OF] if message.as_of else [])}
-    left = [name for name in batch.schema.names if name not in others]
+    left = [place for place, name in enumerate(batch.schema.names) if name not in others]
     return batch.select(left), RowMarks(kept, as_of)
 
 
@@ -139,7 +139,7 @@ def _check_keep(message: pb.Change, source: Table, table: Table) -> None:
 
 
 def _flags(batch: pa.RecordBatch, name: str, table: Table) -> Flags:
-    column = _once(batch, name, table)
+    column = batch.column(name)
     if not pa.types.is_boolean(column.type) or column.null_count:
         raise Invalid(f"table {table.name}: column {name!r} is true where a row keeps its column, else false")
     return np.asarray(column.to_numpy(zero_copy_only=False))
@@ -154,13 +154,9 @@ def _times(batch: pa.RecordBatch, source: Table, table: Table, message: pb.Chang
     missing = [name for name in source.merge.version if name not in batch.schema.names]
     if missing:
         raise Invalid(f"table {table.name}: rows with times name {missing[0]!r}, without which none is compared")
-    column = _once(batch, AS_OF, table)
+    if AS_OF not in batch.schema.names:
+        raise Invalid(f"table {table.name}: the rows have no column {AS_OF!r}, which their change says they have")
+    column = batch.column(AS_OF)
     if column.type != SYSTEM_TYPES["__timestamp"]:
         raise Invalid(f"table {table.name}: column {AS_OF!r} is of {SYSTEM_TYPES['__timestamp']}, not {column.type}")
     return np.asarray(pc.fill_null(column.view(pa.int64()), NEVER).to_numpy(zero_copy_only=False))
-
-
-def _once(batch: pa.RecordBatch, name: str, table: Table) -> pa.Array:
-    if batch.schema.names.count(name) != 1:
-        raise Invalid(f"table {table.name}: the rows have not one column {name!r}")
-    return batch.column(name)

@@ -80,6 +80,22 @@ def test_a_file_is_applied_once(shell: Shell) -> None:
         assert shell(FILE).endswith("nothing to do\n")
 
 
+def test_versions_within_a_column_are_applied_once_in_each_spelling_and_follow_its_renames(shell: Shell) -> None:
+    def file(merge: str, source: str = "{name: source, type: string}") -> str:
+        columns = f"[{{name: id, type: int64}}, {{name: at, type: int64}}, {source}]"
+        return f"tables: [{{name: d.t, primary_key: [id], columns: {columns}, merge: {merge}}}]"
+
+    assert shell(file('"versioned(at, within source)"')).endswith("1 created\n")
+    assert str(shell.lake.table("d.t").definition.merge) == "versioned(at, within source)"
+    with unchanged(shell.lake):
+        assert shell(file("{versioned: at, within: source}")).endswith("nothing to do\n")
+        said = shell(file("versioned(at)"), code=1)
+        assert "merge is versioned(at, within source) and cannot become versioned(at)" in said
+    renamed = file("{versioned: at, within: from_}", "{name: from_, type: string, renamed_from: source}")
+    assert shell(renamed).endswith("1 altered\n")
+    assert str(shell.lake.table("d.t").definition.merge) == "versioned(at, within from_)"
+
+
 def test_the_shop_is_made_by_apply(shell: Shell) -> None:
     assert shell(SHOP.read_text()).endswith("2 created\n")
     assert shell.lake.table("shop.orders").definition.lake.partition_by == ("status",)

@@ -154,7 +154,13 @@ def test_a_file_of_a_table_with_defaults_sends_what_it_names(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("merge", "carried"),
-    [("upsert", {"id"}), ("partial", {"id", "v", "city"}), ("versioned(v)", {"id", "v"}), ("first_row", {"id"})],
+    [
+        ("upsert", {"id"}),
+        ("partial", {"id", "v", "city"}),
+        ("versioned(v)", {"id", "v"}),
+        ("versioned(v, within city)", {"id", "v", "city"}),
+        ("first_row", {"id"}),
+    ],
 )
 def test_a_file_of_deletes_carries_what_the_merge_engine_asks_for(
     tmp_path: Path, merge: str, carried: set[str]

@@ -320,3 +320,13 @@ def test_an_older_server_is_not_sent_what_it_would_ignore() -> None:
     for marked in (pb.Change(keep=["a"]), pb.Change(as_of=True)):
         with pytest.raises(Invalid, match=r"would ignore '(keep|as_of)' of Commit, which came with protocol 5"):
             rpc.check_known(method, pb.CommitRequest(changes=[marked]), 4, "0.2.0")
+
+
+def test_rows_with_a_column_twice_are_refused_whatever_they_are_for(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        table = photos(lake, merge="versioned(v)")
+        twice = pa.RecordBatch.from_arrays([pa.array([1])] * 3, names=["id", "v", "v"])
+        for kind, marks in ((pb.DELETE, Marks()), (pb.UPSERT, Marks(("blob",))), (pb.INSERT, Marks())):
+            request = pb.CommitRequest(changes=[change_to(table.definition, kind, [twice], marks)])
+            with pytest.raises(Invalid, match=r"table d\.t: the rows have a column twice"):
+                lake.transport.commit(request)
