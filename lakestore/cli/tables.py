@@ -96,9 +96,11 @@ def status(table: str | None, server: str, as_json: bool) -> None:
     if as_json:
         emit_json(found)
         return
-    parts = found.pop("tables")
+    parts, reports = found.pop("tables"), found.pop("reports", [])
     click.echo("\n".join(f"{name:12}{value}" for name, value in _server(found).items()) + "\n")
     emit([_table_row(part) for part in parts], as_json=False, empty="no tables yet")
+    for report in reports:
+        click.echo(f"\n{_report(report)}")
     for part in parts:
         if part.get("lake_ahead"):
             click.echo(f"\n{part['lake_ahead']}")
@@ -107,6 +109,14 @@ def status(table: str | None, server: str, as_json: bool) -> None:
                 f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"
                 f" {part['tier_problem']}"
             )
+
+
+def _report(report: dict[str, Any]) -> str:
+    """A line about a process beside the server."""
+    said = f"{report['name']}: {report['records']:,} records, {report['lag']:,} behind, {report['rejected']:,} rejected"
+    detail = report["detail"] or {}
+    halted = [f"; topic {topic} is not read: {why}" for topic, why in detail.get("halted", {}).items()]
+    return f"{said}, {duration(report['reported_seconds'])} ago{''.join(halted)}"
 
 
 _FIRST = ("release", "health", "grpc", "http", "warehouse")

@@ -70,6 +70,7 @@ TRIES: dict[str, Tries] = {
     "Audit": Tries.ALWAYS,
     "Backup": Tries.UNLESS_APPLIED,
     "AcceptClock": Tries.ALWAYS,
+    "Report": Tries.ONCE,
 }
 """The rule of every RPC. A second `OpenProducer` or `OpenRegisters` fences only the epoch that nobody was given."""
 

@@ -30,6 +30,7 @@ SINCE = {
     **dict.fromkeys(("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup"), 2),
     "Head": 4,
     "AcceptClock": 5,
+    "Report": 5,
     **dict.fromkeys(("ListProducers", "DropProducer", "OpenRegisters", "ListRegisters", "DropRegisters"), 5),
 }
 """RPC to the protocol that it came with, where that is not the first one."""

@@ -126,7 +126,15 @@ class Server:
             self.engine, self.upkeep, self.catalog, leases, clock, self.about, *names, *duties, calls
         )
         self.sources = Sources(
-            self.engine, self.upkeep, calls, leases, self.catalog, self.retention, self.expiry, clock
+            self.engine,
+            self.upkeep,
+            calls,
+            leases,
+            self.catalog,
+            self.retention,
+            self.expiry,
+            clock,
+            self.service.reports,
         )
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None

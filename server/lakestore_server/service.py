@@ -29,6 +29,7 @@ from lakestore_server.iceberg.tables import TableVerbs
 from lakestore_server.iceberg.tierer_epoch import TiererVerbs
 from lakestore_server.operate.backup import BackupVerbs
 from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.reports import Reports
 from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
 from lakestore_server.read.inserted import Inserts
@@ -71,6 +72,7 @@ class Verbs(TypedDict):
     Audit: Callable[[pb.AuditRequest], pb.AuditAnswer]
     Backup: Callable[[pb.BackupRequest], pb.BackupAnswer]
     AcceptClock: Callable[[pb.AcceptClockRequest], pb.AcceptClockAnswer]
+    Report: Callable[[pb.ReportRequest], pb.ReportAnswer]
 
 
 class Service:
@@ -90,6 +92,8 @@ class Service:
         expiry: Expiry,
         calls: Calls,
     ) -> None:
+        self.reports = Reports(clock)
+        """The words of processes beside the server."""
         tables, writes, lookups, plans = (
             TableVerbs(engine, catalog),
             Writes(engine),
@@ -98,7 +102,7 @@ class Service:
         )
         feed, tierer = Feed(engine, subscriptions, leases, clock), TiererVerbs(engine, clock, catalog)
         status, audits, backups = (
-            StatusVerbs(engine, upkeep, about, retention, expiry, clock, catalog),
+            StatusVerbs(engine, upkeep, about, retention, expiry, clock, catalog, self.reports),
             AuditVerbs(engine, upkeep.integrity),
             BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
         )
@@ -139,6 +143,7 @@ class Service:
             "Audit": audits.audit,
             "Backup": backups.backup,
             "AcceptClock": status.accept_clock,
+            "Report": self.reports.report,
         }
 
     def verb(self, name: str) -> Callable[..., Any]:

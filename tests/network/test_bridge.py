@@ -21,8 +21,12 @@ from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.positions import Accepted
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
-from lakestore.errors import Conflict, Fenced, LakestoreError, NotFound
+from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, LakestoreError, NotFound
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.main import Server
+from lakestore_server.operate import metrics
 from tests.support.kafka import KafkaProcess, Topics
+from tests.support.served import Served
 
 EVENTS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 GROUP = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
@@ -328,3 +332,37 @@ def test_a_second_bridge_of_the_name_in_another_group_is_told(
         thread.join(30)
     _once(lake, spec)
     assert _ids(events) == list(range(sent))
+
+
+def test_a_bridge_is_seen_from_outside(
+    lake: ls.Lake, server: Server, kafka: KafkaProcess, topics: Topics, topic: str, events: ls.Table
+) -> None:
+    topics.make(topic)
+    topics.send(topic, [*_values(1, 2), (None, b"{")])
+    spec = _spec(kafka, topic)
+    bridge = Bridge(spec, lake)
+    bridge.run(once=True)
+    (report,) = json.loads(lake.transport.status(pb.StatusRequest()).status)["reports"]
+    assert (report["records"], report["rejected"], report["lag"]) == (3, 1, 0)
+    assert report["name"].startswith(f"bridge/{spec.name}/")
+    assert report["detail"]["rejected"] == {"shop.events bad-json": 1}
+    name = report["name"]
+    assert f'lakestore_report_records{{process="{name}"}} 3.0' in metrics.text(server.sources).decode()
+
+
+def test_reports_are_bounded_and_forgotten_after_a_minute(served: Served) -> None:
+    def report(name: str, detail: str = "{}") -> None:
+        served.lake.transport.report(pb.ReportRequest(producer=name, detail=detail))
+
+    for wrong in (("", "{}"), ("x" * 1_025, "{}"), ("a", "{"), ("a", "1" * 20_000)):
+        with pytest.raises(Invalid, match="a report"):
+            report(*wrong)
+    for number in range(1_000):
+        report(f"p{number}")
+    report("p1")
+    with pytest.raises(Exhausted, match="1000 processes report already"):
+        report("another")
+    served.clock.advance(61)
+    report("another")
+    said = json.loads(served.lake.transport.status(pb.StatusRequest()).status)["reports"]
+    assert [each["name"] for each in said] == ["another"]

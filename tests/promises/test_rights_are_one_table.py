@@ -151,6 +151,7 @@ NOT_OF_A_TABLE = {
     "OpenRegisters": {"write", "admin"},
     "ListRegisters": set(RIGHTS),
     "DropRegisters": {"write", "admin"},
+    "Report": {"write", "admin"},
     "Ack": {"read", "tier", "admin"},
     "ListSubscriptions": set(RIGHTS),
     "DropSubscription": {"read", "tier", "admin"},

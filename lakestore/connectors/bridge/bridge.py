@@ -15,6 +15,7 @@ from lakestore.connectors.bridge.assembly import Assembly
 from lakestore.connectors.bridge.committer import Committer
 from lakestore.connectors.bridge.lane import Lane
 from lakestore.connectors.bridge.positions import Accepted, Place, prefix_of
+from lakestore.connectors.bridge.reporting import Reporter
 from lakestore.connectors.bridge.seen import Counts
 from lakestore.connectors.bridge.source import Source
 from lakestore.connectors.bridge.spec import BridgeSpec, SourceSpec, TopicSpec
@@ -68,7 +69,7 @@ class Bridge:
         clusters = [_Cluster(job, source) for source in self._spec.sources.values()]
         clusters = [cluster for cluster in clusters if cluster.topics]
         threads = [guarded("reading", partial(cluster.run, once), cluster.failed) for cluster in clusters]
-        measured = time.monotonic()
+        measured, reporter = time.monotonic(), Reporter(self._lake, self._spec.name)
         while any(thread.is_alive() for thread in threads):
             for thread in threads:
                 thread.join(0.1)
@@ -76,9 +77,11 @@ class Bridge:
                 for cluster in clusters:
                     cluster.measure()
                 self._progress(self.counts)
+                reporter.tell(self.counts)
                 measured = time.monotonic()
             if any(cluster.failure is not None for cluster in clusters):
                 stop.set()
+        reporter.tell(self.counts, last=True)
         for cluster in clusters:
             if cluster.failure is not None:
                 raise cluster.failure

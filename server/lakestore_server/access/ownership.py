@@ -119,6 +119,11 @@ def _cut_status(caller: Caller, answer: pb.StatusAnswer) -> None:
     for table in said["tables"]:
         if "held_by" in table:
             table["held_by"] = [_shown_holder(caller, holder) for holder in table["held_by"]]
+    said["reports"] = [
+        {**each, "name": _shown_name(caller, each["name"])}
+        for each in said["reports"]
+        if _is_shown(caller, each["name"])
+    ]
     answer.status = orjson.dumps(said).decode()
 
 

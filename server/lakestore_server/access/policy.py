@@ -237,6 +237,7 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}Audit": Row("read", _table_field, _NAMED),
     f"{SERVICE}Backup": Row("admin", _everything, "every table"),
     f"{SERVICE}AcceptClock": Row("admin", _everything, "every table"),
+    f"{SERVICE}Report": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
     "/lakestore.v1.SmallCalls/Talk": Row("known", _nothing, "every call on it is judged by itself"),
     f"{HEALTH}Check": Row("open", _nothing),
     f"{HEALTH}List": Row("open", _nothing),

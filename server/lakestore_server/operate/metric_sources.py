@@ -17,6 +17,7 @@ from lakestore_server.host.clock import Clock
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.reports import Report, Reports
 from lakestore_server.operate.status import TableStatus
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.bucket_log import BucketLog
@@ -39,6 +40,7 @@ class Sources:
     retention: Retention
     expiry: Expiry
     clock: Clock
+    reports: Reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ class Moment:
 def of_tables(figure: Callable[[TableStatus], float]) -> Callable[[Moment], Iterator[Sample]]:
     """A figure of each table, labelled by its name."""
     return lambda moment: (((name,), figure(status)) for name, status in moment.status.items())
+
+
+def reported(figure: Callable[[Report], float]) -> Callable[[Moment], Iterator[Sample]]:
+    """A figure of each process that reports, labelled by its name."""
+    return lambda moment: (((report.name,), figure(report)) for _, report in moment.sources.reports.now())
 
 
 def lag(moment: Moment) -> Iterator[Sample]:

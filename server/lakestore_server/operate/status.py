@@ -23,6 +23,7 @@ from lakestore_server.host.clock import AHEAD_US_MIN, Clock, Reading, Timekeeper
 from lakestore_server.host.supervisor import DutyState
 from lakestore_server.iceberg.catalog import Catalog, TierProblem
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
+from lakestore_server.operate.reports import Reports
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.view import TableState
 
@@ -202,6 +203,8 @@ class ServerStatus:
     disk_free_bytes: int
     registers: int
     clock: ClockStatus
+    reports: tuple[dict[str, Any], ...]
+    """The words of processes beside the server."""
     tables: tuple[ServedTable, ...]
 
     def to_json(self) -> str:
@@ -223,6 +226,7 @@ class ServerStatus:
             "disk_free_bytes": self.disk_free_bytes,
             "registers": self.registers,
             "clock": asdict(self.clock),
+            "reports": list(self.reports),
             "tables": [table.as_dict() for table in self.tables],
         }
         return orjson.dumps({**self.about, **fields}).decode()
@@ -240,7 +244,9 @@ class StatusVerbs:
         expiry: Expiry,
         clock: Clock,
         catalog: Catalog,
+        reports: Reports,
     ) -> None:
+        self._reports = reports
         self._engine, self._upkeep, self._about, self._clock = engine, upkeep, about, clock
         self._retention, self._expiry, self._catalog = retention, expiry, catalog
         self._began = clock.monotonic()
@@ -299,6 +305,7 @@ class StatusVerbs:
             disk_free_bytes=disk_free_bytes(engine),
             registers=len(engine.loop.state.registers.known),
             clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
+            reports=tuple(report.as_dict(age) for age, report in self._reports.now()),
             tables=tuple(self._table(view.named(name)) for name in list(tables) or sorted(view.names)),
         )
 
