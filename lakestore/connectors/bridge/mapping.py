@@ -242,6 +242,21 @@ def _kind(name: str, below: Mapping[tuple[str, ...], pa.DataType]) -> pa.DataTyp
     return pa.struct(list(nested(held | {parts: kind for parts, kind in inner.items() if parts not in held})))
 
 
+def refuse_companions(inputs: Inputs, ends: Ends) -> None:
+    """Refuse the records that belong together with refused ones: half a change of a key would lose a row."""
+    if inputs.atomic is None:
+        return
+    refused = [reject.record for rejects in ends.rejects.values() for reject in rejects]
+    groups = np.unique(inputs.atomic[np.isin(inputs.record, refused) & (inputs.atomic >= 0)])
+    if not len(groups):
+        return
+    say = "it is one change with another record that is refused: mend that one, and both are replayed"
+    for rows in ends.tables:
+        if rows.atomic is not None:
+            found = np.unique(rows.record[np.isin(rows.atomic, groups)])
+            ends.reject(rows.table, [Reject(r, Stage.CHANGE, "half-a-change", say) for r in found.tolist()])
+
+
 def settled(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> Mapped:
     """Each record at one end: refused where one of its rows is, left out where none of them stays."""
     seen = np.zeros(len(records), dtype=np.bool_)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakestore.connectors.bridge.decoding import Decoder
 from lakestore.connectors.bridge.inputs import Inputs
-from lakestore.connectors.bridge.mapping import TOMBSTONE, Ends, TopicMapping, settled
+from lakestore.connectors.bridge.mapping import TOMBSTONE, Ends, TopicMapping, refuse_companions, settled
 from lakestore.connectors.bridge.outcome import Decoded, Mapped
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.routing import first_table
@@ -59,6 +59,7 @@ class Pipeline:
             inputs = self._with_keys(inputs, name, ends)
         if len(inputs):
             self.mapping.rows(inputs, ends)
+            refuse_companions(inputs, ends)
         if tombstones is not None and len(tombstones):
             self._tombstones(records, tombstones, name, ends)
         if self._drift is not None:

@@ -409,6 +409,22 @@ def test_changes_carry_what_they_mean() -> None:
     assert y.op.tolist() == [Op.DELETE]
 
 
+def test_half_of_a_change_is_refused_with_the_other() -> None:
+    """A key change whose new row does not fit must not delete the old one."""
+    values = pa.array([{"id": 1, "who": "a"}, {"id": 2, "who": None}, {"id": 3, "who": "b"}])
+    columns = (*ORDERS.columns[:2], C("who", "string", required=True))
+    decoded = Decoded(
+        values, np.array([0, 1, 2]), op=np.array([1, 0, 0], np.int8), atomic=np.array([0, 0, -1], np.int64)
+    )
+    spec = replace(ORDERS, columns=columns)
+    topic = TopicSpec("", topic="orders", target=spec, format="debezium-json")
+    records = block([b"", b"", b""])
+    mapped = Pipeline(topic, {"shop.orders": wanted_table(spec)}, Changes(decoded)).process(records)
+    check_ends(records, mapped)
+    assert codes(mapped) == {0: "half-a-change", 1: "missing-value"}
+    assert [row["id"] for row in rows(mapped)] == [3]
+
+
 GARBAGE = st.one_of(
     st.none(),
     st.binary(max_size=20),
