@@ -43,6 +43,10 @@ EXPECTED_KEYS_MAX = 4_096
 """
 QUICK_BYTES_MAX = 256 << 10
 """A commit up to here is settled sooner than another thread is awake."""
+REFUSED_FROM_MAX = 8
+"""Requests of a group that are made again whole without a refused one. More are made in halves, or a group of which
+all are refused would be made as often as it has requests.
+"""
 FLIGHT_GROUPS = 2
 """Commits of about so many full groups are under way at most: one is written while the next one is made."""
 
@@ -193,7 +197,7 @@ class CommitLoop:
         elif isinstance(first, Operation):
             self._operate(first)
         else:
-            self._commit([request for request in work if isinstance(request, Request)])
+            self._commit([request for request in work if isinstance(request, Request)], set())
         self._maybe_checkpoint()
         return True
 
@@ -224,10 +228,10 @@ class CommitLoop:
         stamp_us = now.stamp_us(view.time_us)
         return CommitRecord(view.lsn + 1, stamp_us, beside_us=now.beside_us(stamp_us), in_doubt=not now.may_delete)
 
-    def _commit(self, requests: list[Request]) -> None:
+    def _commit(self, requests: list[Request], refused: set[str]) -> None:
+        """Commit what can be of these requests; `refused` has the producers of earlier ones that were refused."""
         if any(self._looks_up_many(change.table) for request in requests for change in request.changes):
             self._wait(self._flight.drain)
-        refused: set[str] = set()
         group = self._admitted(requests, refused)
         while group:
             try:
@@ -236,17 +240,24 @@ class CommitLoop:
                 request = refusal.among(group)
                 self._flight.answer(request.answer, refusal.error)
                 refused.add(request.producer)
-                group = self._admitted([other for other in group if other is not request], refused)
+                group = [other for other in group if other is not request]
+                if len(group) > REFUSED_FROM_MAX:
+                    self._commit_halves(group, refused)
+                    return
+                group = self._admitted(group, refused)
                 continue
             except _Unmade as unmade:
                 if len(group) > 1 and unmade.is_of_one:
-                    half = len(group) // 2
-                    self._commit(group[:half])
-                    group = self._admitted(group[half:], refused)
-                    continue
+                    self._commit_halves(group, refused)
+                    return
                 for request in group:
                     self._flight.answer(request.answer, unmade.error)
             return
+
+    def _commit_halves(self, group: list[Request], refused: set[str]) -> None:
+        half = len(group) // 2
+        self._commit(group[:half], refused)
+        self._commit(group[half:], refused)
 
     def _made(self, group: list[Request]) -> tuple[Underway, Sequence[Buffer]]:
         """The commit that these requests are, and its bytes; `RequestRefused` or `_Unmade`, and nothing has changed."""

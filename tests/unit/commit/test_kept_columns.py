@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from lakestore.errors import ChangeRows, Invalid, NothingToKeep
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
+from lakestore_server.commit.build import build
+from lakestore_server.commit.request import Request
 from tests.support.log_start import compact, move_log_start
 from tests.support.merge_cases import grouped
 from tests.support.served import Served
@@ -330,3 +334,35 @@ def test_rows_with_a_column_twice_are_refused_whatever_they_are_for(tmp_path: Pa
             request = pb.CommitRequest(changes=[change_to(table.definition, kind, [twice], marks)])
             with pytest.raises(Invalid, match=r"table d\.t: the rows have a column twice"):
                 lake.transport.commit(request)
+
+
+def test_a_group_of_refused_requests_is_made_a_few_times_and_its_others_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a group that was refused was once made anew for each refusal, and nobody else could commit meanwhile."""
+    made: list[int] = []
+
+    def counting(group: Sequence[Request], *others: Any) -> Any:
+        made.append(len(group))
+        return build(group, *others)
+
+    monkeypatch.setattr("lakestore_server.commit.loop.build", counting)
+    with Served(tmp_path) as served:
+        table = photos(served.lake)
+
+        def request(producer: str, sequence: int, key: int) -> pb.CommitRequest:
+            batch = pa.RecordBatch.from_pylist([{"id": key, "v": sequence}], SCHEMA.remove(3).remove(2))
+            change = change_to(table.definition, pb.UPSERT, [batch], Marks(("blob",)))
+            return pb.CommitRequest(changes=[change], producer=producer, sequence=sequence)
+
+        made.clear()
+        sent = [request(f"p{i}", 1, 100 + i) for i in range(64)]
+        sent[20] = request("p20", 1, 1)
+        sent += [request("p20", 2, 2), request("p21", 2, 3)]
+        answers = grouped(served, sent)
+        kinds = Counter(type(answer).__name__ for answer in answers[:64])
+        assert kinds == {"NothingToKeep": 63, "Answer": 1}
+        assert answers[64].results[0].updated == 1
+        assert "does not follow" in answers[65].message
+        assert {i: rows(table)[i]["v"] for i in (1, 2, 3)} == {1: 1, 2: 2, 3: 1}
+        assert sum(made) < 64 * 12
