@@ -36,6 +36,7 @@ PRINCIPALS = {
     "other": {"web.*": ["read", "write"]},
     "web-admin": {"web.*": ["admin"]},
     "new": {},
+    "pool": {"web.*": ["write"]},
 }
 WAIT_SECONDS = 30.0
 
@@ -73,7 +74,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("security")
     authority = Authority(folder)
     own = authority.sign("server")
-    auth = write_auth(folder / "auth.yaml", PRINCIPALS)
+    auth = write_auth(folder / "auth.yaml", PRINCIPALS, pool={"shared_names": True})
     tls = Tls(cert=str(own.cert), key=str(own.key), client_ca=str(authority.cert))
     server = Server(Settings(folder / "data", port=0, http_port=0, auth=str(auth), tls=tls))
     server.start()
@@ -222,6 +223,24 @@ def test_registers_belong_to_their_principal(world: World) -> None:
         assert root.drop_registers(["etl/k/0", "etl/k/1"]) == 2
     with world.lake("report") as lake, pytest.raises(Denied, match="report has no right 'write'"):
         lake.registers(["k/0"])
+
+
+def test_a_list_of_registers_goes_on_behind_those_of_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestore_server.commit.registers.LIST_BYTES", 1)
+    with world.lake("etl") as etl, world.lake("pool") as pool, world.lake("root") as root:
+        etl.registers(["k/0", "k/1", "k/2"])
+        pool.registers(["a", "etl", "z/0", "z/1"])
+        assert [each.name for each in pool.list_registers()] == ["a", "etl", "z/0", "z/1"]
+        assert [each.name for each in pool.list_registers("etl/")] == []
+        assert [each.name for each in etl.list_registers()] == ["k/0", "k/1", "k/2"]
+        names = [each.name for each in root.list_registers()]
+        assert names == ["a", "etl", "etl/k/0", "etl/k/1", "etl/k/2", "z/0", "z/1"]
+        assert root.drop_registers(names) == len(names)
+        for lake in (etl, pool, root):
+            with pytest.raises(Invalid, match="'' has 0"):
+                lake.registers([""])
+        with pytest.raises(Invalid, match=r"1 to 1024 characters, and 'etl/xx.* has 1028"):
+            etl.registers(["x" * 1024])
 
 
 def test_producers_and_leases_belong_to_their_principal(world: World) -> None:

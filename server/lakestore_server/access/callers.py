@@ -103,6 +103,10 @@ class Access:
         """Whether there is a principal of that name."""
         return name in self._book
 
+    def principals(self) -> Sequence[str]:
+        """Names of all principals."""
+        return list(self._book)
+
     def seal(self, principal: Principal, text: str) -> str:
         """The text with a mark that only the server can make, for this principal."""
         return signing.seal(self._key, principal.name, text)

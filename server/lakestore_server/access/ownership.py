@@ -32,9 +32,8 @@ def kept(caller: Caller, row: Row, request: Any) -> None:
         request.producer = _kept_name(caller, request.producer)
     if Own.REGISTERS in row.owns and request.registers:
         _keep_registers(caller, request)
-    if Own.REGISTER_PREFIX in row.owns and caller.owns_by_name:
-        request.prefix = _kept_name(caller, request.prefix)
-        request.after = _kept_name(caller, request.after) if request.after else ""
+    if Own.REGISTER_PREFIX in row.owns:
+        _keep_prefix(caller, request)
     if Own.SUBSCRIPTION in row.owns and request.subscription:
         request.subscription = _kept_name(caller, request.subscription)
     if Own.LEASE in row.owns and request.lease and not caller.access.is_open:
@@ -64,9 +63,17 @@ def _keep_registers(caller: Caller, request: Any) -> None:
         request.registers[:] = [_kept_name(caller, name) for name in request.registers]
 
 
+def _keep_prefix(caller: Caller, request: Any) -> None:
+    """Have a list leave out what the caller may not know of: what is cut from an answer is missed where it goes on."""
+    if caller.owns_by_name:
+        request.prefix = f"{caller.principal.name}/{request.prefix}"
+        request.after = f"{caller.principal.name}/{request.after}" if request.after else ""
+    request.hidden[:] = [] if caller.owns_by_name or caller.principal.administers else caller.access.principals()
+
+
 def _kept_name(caller: Caller, name: str) -> str:
     if caller.owns_by_name:
-        return f"{caller.principal.name}/{name}"
+        return f"{caller.principal.name}/{name}" if name else ""
     if not _is_shown(caller, name):
         raise Denied(f"the name {name!r} belongs to another principal: take another")
     return name

@@ -85,7 +85,9 @@ def check_names(names: Sequence[str], limits: Limits) -> None:
     seen: set[str] = set()
     for name in names:
         if not 1 <= len(name) <= limits.register_name_chars:
-            raise Invalid(f"a register's name has 1 to {limits.register_name_chars} characters, not {len(name)}")
+            raise Invalid(
+                f"a register's name has 1 to {limits.register_name_chars} characters, and {shown(name)} has {len(name)}"
+            )
         if name in seen:
             raise Invalid(f"register {shown(name)} is named twice: name it once")
         seen.add(name)

@@ -55,6 +55,8 @@ class RegisterVerbs:
         """Registers by name, as many as one answer has room for."""
         known = self._engine.registers()
         names = sorted(name for name in known if name > request.after and name.startswith(request.prefix))
+        if hidden := set(request.hidden):
+            names = [name for name in names if "/" not in name or name.partition("/")[0] not in hidden]
         answer, room = pb.ListRegistersAnswer(), LIST_BYTES
         for name in names:
             if room <= 0:

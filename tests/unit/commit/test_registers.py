@@ -247,7 +247,7 @@ def test_limits_of_registers(tmp_path: Path) -> None:
         for names, says in ((["k/3"], "more than 3 registers"), (["k/1", "k/9"], "more than 3 registers")):
             with pytest.raises(Exhausted, match=says):
                 one_try(served.lake).open_registers(pb.OpenRegistersRequest(registers=names))
-        with pytest.raises(Invalid, match="1 to 4 characters"):
+        with pytest.raises(Invalid, match="1 to 4 characters, and 'k/100' has 5"):
             served.lake.registers(["k/100"])
         with pytest.raises(Invalid, match="more than 3"):
             served.lake.registers(list("abcd"))
