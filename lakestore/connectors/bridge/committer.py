@@ -18,7 +18,7 @@ from lakestore.client.retry import is_passing
 from lakestore.client.transport import message_bytes
 from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.batch import Batch, Opened
-from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage
+from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
 from lakestore.connectors.bridge.positions import Accepted, Place, Position, register_of
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.seen import Counts
@@ -227,6 +227,7 @@ class Committer:
 
     def _add(self, commit: Commit, part: Part) -> None:
         for rows in part.tables():
+            self._check_columns(rows)
             key = self._targets.key(rows.table)
             for step in steps_of(rows, key):
                 if step.op is Op.DELETE:
@@ -242,6 +243,12 @@ class Committer:
                 most = min(DEAD_VALUE_BYTES_MAX, message_bytes(self._lake.transport.server) // 4)
                 rows = dead_letters.rows_of(part.records, rejects, self._bridge, most)
                 commit.upsert(self._targets.dead_letters(table), rows)
+
+    def _check_columns(self, rows: TableRows) -> None:
+        """`Conflict` for rows of a definition that is no more: the lane maps their records again."""
+        columns = {each.name: each.type for each in self._lake.definition_of(rows.table).nullable_schema}
+        if any(columns.get(each.name) != each.type for each in rows.batch.schema):
+            raise Conflict(f"table {rows.table} was altered while records were under way, which are mapped again")
 
     @property
     def held(self) -> Mapping[Place, int]:

@@ -16,6 +16,7 @@ from lakestore.cli import proposals as commands
 from lakestore.cli.main import run_command
 from lakestore.connectors.bridge import proposals
 from lakestore.connectors.bridge.assembly import Assembly
+from lakestore.connectors.bridge.committer import Committer
 from lakestore.connectors.bridge.drift import differences
 from lakestore.connectors.bridge.formats.avro_records import AvroRecords
 from lakestore.connectors.bridge.formats.json_records import JsonDecoder
@@ -253,3 +254,14 @@ def test_a_restart_makes_no_column_of_a_renamed_field(lake: ls.Lake, registry: F
         assert rows(mapped) == [{"id": 1, "n": 1 << 40, "who": "a", "more": 3}]
         assert [each.code for each in mapped.rejects["shop.orders"]] == ["short-payload"]
     assert len(proposals.listed(lake)) == 1
+
+
+def test_rows_under_way_while_their_table_is_altered_are_mapped_again(lake: ls.Lake, registry: FaultyRegistry) -> None:
+    shop = Shop(lake, registry)
+    mapped = shop.sent(1, {"id": "long", "n": "int", "who": ["null", "string"]}, {"id": 1, "n": 1, "who": "a"})
+    committer = Committer.__new__(Committer)
+    committer._lake = lake
+    committer._check_columns(mapped.tables[0])
+    lake.table("shop.orders").alter(RenameColumn("who", "customer"))
+    with pytest.raises(Conflict, match="mapped again"):
+        committer._check_columns(mapped.tables[0])
