@@ -25,7 +25,7 @@ from lakestore.connectors.bridge.targets import spec_of
 from lakestore.errors import LakestoreError
 from lakestore.model.token import position_of
 
-MEASURE_SECONDS = 2.0
+MEASURE_SECONDS, WAITING_SECONDS = 2.0, 5.0
 _LOG = logging.getLogger("lakestore.bridge")
 
 MakePipeline = Callable[[TopicSpec, str], Pipeline]
@@ -74,8 +74,8 @@ class Bridge:
             for thread in threads:
                 thread.join(0.1)
             if time.monotonic() - measured > MEASURE_SECONDS:
-                for cluster in clusters:
-                    cluster.measure()
+                waits = [cluster.measure() for cluster in clusters]
+                self.counts.waiting = next((each for each in waits if each), "")
                 self._progress(self.counts)
                 reporter.tell(self.counts)
                 measured = time.monotonic()
@@ -158,13 +158,20 @@ class _Cluster:
         prefix = f"{prefix_of(self._job.spec.name, self._spec.name)}{place.topic}/"
         return any(0 < each.moved <= self._began for each in self._job.lake.list_registers(prefix))
 
-    def measure(self) -> None:
-        """Count how far behind the partitions are."""
+    def measure(self) -> str:
+        """Count how far behind the partitions are; what the lane waits for, empty if it does not."""
         if self._lane is None:
-            return
-        held = self._lane.committer.held
+            return ""
+        since = self._lane.committer.since
+        seconds = time.monotonic() - since if since else 0.0
+        waits = f"the server has not taken a commit for {seconds:.0f} s" if seconds > WAITING_SECONDS else ""
+        self._count_lag(self._lane)
+        return waits
+
+    def _count_lag(self, lane: Lane) -> None:
+        held = lane.committer.held
         try:
-            ends = self._lane.source.ends(held)
+            ends = lane.source.ends(held)
         except LakestoreError as error:
             _LOG.info("the lag is not known now: %s", error.message)
             return

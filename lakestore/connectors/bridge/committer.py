@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -29,7 +30,7 @@ from lakestore.connectors.bridge.targets import Targets
 from lakestore.connectors.bridge.writing import Part, steps_of
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 
-PAUSE_SECONDS = 1.0
+PAUSE_SECONDS, TELL_SECONDS = 1.0, 10.0
 DEAD_VALUE_BYTES_MAX = 16 << 20
 _LOG = logging.getLogger("lakestore.bridge")
 
@@ -68,6 +69,11 @@ class Committer:
         self._held: dict[Place, Position] = {}
         """Where the registers stand that this lane moved or opened last."""
         self._cluster = ""
+        self.since = 0.0
+        """The begin of the commit under way, by the monotonic clock; 0: none is."""
+        self._told: dict[tuple[str, str], float] = {}
+        self._untold: Counter[tuple[str, str]] = Counter()
+        """By table and code: rejected records since the last line of the log about such."""
         self._confirmed: dict[str, tuple[str, float]] = {}
         """Topic to its id, and when that was asked for."""
 
@@ -204,18 +210,44 @@ class Committer:
 
     def _commit(self, parts: Sequence[Part], moves: Mapping[Place, int]) -> None:
         to = {place: replace(self._held[place], next=next) for place, next in moves.items()}
+        self.since = began = time.monotonic()
+        try:
+            self._until_taken(parts, self._named(to))
+        finally:
+            self.since = 0.0
+        self._held.update(to)
+        self._counts.add_commit(parts, time.monotonic() - began)
+        self._tell_rejects(parts)
+
+    def _until_taken(self, parts: Sequence[Part], positions: Mapping[str, str]) -> None:
         while True:
-            began = time.monotonic()
             try:
-                self._commit_once(parts, self._named(to))
-                break
+                self._commit_once(parts, positions)
+                return
             except LakestoreError as error:
                 if not is_passing(error) or error.applied == "unknown" or self._is_stopped():
                     raise
                 _LOG.warning("the server does not take records now, which is tried again: %s", error.message)
                 time.sleep(max(PAUSE_SECONDS, error.retry_after))
-        self._held.update(to)
-        self._counts.add_commit(parts, time.monotonic() - began)
+
+    def _tell_rejects(self, parts: Sequence[Part]) -> None:
+        """Log what was rejected or skipped: the first record of each kind, and then how many, now and then."""
+        now = time.monotonic()
+        for part in parts:
+            for table, rejects in part.rejects():
+                for code, count in Counter(each.code for each in rejects).items():
+                    self._untold[table, code] += count
+                first = {each.code: each for each in reversed(rejects)}
+                for code, each in first.items():
+                    if now - self._told.get((table, code), -TELL_SECONDS) >= TELL_SECONDS:
+                        self._told[table, code] = now
+                        self._log_reject(part.records, table, each, self._untold.pop((table, code)))
+
+    def _log_reject(self, records: Records, table: str, reject: Reject, count: int) -> None:
+        ends = {"dlq": "are dead letters", "skip": "were skipped", "fail": "stop the bridge"}
+        end = ends[self._table_spec(records.topic, table).on_error]
+        place = f"{records.topic}/{records.partition[reject.record]} offset {records.offset[reject.record]}"
+        _LOG.warning("%d records for table %s %s: %s at %s: %s", count, table, end, reject.code, place, reject.sentence)
 
     def _commit_once(self, parts: Sequence[Part], positions: Mapping[str, str]) -> None:
         registers = self._registers

@@ -94,7 +94,8 @@ class Lane:
         self._show(SHOW_SECONDS)
         if time.monotonic() - self._looked > LOOK_SECONDS:
             self._look()
-        if not {place.topic for place in self.source.assigned} - set(self._halted) and self._opening is None:
+        reads = {place.topic for place in self.source.assigned} - set(self._halted)
+        if self.source.was_assigned and not reads and self._opening is None:
             self._raise_halted()
 
     def _raise_failure(self) -> None:

@@ -40,7 +40,7 @@ from lakestore.connectors.kafka_client import (
 )
 from lakestore.errors import Invalid, LakestoreError
 
-CALL_SECONDS = 30.0
+CALL_SECONDS = 10.0
 SESSION_MS, POLL_MS, REFRESH_MS = 10_000, 300_000, 10_000
 PREFETCH_KB = 32 << 10
 OURS = {
