@@ -47,7 +47,13 @@ class RegisterVerbs:
             epoch = state.epoch(record.lsn)
             record.registers.append(RegistersOpen(names, epoch, request.owner))
             opened = [pb.OpenRegister(value=each.value, moved=each.moved) if each else NEW for each in held]
-            return pb.OpenRegistersAnswer(epoch=epoch, timeline=state.timeline, registers=opened)
+            answer = pb.OpenRegistersAnswer(epoch=epoch, timeline=state.timeline, registers=opened)
+            if answer.ByteSize() > engine.limits.message_bytes:  # whoever had them goes on, for nobody else could
+                raise Invalid(
+                    f"the values of these {len(names)} registers take {answer.ByteSize():,} bytes, and no message could"
+                    " hold them: open fewer in one call"
+                )
+            return answer
 
         return engine.operate(plan).result
 

@@ -210,11 +210,14 @@ def test_nobody_without_credentials_is_a_principal(access: Access) -> None:
     assert access.caller(certificate=["x", "etl"]).principal.name == "etl"
 
 
-def test_a_status_names_no_subscription_of_others(access: Access) -> None:
+def test_a_status_names_no_subscription_and_no_report_of_others(access: Access) -> None:
     held = ["lake", "subscription etl/daily", "subscription plain", "subscription report/daily"]
-    answer = pb.StatusAnswer(status=json.dumps({"tables": [{"name": "shop.orders", "held_by": held}]}))
+    said = {"tables": [{"name": "shop.orders", "held_by": held}], "reports": [{"name": "etl/b"}, {"name": "report/b"}]}
+    answer = pb.StatusAnswer(status=json.dumps(said))
     ownership.shown(access.caller(TOKEN), policy.RPCS[f"{policy.SERVICE}Status"], answer)
-    (table,) = json.loads(answer.status)["tables"]
+    shown = json.loads(answer.status)
+    assert shown["reports"] == [{"name": "b"}]
+    (table,) = shown["tables"]
     assert table["held_by"] == ["lake", "subscription daily", "another's subscription", "another's subscription"]
 
 

@@ -259,6 +259,21 @@ def test_limits_of_registers(tmp_path: Path) -> None:
         assert dict(served.lake.registers(["k/3"]).progress) == {"k/3": ""}
 
 
+def test_registers_whose_values_no_message_could_hold_are_not_opened_and_fence_nobody(tmp_path: Path) -> None:
+    limits = Limits(message_bytes=1 << 20, register_bytes=64 << 10)
+    with Served(tmp_path / "a", limits=limits) as served:
+        names = [f"k/{number}" for number in range(20)]
+        registers = served.lake.registers(names)
+        for some in (names[:10], names[10:]):
+            with registers.commit(dict.fromkeys(some, "x" * (60 << 10))):
+                pass
+        with pytest.raises(Invalid, match=r"these 20 registers take 1,\d+,\d+ bytes.* open fewer in one call"):
+            served.lake.registers(names)
+        with registers.commit(dict.fromkeys(names, "")):
+            pass
+        assert dict(served.lake.registers(names).progress) == dict.fromkeys(names, "")
+
+
 def test_a_list_goes_on_over_several_answers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakestore_server.commit.registers.LIST_BYTES", 20)
     served.lake.registers(["b/1", "b/3", "a/1", "b/2", "c/1"])
