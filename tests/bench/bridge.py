@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message_factory import GetMessageClass
 
 import lakestore
+from lakestore.connectors.bridge.formats.proto_files import compiled, message
 from lakestore.connectors.bridge.spec import (
     BridgeSpec,
     ColumnSpec,
@@ -70,6 +73,15 @@ _AVRO = {
 }
 
 
+_PROTO = """syntax = "proto3";
+message Order {
+  int64 order_id = 1; string customer = 2; double amount = 3; int32 quantity = 4; bool paid = 5; int64 placed = 6;
+  string status = 7; Address address = 8; string note = 9;
+}
+message Address { string city = 1; string street = 2; }
+"""
+
+
 def row(number: int) -> dict[str, Any]:
     """An order of about 1 KB."""
     words = _CHANCE.choices(_WORDS, k=100)
@@ -112,6 +124,16 @@ def _avro() -> Callable[[int], bytes]:
     return encode
 
 
+def _protobuf() -> Callable[[int], bytes]:
+    made: Any = GetMessageClass(message(*compiled(_PROTO, {}), (0,)))
+
+    def encode(number: int) -> bytes:
+        found: bytes = ParseDict(row(number), made()).SerializeToString()
+        return found
+
+    return encode
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One figure."""
@@ -130,6 +152,7 @@ def cases() -> list[Case]:
         Case("JSON into a log table", 60_000, "json", _json),
         Case("JSON upserted", 40_000, "json", _json, keyed=True),
         Case("Avro into a log table", 80_000, "avro", _avro(), schema=json.dumps(_AVRO)),
+        Case("Protobuf into a log table", 40_000, "protobuf", _protobuf(), schema=_PROTO),
         Case("Debezium JSON upserted", 30_000, "debezium-json", _debezium, keyed=True),
     ]
 
