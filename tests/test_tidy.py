@@ -71,16 +71,16 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "pyiceberg": ("lakestore/union/lake_files.py", "lakestore/union/other_formats.py"),
     "pyspark": ("tiering/", "spark_reader/"),
     "py4j": ("tiering/", "spark_reader/"),
-    "duckdb": ("lakestore/union/sql.py", "lakestore/connectors/bridge/expressions.py"),
+    "duckdb": ("lakestore/union/sql.py", "lakestore/connectors/bridge/mapping/expressions.py"),
     "click": ("lakestore/cli/",),
     "confluent_kafka": (
         "lakestore/connectors/kafka.py",
         "lakestore/connectors/kafka_client.py",
-        "lakestore/connectors/bridge/cluster.py",
-        "lakestore/connectors/bridge/registry.py",
-        "lakestore/connectors/bridge/source.py",
+        "lakestore/connectors/bridge/survey/cluster.py",
+        "lakestore/connectors/bridge/schemas/registry.py",
+        "lakestore/connectors/bridge/lane/source.py",
     ),
-    "httpx2": ("lakestore/connectors/bridge/registry.py",),
+    "httpx2": ("lakestore/connectors/bridge/schemas/registry.py",),
     "starlette": (
         "server/lakestore_server/edge/http.py",
         "server/lakestore_server/edge/http_gate.py",
@@ -103,7 +103,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 BROAD_EXCEPT_ALLOWED = {
     "lakestore/client/local.py",  # the edge of a server in this process
     "lakestore/client/pulled.py",  # a thread whose errors another one raises
-    "lakestore/connectors/bridge/stages.py",  # the same
+    "lakestore/connectors/bridge/lane/stages.py",  # the same
     "server/lakestore_server/commit/flight.py",
     "server/lakestore_server/commit/loop.py",
     "server/lakestore_server/edge/grpc.py",
@@ -380,6 +380,13 @@ RULES: tuple[Rule, ...] = (
 def test_every_file_keeps_the_rule(rule: Rule) -> None:
     complaints = [f"{source.path}:{complaint}" for source in SOURCES for complaint in rule(source)]
     assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_rooms_of_the_bridge_import_downwards_only() -> None:
+    found = list(house.imports(house.modules()))
+    assert list(house.bridge_upward(iter(found))) == []
+    planted = house.Import(f"{house.BRIDGE}.formats.raw", f"{house.BRIDGE}.lane.source", 1)
+    assert list(house.bridge_upward(iter([planted])))
 
 
 def test_rooms_import_downwards_only() -> None:

@@ -22,8 +22,8 @@ from lakestore.errors import Invalid
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
     from lakestore.connectors.bridge.assembly import Planned
-    from lakestore.connectors.bridge.positions import Accepted
-    from lakestore.connectors.bridge.seen import Counts
+    from lakestore.connectors.bridge.lane.positions import Accepted
+    from lakestore.connectors.bridge.lane.seen import Counts
     from lakestore.connectors.bridge.spec import BridgeSpec
 
 FAILED = 1
@@ -73,8 +73,8 @@ def bridge(
     if path is None:
         raise click.UsageError("Missing option '-f' / '--file'.", context)
     with kafka_library():
-        from lakestore.connectors.bridge import spec_file
-        from lakestore.connectors.bridge.positions import Accepted
+        from lakestore.connectors.bridge.config import spec_file
+        from lakestore.connectors.bridge.lane.positions import Accepted
     if check + plan + once > 1:
         raise Invalid("say one of --check, --plan and --once")
     spec = spec_file.read(path)
@@ -92,8 +92,8 @@ bridge.add_command(proposals)
 def _run(
     spec: BridgeSpec, lake: Lake, accepted: Accepted, metrics_port: int | None, *, once: bool, as_json: bool
 ) -> int:
-    from lakestore.connectors.bridge.bridge import Bridge
-    from lakestore.connectors.bridge.metrics import served
+    from lakestore.connectors.bridge.lane.bridge import Bridge
+    from lakestore.connectors.bridge.lane.metrics import served
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -147,7 +147,7 @@ class _Progress:
 
 
 def _check(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
-    from lakestore.connectors.bridge.check import Level, check
+    from lakestore.connectors.bridge.survey.check import Level, check
 
     found = []
     for each in check(spec, lake, samples):
@@ -166,7 +166,7 @@ def _check(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
 
 def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
     """Tables to create as a tables.yaml on stdout, the rest as comments: the text is one that `apply` takes."""
-    from lakestore.connectors.bridge.check import sampled
+    from lakestore.connectors.bridge.survey.check import sampled
     from lakestore.model.table_file import written
 
     planned: dict[str, Planned] = {}

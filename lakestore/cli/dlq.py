@@ -14,7 +14,7 @@ from lakestore.cli.output import Progress, emit, emit_json
 from lakestore.errors import Invalid
 
 if TYPE_CHECKING:
-    from lakestore.connectors.bridge.letters import Selection
+    from lakestore.connectors.bridge.letters.letters import Selection
 
 FAILED = 1
 SHOWN = 20
@@ -39,7 +39,7 @@ def _selected(command: _Command) -> _Command:
 
 
 def _selection(code: tuple[str, ...], stage: tuple[str, ...], where: str | None) -> Selection:
-    from lakestore.connectors.bridge.letters import Selection
+    from lakestore.connectors.bridge.letters.letters import Selection
 
     return Selection(code, stage, where or "")
 
@@ -50,7 +50,7 @@ def _selection(code: tuple[str, ...], stage: tuple[str, ...], where: str | None)
 @json_option
 def list_letters(table: str | None, server: str, as_json: bool) -> None:
     """Count the dead letters of TABLE, or of all tables, by stage and code."""
-    from lakestore.connectors.bridge import letters
+    from lakestore.connectors.bridge.letters import letters
 
     with connected(server) as lake:
         counts = letters.counted(lake, table or "")
@@ -79,7 +79,7 @@ def show(
     table: str, code: tuple[str, ...], stage: tuple[str, ...], where: str | None, limit: int, server: str, as_json: bool
 ) -> None:
     """Show dead letters of TABLE: where each was, what is wrong, and its bytes; all of them with --json."""
-    from lakestore.connectors.bridge import letters
+    from lakestore.connectors.bridge.letters import letters
 
     with connected(server) as lake:
         found = letters.shown(lake, table, _selection(code, stage, where), limit).to_pylist()
@@ -149,10 +149,10 @@ def replay(
     What a later record of a key wrote stays, and the older record is counted as superseded.
     """
     with kafka_library():
-        from lakestore.connectors.bridge import spec_file
         from lakestore.connectors.bridge.assembly import Assembly
-        from lakestore.connectors.bridge.cluster import Clusters
-        from lakestore.connectors.bridge.replay import Replay
+        from lakestore.connectors.bridge.config import spec_file
+        from lakestore.connectors.bridge.letters.replay import Replay
+        from lakestore.connectors.bridge.survey.cluster import Clusters
     spec = spec_file.read(path)
     progress = Progress(f"replay of {table}")
     with connected(server) as lake, Clusters(spec.sources) as clusters:
@@ -202,7 +202,7 @@ def drop(
     as_json: bool,
 ) -> None:
     """Delete dead letters of TABLE for ever: the selected ones, or --all."""
-    from lakestore.connectors.bridge import letters
+    from lakestore.connectors.bridge.letters import letters
 
     if everything == bool(code or stage or where):
         raise Invalid("say which dead letters to drop by --code, --stage or --where, or say --all")

@@ -24,9 +24,9 @@ def init_bridge(
 ) -> None:
     """Write a first bridge.yaml for TOPIC from its newest records, or from a registry."""
     with kafka_library():
-        from lakestore.connectors.bridge.cluster import Cluster, require_topic
-        from lakestore.connectors.bridge.first_file import first_file
         from lakestore.connectors.bridge.spec import RegistrySpec, SourceSpec
+        from lakestore.connectors.bridge.survey.cluster import Cluster, require_topic
+        from lakestore.connectors.bridge.survey.first_file import first_file
         from lakestore.connectors.kafka_client import options_of
     if output is not None and output.exists():
         raise Invalid(f"{output} is there already: name another file, or remove it")

@@ -23,7 +23,7 @@ def proposals() -> None:
 @json_option
 def list_proposals(table: str | None, server: str, as_json: bool) -> None:
     """List the proposals of TABLE, or of all tables, the oldest first."""
-    from lakestore.connectors.bridge import proposals as stored
+    from lakestore.connectors.bridge.drift import proposals as stored
 
     with connected(server) as lake:
         found = stored.listed(lake, table or "")
@@ -50,7 +50,7 @@ def reject(proposal: str, server: str, as_json: bool) -> None:
 
 
 def _decide(proposal: str, server: str, *, as_json: bool, approve: bool) -> None:
-    from lakestore.connectors.bridge import proposals as stored
+    from lakestore.connectors.bridge.drift import proposals as stored
 
     with connected(server) as lake:
         row: dict[str, Any] = stored.decide(lake, proposal, approve=approve)

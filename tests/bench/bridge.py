@@ -18,7 +18,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
 import lakestore
-from lakestore.connectors.bridge.formats.proto_files import compiled, message
+from lakestore.connectors.bridge.formats.protobuf.proto_files import compiled, message
 from lakestore.connectors.bridge.spec import (
     BridgeSpec,
     ColumnSpec,

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.bridge.bridge import Bridge
-from lakestore.connectors.bridge.formats.json_records import JsonDecoder
+from lakestore.connectors.bridge.formats.json.json_records import JsonDecoder
+from lakestore.connectors.bridge.lane.bridge import Bridge
+from lakestore.connectors.bridge.lane.positions import Accepted
 from lakestore.connectors.bridge.outcome import Mapped
 from lakestore.connectors.bridge.pipeline import Pipeline
-from lakestore.connectors.bridge.positions import Accepted
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, LakestoreError, NotFound
@@ -305,7 +305,7 @@ def test_members_come_and_go_and_each_record_comes_once(
 def test_a_second_bridge_of_the_name_in_another_group_is_told(
     lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str, events: ls.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestore.connectors.bridge.lane.SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr("lakestore.connectors.bridge.lane.lane.SETTLE_SECONDS", 0.1)
     topics.make(topic)
     spec = _spec(kafka, topic)
     other = replace(spec, sources={"": replace(spec.sources[""], group="another")})

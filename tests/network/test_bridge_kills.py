@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.bridge.bridge import Bridge
+from lakestore.connectors.bridge.lane.bridge import Bridge
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.bridge_process import BridgeProcess
 from tests.support.kafka import KafkaProcess, Topics

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lakestore.connectors.bridge.formats.avro_records import AvroRecords
-from lakestore.connectors.bridge.formats.protobuf_records import ProtobufRecords
-from lakestore.connectors.bridge.registry import Registry
+from lakestore.connectors.bridge.formats.avro.avro_records import AvroRecords
+from lakestore.connectors.bridge.formats.protobuf.protobuf_records import ProtobufRecords
+from lakestore.connectors.bridge.schemas.registry import Registry
 from lakestore.connectors.bridge.spec import RegistrySpec, SchemaSpec
 from lakestore.errors import NotFound
 from tests.support.avro_cases import Json, records, written

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import lakestore as ls
-from lakestore.connectors.bridge.bridge import Bridge
+from lakestore.connectors.bridge.lane.bridge import Bridge
 from lakestore.connectors.bridge.spec import BridgeSpec
 
 

@@ -61,6 +61,23 @@ PARTS = {
 }
 """Modules that count as a room's in which they do not lie: limits, settings and steps are values of the model."""
 
+BRIDGE = "lakestore.connectors.bridge"
+BRIDGE_FLOORS: tuple[tuple[str, ...], ...] = (
+    ("spec", "records", "outcome", "paths"),
+    ("dead_letters",),
+    ("tables",),
+    ("casting", "framing", "config"),
+    ("schemas",),
+    ("formats",),
+    ("mapping",),
+    ("drift",),
+    ("pipeline",),
+    ("assembly", "transactions"),
+    ("lane",),
+    ("letters", "survey"),
+)
+"""The rooms and values of the bridge from the ground up; only the values on the ground know one another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Import:
@@ -140,6 +157,21 @@ def upward(drawn: Mapping[tuple[str, str], list[Import]]) -> Iterator[str]:
         if ORDER.get(source, 0) <= ORDER.get(target, 0):
             where = ", ".join(f"{each.source}:{each.line} imports {each.target}" for each in found[:4])
             yield f"{source} -> {target} ({len(found)}): {where}"
+
+
+def bridge_upward(found: Iterator[Import]) -> Iterator[str]:
+    """Imports inside the bridge that do not go down, as complaints."""
+    floors = {room: floor for floor, rooms in enumerate(BRIDGE_FLOORS) for room in rooms}
+    inside = f"{BRIDGE}."
+    for each in found:
+        if not each.source.startswith(inside) or not each.target.startswith(inside):
+            continue
+        source, target = (name.removeprefix(inside).split(".")[0] for name in (each.source, each.target))
+        missing = sorted({source, target} - set(floors))
+        if missing:
+            yield f"{', '.join(missing)} of the bridge has no floor"
+        elif source != target and not (floors[source] == floors[target] == 0) and floors[source] <= floors[target]:
+            yield f"{each.source}:{each.line} imports {each.target}"
 
 
 def reduced(drawn: Mapping[tuple[str, str], list[Import]]) -> set[tuple[str, str]]:

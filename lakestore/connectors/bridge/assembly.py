@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.connectors.bridge import decoders
-from lakestore.connectors.bridge.drift import additions
-from lakestore.connectors.bridge.inference import inferred
+from lakestore.connectors.bridge.drift.differences import additions
+from lakestore.connectors.bridge.drift.watching import Watch
+from lakestore.connectors.bridge.formats import decoders
+from lakestore.connectors.bridge.formats.json.inference import inferred
+from lakestore.connectors.bridge.mapping.routing import ORIGIN, table_name
 from lakestore.connectors.bridge.outcome import Decoded, Mapped
 from lakestore.connectors.bridge.pipeline import CHANGES, Pipeline
 from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.routing import ORIGIN, table_name
 from lakestore.connectors.bridge.spec import BridgeSpec, TableSpec, TopicSpec
 from lakestore.connectors.bridge.tables import wanted
-from lakestore.connectors.bridge.watching import Watch
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.evolution import Step
 from lakestore.model.altered import altered

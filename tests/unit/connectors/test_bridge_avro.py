@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats import avro_columns, avro_plain
-from lakestore.connectors.bridge.formats.avro_records import AvroRecords
-from lakestore.connectors.bridge.formats.avro_schema import crc64, parsed
-from lakestore.connectors.bridge.formats.cursors import Cursors
+from lakestore.connectors.bridge.formats.avro import avro_columns, avro_plain
+from lakestore.connectors.bridge.formats.avro.avro_records import AvroRecords
+from lakestore.connectors.bridge.formats.avro.avro_schema import crc64, parsed
+from lakestore.connectors.bridge.framing.cursors import Cursors
 from lakestore.connectors.bridge.outcome import Decoded, Stage
 from lakestore.connectors.bridge.spec import SchemaSpec
 from lakestore.errors import Invalid

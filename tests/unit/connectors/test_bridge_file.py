@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge import spec_file, spec_sources, spec_tables
+from lakestore.connectors.bridge.config import spec_file, spec_sources, spec_tables
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, RouteSpec
 from lakestore.connectors.bridge.tables import dead_letter_table, wanted, wanted_table
 from lakestore.errors import Invalid

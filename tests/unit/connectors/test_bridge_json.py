@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats import json_one, json_types
-from lakestore.connectors.bridge.formats.json_records import JsonDecoder
+from lakestore.connectors.bridge.formats.json import json_one, json_types
+from lakestore.connectors.bridge.formats.json.json_records import JsonDecoder
 from lakestore.connectors.bridge.outcome import Decoded
 from tests.support.bridge_blocks import block, check_decoded
 

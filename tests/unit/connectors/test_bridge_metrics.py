@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lakestore.connectors.bridge.metrics import served
-from lakestore.connectors.bridge.positions import Place
-from lakestore.connectors.bridge.seen import Counts
+from lakestore.connectors.bridge.lane.metrics import served
+from lakestore.connectors.bridge.lane.positions import Place
+from lakestore.connectors.bridge.lane.seen import Counts
 from lakestore.errors import Invalid
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "bridge.md"

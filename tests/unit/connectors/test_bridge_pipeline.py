@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.decoders import decoder, key_decoder
-from lakestore.connectors.bridge.expressions import Expression
+from lakestore.connectors.bridge.formats.decoders import decoder, key_decoder
+from lakestore.connectors.bridge.mapping.expressions import Expression
 from lakestore.connectors.bridge.outcome import Decoded, Mapped, Op
 from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.records import Records

@@ -16,9 +16,9 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats.proto_files import compiled, message
-from lakestore.connectors.bridge.formats.proto_schema import planned
-from lakestore.connectors.bridge.formats.protobuf_records import ProtobufRecords
+from lakestore.connectors.bridge.formats.protobuf.proto_files import compiled, message
+from lakestore.connectors.bridge.formats.protobuf.proto_schema import planned
+from lakestore.connectors.bridge.formats.protobuf.protobuf_records import ProtobufRecords
 from lakestore.connectors.bridge.outcome import Decoded, Stage
 from lakestore.connectors.bridge.spec import SchemaSpec
 from lakestore.errors import Invalid

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakestore.connectors.bridge.formats.avro_records import AvroRecords
+from lakestore.connectors.bridge.formats.avro.avro_records import AvroRecords
 from lakestore.connectors.bridge.outcome import Stage
-from lakestore.connectors.bridge.registry import UNKNOWN_SECONDS, Registry
+from lakestore.connectors.bridge.schemas.registry import UNKNOWN_SECONDS, Registry
 from lakestore.connectors.bridge.spec import RegistrySpec
 from lakestore.errors import Denied, Invalid, NotFound, Unavailable
 from tests.support.avro_cases import records

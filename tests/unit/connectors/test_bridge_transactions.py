@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium import DebeziumJson
-from lakestore.connectors.bridge.transaction_runs import runs, tell
-from lakestore.connectors.bridge.transactions import Ended, Place, Run, Transactions, Unit, topics_of
+from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
+from lakestore.connectors.bridge.transactions.transaction_runs import runs, tell
+from lakestore.connectors.bridge.transactions.transactions import Ended, Place, Run, Transactions, Unit, topics_of
 from tests.support.debezium_events import block, event, with_schema
 
 MARKS = ("shop.transaction", 0)

@@ -14,8 +14,9 @@ import pytest
 import lakestore as ls
 from lakestore.cli import dlq
 from lakestore.cli.main import run_command
-from lakestore.connectors.bridge import dead_letters, letters
-from lakestore.connectors.bridge.letters import Selection, Taking
+from lakestore.connectors.bridge import dead_letters
+from lakestore.connectors.bridge.letters import letters
+from lakestore.connectors.bridge.letters.letters import Selection, Taking
 from lakestore.connectors.bridge.tables import dead_letter_table
 from lakestore.errors import Fenced, Invalid, NotFound
 

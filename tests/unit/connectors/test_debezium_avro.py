@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore.connectors.bridge.decoders import decoder
+from lakestore.connectors.bridge.formats.decoders import decoder
 from lakestore.connectors.bridge.outcome import Op
 from lakestore.connectors.bridge.spec import SchemaSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.avro_cases import records, written

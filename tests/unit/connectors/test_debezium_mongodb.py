@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium import DebeziumJson
-from lakestore.connectors.bridge.formats.documents import unwrapped
+from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
+from lakestore.connectors.bridge.formats.debezium.documents import unwrapped
 from lakestore.connectors.bridge.outcome import Op
 from tests.support.debezium_events import accounted, block, event, with_schema
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lakestore.connectors.bridge import spec_file
-from lakestore.connectors.bridge.decoders import decoder, key_decoder
+from lakestore.connectors.bridge.config import spec_file
+from lakestore.connectors.bridge.formats.decoders import decoder, key_decoder
 from lakestore.connectors.bridge.outcome import Mapped, Op
 from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.spec import SourceSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium import DebeziumJson
+from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
 from tests.support.debezium_events import accounted, block, text
 
 SAMPLES = sorted((Path(__file__).parent / "debezium_samples").glob("*.json"))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium import DebeziumJson
+from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
 from tests.support.debezium_events import accounted, block, event, with_schema
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"

@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 
 import lakestore as ls
 from lakestore.client.commit import Commit
-from lakestore.connectors.bridge import dead_letters, letters, spec_file
+from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.assembly import Assembly
-from lakestore.connectors.bridge.letters import Selection
+from lakestore.connectors.bridge.config import spec_file
+from lakestore.connectors.bridge.letters import letters
+from lakestore.connectors.bridge.letters.letters import Selection
+from lakestore.connectors.bridge.letters.replay import Replay, Replayed
 from lakestore.connectors.bridge.outcome import Reject, Stage
 from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.replay import Replay, Replayed
 from lakestore.connectors.bridge.spec import BridgeSpec, TopicSpec
 from lakestore.connectors.bridge.tables import dead_letter_table
 from lakestore.errors import Fenced, Invalid

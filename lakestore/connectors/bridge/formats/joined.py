@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lakestore.connectors.bridge.formats.cursors import Bools, Fault
+from lakestore.connectors.bridge.framing.cursors import Bools, Fault
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints
 

@@ -1,0 +1,225 @@
+"""Values as a column's type: vectorised, lossless, and with a mask of the rows whose value does not fit.
+
+Text is read as numbers and times (by the rules of `times`), numbers as text and times; nothing else changes its kind.
+Floats are the nearest ones; all else is exact or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.connectors.bridge.casting import times
+from lakestore.connectors.bridge.casting.cast_rules import Misfit, Rule
+from lakestore.errors import Invalid
+from lakestore.model.decimals import fitted
+from lakestore.rows import json_texts
+from lakestore.rows.casting import Cast
+
+Mask = npt.NDArray[np.bool_]
+_INTEGER = r"^-?[0-9]{1,40}$"
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
+_NEAR_DECIMAL = r"^[+-]?[0-9]{0,38}(\.[0-9]{0,38})?$"
+"""Texts that Arrow's cast to decimals is safe with: for far exponents it leaves its table of powers."""
+_FLOAT = rf"{_NUMBER}|^(NaN|-?Infinity)$"
+FAILURES = (pa.ArrowException, Invalid, ValueError, ArithmeticError)
+"""Errors of values that do not fit."""
+
+
+def cast(array: pa.Array, rule: Rule) -> tuple[pa.Array, Mask | None]:
+    """The values in the rule's type, and the rows whose value does not fit; those are null."""
+    if array.type == rule.kind and not pa.types.is_nested(rule.kind):
+        return array, None
+    try:
+        return _cast(array, rule), None
+    except FAILURES:
+        made, bad = parted(array, lambda some: _cast(some, rule), rule.kind)
+        return made, bad
+
+
+def why(value: pa.Array, rule: Rule) -> str:
+    """The reason why one value does not fit."""
+    try:
+        _cast(value, rule)
+    except FAILURES as error:
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return "it does not fit"
+
+
+def parted(array: pa.Array, convert: Callable[[pa.Array], pa.Array], kind: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Values converted in halves of halves, so that only those which fail by themselves are nulls, and marked."""
+    bad = np.zeros(len(array), dtype=np.bool_)
+    made: list[pa.Array] = []
+    todo = [(0, len(array))]
+    while todo:
+        start, end = todo.pop()
+        try:
+            made.append(convert(array.slice(start, end - start)))
+        except FAILURES:
+            if end - start == 1:
+                bad[start] = True
+                made.append(pa.nulls(1, kind))
+            else:
+                middle = (start + end) // 2
+                todo += [(middle, end), (start, middle)]
+    return pa.concat_arrays(made) if made else pa.nulls(0, kind), bad
+
+
+def _cast(array: pa.Array, rule: Rule) -> pa.Array:
+    kind, source, t = rule.kind, array.type, pa.types
+    if array.null_count == len(array):
+        return pa.nulls(len(array), kind)
+    if t.is_dictionary(source):
+        return _cast(array.dictionary_decode(), rule)
+    if t.is_large_string(source) or t.is_string_view(source):
+        array, source = array.cast(pa.string()), pa.string()
+    if t.is_nested(kind):
+        return _nested(array, rule)
+    if source == kind:
+        return array
+    if t.is_binary(source) and not (t.is_binary(kind) or t.is_fixed_size_binary(kind)):
+        return _cast(array.cast(pa.string()), rule)
+    for is_one, convert in _CASTS:
+        if is_one(kind):
+            return convert(array, rule)
+    raise Misfit(f"{source} is no {kind}")
+
+
+def _integers(array: pa.Array, rule: Rule) -> pa.Array:
+    t, source = pa.types, array.type
+    if t.is_string(source):
+        _all(array, _INTEGER, rule.kind)
+    elif not (t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)):
+        raise Misfit(f"{source} is no {rule.kind}")
+    return array.cast(rule.kind)
+
+
+def _floats(array: pa.Array, rule: Rule) -> pa.Array:
+    t, source = pa.types, array.type
+    if t.is_string(source):
+        _all(array, _FLOAT, rule.kind)
+        made = array.cast(pa.float64())
+        finite = pc.match_substring_regex(array, _NUMBER)
+    elif t.is_floating(source):
+        made, finite = array, pc.is_finite(array)
+    elif t.is_integer(source) or t.is_decimal(source):
+        made, finite = array.cast(pa.float64()), pa.scalar(True)
+    else:
+        raise Misfit(f"{source} is no {rule.kind}")
+    made = made.cast(rule.kind)
+    if pc.any(pc.and_(finite, pc.invert(pc.is_finite(made)))).as_py():
+        raise Misfit(f"it is beyond {rule.kind}")
+    return made
+
+
+def _decimals(array: pa.Array, rule: Rule) -> pa.Array:
+    t, source = pa.types, array.type
+    if t.is_floating(source) or t.is_integer(source):
+        array = array.cast(pa.string())
+        source = array.type
+    if t.is_string(source):
+        _all(array, _NUMBER, rule.kind)
+        if pc.all(pc.match_substring_regex(array, _NEAR_DECIMAL)).as_py() is False:
+            return pa.array(
+                [None if value is None else fitted(Decimal(value), rule.kind) for value in array.to_pylist()], rule.kind
+            )
+    elif not t.is_decimal(source):
+        raise Misfit(f"{source} is no {rule.kind}")
+    made = array.cast(rule.kind)
+    if not whole_decimals(made):
+        raise Misfit(f"it is beyond {rule.kind}")
+    return made
+
+
+def whole_decimals(array: pa.Array) -> bool:
+    """Whether all decimals have no more digits than their type, which Arrow's casts and readers do not look at."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _booleans(array: pa.Array, rule: Rule) -> pa.Array:
+    if not pa.types.is_string(array.type):
+        raise Misfit(f"{array.type} is no {rule.kind}")
+    _all(array, "^(true|false)$", rule.kind)
+    return pc.equal(array, "true")
+
+
+def _strings(array: pa.Array, rule: Rule) -> pa.Array:
+    if pa.types.is_nested(array.type) or pa.types.is_decimal(array.type) or pa.types.is_floating(array.type):
+        text = json_texts.values(array, json_texts.PLAIN)
+        text = pc.replace_substring(text, '"', "") if not pa.types.is_nested(array.type) else text
+        return pc.if_else(array.is_valid(), text, None)
+    return array.cast(rule.kind)
+
+
+def _bytes(array: pa.Array, rule: Rule) -> pa.Array:
+    if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type) or _is_fixed(array.type)):
+        raise Misfit(f"{array.type} is no {rule.kind}")
+    array = array.cast(pa.binary())
+    if _is_fixed(rule.kind):
+        wrong = pc.not_equal(pc.binary_length(array), rule.kind.byte_width)
+        if pc.any(wrong).as_py():
+            raise Misfit(f"it has not {rule.kind.byte_width} bytes")
+    return array.cast(rule.kind)
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_binary(kind)) and not pa.types.is_decimal(kind)
+
+
+def _nested(array: pa.Array, rule: Rule) -> pa.Array:
+    """Nested values, whose parts are cast by the same rules, and checked by the ones of all rows."""
+    return Cast("").column(_inside(array, rule), pa.field("value", rule.kind))
+
+
+def _inside(array: pa.Array, rule: Rule) -> pa.Array:
+    kind, t = rule.kind, pa.types
+    if array.type == kind or not t.is_nested(kind):
+        return array if array.type == kind else _cast(array, rule)
+    mask = array.is_null() if array.null_count else None
+    if t.is_struct(kind) and t.is_struct(array.type):
+        children = array.flatten()
+        names = [part.name for part in array.type]
+        made = [_part(children[names.index(part.name)], part, rule) for part in kind if part.name in names]
+        fields = [part.with_nullable(True) for part in kind if part.name in names]
+        return pa.StructArray.from_arrays(made, fields=fields, mask=mask) if made else pa.nulls(len(array), kind)
+    if t.is_list(kind) and t.is_list(array.type):
+        lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        made_values = _part(array.flatten(), kind.value_field, rule)
+        return pa.ListArray.from_arrays(pa.array(offsets), made_values, mask=mask)
+    return array
+
+
+def _part(array: pa.Array, part: pa.Field, rule: Rule) -> pa.Array:
+    return _inside(array, Rule(part.type, rule.unit, rule.zone))
+
+
+def _all(array: pa.Array, pattern: str, kind: pa.DataType) -> None:
+    """`Misfit` unless all texts match."""
+    if pc.all(pc.match_substring_regex(array, pattern)).as_py() is False:
+        raise Misfit(f"it is no {kind}")
+
+
+_Convert = Callable[[pa.Array, Rule], pa.Array]
+_CASTS: tuple[tuple[Callable[[Any], bool], _Convert], ...] = (
+    (pa.types.is_integer, _integers),
+    (pa.types.is_floating, _floats),
+    (pa.types.is_decimal, _decimals),
+    (pa.types.is_boolean, _booleans),
+    (pa.types.is_string, _strings),
+    (pa.types.is_timestamp, times.timestamps),
+    (pa.types.is_date, times.dates),
+    (pa.types.is_time, times.times_of_day),
+    (pa.types.is_binary, _bytes),
+    (_is_fixed, _bytes),
+)

@@ -1,0 +1,1 @@
+"""Drift: differences between schemas of records and tables, followed or waiting as proposals."""

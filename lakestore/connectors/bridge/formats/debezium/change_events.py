@@ -1,0 +1,369 @@
+"""Change events as rows: the meaning of Debezium's envelopes, in whatever format they came.
+
+c, r and u put `after`, d deletes by key, and everything else is passed by its name or rejected. The tombstone behind a
+delete is passed; one that stands alone is a delete by key, which the table's policy may ignore or refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.connectors.bridge.formats.debezium.connect_types import Kind, struct
+from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
+from lakestore.connectors.bridge.formats.debezium.key_changes import key_changes
+from lakestore.connectors.bridge.formats.debezium.positions import positions
+from lakestore.connectors.bridge.outcome import Decoded, Op, Reject, Stage
+from lakestore.connectors.bridge.records import Ints, Records
+from lakestore.connectors.bridge.spec import Tombstone, TopicSpec, Truncate
+
+_TEXT, _INT = Kind("string"), Kind("int64")
+SOURCE = struct(
+    version=_TEXT, connector=_TEXT, name=_TEXT, ts_ms=_INT, ts_us=_INT, ts_ns=_INT, snapshot=_TEXT, sequence=_TEXT,
+    db=_TEXT, schema=_TEXT, table=_TEXT, collection=_TEXT, txId=_TEXT, lsn=_INT, xmin=_INT,
+    server_id=_INT, gtid=_TEXT, file=_TEXT, pos=_INT, row=_INT, thread=_INT, query=_TEXT,
+    change_lsn=_TEXT, commit_lsn=_TEXT, event_serial_no=_INT, scn=_TEXT, commit_scn=_TEXT, ord=_INT,
+    bucket=_INT, offset=_INT,
+)  # fmt: skip
+"""Fields of `source` of all connectors that have a meaning here; transaction ids are texts, as some are."""
+TRANSACTION = struct(id=_TEXT, total_order=_INT, data_collection_order=_INT)
+HEAD = struct(op=_TEXT, ts_ms=_INT, ts_us=_INT, ts_ns=_INT, source=SOURCE, transaction=TRANSACTION)
+_EXTRA = (("position", pa.int64()),)
+ENVELOPE = pa.struct([pa.field(name, kind.type) for name, kind in HEAD.fields] + [pa.field(*each) for each in _EXTRA])
+"""The type of `Decoded.envelope`."""
+PUTS = ("c", "r", "u")
+PASSED = {"m": "message"}
+TOMBSTONE = "tombstone"
+_TOMBSTONES: tuple[Tombstone, ...] = ("dlq", "delete", "ignore")
+
+
+@dataclass(slots=True)
+class Events:
+    """Events of one schema. Rows are records of the block."""
+
+    rows: Ints
+    head: pa.StructArray
+    """The kind HEAD."""
+    before: pa.StructArray
+    """Read for deletes only."""
+    after: pa.StructArray
+    """The rows as puts leave them; `before` is of the same kind."""
+    kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
+
+    def where(self, good: npt.NDArray[np.bool_]) -> Events:
+        """The events of some of the rows."""
+        if good.all():
+            return self
+        mask = pa.array(good)
+        kept = {name: flags.filter(mask) for name, flags in self.kept.items()}
+        return Events(self.rows[good], self.head.filter(mask), self.before.filter(mask), self.after.filter(mask), kept)
+
+
+@dataclass(slots=True)
+class Block:
+    """A block as its format read it: events, the records that are none, and keys."""
+
+    events: list[Events]
+    rejects: list[Reject]
+    passed: dict[str, list[int]]
+    keys: pa.StructArray | None
+    """Keys of all records of the block; null where a key is none or could not be read."""
+    plain_keys: bool = False
+    """Whether the ids of documents among the keys are plain texts already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Ends of records that have no row."""
+
+    truncate: Truncate = "refuse"
+    tombstone: Tombstone = "delete"
+    """Tombstones that are not behind a delete."""
+
+    @staticmethod
+    def of(topic: TopicSpec) -> Policy:
+        """The strictest of the topic's tables, for such records name none."""
+        truncates, tombstones = zip(*((table.truncate, table.tombstone) for table in topic.tables), strict=True)
+        return Policy(
+            "refuse" if "refuse" in truncates else "ignore",
+            next(policy for policy in _TOMBSTONES if policy in tombstones),
+        )
+
+
+class Changes:
+    """Rows of change events, with what has to be known from one block to the next."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._deleted: dict[int, bytes] = {}
+        """Partition to the key of its last record, if that is a delete."""
+
+    def decoded(self, records: Records, block: Block) -> Decoded:
+        """Each record of the block as a row, a reject or passed."""
+        ops = np.full(len(records), "", dtype="<U1")
+        for part in block.events:
+            ops[part.rows] = _letters(pc.struct_field(part.head, "op"))
+        rows = [self._rows(part, block, ops) for part in block.events]
+        rows.append(self._tombstones(records, block, ops))
+        return _assembled(records, block, [part for part in rows if len(part.rows)])
+
+    def _rows(self, part: Events, block: Block, ops: npt.NDArray[np.str_]) -> _Part:
+        """The rows of events; events that are none are passed or rejected."""
+        op = ops[part.rows]
+        put, delete = np.isin(op, PUTS), op == "d"
+        empty = put & part.after.is_null().to_numpy(zero_copy_only=False)
+        for row in part.rows[empty].tolist():
+            block.rejects.append(_refused(row, "no-after", _NO_AFTER, "value.after"))
+        self._others(part.rows[~(put | delete)], ops, block)
+        keyless = delete & _keyless(part, block.keys)
+        for row in part.rows[keyless].tolist():
+            block.rejects.append(_refused(row, "no-key", "a delete has neither a key nor a before-image", "key"))
+        good = (put & ~empty) | (delete & ~keyless)
+        gone = delete[good]
+        part = part.where(good)
+        values = {
+            name: _chosen(gone, _child(part.before, name), _child(part.after, name)) for name in part.after.type.names
+        }
+        kept = {name: pc.and_not(mask, pa.array(gone)) for name, mask in part.kept.items()}
+        return _Part(part.rows, gone, values, kept, part.head)
+
+    def _others(self, rows: Ints, ops: npt.NDArray[np.str_], block: Block) -> None:
+        for row in rows.tolist():
+            letter = str(ops[row])
+            if letter == "t" and self._policy.truncate == "refuse":
+                block.rejects.append(_refused(row, "truncate", _TRUNCATED, "value.op"))
+            elif letter == "t" or letter in PASSED:
+                block.passed.setdefault(PASSED.get(letter, "truncate"), []).append(row)
+            else:
+                sentence = f"{letter!r} is no operation of a change event" if letter else "a change event has no `op`"
+                block.rejects.append(_refused(row, "unknown-op", sentence, "value.op"))
+
+    def _tombstones(self, records: Records, block: Block, ops: npt.NDArray[np.str_]) -> _Part:
+        """Null values: passed behind the delete of their key, else deletes of their own."""
+        null = records.values.is_null().to_numpy(zero_copy_only=False)
+        behind = self._behind_delete(records, null, ops == "d")
+        alone = np.flatnonzero(null & ~behind).astype(np.int64)
+        if behind.any():
+            block.passed.setdefault(TOMBSTONE, []).extend(np.flatnonzero(behind).tolist())
+        if self._policy.tombstone == "ignore":
+            block.passed.setdefault(TOMBSTONE, []).extend(alone.tolist())
+            alone = alone[:0]
+        elif self._policy.tombstone == "dlq":
+            block.rejects.extend(_refused(row, TOMBSTONE, _ALONE, "value") for row in alone.tolist())
+            alone = alone[:0]
+        has_key = np.zeros(len(alone), bool)
+        if block.keys is not None:
+            has_key = block.keys.is_valid().to_numpy(zero_copy_only=False)[alone]
+        for row in alone[~has_key].tolist():
+            block.rejects.append(_refused(row, "no-key", "a tombstone has no key that names a row", "key"))
+        alone = alone[has_key]
+        return _Part(alone, np.ones(len(alone), bool), {}, {}, pa.nulls(len(alone), HEAD.type))
+
+    def _behind_delete(
+        self, records: Records, null: npt.NDArray[np.bool_], delete: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """The null values whose key's last record before them, in their partition, is a delete."""
+        behind = np.zeros(len(records), bool)
+        if null.any():
+            codes = records.keys.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            order = np.lexsort((np.arange(len(records)), codes, records.partition))
+            same = (np.diff(codes[order]) == 0) & (np.diff(records.partition[order]) == 0) & (codes[order][1:] >= 0)
+            behind[order[1:]] = same & delete[order[:-1]]
+            behind &= null
+            first = np.unique(records.partition, return_index=True)[1]
+            for row in first[null[first]].tolist():
+                known = self._deleted.get(int(records.partition[row]))
+                behind[row] = known is not None and known == records.keys[row].as_py()
+        for partition in np.unique(records.partition).tolist():
+            last = int(np.flatnonzero(records.partition == partition)[-1])
+            self._deleted.pop(partition, None)
+            if delete[last] and records.keys[last].is_valid:
+                self._deleted[partition] = records.keys[last].as_py()
+        return behind
+
+
+@dataclass(slots=True)
+class _Part:
+    """Rows of some records."""
+
+    rows: Ints
+    gone: npt.NDArray[np.bool_]
+    """Deletes."""
+    values: dict[str, pa.Array]
+    kept: dict[str, pa.BooleanArray]
+    head: pa.StructArray
+
+
+_NO_AFTER = (
+    "an event that puts a row has no `after`; MongoDB's needs capture.mode change_streams_update_full, "
+    "and others no transformation that drops it"
+)
+_ALONE = (
+    "the record has no value (a tombstone), and no delete of its key is before it, and tombstone: dlq says so: "
+    "say tombstone: ignore to leave such records out, or delete"
+)
+_TRUNCATED = "the source table was truncated; empty the table, or say `truncate: ignore` to leave its rows"
+
+
+def _refused(row: int, code: str, sentence: str, path: str) -> Reject:
+    return Reject(row, Stage.CHANGE, code, sentence, path)
+
+
+def _letters(op: pa.StringArray) -> npt.NDArray[np.str_]:
+    made = op.fill_null("").to_numpy(zero_copy_only=False).astype(str)
+    return np.where(np.char.str_len(made) > 1, "?", made)
+
+
+def _keyless(part: Events, keys: pa.StructArray | None) -> npt.NDArray[np.bool_]:
+    none = part.before.is_null().to_numpy(zero_copy_only=False)
+    if keys is None:
+        return np.asarray(none)
+    return np.asarray(none & keys.is_null().to_numpy(zero_copy_only=False)[part.rows])
+
+
+def _child(parent: pa.StructArray, name: str) -> pa.Array:
+    """A field, null where its parent is."""
+    return pc.struct_field(parent, [parent.type.get_field_index(name)])
+
+
+def _chosen(gone: npt.NDArray[np.bool_], before: pa.Array, after: pa.Array) -> pa.Array:
+    if not gone.any():
+        return after
+    kind = _common([before.type, after.type])
+    return pc.if_else(pa.array(gone), *(_changed(image, kind, "", Faults(), 0) for image in (before, after)))
+
+
+def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decoded:
+    """All rows in the order of their records, in types that all of them take."""
+    rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, np.int64)
+    gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
+    keys = _of_rows(block.keys, rows)
+    faults = Faults()
+    columns = {name: _joined(parts, name, faults) for name in _names(parts)}
+    columns = _with_keys(columns, keys, gone, faults)
+    good = _faultless(block, faults, rows)
+    order = np.flatnonzero(good)[np.argsort(rows[good], kind="stable")]
+    at = pa.array(order)
+    heads = [part.head for part in parts] or [pa.nulls(0, HEAD.type)]
+    head = pa.concat_arrays(heads).take(at)
+    taken = {name: column.take(at) for name, column in columns.items()}
+    kept = {name: mask.take(at) for name, mask in _kept(parts).items()}
+    rows, gone = rows[order], gone[order]
+    keys = None if keys is None else keys.take(at)
+    position = positions(_child(head, "source"))
+    return Decoded(
+        pa.StructArray.from_arrays(list(taken.values()), list(taken)) if taken else pa.nulls(len(rows), pa.struct([])),
+        rows,
+        keys,
+        np.where(gone, Op.DELETE, Op.PUT).astype(np.int8),
+        kept,
+        _origin(head),
+        tuple(keys.type.names) if keys is not None else (),
+        key_changes(records, rows, gone, head, position),
+        sorted(block.rejects, key=lambda reject: reject.record),
+        {reason: np.array(sorted(found), np.int64) for reason, found in block.passed.items()},
+        envelope=_envelope(head, position),
+    )
+
+
+def _of_rows(keys: pa.StructArray | None, rows: Ints) -> pa.StructArray | None:
+    """The keys of rows, without the fields that only other records' keys have, as those of messages."""
+    if keys is None:
+        return None
+    keys = keys.take(pa.array(rows))
+    named = {name: column for name in keys.type.names if (column := _child(keys, name)).null_count < len(keys)}
+    if not named:
+        return None
+    return pa.StructArray.from_arrays(list(named.values()), list(named), mask=keys.is_null())
+
+
+def _names(parts: Sequence[_Part]) -> list[str]:
+    return list(dict.fromkeys(name for part in parts for name in part.values))
+
+
+def _joined(parts: Sequence[_Part], name: str, faults: Faults) -> pa.Array:
+    """One field of all parts. Types that differ, as after a change of the source's schema, become one that takes all,
+    or text."""
+    types = [part.values[name].type for part in parts if name in part.values]
+    kind = _common(types)
+    made, start = [], 0
+    for part in parts:
+        column = part.values.get(name)
+        if column is None:
+            made.append(pa.nulls(len(part.rows), kind))
+        else:
+            made.append(_changed(column, kind, name, faults, start))
+        start += len(part.rows)
+    return pa.concat_arrays(made)
+
+
+def _common(types: Sequence[pa.DataType]) -> pa.DataType:
+    if all(kind == types[0] for kind in types):
+        return types[0]
+    try:
+        schemas = [pa.schema([pa.field("_", kind)]) for kind in types]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.string()
+
+
+def _changed(column: pa.Array, kind: pa.DataType, name: str, faults: Faults, start: int) -> pa.Array:
+    if column.type == kind:
+        return column
+    inside = Faults()
+    made = converted(column, Kind("", target=kind), f"value.after.{name}", inside)
+    faults.found.extend((found + start, code, reason, path) for found, code, reason, path in inside.found)
+    return made
+
+
+def _with_keys(
+    columns: dict[str, pa.Array], keys: pa.StructArray | None, gone: npt.NDArray[np.bool_], faults: Faults
+) -> dict[str, pa.Array]:
+    """Deletes have their key's fields from the record key."""
+    if keys is None or not gone.any():
+        return columns
+    mine = pc.and_(pa.array(gone), keys.is_valid())
+    made = dict(columns)
+    for name in keys.type.names:
+        key = _child(keys, name)
+        if name in made and made[name].type != key.type:
+            hidden = pc.if_else(mine, key, pa.scalar(None, key.type))
+            key = converted(hidden, Kind("", target=made[name].type), f"key.{name}", faults)
+        old = made.get(name)
+        made[name] = pc.if_else(mine, key, pa.scalar(None, key.type) if old is None else old)
+    return made
+
+
+def _faultless(block: Block, faults: Faults, rows: Ints) -> npt.NDArray[np.bool_]:
+    """The rows without a fault; the others are rejected, once each."""
+    good = np.ones(len(rows), bool)
+    for found, code, reason, path in faults.found:
+        for row in found[good[found]].tolist():
+            block.rejects.append(Reject(int(rows[row]), Stage.CONVERT, code, reason, path))
+            good[row] = False
+    return good
+
+
+def _kept(parts: Sequence[_Part]) -> dict[str, pa.BooleanArray]:
+    names = dict.fromkeys(name for part in parts for name in part.kept)
+    return {
+        name: pa.concat_arrays([part.kept.get(name, pa.array(np.zeros(len(part.rows), bool))) for part in parts])
+        for name in names
+    }
+
+
+def _origin(head: pa.StructArray) -> pa.StructArray:
+    source = _child(head, "source")
+    table = pc.coalesce(_child(source, "table"), _child(source, "collection"))
+    parts = [_child(source, "db"), _child(source, "schema"), table]
+    return pa.StructArray.from_arrays(parts, ["database", "schema", "table"])
+
+
+def _envelope(head: pa.StructArray, position: pa.Int64Array) -> pa.StructArray:
+    parts = [_child(head, name) for name in head.type.names]
+    return pa.StructArray.from_arrays([*parts, position], fields=list(ENVELOPE))

@@ -1,0 +1,309 @@
+"""JSON objects as rows: a block by Arrow's reader at once, and what it does not take record by record.
+
+Both ways take the same records and give the same values:
+- a field that is missing is null; a field that no column reads is not looked at, and its name is told;
+- numbers and booleans in a text column are their JSON text, objects and lists too;
+- "12" and 12.0 in an integer column are 12; 12.5, and what the type does not hold, is refused;
+- a decimal is read from numbers and texts, exactly or not at all; a float is the nearest one, and finite, but for the
+  texts "NaN", "Infinity" and "-Infinity"; the numbers NaN and Infinity are no JSON, and refused where a column reads
+  them; bytes are base64; an object is a struct or a map;
+- a field twice in an object is refused where a column reads it, as is broken UTF-8 anywhere;
+- a byte order mark is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pajson
+
+from lakestore.connectors.bridge.casting import casts
+from lakestore.connectors.bridge.formats.json import inference, json_one
+from lakestore.connectors.bridge.formats.json.json_one import DEPTH_MAX, Number, Refused, Twice
+from lakestore.connectors.bridge.formats.json.json_types import Shape
+from lakestore.connectors.bridge.framing.wire import Part, framed
+from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
+from lakestore.connectors.bridge.records import Ints, Records
+from lakestore.connectors.bridge.spec import Wire
+
+ONE_BY_ONE_MAX = 64
+"""Records that are read one by one when they cannot be read together; more are parted first."""
+PARTS, TRIED_MIN = 16, 8
+JOINED_BYTES_MAX = 512 << 20
+SAMPLED = 32
+"""Records of a block in which new fields are looked for, once a field is known that no column reads."""
+INFERRED = 1_000
+"""Records of a block from which a schema is made when all fields are wanted."""
+_FAR_DECIMAL = r'[0-9.][eE]-[0-9]{2,}["\s,\]}]|[0-9]{29}'
+"""Numbers so far behind the point that Arrow's reader of decimals leaves its table of powers, and ends the process."""
+_BLANKS = " \t\r\n"
+
+
+@dataclass(slots=True)
+class _Block:
+    """Ends of a block's records while it is read."""
+
+    pieces: list[tuple[Ints, pa.StructArray]] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+    extra: dict[str, pa.DataType] = field(default_factory=dict)
+    small: int = 0
+    """Parts of the smallest size that were tried at once."""
+    failed: int = 0
+
+    @property
+    def mostly_fails(self) -> bool:
+        """Whether records that cannot be read at once are all over the block."""
+        return self.small >= TRIED_MIN and 2 * self.failed > self.small
+
+
+class JsonDecoder:
+    """JSON records."""
+
+    def __init__(self, part: Part = "value", wire: Wire = "plain") -> None:
+        """A frame is only taken off: JSON tells its fields by itself."""
+        self._part: Part = part
+        self._wire = wire
+        self._shapes: dict[pa.Schema, Shape] = {}
+        self._inferred: pa.Schema | None = None
+
+    def schema(self) -> pa.Schema | None:
+        """The fields that a block showed from which all were wanted; else None, for JSON has no schema."""
+        return self._inferred
+
+    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+        """The rows of a block; nulls are tombstones."""
+        found = framed(records, self._wire, self._part, format="json")
+        if wanted is None:
+            wanted = self._inferred = inference.schema_of(_samples(found.payloads, INFERRED))
+        shape = self._shape(wanted)
+        block = _Block(rejects=list(found.rejects))
+        self._whole(found.payloads, found.record, shape, block)
+        passed = {"tombstone": found.nulls} if len(found.nulls) else {}
+        rows, record = _together(block.pieces, shape)
+        return Decoded(rows, record, rejects=block.rejects, passed=passed, extra=block.extra)
+
+    def _shape(self, wanted: pa.Schema) -> Shape:
+        if wanted not in self._shapes:
+            self._shapes.clear()
+            self._shapes[wanted] = Shape.of(wanted, self._part)
+        return self._shapes[wanted]
+
+    def _whole(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
+        """Read what is whole objects by its looks together, and the rest one by one."""
+        if not len(ids):
+            return
+        if shape.by_hand:
+            self._one_by_one(values, ids, shape, block)
+            return
+        looks = _looks_whole(values)
+        if not looks.all():
+            values = _trimmed(values)
+            looks = _looks_whole(values)
+        if not looks.all():
+            self._one_by_one(values.filter(pa.array(~looks)), ids[~looks], shape, block)
+            values, ids = values.filter(pa.array(looks)), ids[looks]
+        if len(ids):
+            self._parted(values, ids, shape, block)
+        shape.has_extra |= bool(block.extra)
+
+    def _parted(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
+        """Read all at once, or the parts of it that can be."""
+        rows = self._at_once(values, shape, block)
+        if rows is None and shape.learn(_samples(values)):
+            rows = self._at_once(values, shape, block)
+        if rows is not None:
+            block.pieces.append((ids, rows))
+            return
+        self._sample_extra(values, shape, block)
+        size = max(-(-len(ids) // PARTS), ONE_BY_ONE_MAX)
+        for start in range(0, len(ids), size):
+            self._part_of(values.slice(start, size), ids[start : start + size], shape, block)
+
+    def _at_once(self, values: pa.BinaryArray, shape: Shape, block: _Block) -> pa.StructArray | None:
+        """All rows; a first field that no column reads is looked for until it is found, and later ones in samples."""
+        if not shape.has_extra:
+            rows = _read(values, shape, exactly=True)
+            if rows is not None:
+                return rows
+        rows = _read(values, shape)
+        if rows is not None:
+            self._sample_extra(values, shape, block)
+            if not shape.has_extra and not block.extra:
+                self._sample_extra(_first_with_extra(values, shape), shape, block)
+        return rows
+
+    def _part_of(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
+        """Read a part at once, or its parts; where most of these fail as well, one by one."""
+        rows = _read(values, shape) if not block.mostly_fails else None
+        if rows is not None:
+            block.pieces.append((ids, rows))
+        elif len(ids) <= ONE_BY_ONE_MAX or block.mostly_fails:
+            block.failed += len(ids) <= ONE_BY_ONE_MAX
+            self._one_by_one(values, ids, shape, block)
+        else:
+            for start in range(0, len(ids), ONE_BY_ONE_MAX):
+                block.small += 1
+                self._part_of(values.slice(start, ONE_BY_ONE_MAX), ids[start : start + ONE_BY_ONE_MAX], shape, block)
+
+    def _one_by_one(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
+        rows, kept = [], []
+        read, fields = shape.reader.read, shape.reader.fields
+        for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
+            try:
+                found = json_one.parsed(raw)
+                rows.append(read(found))
+            except Refused as refused:
+                block.rejects.append(
+                    Reject(number, Stage.DECODE, refused.code, f"{refused.why}; mend its producer", refused.path)
+                )
+                continue
+            kept.append(number)
+            _note_extra(found, fields, "", block.extra)
+        if kept:
+            block.pieces.append((np.array(kept, dtype=np.int64), pa.array(rows, shape.texts)))
+
+    def _sample_extra(self, values: pa.BinaryArray, shape: Shape, block: _Block) -> None:
+        for sample in _samples(values):
+            _note_extra(sample, shape.reader.fields, "", block.extra)
+
+
+def _looks_whole(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+    """Which values begin and end as an object."""
+    offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
+    data = np.frombuffer(values.buffers()[2] or b"\0", dtype=np.uint8)
+    long = offsets[1:] - offsets[:-1] >= 2
+    first = data[np.minimum(offsets[:-1], len(data) - 1)] == ord("{")
+    return np.asarray(long & first & (data[np.maximum(offsets[1:] - 1, 0)] == ord("}")))
+
+
+def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The values without blanks around, where all are texts."""
+    try:
+        return pc.ascii_trim(values.cast(pa.string()), characters=_BLANKS).cast(pa.binary())
+    except pa.ArrowInvalid:
+        return values
+
+
+def _read(values: pa.BinaryArray, shape: Shape, *, exactly: bool = False) -> pa.StructArray | None:
+    """The rows of objects, one each, by one call of Arrow's reader; None when it does not take all of them.
+
+    Each value begins with { and ends with }, none has a zero byte, and a line break inside a text is refused: so an
+    object ends where its record ends, and as many rows as records are one each. With `exactly`, none has a
+    field that no column reads.
+    """
+    if values.nbytes > JOINED_BYTES_MAX:
+        return None
+    try:
+        texts = values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+    if shape.has_decimals and pc.match_substring_regex(texts, _FAR_DECIMAL).true_count:
+        return None
+    lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    data = pc.binary_join(lists, b"\n").buffers()[2]
+    if not np.frombuffer(data, dtype=np.uint8).all() or _too_deep(values):
+        return None
+    return _parse(data, len(values), shape, "error" if exactly else "ignore")
+
+
+def _first_with_extra(values: pa.BinaryArray, shape: Shape) -> pa.BinaryArray:
+    """The first of records that are read at once which has a field that no column reads."""
+    while len(values) > 1:
+        half = len(values) // 2
+        exact = _read(values.slice(0, half), shape, exactly=True) is not None
+        values = values.slice(half) if exact else values.slice(0, half)
+    return values
+
+
+def _parse(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.StructArray | None:
+    reading = pajson.ReadOptions(use_threads=False, block_size=data.size + 1)
+    parsing = pajson.ParseOptions(explicit_schema=shape.parse, unexpected_field_behavior=unexpected)
+    try:
+        table = pajson.read_json(pa.BufferReader(data), read_options=reading, parse_options=parsing)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    if table.num_rows != count:
+        return None
+    if not shape.parse.names:
+        return pa.array([{}] * count, pa.struct([]))
+    columns = [table.column(part.name).combine_chunks() for part in shape.parse]
+    if not all(_sound(column) for column in columns):
+        return None
+    return shape.told(pa.StructArray.from_arrays(columns, fields=list(shape.parse)))
+
+
+def _too_deep(values: pa.BinaryArray) -> bool:
+    long = pc.greater_equal(pc.binary_length(values), 2 * DEPTH_MAX)
+    if not long.true_count:
+        return False
+    return any(json_one.depth(raw) > DEPTH_MAX for raw in values.filter(long).to_pylist())
+
+
+def _sound(array: pa.Array) -> bool:
+    """Whether Arrow's reader took no more than is right: NaN and infinity are no JSON, and it lets decimals through
+    that are longer than their type."""
+    kind, t = array.type, pa.types
+    if t.is_struct(kind):
+        return all(_sound(array.field(at)) for at in range(kind.num_fields))
+    if t.is_list(kind):
+        return _sound(array.values)
+    if t.is_decimal(kind):
+        return casts.whole_decimals(array)
+    return not t.is_floating(kind) or pc.all(pc.is_finite(array)).as_py() is not False
+
+
+def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
+    """Some of the objects, from all over the block."""
+    step = max(1, len(values) // most)
+    found: list[object] = []
+    for at in range(0, len(values), step):
+        try:
+            read = json_one.parsed(values[at].as_py())
+        except Refused:
+            continue
+        found.append(read.held if isinstance(read, Twice) else read)
+    return found
+
+
+def _note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
+    """Note the fields that no column reads, with the type of a value."""
+    if isinstance(held, Twice):
+        held = held.held
+    if not isinstance(held, dict):
+        return
+    for name in held.keys() - fields.keys():
+        if extra.get(path + name) in (None, pa.null()):
+            extra[path + name] = guessed(held[name])
+    for name, reader in fields.items():
+        if reader.fields:
+            _note_extra(held.get(name), reader.fields, f"{path}{name}.", extra)
+
+
+def guessed(value: object) -> pa.DataType:
+    """The type of a JSON value by itself."""
+    if isinstance(value, Number):
+        return pa.int64() if value.lstrip("-").isdigit() and len(value) <= 18 else pa.float64()
+    if value is None:
+        return pa.null()
+    return pa.bool_() if isinstance(value, bool) else pa.string()
+
+
+def _together(pieces: list[tuple[Ints, pa.StructArray]], shape: Shape) -> tuple[pa.StructArray, Ints]:
+    """All rows in the order of their records."""
+    if not pieces:
+        return pa.array([], shape.texts), np.zeros(0, dtype=np.int64)
+    if len(pieces) == 1:
+        return pieces[0][1], pieces[0][0]
+    if any(rows.type != pieces[0][1].type for _, rows in pieces):
+        pieces = [(ids, rows if rows.type == shape.texts else rows.cast(shape.texts)) for ids, rows in pieces]
+    ids = np.concatenate([ids for ids, _ in pieces])
+    rows = pa.concat_arrays([rows for _, rows in pieces])
+    if (np.diff(ids) < 0).any():
+        order = np.argsort(ids, kind="stable")
+        return rows.take(pa.array(order)), ids[order]
+    return rows, ids

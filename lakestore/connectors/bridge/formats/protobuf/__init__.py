@@ -1,0 +1,1 @@
+"""Protobuf: blocks of records to columns, by a scan of all records at once."""

@@ -1,0 +1,1 @@
+"""Lanes: a cluster's records on their way to the lake: consumer, batches, three stages, commits, figures."""

@@ -1,0 +1,185 @@
+"""The bridge of one bridge.yaml: a lane for each cluster, and the tables that they write to."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from lakestore.client.lake import Lake
+from lakestore.connectors.bridge.assembly import Assembly
+from lakestore.connectors.bridge.lane.committer import Committer
+from lakestore.connectors.bridge.lane.lane import Lane
+from lakestore.connectors.bridge.lane.positions import Accepted, Place, prefix_of
+from lakestore.connectors.bridge.lane.reporting import Reporter
+from lakestore.connectors.bridge.lane.seen import Counts
+from lakestore.connectors.bridge.lane.source import Source
+from lakestore.connectors.bridge.lane.stages import Pipeline, guarded
+from lakestore.connectors.bridge.lane.starts import Starts
+from lakestore.connectors.bridge.lane.targets import spec_of
+from lakestore.connectors.bridge.spec import BridgeSpec, SourceSpec, TopicSpec
+from lakestore.errors import LakestoreError
+from lakestore.model.token import position_of
+
+MEASURE_SECONDS, WAITING_SECONDS = 2.0, 5.0
+_LOG = logging.getLogger("lakestore.bridge")
+
+MakePipeline = Callable[[TopicSpec, str], Pipeline]
+"""Makes the way of a topic, by its part of bridge.yaml and its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Parts of a bridge that all lanes share."""
+
+    spec: BridgeSpec
+    lake: Lake
+    pipeline: MakePipeline
+    accepted: Accepted
+    counts: Counts
+    stop: threading.Event
+
+
+class Bridge:
+    """A bridge in this process. `run` does, until it is stopped, or once to the ends as of now."""
+
+    def __init__(
+        self,
+        spec: BridgeSpec,
+        lake: Lake,
+        *,
+        pipeline: MakePipeline | None = None,
+        accepted: Accepted | None = None,
+        progress: Callable[[Counts], None] = lambda _: None,
+    ) -> None:
+        """`pipeline` makes the way of a topic, in place of the one that bridge.yaml says."""
+        self._spec, self._lake = spec, lake
+        self._pipeline: MakePipeline = pipeline or Assembly(spec, lake).pipeline
+        self._accepted, self._progress = accepted or Accepted(), progress
+        self.counts = Counts()
+
+    def run(self, *, once: bool = False, stop: threading.Event | None = None) -> Counts:
+        """Read and write until `stop` is set; `once`: to the ends as of now."""
+        stop = stop or threading.Event()
+        job = _Job(self._spec, self._lake, self._pipeline, self._accepted, self.counts, stop)
+        clusters = [_Cluster(job, source) for source in self._spec.sources.values()]
+        clusters = [cluster for cluster in clusters if cluster.topics]
+        threads = [guarded("reading", partial(cluster.run, once), cluster.failed) for cluster in clusters]
+        measured, reporter = time.monotonic(), Reporter(self._lake, self._spec.name)
+        while any(thread.is_alive() for thread in threads):
+            for thread in threads:
+                thread.join(0.1)
+            if time.monotonic() - measured > MEASURE_SECONDS:
+                waits = [cluster.measure() for cluster in clusters]
+                self.counts.waiting = next((each for each in waits if each), "")
+                self._progress(self.counts)
+                reporter.tell(self.counts)
+                measured = time.monotonic()
+            if any(cluster.failure is not None for cluster in clusters):
+                stop.set()
+        reporter.tell(self.counts, last=True)
+        for cluster in clusters:
+            if cluster.failure is not None:
+                raise cluster.failure
+        return self.counts
+
+
+class _Cluster:
+    """The lane of one cluster, and the answers to its questions."""
+
+    def __init__(self, job: _Job, source: SourceSpec) -> None:
+        self._job, self._spec = job, source
+        self.topics = [topic for topic in job.spec.topics if topic.source == source.name]
+        self.failure: LakestoreError | None = None
+        self._lane: Lane | None = None
+        self._known: set[Place] | None = None
+        """All partitions that were there at the start."""
+        self._began = 0
+        """The lake's LSN at the start."""
+
+    def failed(self, error: LakestoreError) -> None:
+        """The lane has ended by an error."""
+        self.failure = error
+
+    def run(self, once: bool) -> None:
+        """Run the lane to its end."""
+        job = self._job
+        self._lane = lane = Lane(
+            lambda lane: Source(self._spec, lane.revoked, lane.lost),
+            self._committer,
+            self._named,
+            lambda topic: job.pipeline(self._topic_spec(topic), topic),
+            job.spec.batch,
+            job.counts,
+            job.stop,
+        )
+        lane.run(once=once)
+
+    def _committer(self, source: Source) -> Committer:
+        job = self._job
+        return Committer(
+            job.lake,
+            job.spec.name,
+            self._spec.name,
+            source,
+            Starts(source, self._topic_spec, self._is_later),
+            job.accepted,
+            lambda topic, table: spec_of(self._topic_spec(topic), table),
+            job.counts,
+            job.stop.is_set,
+        )
+
+    def _topic_spec(self, topic: str) -> TopicSpec:
+        for spec in self.topics:
+            if spec.topic == topic:
+                return spec
+        return next(spec for spec in self.topics if spec.pattern and re.fullmatch(spec.pattern, topic))
+
+    def _named(self, source: Source) -> Sequence[str]:
+        """The topics to read, as of now."""
+        names = {spec.topic for spec in self.topics if spec.topic}
+        patterns = [spec.pattern for spec in self.topics if not spec.topic]
+        places = source.partitions() if patterns or self._known is None else set()
+        if self._known is None:
+            self._known = places
+            self._began = position_of(self._job.lake.snapshot().token).lsn
+        there = {place.topic for place in places}
+        return sorted(names | {name for name in there if any(_matches(pattern, name) for pattern in patterns)})
+
+    def _is_later(self, place: Place) -> bool:
+        """Whether a partition came after the bridge: it was not there at the start, or others of its topic were read
+        before."""
+        if place not in (self._known or ()):
+            return True
+        prefix = f"{prefix_of(self._job.spec.name, self._spec.name)}{place.topic}/"
+        return any(0 < each.moved <= self._began for each in self._job.lake.list_registers(prefix))
+
+    def measure(self) -> str:
+        """Count how far behind the partitions are; what the lane waits for, empty if it does not."""
+        if self._lane is None:
+            return ""
+        since = self._lane.committer.since
+        seconds = time.monotonic() - since if since else 0.0
+        waits = f"the server has not taken a commit for {seconds:.0f} s" if seconds > WAITING_SECONDS else ""
+        self._count_lag(self._lane)
+        return waits
+
+    def _count_lag(self, lane: Lane) -> None:
+        held = lane.committer.held
+        try:
+            ends = lane.source.ends(held)
+        except LakestoreError as error:
+            _LOG.info("the lag is not known now: %s", error.message)
+            return
+        lag = {place: max(ends[place].stable - next, 0) for place, next in held.items()}
+        self._job.counts.set_lag(self._spec.name, lag)
+
+
+def _matches(pattern: str, topic: str) -> bool:
+    """Whether a topic is meant; Kafka's own topics only by a pattern that begins like them."""
+    hidden = topic.startswith("__") and not pattern.startswith("__")
+    return not hidden and re.fullmatch(pattern, topic) is not None

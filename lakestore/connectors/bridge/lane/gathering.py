@@ -1,0 +1,139 @@
+"""Gathering: what a consumer gives becomes blocks of records and the positions behind them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.connectors.bridge.lane.batch import Batch
+from lakestore.connectors.bridge.lane.positions import Place
+from lakestore.connectors.bridge.lane.source import records_of
+from lakestore.connectors.bridge.records import Records
+from lakestore.connectors.bridge.spec import BatchBounds
+
+IDLE_SECONDS = 0.05
+QUIET_SECONDS = 1.0
+"""Between commits that only move progress past what are no records."""
+_RECORD_BYTES_FIRST = 8 << 10
+_COUNT_MAX = 100_000
+
+
+class Gathering:
+    """Records that are to be the next batch. For one thread."""
+
+    def __init__(self, bounds: BatchBounds) -> None:
+        self._bounds = bounds
+        self.next: dict[Place, int] = {}
+        """The next offset of each partition that is read; records of others are left out."""
+        self.topic_ids: dict[str, str] = {}
+        self._pieces: dict[str, list[Records]] = {}
+        self._rows = self._bytes = 0
+        self._moves: dict[Place, int] = {}
+        self._first = self._taken = 0.0
+        self._record_bytes = float(_RECORD_BYTES_FIRST)
+
+    def appetite(self) -> tuple[int, float]:
+        """Records to take at most, and seconds to wait for them."""
+        room = (self._bounds.bytes - self._bytes) / self._record_bytes
+        count = int(max(1, min(self._bounds.rows - self._rows, room, _COUNT_MAX)))
+        if not self._rows:
+            return count, IDLE_SECONDS
+        left = self._first + self._bounds.seconds - time.monotonic()
+        return count, max(min(left, IDLE_SECONDS), 0.001)
+
+    def add(self, messages: Sequence[Any], ends: Mapping[Place, int]) -> None:
+        """Messages in their order, and the offsets of partitions that were read to their end behind them."""
+        names = [message.topic() for message in messages]
+        for topic in set(names) & set(self.topic_ids):
+            found = [m for m, name in zip(messages, names, strict=True) if name == topic]
+            self._keep(self._wanted(records_of(found, topic, self.topic_ids[topic])))
+        for place, offset in ends.items():
+            if offset > self.next.get(place, offset):
+                self.next[place] = self._moves[place] = offset
+
+    def _wanted(self, records: Records) -> Records:
+        """The records that are the next ones; others were under way when a partition went and came."""
+        kept = np.ones(len(records), bool)
+        for number in np.unique(records.partition):
+            place = Place(records.topic, int(number))
+            at = np.flatnonzero(records.partition == number)
+            expected = self.next.get(place)
+            if expected is None:
+                kept[at] = False
+                continue
+            offsets = records.offset[at]
+            before = np.maximum.accumulate(np.r_[expected - 1, offsets[:-1]])
+            kept[at] = offsets > before
+            if int(offsets.max()) >= expected:
+                self.next[place] = self._moves[place] = int(offsets.max()) + 1
+        return records if kept.all() else records.take(np.flatnonzero(kept))
+
+    def _keep(self, records: Records) -> None:
+        if not len(records):
+            return
+        if not self._rows:
+            self._first = time.monotonic()
+        self._pieces.setdefault(records.topic, []).append(records)
+        nbytes = records.nbytes
+        self._rows += len(records)
+        self._bytes += nbytes
+        self._record_bytes = max((self._record_bytes + nbytes / len(records)) / 2, 1.0)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the batch has reached one of its bounds."""
+        if not self._rows:
+            return bool(self._moves) and time.monotonic() - self._taken > QUIET_SECONDS
+        full = self._rows >= self._bounds.rows or self._bytes + self._record_bytes > self._bounds.bytes
+        return full or time.monotonic() - self._first >= self._bounds.seconds
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether there is anything that a commit would tell."""
+        return bool(self._moves)
+
+    def taken(self, generation: int) -> Batch:
+        """The batch as it is now; the next one begins."""
+        now = time.monotonic()
+        blocks = [_joined(pieces) for pieces in self._pieces.values()]
+        batch = Batch(generation, blocks, self._moves, now, self._bytes)
+        self._taken = now
+        self._empty()
+        return batch
+
+    def forget(self) -> None:
+        """Throw the batch away, and all positions."""
+        self._empty()
+        self.next.clear()
+
+    def leave(self, places: Sequence[Place]) -> None:
+        """Take nothing more of these partitions."""
+        for place in places:
+            self.next.pop(place, None)
+            self._moves.pop(place, None)
+
+    def _empty(self) -> None:
+        self._pieces, self._moves, self._rows, self._bytes = {}, {}, 0, 0
+
+
+def _joined(pieces: Sequence[Records]) -> Records:
+    if len(pieces) == 1:
+        return pieces[0]
+    headers = None
+    if any(piece.headers is not None for piece in pieces):
+        headers = [each for piece in pieces for each in (piece.headers or [None] * len(piece))]
+    first = pieces[0]
+    return Records(
+        first.topic,
+        first.topic_id,
+        np.concatenate([piece.partition for piece in pieces]),
+        np.concatenate([piece.offset for piece in pieces]),
+        np.concatenate([piece.timestamp_ms for piece in pieces]),
+        pa.concat_arrays([piece.keys for piece in pieces]),
+        pa.concat_arrays([piece.values for piece in pieces]),
+        headers,
+    )

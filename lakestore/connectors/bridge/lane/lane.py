@@ -1,0 +1,257 @@
+"""A lane: one cluster's records on their way to the lake, in three stages with a thread each.
+
+The first, which is here, reads Kafka and gathers batches. Few batches wait between stages, and partitions rest while
+the server is slow. Words about partitions go the same way as batches, so each is heard behind all that came before it.
+After a failure that leaves nothing in doubt the lane begins anew: all under way is thrown away, the registers are
+opened again, and they say where to read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from lakestore.connectors.bridge.lane.batch import Opening, Release, Work
+from lakestore.connectors.bridge.lane.committer import Committer, Halt
+from lakestore.connectors.bridge.lane.gathering import Gathering
+from lakestore.connectors.bridge.lane.positions import Place
+from lakestore.connectors.bridge.lane.seen import Counts
+from lakestore.connectors.bridge.lane.source import Polled, Source
+from lakestore.connectors.bridge.lane.stages import Pipeline, Stages
+from lakestore.connectors.bridge.spec import BatchBounds
+from lakestore.errors import Fenced, LakestoreError, NotFound, Unavailable
+
+STALL_SECONDS = 1.0
+"""The wait for the next stage behind which partitions rest."""
+DRAIN_SECONDS = 30.0
+"""The longest wait of a partition that goes to another member for what is under way."""
+STOP_SECONDS = 10.0
+SETTLE_SECONDS = 3.0
+"""The wait of a lane that was fenced, in which the group may say that partitions are another's."""
+FENCES_MAX, FENCES_SECONDS = 3, 60.0
+LOOK_SECONDS = 10.0
+"""Between looks for new topics."""
+SHOW_SECONDS = PAUSE_SECONDS = 1.0
+_LOG = logging.getLogger("lakestore.bridge")
+
+
+class Lane:
+    """One consumer and its stages. `run` is called once."""
+
+    def __init__(
+        self,
+        source: Callable[[Lane], Source],
+        committer: Callable[[Source], Committer],
+        topics: Callable[[Source], Sequence[str]],
+        pipeline: Callable[[str], Pipeline],
+        bounds: BatchBounds,
+        counts: Counts,
+        stop: threading.Event,
+    ) -> None:
+        """`topics` are those to read now; `pipeline` makes the one of a topic."""
+        self._topics, self._counts, self._stop = topics, counts, stop
+        self.source = source(self)
+        self.committer = committer(self.source)
+        self._stages = Stages(self.committer, pipeline, stop.is_set)
+        self._gathering = Gathering(bounds)
+        self._outbox: deque[Work] = deque()
+        self._generation = 1
+        self._until: dict[Place, int] = {}
+        self._opening: Opening | None = None
+        self._not_before = self._shown = self._looked = 0.0
+        self._subscribed: list[str] = []
+        self._fences: deque[float] = deque(maxlen=FENCES_MAX)
+        self._showed: dict[Place, int] = {}
+        self._halted: dict[str, LakestoreError] = {}
+
+    def run(self, *, once: bool) -> None:
+        """Read until stopped, or `once` to the ends as of now."""
+        try:
+            self._look()
+            while not self._stop.is_set() and not (once and self._is_done()):
+                self._turn()
+        finally:
+            self.source.close()
+            if not self._stages.end(STOP_SECONDS):
+                _LOG.warning("the bridge ends with records under way, which the next one reads again")
+        self._raise_failure()
+        if once:
+            self._raise_halted()
+
+    def _turn(self) -> None:
+        self._raise_failure()
+        if self._stages.broken is not None:
+            self._begin_anew(self._stages.broken)
+        self._take(self.source.poll(*self._gathering.appetite()))
+        self._take_answer()
+        if self._gathering.is_due:
+            self._hand_over()
+        self._ask()
+        self._push()
+        self._show(SHOW_SECONDS)
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._look()
+        reads = {place.topic for place in self.source.assigned} - set(self._halted)
+        if self.source.was_assigned and not reads and self._opening is None:
+            self._raise_halted()
+
+    def _raise_failure(self) -> None:
+        if self._stages.failure is not None:
+            raise self._stages.failure
+
+    def _raise_halted(self) -> None:
+        if self._halted:
+            raise next(iter(self._halted.values()))
+
+    def _look(self) -> None:
+        """Subscribe to the topics that there are now."""
+        self._looked = time.monotonic()
+        try:
+            topics = list(self._topics(self.source))
+        except Unavailable as error:
+            if not self._subscribed:
+                raise
+            _LOG.info("new topics are not looked for now: %s", error.message)
+            return
+        if topics != self._subscribed:
+            self.source.subscribe(topics)
+            self._subscribed = topics
+
+    def _take(self, polled: Polled) -> None:
+        self._gathering.add(polled.messages, polled.ends)
+        for place in polled.moved & set(self._gathering.next):
+            self._hand_over()
+            self._gathering.leave([place])
+            self.source.rest([place])
+        for topic in polled.gone:
+            self._halt(topic, NotFound(f"topic {topic!r} is not there: is its name right, or was it deleted?"))
+
+    def _hand_over(self) -> None:
+        """Send what was gathered on its way."""
+        if self._gathering.has_moves:
+            self._outbox.append(self._gathering.taken(self._generation))
+
+    def _push(self) -> None:
+        """Give the second stage what waits for it; while there is no room, partitions rest."""
+        is_paused = False
+        while self._outbox and self._stages.goes_on and not self._stop.is_set():
+            if self._stages.put(self._outbox[0], STALL_SECONDS):
+                self._outbox.popleft()
+                continue
+            if not is_paused:
+                self.source.pause()
+                is_paused = True
+            self._take(self.source.poll(1, 0.0))
+        if is_paused:
+            self.source.resume()
+
+    def _ask(self) -> None:
+        """Have the registers of partitions opened that wait for it."""
+        waiting = [place for place in self.source.waiting if place.topic not in self._halted]
+        if waiting and self._opening is None and time.monotonic() >= self._not_before:
+            self._hand_over()
+            self._opening = Opening(self._generation, sorted(waiting))
+            self._outbox.append(self._opening)
+
+    def _take_answer(self) -> None:
+        opening = self._opening
+        if opening is None or not opening.done.is_set():
+            return
+        self._opening = None
+        opened = opening.opened
+        if opened is None:
+            return
+        self._gathering.topic_ids.update(opened.topic_ids)
+        for topic, error in opened.refused.items():
+            self._halt(topic, error)
+        begun = {place: next for place, next in opened.offsets.items() if place in self.source.waiting}
+        self.source.begin(begun)
+        self._gathering.next.update(begun)
+        for place, end in opened.until.items():
+            self._until.setdefault(place, end)
+
+    def _halt(self, topic: str, error: LakestoreError) -> None:
+        if topic not in self._halted:
+            self._halted[topic] = error
+            self._counts.halted[topic] = error.message
+            _LOG.error("topic %s is not read: %s", topic, error.message)
+        places = [place for place in self.source.assigned if place.topic == topic]
+        self.source.rest(places)
+        self._gathering.leave(places)
+
+    def _is_done(self) -> bool:
+        if self._opening is not None or not self._stages.goes_on:
+            return False
+        if not self.source.was_assigned:
+            return bool(self._halted)
+        if any(place.topic not in self._halted for place in self.source.waiting):
+            return False
+        next = self._gathering.next
+        if any(offset < self._until[place] for place, offset in next.items()):
+            return False
+        self._hand_over()
+        self._push()
+        held = self.committer.held
+        return all(held.get(place, -1) >= self._until[place] for place in next)
+
+    def _begin_anew(self, error: LakestoreError) -> None:
+        """Throw away what is under way, and open everything again."""
+        now = time.monotonic()
+        self._stages.broken = None
+        self._not_before = now + PAUSE_SECONDS
+        if isinstance(error, Halt):
+            self._halt(error.topic, error)
+        elif isinstance(error, Fenced):
+            self._fenced(error, now)
+        else:
+            _LOG.warning("the bridge reads again from the last commit: %s", error.message)
+        self._generation += 1
+        self._outbox.clear()
+        self._opening = None
+        self._gathering.forget()
+        self.source.rest(self.source.assigned)
+
+    def _fenced(self, error: Fenced, now: float) -> None:
+        self._fences.append(now)
+        if len(self._fences) == FENCES_MAX and now - self._fences[0] < FENCES_SECONDS:
+            raise Fenced(
+                "another process reads the same partitions under the name of this bridge, and not in its consumer"
+                f" group: stop one of them, or give them different names ({error.message})"
+            )
+        self._not_before = now + SETTLE_SECONDS
+        _LOG.warning("another process has opened partitions of this bridge: %s", error.message)
+
+    def revoked(self, places: Sequence[Place]) -> None:
+        """Commit what is under way, as far as time allows: the group takes partitions away."""
+        self._hand_over()
+        release = Release(places)
+        self._outbox.append(release)
+        deadline = time.monotonic() + (STOP_SECONDS if self._stop.is_set() else DRAIN_SECONDS)
+        while self._outbox and self._stages.failure is None and time.monotonic() < deadline:
+            if self._stages.put(self._outbox[0], 0.1):
+                self._outbox.popleft()
+        while not release.done.wait(0.05) and self._stages.failure is None and time.monotonic() < deadline:
+            continue
+        if not release.done.is_set() and self._stages.failure is None:
+            self._begin_anew(Unavailable("the server did not take in time what was under way"))
+        self._gathering.leave(places)
+
+    def lost(self, places: Iterable[Place]) -> None:
+        """Throw away what is under way: others may have had partitions."""
+        self._gathering.leave(list(places))
+        self._begin_anew(Unavailable("this member was out of its consumer group for a while"))
+
+    def _show(self, seconds: float) -> None:
+        """Tell the group's tools how far the commits are."""
+        now = time.monotonic()
+        if now - self._shown < seconds:
+            return
+        self._shown = now
+        held = {place: next for place, next in self.committer.held.items() if place in self.source.assigned}
+        changed = {place: next for place, next in held.items() if self._showed.get(place) != next}
+        if changed:
+            self.source.show(changed)
+            self._showed |= changed

@@ -1,0 +1,292 @@
+"""A Kafka cluster as the bridge reads it: one member of a consumer group, and questions to the brokers.
+
+A partition that the group gives is at rest until `begin` says where to read: its position is in the lake, not in Kafka.
+The group's own offsets are committed for tools that show lag, and never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from lakestore.connectors.bridge.lane.positions import Ends, Place
+from lakestore.connectors.bridge.records import Records
+from lakestore.connectors.bridge.spec import SourceSpec
+from lakestore.connectors.kafka_client import (
+    DENIED,
+    LOG,
+    UNKNOWN,
+    Heard,
+    check_options,
+    failure,
+    made,
+    reason,
+    settings_of,
+)
+from lakestore.errors import Invalid, LakestoreError
+
+CALL_SECONDS = 10.0
+SESSION_MS, POLL_MS, REFRESH_MS = 10_000, 300_000, 10_000
+PREFETCH_KB = 32 << 10
+OURS = {
+    "partition.assignment.strategy": "cooperative-sticky",
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+}
+"""Settings that make a bridge exact; nobody may say otherwise."""
+_DEFAULTS = {
+    "session.timeout.ms": SESSION_MS,
+    "heartbeat.interval.ms": 1_000,
+    "max.poll.interval.ms": POLL_MS,
+    "topic.metadata.refresh.interval.ms": REFRESH_MS,
+    "queued.max.messages.kbytes": PREFETCH_KB,
+    "fetch.queue.backoff.ms": 20,
+    "fetch.error.backoff.ms": 50,
+    "fetch.wait.max.ms": 100,
+    "reconnect.backoff.max.ms": 2_000,
+}
+_AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001 (librdkafka's own errors have such names)
+_MOVED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
+_SETTINGS = {KafkaError.INVALID_SESSION_TIMEOUT, KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.INVALID_GROUP_ID}
+_EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Polled:
+    """The outcome of one look at Kafka."""
+
+    messages: list[Message] = field(default_factory=list)
+    ends: dict[Place, int] = field(default_factory=dict)
+    """Partitions that were read to their end, with the offset there; behind all messages of the same look."""
+    moved: set[Place] = field(default_factory=set)
+    """Partitions whose next record is not there any more."""
+    gone: set[str] = field(default_factory=set)
+    """Topics that the brokers do not know."""
+
+
+class Source:
+    """A consumer of one cluster. For one thread, but for the questions `topic_ids` and `ends`."""
+
+    def __init__(
+        self, spec: SourceSpec, revoked: Callable[[Sequence[Place]], None], lost: Callable[[Sequence[Place]], None]
+    ) -> None:
+        """`revoked` is called inside `poll` and `close` for partitions that the group takes away: another member may
+        have them once it returns. `lost` is called when others may have had partitions for a while."""
+        check_options(spec.options, OURS, "the bridge")
+        self._spec, self._revoked, self._lost = spec, revoked, lost
+        self._heard = Heard()
+        common = settings_of(spec.bootstrap, spec.options, self._heard)
+        self._admin = made(AdminClient, _without_consumer(common))
+        self._consumer = made(Consumer, {**_DEFAULTS, **common, **OURS, "group.id": spec.group})
+        self.assigned: set[Place] = set()
+        """Partitions that the group has given to this member."""
+        self.waiting: set[Place] = set()
+        """The assigned partitions that wait for `begin`."""
+        self.was_assigned = False
+        """Whether the group has said anything since the last `subscribe`."""
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read these topics, as far as other members of the group leave partitions."""
+        self.was_assigned = False
+        self._consumer.subscribe(
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.was_assigned = True
+        consumer.incremental_assign([TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions])
+        if partitions:
+            consumer.pause(partitions)
+        found = {Place(each.topic, each.partition) for each in partitions}
+        self.assigned |= found
+        self.waiting |= found
+
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        found = [Place(each.topic, each.partition) for each in partitions]
+        self._revoked(found)
+        self._forget(found)
+
+    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        found = [Place(each.topic, each.partition) for each in partitions]
+        self._forget(found)
+        self._lost(found)
+
+    def _forget(self, places: Iterable[Place]) -> None:
+        self.assigned.difference_update(places)
+        self.waiting.difference_update(places)
+
+    def begin(self, offsets: Mapping[Place, int]) -> None:
+        """Read these partitions from there on."""
+        partitions = [TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
+        if partitions:
+            self._consumer.incremental_unassign(partitions)
+            self._consumer.incremental_assign(partitions)
+            self._consumer.resume(partitions)
+        self.waiting.difference_update(offsets)
+
+    def rest(self, places: Iterable[Place]) -> None:
+        """Let partitions be until `begin`; records that were read of them and not taken are forgotten."""
+        kept = self.assigned.intersection(places)
+        if kept:
+            self._consumer.pause(_partitions(kept))
+        self.waiting |= kept
+
+    def pause(self) -> None:
+        """Give no records for a while."""
+        self._consumer.pause(_partitions(self.assigned))
+
+    def resume(self) -> None:
+        """Give records again, of the partitions that do not wait for `begin`."""
+        self._consumer.resume(_partitions(self.assigned - self.waiting))
+
+    def poll(self, count: int, seconds: float) -> Polled:
+        """At most so many records. Those of partitions that have been given meanwhile are left out."""
+        messages = self._consumer.consume(count, seconds)
+        polled = Polled(messages)
+        errors = [message for message in messages if message.error() is not None]
+        if errors:
+            polled.messages = [message for message in messages if message.error() is None]
+            for message in errors:
+                self._note(polled, message)
+        return polled
+
+    def _note(self, polled: Polled, message: Message) -> None:
+        error = message.error()
+        assert error is not None
+        place = Place(message.topic() or "", message.partition() or 0)
+        if error.code() == _AT_END:
+            polled.ends[place] = message.offset() or 0
+        elif error.code() in _MOVED:
+            polled.moved.add(place)
+        elif error.code() in UNKNOWN:
+            polled.gone.add(place.topic)
+        elif error.code() in _SETTINGS:
+            raise Invalid(f"Kafka at {self._spec.bootstrap} refuses a setting of the source: {error.str()}")
+        elif error.code() in DENIED or error.fatal():
+            raise self._failure(error, "read")
+        else:
+            LOG.warning("Kafka at %s: %s", self._spec.bootstrap, error.str())
+
+    def show(self, offsets: Mapping[Place, int]) -> None:
+        """Tell the group how far this bridge has come, for tools that show lag; a failure is only logged."""
+        try:
+            self._consumer.commit(
+                offsets=[TopicPartition(place.topic, place.partition, next) for place, next in offsets.items()],
+                asynchronous=True,
+            )
+        except KafkaException as error:
+            LOG.info("the group's offsets were not committed: %s", reason(error))
+
+    def cluster(self) -> str:
+        """The cluster's id."""
+        return self._asked(lambda: str(self._admin.list_topics(timeout=CALL_SECONDS).cluster_id), "name its cluster")
+
+    def partitions(self) -> set[Place]:
+        """All partitions of all topics that there are now."""
+        topics: dict[str, Any] = self._asked(
+            lambda: self._admin.list_topics(timeout=CALL_SECONDS).topics, "list topics"
+        )
+        return {Place(name, partition) for name, topic in topics.items() for partition in topic.partitions}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The topics' own ids; a topic that is not there is left out. From any thread."""
+        names = list(topics)
+        if not names:
+            return {}
+        answers = self._asked(
+            lambda: self._admin.describe_topics(TopicCollection(names), request_timeout=CALL_SECONDS), "describe topics"
+        )
+        found: dict[str, str] = {}
+        for name, answer in answers.items():
+            try:
+                found[name] = str(answer.result(CALL_SECONDS).topic_id)
+            except KafkaException as error:
+                if error.args[0].code() not in UNKNOWN:
+                    raise self._failure(error, f"describe topic {name!r}") from error
+        return found
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, Ends]:
+        """The offsets that partitions have now. From any thread."""
+        wanted = list(places)
+        low = self._offsets(wanted, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._offsets(wanted, _LATEST, IsolationLevel.READ_COMMITTED)
+        high = self._offsets(wanted, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        return {place: Ends(low[place], stable[place], high[place]) for place in wanted}
+
+    def offsets_at(self, places: Iterable[Place], milliseconds: int) -> dict[Place, int]:
+        """The first offset of a record of that time or later; -1 where there is none yet."""
+        return self._offsets(list(places), OffsetSpec.for_timestamp(milliseconds), IsolationLevel.READ_UNCOMMITTED)
+
+    def _offsets(self, places: Sequence[Place], spec: OffsetSpec, level: IsolationLevel) -> dict[Place, int]:
+        if not places:
+            return {}
+        asked = {TopicPartition(place.topic, place.partition): spec for place in places}
+        answers = self._asked(
+            lambda: self._admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_SECONDS), "list offsets"
+        )
+        try:
+            return {
+                Place(each.topic, each.partition): int(answer.result(CALL_SECONDS).offset)
+                for each, answer in answers.items()
+            }
+        except KafkaException as error:
+            raise self._failure(error, "list offsets") from error
+
+    def _asked(self, ask: Callable[[], _T], what: str) -> _T:
+        try:
+            return ask()
+        except KafkaException as error:
+            raise self._failure(error, what) from error
+
+    def _failure(self, error: KafkaException | KafkaError, what: str) -> LakestoreError:
+        self._admin.poll(0)  # which tells what the connection has complained of
+        return failure(error, self._spec.bootstrap, what, self._heard)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+
+def _partitions(places: Iterable[Place]) -> list[TopicPartition]:
+    return [TopicPartition(place.topic, place.partition) for place in places]
+
+
+def _without_consumer(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a client without a group has."""
+    grouped = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.", "fetch.", "queued.")
+    return {name: value for name, value in settings.items() if not name.startswith(grouped)}
+
+
+def records_of(messages: Sequence[Message], topic: str, topic_id: str) -> Records:
+    """Messages of one topic as columns."""
+    headers: list[Any] = [message.headers() for message in messages]
+    count = len(messages)
+    return Records(
+        topic,
+        topic_id,
+        np.fromiter([message.partition() for message in messages], np.int64, count),
+        np.fromiter([message.offset() for message in messages], np.int64, count),
+        np.fromiter([message.timestamp()[1] for message in messages], np.int64, count),
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        headers if any(headers) else None,
+    )

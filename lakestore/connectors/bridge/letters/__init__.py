@@ -1,0 +1,1 @@
+"""Dead letters that are there: listed, shown, replayed and dropped."""

@@ -1,0 +1,325 @@
+"""Rows of records as rows of tables: routes, columns, conditions; each record ends in exactly one way.
+
+A record of which one row is refused is refused whole, in every table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.connectors.bridge.casting.casts import Mask
+from lakestore.connectors.bridge.mapping.columns import Faults, declared, mapped_columns
+from lakestore.connectors.bridge.mapping.expressions import Expression
+from lakestore.connectors.bridge.mapping.inputs import KINDS, Inputs
+from lakestore.connectors.bridge.mapping.routing import Routed, first_table, routed, table_name
+from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
+from lakestore.connectors.bridge.paths import Path
+from lakestore.connectors.bridge.records import Ints, Records
+from lakestore.connectors.bridge.spec import RouteSpec, TableSpec, TopicSpec
+from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model.table import Table
+from lakestore.rows.condition import RowFilter
+from lakestore.rows.condition_text import parse
+from lakestore.rows.pieces import OVERHEAD_BYTES
+
+FILTERED, NOT_ROUTED, TOMBSTONE = "filtered", "not-routed", "tombstone"
+
+
+@dataclass(slots=True)
+class Ends:
+    """Where the records of a block have ended so far."""
+
+    tables: list[TableRows] = field(default_factory=list)
+    rejects: dict[str, list[Reject]] = field(default_factory=dict)
+    passed: dict[str, list[Ints]] = field(default_factory=dict)
+
+    def reject(self, table: str, rejects: Sequence[Reject]) -> None:
+        """Records for a table's dead letters."""
+        if rejects:
+            self.rejects.setdefault(table, []).extend(rejects)
+
+    def leave(self, reason: str, records: Ints) -> None:
+        """Records that are left out."""
+        if len(records):
+            self.passed.setdefault(reason, []).append(records)
+
+
+class TableMapping:
+    """The way of rows into one table."""
+
+    def __init__(self, spec: TableSpec, table: Table, limits: Limits) -> None:
+        """`Invalid` for a column, a path, an expression or a condition that can never be."""
+        self.spec, self.table = spec, table
+        self.columns = mapped_columns(spec, table)
+        self._where: RowFilter | None = parse(spec.where, table) if spec.where else None
+        self._row_bytes = limits.message_bytes - OVERHEAD_BYTES
+
+    def rows(self, inputs: Inputs, ends: Ends) -> None:
+        """Add the rows' ends."""
+        faults = Faults.of(inputs)
+        arrays = [column.made(inputs, faults) for column in self.columns]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.table.nullable_schema)
+        kept = {column.column.name: mask for column in self.columns if (mask := column.kept(inputs)) is not None}
+        stays = self._held(batch, inputs, kept, faults)
+        self._check_sizes(batch, faults)
+        ends.reject(self.table.name, faults.rejects)
+        ends.leave(FILTERED, inputs.record[~stays & ~faults.bad])
+        good = stays & ~faults.bad
+        if not good.all():
+            rows = np.flatnonzero(good)
+            batch, inputs = batch.take(pa.array(rows)), inputs.take(rows)
+            kept = {name: mask[rows] for name, mask in kept.items()}
+        if len(inputs):
+            masks = {name: pa.array(mask) for name, mask in kept.items() if mask.any()}
+            ends.tables.append(
+                TableRows(self.table.name, self.spec, batch, inputs.record, inputs.op, masks, inputs.atomic)
+            )
+
+    def _held(self, batch: pa.RecordBatch, inputs: Inputs, kept: Mapping[str, Mask], faults: Faults) -> Mask:
+        """The rows that the condition lets in; deletes go in whatever it says."""
+        if self._where is None:
+            return np.ones(len(inputs), dtype=np.bool_)
+        for name in self._where.columns:
+            if name in kept:
+                say = f"the condition reads column {name!r}, which the source did not send"
+                rows = kept[name] & (inputs.op != Op.DELETE)
+                faults.add(rows, Stage.CHANGE, "kept-in-condition", say, name)
+        return np.asarray(self._where.mask(batch) | (inputs.op == Op.DELETE))
+
+    def _check_sizes(self, batch: pa.RecordBatch, faults: Faults) -> None:
+        """Refuse rows that no message holds."""
+        large = np.zeros(batch.num_rows, dtype=np.bool_)
+        todo = [(0, batch.num_rows)]
+        while todo:
+            start, end = todo.pop()
+            if start == end or batch.slice(start, end - start).nbytes <= self._row_bytes:
+                continue
+            if end - start == 1:
+                large[start] = True
+                continue
+            middle = (start + end) // 2
+            todo += [(start, middle), (middle, end)]
+        if large.any():
+            say = f"its row is larger than the {self._row_bytes} bytes of a message: raise message_bytes at the server"
+            faults.add(large, Stage.CONSTRAINT, "too-large", say, "")
+
+
+class TopicMapping:
+    """The way of a topic's rows into its tables."""
+
+    def __init__(self, topic: TopicSpec, tables: Mapping[str, Table], limits: Limits = DEFAULT) -> None:
+        """`tables` by whole name; it may gain tables later, and a changed definition is seen at the next block."""
+        self.topic = topic
+        self._tables, self._limits = tables, limits
+        self._made: dict[tuple[str, int], tuple[Table, TableMapping]] = {}
+        self._types: dict[Path, pa.DataType] = {}
+        self._declared = {id(spec): declared(spec) for spec in topic.tables}
+
+    def table(self, name: str, spec: TableSpec) -> TableMapping | None:
+        """The way into a table; None for one that there is not."""
+        table = self._tables.get(name)
+        if table is None:
+            return None
+        held = self._made.get((name, id(spec)))
+        if held is None or held[0] is not table:
+            held = (table, TableMapping(spec, table, self._limits))
+            self._made[name, id(spec)] = held
+            self._bind()
+        return held[1]
+
+    def _bind(self) -> None:
+        columns = [column for _, mapping in self._made.values() for column in mapping.columns]
+        self._types = types_of([(column.source, column.rule.kind) for column in columns])
+        for _, mapping in self._made.values():
+            for column in mapping.columns:
+                if isinstance(column.source, Expression):
+                    column.source.bind(self._types)
+                    kinds = {path: self._kind(path) for path in column.source.paths}
+                    known = {path: kind for path, kind in kinds.items() if kind is not None}
+                    if len(known) == len(kinds):
+                        column.source.check(known)
+
+    def wanted(self, name: str, root: str) -> pa.Schema | None:
+        """The fields of values or keys that columns, expressions and the route of a topic of this name read.
+
+        None, for all fields, where a table is not known whose columns the file does not name.
+        """
+        sources: list[tuple[Path | Expression | None, pa.DataType]] = []
+        for spec in self.topic.tables:
+            if self.table(table_name(spec.table, name), spec) is None:
+                if not spec.columns:
+                    return None
+                sources += self._declared[id(spec)]
+        sources += [(each.source, each.rule.kind) for _, made in self._made.values() for each in made.columns]
+        paths = types_of(sources)
+        for source, _ in sources:
+            for path in source.paths if isinstance(source, Expression) else ():
+                paths.setdefault(path, pa.string())
+        if isinstance(self.topic.target, RouteSpec):
+            paths.setdefault(Path.of(self.topic.target.by), pa.string())
+        return nested({path.parts: kind for path, kind in paths.items() if path.root == root and path.parts})
+
+    def _kind(self, path: Path) -> pa.DataType | None:
+        """The type that an expression gets of a part; None for one that the records' schema tells."""
+        if path.parts and path.root != "headers":
+            of_json = path.root == "value" and self.topic.format == "json"
+            return self._types.get(path, pa.string()) if of_json else None
+        return KINDS.get((path.root, bool(path.parts)))
+
+    def rows(self, inputs: Inputs, ends: Ends) -> None:
+        """Add the rows' ends."""
+        for name, spec, rows in self._routed(inputs, ends):
+            mapping = self.table(name, spec)
+            if mapping is None:
+                say = f"table {name} is not there: create it, or mend the name under table:"
+                lost = [Reject(r, Stage.ROUTE, "no-table", say) for r in inputs.record[rows].tolist()]
+                ends.reject(name, lost)
+            else:
+                mapping.rows(inputs.take(rows), ends)
+
+    def tombstones(self, inputs: Inputs, ends: Ends) -> None:
+        """Add the ends of null values: deletes by key, or what the table's policy says."""
+        for name, spec, rows in self._routed(inputs, ends):
+            some, mapping = inputs.take(rows), self.table(name, spec)
+            if spec.tombstone == "ignore":
+                ends.leave(TOMBSTONE, some.record)
+                continue
+            if spec.tombstone == "delete" and mapping is not None and mapping.table.keyed:
+                mapping.rows(some, ends)
+                continue
+            why = "a log table has no rows to delete by key" if spec.tombstone == "delete" else "tombstone: dlq says so"
+            say = f"the record has no value (a tombstone), and {why}: say tombstone: ignore to leave such records out"
+            ends.reject(name, [Reject(r, Stage.CHANGE, TOMBSTONE, say) for r in some.record.tolist()])
+
+    def _routed(self, inputs: Inputs, ends: Ends) -> list[tuple[str, TableSpec, Ints]]:
+        found: Routed = routed(self.topic, inputs)
+        ends.reject(first_table(self.topic, inputs.records.topic), found.rejects)
+        for records in found.skipped:
+            ends.leave(NOT_ROUTED, records)
+        return found.tables
+
+
+def types_of(sources: Sequence[tuple[Path | Expression | None, pa.DataType]]) -> dict[Path, pa.DataType]:
+    """The type of each part that a column reads, or an expression casts at once; of two types, text."""
+    found: dict[Path, pa.DataType] = {}
+    for source, kind in sources:
+        if isinstance(source, Path) and (other := found.setdefault(source, kind)) != kind:
+            found[source] = pa.int64() if _counts(kind) and _counts(other) else pa.string()
+    for source, _ in sources:
+        for path, kind in source.wanted.items() if isinstance(source, Expression) else ():
+            if found.setdefault(path, kind) != kind:
+                found[path] = pa.string()
+    return found
+
+
+def _counts(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind))
+
+
+def nested(kinds: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
+    """Fields by path as fields inside one another; `Invalid` for one that is read whole as no struct, and in part."""
+    tops: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
+    for parts, kind in kinds.items():
+        tops.setdefault(parts[0], {})[parts[1:]] = kind
+    return pa.schema([pa.field(name, _kind(name, below)) for name, below in tops.items()])
+
+
+def _kind(name: str, below: Mapping[tuple[str, ...], pa.DataType]) -> pa.DataType:
+    whole = below.get(())
+    inner = {parts: kind for parts, kind in below.items() if parts}
+    if whole is None:
+        return pa.struct(list(nested(inner)))
+    if not inner or pa.types.is_map(whole):
+        return whole
+    if not pa.types.is_struct(whole):
+        raise Invalid(f"field {name!r} is read whole, as {whole}, and by its parts: give it the type struct<…>")
+    held = {(part.name,): part.type for part in whole}
+    return pa.struct(list(nested(held | {parts: kind for parts, kind in inner.items() if parts not in held})))
+
+
+def refuse_companions(inputs: Inputs, ends: Ends) -> None:
+    """Refuse the records that belong together with refused ones: half a change of a key would lose a row."""
+    if inputs.atomic is None:
+        return
+    refused = [reject.record for rejects in ends.rejects.values() for reject in rejects]
+    groups = np.unique(inputs.atomic[np.isin(inputs.record, refused) & (inputs.atomic >= 0)])
+    if not len(groups):
+        return
+    say = "it is one change with another record that is refused: mend that one, and both are replayed"
+    for rows in ends.tables:
+        if rows.atomic is not None:
+            found = np.unique(rows.record[np.isin(rows.atomic, groups)])
+            ends.reject(rows.table, [Reject(r, Stage.CHANGE, "half-a-change", say) for r in found.tolist()])
+
+
+def settled(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> Mapped:
+    """Each record at one end: refused where one of its rows is, left out where none of them stays."""
+    seen = np.zeros(len(records), dtype=np.bool_)
+    rejects: dict[str, Sequence[Reject]] = {}
+    for table, refused in ends.rejects.items():
+        first: list[Reject] = []
+        for reject in refused:
+            if not seen[reject.record]:
+                seen[reject.record] = True
+                first.append(reject)
+        if first:
+            rejects[table] = first
+    tables = list(_without(ends.tables, seen) if seen.any() else ends.tables)
+    for rows in tables:
+        seen[rows.record] = True
+    passed: dict[str, Ints] = {}
+    for reason, parts in ends.passed.items():
+        left = np.unique(np.concatenate(parts))
+        left = left[~seen[left]]
+        seen[left] = True
+        if len(left):
+            passed[reason] = left
+    return Mapped(_merged(tables), rejects, passed, extra)
+
+
+def _without(tables: Sequence[TableRows], bad: Mask) -> Iterator[TableRows]:
+    for rows in tables:
+        good = np.flatnonzero(~bad[rows.record])
+        if len(good) == len(rows.record):
+            yield rows
+        elif len(good):
+            yield _taken(rows, good)
+
+
+def _taken(rows: TableRows, at: Ints) -> TableRows:
+    places = pa.array(at)
+    kept = {name: mask.take(places) for name, mask in rows.kept.items()}
+    atomic = None if rows.atomic is None else rows.atomic[at]
+    return TableRows(rows.table, rows.spec, rows.batch.take(places), rows.record[at], rows.op[at], kept, atomic)
+
+
+def _merged(tables: Sequence[TableRows]) -> list[TableRows]:
+    """One entry a table, its rows in the order of their records."""
+    by_table: dict[str, list[TableRows]] = {}
+    for rows in tables:
+        by_table.setdefault(rows.table, []).append(rows)
+    return [_one(parts) for parts in by_table.values()]
+
+
+def _one(parts: Sequence[TableRows]) -> TableRows:
+    if len(parts) == 1:
+        return parts[0]
+    batch = pa.concat_batches([part.batch for part in parts])
+    record = np.concatenate([part.record for part in parts])
+    kept = {}
+    for name in {name for part in parts for name in part.kept}:
+        masks = [part.kept.get(name, pa.repeat(pa.scalar(False), len(part.record))) for part in parts]
+        kept[name] = pa.concat_arrays(masks)
+    atomic = None
+    if any(part.atomic is not None for part in parts):
+        alone = [part.atomic if part.atomic is not None else np.full(len(part.record), -1) for part in parts]
+        atomic = np.concatenate(alone)
+    whole = TableRows(
+        parts[0].table, parts[0].spec, batch, record, np.concatenate([part.op for part in parts]), kept, atomic
+    )
+    return _taken(whole, np.argsort(record, kind="stable"))

@@ -1,0 +1,150 @@
+"""A first bridge.yaml for a topic, from its records and a registry: format, columns, and keys that might do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore.connectors.bridge.assembly import Told, storable
+from lakestore.connectors.bridge.formats.decoders import registry as registry_of
+from lakestore.connectors.bridge.formats.json.inference import inferred
+from lakestore.connectors.bridge.records import Records
+from lakestore.connectors.bridge.schemas.registry import Registry
+from lakestore.connectors.bridge.spec import BridgeSpec, Format, SourceSpec, TableSpec, TopicSpec
+from lakestore.errors import Invalid, NotFound
+from lakestore.model.table_file import WantedColumn, column_text
+from lakestore.model.types import type_name
+
+LOOKED_AT = 200
+"""Records by which a format is told."""
+MOST = 0.9
+"""The share of records that must look so."""
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FORMATS: dict[str, Format] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json"}
+_ENVELOPE = {"op", "source", "before", "after"}
+_KEYED: tuple[Format, ...] = ("debezium-json", "debezium-avro")
+
+
+def format_of(records: Records, registry: Registry | None) -> Format:
+    """The format that most records have; raw where nothing is told. `Invalid` where a registry is needed."""
+    values = records.values.drop_null().slice(0, LOOKED_AT).to_pylist()
+    if not values:
+        return "raw"
+    framed = [value for value in values if len(value) > 5 and value[0] == 0]
+    if len(framed) >= MOST * len(values):
+        return _registered(int.from_bytes(framed[-1][1:5], "big"), registry)
+    objects = [found for value in values if (found := _object(value)) is not None]
+    if len(objects) >= MOST * len(values):
+        events = [each for each in objects if _is_event(each)]
+        return "debezium-json" if len(events) >= MOST * len(objects) else "json"
+    arrow = [value for value in values if value[:4] == b"\xff\xff\xff\xff" or value[:6] == b"ARROW1"]
+    return "arrow" if len(arrow) >= MOST * len(values) else "raw"
+
+
+def _object(value: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_event(value: dict[str, Any]) -> bool:
+    payload = value.get("payload", value)
+    return isinstance(payload, dict) and len(_ENVELOPE & set(payload)) >= 3 and "op" in payload
+
+
+def _registered(number: int, registry: Registry | None) -> Format:
+    if registry is None:
+        raise Invalid(
+            f"the records name schemas of a registry (the newest has number {number}): say --registry http://HOST:8081"
+        )
+    try:
+        found = registry.by_id(number)
+    except NotFound as error:
+        raise Invalid(f"the newest record names schema {number}, which the registry does not have") from error
+    form = _FORMATS.get(found.kind)
+    if form is None:
+        raise Invalid(f"schema {number} is of the kind {found.kind}, which the bridge does not read: say format: raw")
+    if form == "avro" and all(f'"{name}"' in found.text for name in _ENVELOPE):
+        return "debezium-avro"
+    return form
+
+
+def table_of(topic: str) -> str:
+    """A table's name for a topic: its own if it is one, else in the database `kafka`."""
+    parts = topic.split(".")
+    if len(parts) == 2 and all(_IDENTIFIER.fullmatch(part) for part in parts):
+        return topic
+    name = re.sub(r"[^A-Za-z0-9_]", "_", topic)
+    return f"kafka.{name if _IDENTIFIER.fullmatch(name) else f'_{name}'}"
+
+
+def first_file(source: SourceSpec, records: Records, *, table: str = "") -> str:
+    """The text of a bridge.yaml for the records' topic; its source is said without options, which may be secrets."""
+    form = format_of(records, registry_of(source))
+    topic = TopicSpec(source.name, records.topic, target=TableSpec(table or table_of(records.topic)), format=form)
+    spec = BridgeSpec(re.sub(r"[^A-Za-z0-9._-]", "-", records.topic), {source.name: source}, (topic,))
+    told = Told.of(topic, spec, records.topic, records)
+    lines = [
+        f"name: {_quoted(spec.name)}",
+        f"source: {{bootstrap: {_quoted(source.bootstrap)}{_registry(source)}}}     # and sasl, tls: docs/bridge.md",
+        "topics:",
+        f"  - topic: {_quoted(records.topic)}",
+        f"    table: {topic.tables[0].table}",
+        f"    format: {form}",
+        *_key(topic, records, told),
+        *_columns(told, form, len(records)),
+        "    start: earliest",
+        "    on_error: dlq",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def _registry(source: SourceSpec) -> str:
+    return f", registry: {_quoted(source.registry.url)}" if source.registry else ""
+
+
+def _key(topic: TopicSpec, records: Records, told: Told) -> list[str]:
+    if topic.format in _KEYED:
+        key = ", ".join(told.key)
+        return [f"    # the key is that of the change events{f': {key}' if key else ''}"]
+    found = _candidates(topic, records)
+    if not found:
+        return ["    # primary_key: [...]             # left out: a log table"]
+    first, *others = found
+    also = f"; so are {', '.join(others)}" if others else ""
+    return [
+        f"    # primary_key: [{first}]     # different in all {len(records):,} samples{also}; left out: a log table"
+    ]
+
+
+def _candidates(topic: TopicSpec, records: Records) -> list[str]:
+    """Fields that every sample has and that never repeat, those that are most like a key first."""
+    if topic.format != "json" or len(records) < 2:
+        return []
+    return [each.field for each in inferred(records).keys if not each.repeats][:3]
+
+
+def _columns(told: Told, form: Format, count: int) -> list[str]:
+    if form == "raw":
+        return ["    columns:", *(f"      - {{name: {name}, type: binary, from: {name}}}" for name in ("key", "value"))]
+    if told.schema is None:
+        return ["    # columns:       # the topic is empty: name them, or they will be those of the first records"]
+    if form != "json":
+        why = "left out, so they are those of the schema, and follow it"
+        return [f"    # columns:       # {why}:", *_listed(told.schema, "    #   ")]
+    return [f"    columns:         # as in {count:,} samples", *_listed(told.schema, "      ")]
+
+
+def _listed(schema: pa.Schema, before: str) -> list[str]:
+    fields: Sequence[pa.Field] = list(storable(schema))
+    return [f"{before}- {column_text(WantedColumn(each.name, type_name(each.type, each.name)))}" for each in fields]
