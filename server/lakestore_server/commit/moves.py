@@ -50,9 +50,10 @@ NONE = Moves()
 
 def moves_of(request: pb.CommitRequest, limits: Limits) -> Moves:
     """The moves of a request, or `Invalid`."""
-    moves = tuple([Move(m.register, m.epoch, m.before, m.after, m.moved) for m in request.registers])
-    if not moves:
+    if not request.registers:
         return NONE
+    check_count(len(request.registers), limits)
+    moves = tuple([Move(m.register, m.epoch, m.before, m.after, m.moved) for m in request.registers])
     if request.producer or request.progress:
         raise Invalid("a commit has registers, or a producer with its progress, and not both: send two commits")
     if not request.timeline:
@@ -78,10 +79,15 @@ def _said(moves: Sequence[Move], changes: Iterable[pb.Change]) -> bytes:
     return "\0".join(said).encode()
 
 
+def check_count(count: int, limits: Limits) -> None:
+    """`Invalid` for more registers than one principal may have."""
+    if count > limits.registers:
+        raise Invalid(f"{count} registers in one call are more than {limits.registers}: name fewer")
+
+
 def check_names(names: Sequence[str], limits: Limits) -> None:
     """`Invalid` for names that are empty, too long or too many, or one that is there twice."""
-    if len(names) > limits.registers:
-        raise Invalid(f"{len(names)} registers in one call are more than {limits.registers}: name fewer")
+    check_count(len(names), limits)
     seen: set[str] = set()
     for name in names:
         if not 1 <= len(name) <= limits.register_name_chars:

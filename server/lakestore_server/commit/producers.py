@@ -20,6 +20,8 @@ from lakestore_server.host.permits import Permits
 from lakestore_server.state.commit_record import Answer, ChangeResult
 
 IDLE_SECONDS = 1.0
+MOVE_BYTES = 128
+"""A register's move beside its texts."""
 DECODING_COPIES = 3
 """Copies of a request's bytes that decoding makes: the rows, cast, and in the order of their buckets."""
 
@@ -57,11 +59,13 @@ class Writes:
 
     def _submit(self, request: pb.CommitRequest) -> Request:
         self._check(request)
-        moves = moves_of(request, self._engine.limits)
-        spread = request.producer or (moves.each[0].register if moves.each else "")
         nbytes = sum(len(change.rows) for change in request.changes)
+        if request.registers:
+            nbytes = request.ByteSize() + MOVE_BYTES * len(request.registers)
         self._engine.await_room(nbytes=nbytes)
         with self._decoding.taken(DECODING_COPIES * nbytes) as claim:
+            moves = moves_of(request, self._engine.limits)
+            spread = request.producer or (moves.each[0].register if moves.each else "")
             view = self._engine.view
             refusal: Invalid | NotFound | None = None
             try:

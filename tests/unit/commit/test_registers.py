@@ -274,6 +274,17 @@ def test_registers_whose_values_no_message_could_hold_are_not_opened_and_fence_n
         assert dict(served.lake.registers(names).progress) == dict.fromkeys(names, "")
 
 
+def test_moves_are_counted_against_the_memory_of_decoding(tmp_path: Path) -> None:
+    with Served(tmp_path / "a", limits=Limits(in_flight_bytes=1 << 20, queue_wait_ms=0)) as served:
+        raw = Raw(served, "k/0")
+        raw.at["k/0"] = ("x" * (300 << 10), 0)
+        with served.verbs("Write")._decoding.taken(1 << 19):
+            with pytest.raises(Exhausted, match="decodes as many rows as its memory allows"):
+                one_try(served.lake).commit(raw.request({"k/0": "1"}))
+            raw.at["k/0"] = ("", 0)
+            raw.send(raw.request({"k/0": "1"}))
+
+
 def test_a_list_goes_on_over_several_answers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakestore_server.commit.registers.LIST_BYTES", 20)
     served.lake.registers(["b/1", "b/3", "a/1", "b/2", "c/1"])
