@@ -228,6 +228,10 @@ def test_what_cannot_be_kept_is_refused_by_a_sentence(tmp_path: Path) -> None:
             plain.upsert([{"id": 1}], keep=["a", "a"])
         with pytest.raises(Invalid, match="a list of column names, not the text 'a'"):
             plain.upsert([{"id": 1}], keep="a")
+        nameless: tuple[Any, ...] = (5, ["a", None], {5: [True]}, [["a"]])
+        for keep in nameless:
+            with pytest.raises(Invalid, match=r"keep= takes names of columns, not (5|None|\['a'\])"):
+                plain.upsert([{"id": 1}], keep=keep)
         with pytest.raises(Invalid, match="2 values for 1 rows"):
             plain.upsert([{"id": 1}], keep={"a": [True, False]})
         with pytest.raises(Invalid, match="has no bool for each row"):

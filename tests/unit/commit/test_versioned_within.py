@@ -191,7 +191,13 @@ def test_times_are_refused_where_they_mean_nothing(tmp_path: Path) -> None:
         ):
             with pytest.raises(Invalid, match=why), lake.commit() as commit:
                 getattr(commit, kind)(name, [data], as_of=at)
-        for times, why in ((at * 2, "2 values for 1 rows"), (["soon"], r"has no timestamp\[us, tz=UTC\]")):
+        wrong: tuple[tuple[Any, str], ...] = (
+            (at * 2, "2 values for 1 rows"),
+            (["soon"], r"has no timestamp\[us, tz=UTC\]"),
+            ([1_790_000_000], "integers tell no unit of time"),
+            (pa.array([1 << 60], pa.timestamp("s")), "would result in out of bounds"),
+        )
+        for times, why in wrong:
             with pytest.raises(Invalid, match=why), lake.commit() as commit:
                 commit.upsert("d.t", [row], as_of=times)
 
