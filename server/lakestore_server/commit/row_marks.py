@@ -103,7 +103,7 @@ def split(
         return batch, NO_MARKS
     if message.keep:
         _check_keep(message, source, table)
-    marked = [f"{KEEP_PREFIX}{name}" for name in message.keep if f"{KEEP_PREFIX}{name}" in batch.schema.names]
+    marked = set(batch.schema.names).intersection(f"{KEEP_PREFIX}{name}" for name in message.keep)
     if claim is not None:
         claim(batch.num_rows * (1 + len(marked) + 8 * message.as_of))
     together: dict[bytes, tuple[list[int], Flags]] = {}
