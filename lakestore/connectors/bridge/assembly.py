@@ -20,6 +20,7 @@ from lakestore.connectors.bridge.drift.differences import additions
 from lakestore.connectors.bridge.drift.watching import Watch
 from lakestore.connectors.bridge.formats import decoders
 from lakestore.connectors.bridge.formats.json.inference import inferred
+from lakestore.connectors.bridge.mapping.mapping import reads_key_fields
 from lakestore.connectors.bridge.mapping.routing import ORIGIN, table_name
 from lakestore.connectors.bridge.outcome import Decoded, Mapped
 from lakestore.connectors.bridge.pipeline import CHANGES, Pipeline
@@ -154,7 +155,8 @@ class TopicPipeline:
         source = assembly.spec.sources[topic.source]
         topic = _of_one(topic, name)
         self._assembly, self._topic, self._name = assembly, topic, name
-        decoder, keys = decoders.decoder(topic, source), decoders.key_decoder(topic, source)
+        decoder = decoders.decoder(topic, source)
+        keys = decoders.key_decoder(topic, source, reads_fields=reads_key_fields(topic))
         self._pipeline = Pipeline(topic, assembly.tables, decoder, keys, drift=assembly.watch(topic))
         named = all(each.columns for each in topic.tables)
         self._is_ready = named and assembly.prepare(topic, name, None)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lakestore.connectors.bridge.formats.decoders import decoder, key_decoder
 from lakestore.connectors.bridge.mapping.expressions import Expression
+from lakestore.connectors.bridge.mapping.mapping import reads_key_fields
 from lakestore.connectors.bridge.outcome import Decoded, Mapped, Op
 from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.records import Records
@@ -51,7 +52,13 @@ def pipeline(
     spec = TopicSpec("", topic="orders", target=target, **topic)
     there = tables if tables is not None else {each.table: wanted_table(each) for each in specs}
     source = SourceSpec("", "", "")
-    return Pipeline(spec, there, decoder(spec, source), key_decoder(spec, source), limits or DEFAULT)
+    return Pipeline(
+        spec,
+        there,
+        decoder(spec, source),
+        key_decoder(spec, source, reads_fields=reads_key_fields(spec)),
+        limits or DEFAULT,
+    )
 
 
 def process(made: Pipeline, values: Sequence[Any], **parts: Any) -> Mapped:
@@ -95,6 +102,23 @@ def test_rows_have_the_columns_of_the_table_and_their_position() -> None:
     ]
     assert mapped.tables[0].batch.schema == wanted_table(made.topic.tables[0]).nullable_schema
     assert mapped.extra == {"other": pa.int64()}
+
+
+@pytest.mark.parametrize(
+    ("expression", "key", "made"),
+    [
+        ("value.monkey.id", b"opaque", "7"),
+        ("'key.' || value.monkey.id", b"opaque", "key.7"),
+        ("KEY.id", b'{"id": 5}', "5"),
+        ('key."id"', b'{"id": 5}', "5"),
+        ("key", b"opaque", "opaque"),
+    ],
+)
+def test_keys_are_decoded_where_an_expression_reads_their_fields_and_only_there(
+    expression: str, key: bytes, made: str
+) -> None:
+    values, rejects = column(C("x", "string", expression=expression), [{"monkey": {"id": 7}}], keys=[key])
+    assert (values, rejects) == ([made], {})
 
 
 def test_columns_come_from_every_part_of_a_record() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lakestore.connectors.bridge.config import spec_file
 from lakestore.connectors.bridge.formats.decoders import decoder, key_decoder
+from lakestore.connectors.bridge.mapping.mapping import reads_key_fields
 from lakestore.connectors.bridge.outcome import Mapped, Op
 from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.spec import SourceSpec
@@ -65,7 +66,9 @@ def mapped(pairs: list[Pair], text: str = TOPIC) -> Mapped:
     source = spec_file.parse(text, "bridge.yaml", Path(), lambda name: None).sources[topic.source]
     tables = {table.table: wanted_table(table) for table in topic.tables}
     records = block(pairs)
-    made = Pipeline(topic, tables, decoder(topic, source), key_decoder(topic, source)).process(records)
+    made = Pipeline(
+        topic, tables, decoder(topic, source), key_decoder(topic, source, reads_fields=reads_key_fields(topic))
+    ).process(records)
     check_ends(records, made)
     return made
 

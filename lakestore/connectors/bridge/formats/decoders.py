@@ -16,9 +16,8 @@ from lakestore.connectors.bridge.formats.json.json_records import JsonDecoder
 from lakestore.connectors.bridge.formats.protobuf.protobuf_records import ProtobufRecords
 from lakestore.connectors.bridge.formats.raw import RawDecoder
 from lakestore.connectors.bridge.framing.wire import Part
-from lakestore.connectors.bridge.paths import Path
 from lakestore.connectors.bridge.schemas.registry import Registry
-from lakestore.connectors.bridge.spec import RegistrySpec, RouteSpec, SourceSpec, TopicSpec
+from lakestore.connectors.bridge.spec import RegistrySpec, SourceSpec, TopicSpec
 from lakestore.errors import Invalid
 
 Factory = Callable[[TopicSpec, SourceSpec], Decoder]
@@ -67,12 +66,12 @@ def decoder(topic: TopicSpec, source: SourceSpec) -> Decoder:
     return VALUES[topic.format](topic, source)
 
 
-def key_decoder(topic: TopicSpec, source: SourceSpec) -> Decoder | None:
+def key_decoder(topic: TopicSpec, source: SourceSpec, *, reads_fields: bool) -> Decoder | None:
     """The decoder of a topic's keys; None where keys are bytes.
 
-    Where the file names no format, keys are decoded when something reads their fields: by the values' format.
+    Where the file names no format, keys are decoded if something reads their fields: by the values' format.
     """
-    said = topic.key_format or (topic.format if _reads_key_fields(topic) else "raw")
+    said = topic.key_format or (topic.format if reads_fields else "raw")
     return KEYS[said](topic, source) if said in KEYS else None
 
 
@@ -96,11 +95,3 @@ def _avro(topic: TopicSpec, source: SourceSpec, part: Part) -> AvroRecords:
 def _protobuf(topic: TopicSpec, source: SourceSpec, part: Part) -> ProtobufRecords:
     declared = topic.schema if part == "value" else topic.key_schema
     return ProtobufRecords(wire=topic.wire, part=part, declared=declared, registry=registry(source), topic=topic.topic)
-
-
-def _reads_key_fields(topic: TopicSpec) -> bool:
-    texts = [column.source for table in topic.tables for column in table.columns if column.source]
-    if isinstance(topic.target, RouteSpec):
-        texts.append(topic.target.by)
-    named = any("key." in column.expression for table in topic.tables for column in table.columns)
-    return named or any(path.root == "key" and path.parts for path in map(Path.of, texts))

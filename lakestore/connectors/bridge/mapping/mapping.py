@@ -204,6 +204,15 @@ class TopicMapping:
         return found.tables
 
 
+def reads_key_fields(topic: TopicSpec) -> bool:
+    """Whether a column, an expression or the route reads a field inside keys, so that keys have to be decoded."""
+    paths = [Path.of(topic.target.by)] if isinstance(topic.target, RouteSpec) else []
+    for source, _ in (each for spec in topic.tables for each in declared(spec)):
+        if source is not None:
+            paths += source.paths if isinstance(source, Expression) else (source,)
+    return any(path.root == "key" and path.parts for path in paths)
+
+
 def types_of(sources: Sequence[tuple[Path | Expression | None, pa.DataType]]) -> dict[Path, pa.DataType]:
     """The type of each part that a column reads, or an expression casts at once; of two types, text."""
     found: dict[Path, pa.DataType] = {}
