@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -157,6 +158,13 @@ class TopicSpec:
         """All tables that records may go to."""
         return (self.target,) if isinstance(self.target, TableSpec) else tuple(self.target.tables.values())
 
+    def matches(self, name: str) -> bool:
+        """Whether a topic is meant; Kafka's own topics only by their name or a pattern that begins like them."""
+        if self.topic:
+            return name == self.topic
+        hidden = name.startswith("__") and not self.pattern.startswith("__")
+        return not hidden and re.fullmatch(self.pattern, name) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class BridgeSpec:
@@ -167,3 +175,8 @@ class BridgeSpec:
     sources: Mapping[str, SourceSpec]
     topics: tuple[TopicSpec, ...]
     batch: BatchBounds = BatchBounds()
+
+    def entry(self, topic: str, source: str | None = None) -> TopicSpec | None:
+        """The entry that a topic is read by, of one source or any: its own, else the first whose pattern it matches."""
+        found = [each for each in self.topics if source in (None, each.source) and each.matches(topic)]
+        return min(found, key=lambda each: not each.topic, default=None)

@@ -88,6 +88,19 @@ def left(lake: ls.Lake) -> list[tuple[int, str]]:
     return sorted((row["kafka_offset"], row["code"]) for row in found)
 
 
+def test_letters_of_a_topic_go_by_its_own_entry_though_a_pattern_before_it_fits_too(lake: ls.Lake) -> None:
+    columns = "columns: [{name: id, type: int64}, {name: v, type: int64, from: %s}]"
+    entries = (
+        f"{{pattern: '.*', table: 'd.{{topic}}', primary_key: [id], {columns % 'value.other'}}}",
+        f"{{topic: t, table: d.orders, primary_key: [id], {columns % 'value.v'}}}",
+    )
+    both = spec_file.parse(f"name: b\nsource: {{bootstrap: 'h:1'}}\ntopics: [{', '.join(entries)}]", "bridge.yaml")
+    letter(lake, records([{"id": 1, "v": 1, "other": 2}]))
+    assert (replay(lake, both).applied, rows(lake)) == (1, [(1, 1)])
+    assert both.entry("u") is both.topics[0]
+    assert both.entry("__consumer_offsets") is None
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[ls.Lake]:
     with ls.open(tmp_path) as opened:

@@ -6,7 +6,6 @@ the positions of their records: a later record of the same key stays, and the ol
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -123,10 +122,10 @@ class Replay:
                 self._commit(letters, Mapped((), {self._table: [refused]}, {}), taking)
 
     def _topic(self, name: str) -> TopicSpec:
-        for topic in self._spec.topics:
-            if name == topic.topic or (not topic.topic and re.fullmatch(topic.pattern, name)):
-                return topic
-        raise Invalid(f"the file says nothing about topic {name!r}, of which table {self._table} has dead letters")
+        found = self._spec.entry(name)
+        if found is None:
+            raise Invalid(f"the file says nothing about topic {name!r}, of which table {self._table} has dead letters")
+        return found
 
     def _pipeline(self, topic: str) -> Pipeline:
         if topic not in self._pipelines:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.assembly import Assembly, Planned
 from lakestore.connectors.bridge.outcome import Mapped, Op, TableRows
 from lakestore.connectors.bridge.records import Records
@@ -96,11 +97,11 @@ def _topic(
     topic: TopicSpec, cluster: Cluster, source: SourceSpec, assembly: Assembly, lake: Lake, samples: int
 ) -> Iterator[Finding]:
     said = topic.topic or f"pattern {topic.pattern}"
-    names = cluster.named(topic)
+    names = _names(topic, cluster, assembly.spec)
     if not names:
         yield Finding(Level.NOTE, said, "no topic has such a name yet")
     if topic.transactions:
-        names = (*names, topic.transactions)
+        names = [*names, topic.transactions]
     for name in names[:TOPICS_SAMPLED]:
         try:
             facts = cluster.described(name)
@@ -116,6 +117,11 @@ def _topic(
         yield from _samples(topic, name, records, assembly, lake)
     if len(names) > TOPICS_SAMPLED:
         yield Finding(Level.NOTE, said, f"{len(names):,} topics, of which {TOPICS_SAMPLED} were sampled")
+
+
+def _names(topic: TopicSpec, cluster: Cluster, spec: BridgeSpec) -> Sequence[str]:
+    """The topics that the bridge would read by an entry, and not by another one."""
+    return [name for name in cluster.named(topic) if spec.entry(name, topic.source) is topic]
 
 
 def _samples(topic: TopicSpec, name: str, records: Records, assembly: Assembly, lake: Lake) -> Iterator[Finding]:
@@ -182,9 +188,12 @@ def _ends(
 
 
 def _end(spec: TableSpec, table: str) -> str:
-    return {"dlq": f"would go to {table}__dlq", "fail": "would end the bridge", "skip": "would be skipped"}[
-        spec.on_error
-    ]
+    ends = {
+        "dlq": f"would go to {dead_letters.table_of(table)}",
+        "fail": "would end the bridge",
+        "skip": "would be skipped",
+    }
+    return ends[spec.on_error]
 
 
 def _rows(rows: TableRows, key: Sequence[str]) -> Iterator[Finding]:
@@ -228,7 +237,7 @@ def sampled(spec: BridgeSpec, lake: Lake, samples: int = SAMPLES) -> Iterator[Sa
     for source in spec.sources.values():
         with Cluster(source) as cluster:
             for topic in (each for each in spec.topics if each.source == source.name):
-                for name in cluster.named(topic)[:TOPICS_SAMPLED]:
+                for name in _names(topic, cluster, spec)[:TOPICS_SAMPLED]:
                     facts = cluster.described(name)
                     require_topic(facts, source.bootstrap)
                     needs = not all(table.columns for table in topic.tables) or "{" in topic.tables[0].table

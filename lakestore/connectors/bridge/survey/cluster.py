@@ -93,9 +93,7 @@ class Cluster:
         """The topics that an entry of bridge.yaml is about, as of now."""
         if topic.topic:
             return (topic.topic,)
-        pattern = re.compile(topic.pattern)
-        inner = topic.pattern.startswith("__")
-        return tuple(name for name in self.topics() if pattern.fullmatch(name) and (inner or not name.startswith("__")))
+        return tuple(filter(topic.matches, self.topics()))
 
     def described(self, topic: str) -> TopicFacts:
         """A topic; `NotFound` if there is none, `Denied` if this user may not know."""
