@@ -10,10 +10,10 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import md5
-from typing import Any
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,7 +27,7 @@ class Markers:
     texts: pa.Array
     raw: pa.Array
     numbers: tuple[tuple[int, ...], ...]
-    lone: frozenset[Any]
+    lone: frozenset[str | bytes]
     """Elements of arrays that have no other one."""
 
     @staticmethod
@@ -68,16 +68,20 @@ class Markers:
                 mask[row] = tuple(array[row].as_py()) in self.numbers
         elif pa.types.is_string(inner) or pa.types.is_binary(inner):
             alone = np.flatnonzero(lengths == 1)
-            only = pc.list_element(array.take(pa.array(alone)), 0)
-            known = [value for value in self.lone if isinstance(value, str) == pa.types.is_string(inner)]
-            mask[alone] = pc.is_in(only, value_set=pa.array(known, inner)).to_numpy(zero_copy_only=False)
+            mask[alone] = self._is_lone(pc.list_element(array.take(pa.array(alone)), 0))
         return pa.array(mask)
 
     def _maps(self, array: pa.MapArray) -> pa.BooleanArray:
         mask = np.zeros(len(array), bool)
-        for row, entries in enumerate(array.to_pylist()):
-            mask[row] = bool(entries) and len(entries) == 1 and entries[0][0] in self.lone
+        if pa.types.is_string(array.type.key_type):
+            offsets = array.offsets.to_numpy()
+            alone = np.flatnonzero((np.diff(offsets) == 1) & array.is_valid().to_numpy(zero_copy_only=False))
+            mask[alone] = self._is_lone(array.keys.take(pa.array(offsets[alone])))
         return pa.array(mask)
+
+    def _is_lone(self, values: pa.Array) -> npt.NDArray[np.bool_]:
+        known = [value for value in self.lone if isinstance(value, str) == pa.types.is_string(values.type)]
+        return np.asarray(pc.is_in(values, value_set=pa.array(known, values.type)).to_numpy(zero_copy_only=False))
 
 
 def _uuid(name: bytes) -> UUID:
