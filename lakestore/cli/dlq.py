@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -54,19 +55,7 @@ def list_letters(table: str | None, server: str, as_json: bool) -> None:
 
     with connected(server) as lake:
         counts = letters.counted(lake, table or "")
-    rows = [
-        {
-            "table": each.table,
-            "stage": each.stage,
-            "code": each.code,
-            "letters": each.letters,
-            "first": each.first,
-            "last": each.last,
-            "example": each.example,
-        }
-        for each in counts
-    ]
-    emit(rows, as_json=as_json, empty="no dead letters")
+    emit([asdict(each) for each in counts], as_json=as_json, empty="no dead letters")
 
 
 @dlq.command()
@@ -146,7 +135,7 @@ def replay(
     """Take dead letters of TABLE the way of a bridge.yaml again, once what was wrong is mended; exit code 1 if any
     fail.
 
-    What a later record of a key wrote stays, and the older record is counted as superseded.
+    A row that a later record of its key wrote stays, and the older record is counted as superseded.
     """
     with kafka_library():
         from lakestore.connectors.bridge.assembly import Assembly
@@ -167,15 +156,8 @@ def replay(
             progress=lambda counts: progress.add(counts.letters - progress.rows),
         )
         counts = running.run(_selection(code, stage, where))
-    said = {
-        "applied": counts.applied,
-        "superseded": counts.superseded,
-        "left_out": counts.left_out,
-        "failed": counts.failed,
-        "examples": counts.examples,
-    }
     if as_json:
-        emit_json(said)
+        emit_json(asdict(counts))
     else:
         click.echo(
             f"{counts.applied:,} applied, {counts.superseded:,} superseded, {counts.left_out:,} left out,"

@@ -14,18 +14,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.drift.differences import additions
 from lakestore.connectors.bridge.drift.watching import Watch
 from lakestore.connectors.bridge.formats import decoders
 from lakestore.connectors.bridge.formats.json.inference import inferred
 from lakestore.connectors.bridge.mapping.mapping import reads_key_fields
-from lakestore.connectors.bridge.mapping.routing import ORIGIN, table_name
+from lakestore.connectors.bridge.mapping.routing import names_origin, origins, table_name
 from lakestore.connectors.bridge.outcome import Decoded, Mapped
-from lakestore.connectors.bridge.pipeline import CHANGES, Pipeline
+from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.spec import BridgeSpec, TableSpec, TopicSpec
+from lakestore.connectors.bridge.spec import CHANGES, BridgeSpec, TableSpec, TopicSpec
 from lakestore.connectors.bridge.tables import wanted
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.evolution import Step
@@ -216,7 +215,7 @@ class Told:
 
     def names(self, spec: TableSpec) -> Sequence[str]:
         """The whole names of a table of the file, as far as they are known."""
-        if not any(f"{{{part}}}" in spec.table for part in ORIGIN):
+        if not names_origin(spec.table):
             return (table_name(spec.table, self.topic),)
         return tuple(dict.fromkeys(table_name(spec.table, self.topic, origin) for origin in self.origins))
 
@@ -227,13 +226,8 @@ def _of_one(topic: TopicSpec, name: str) -> TopicSpec:
 
 
 def _origins(decoded: Decoded | None) -> Iterator[dict[str, str | None]]:
-    if decoded is None or decoded.origin is None:
-        return
-    parts = [name for name in ORIGIN if decoded.origin.type.get_field_index(name) >= 0]
-    columns = [pc.struct_field(decoded.origin, [decoded.origin.type.get_field_index(name)]) for name in parts]
-    seen = {row for row in zip(*(column.to_pylist() for column in columns), strict=True) if any(row)}
-    for row in sorted(seen, key=str):
-        yield dict(zip(parts, row, strict=True))
+    if decoded is not None and decoded.origin is not None:
+        yield from (origin for origin, _ in origins(decoded.origin) if any(origin.values()))
 
 
 def storable(schema: pa.Schema, key: Sequence[str] = ()) -> pa.Schema:

@@ -16,6 +16,9 @@ import pyarrow as pa
 from lakestore.connectors.bridge.records import Ints
 from lakestore.connectors.bridge.spec import TableSpec
 
+TOMBSTONE = "tombstone"
+"""The reason of records with a null value, in `passed`."""
+
 
 class Stage(StrEnum):
     """The step at which a record was rejected."""

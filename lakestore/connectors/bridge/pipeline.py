@@ -11,16 +11,13 @@ import pyarrow as pa
 from lakestore.connectors.bridge.drift.watching import Drift
 from lakestore.connectors.bridge.formats.decoding import Decoder
 from lakestore.connectors.bridge.mapping.inputs import Inputs
-from lakestore.connectors.bridge.mapping.mapping import TOMBSTONE, Ends, TopicMapping, refuse_companions, settled
+from lakestore.connectors.bridge.mapping.mapping import Ends, TopicMapping, refuse_companions, settled
 from lakestore.connectors.bridge.mapping.routing import first_table
-from lakestore.connectors.bridge.outcome import Decoded, Mapped
+from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Mapped
 from lakestore.connectors.bridge.records import Ints, Records
-from lakestore.connectors.bridge.spec import TopicSpec
+from lakestore.connectors.bridge.spec import CHANGES, TopicSpec
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
-
-CHANGES = ("debezium-json", "debezium-avro")
-"""Formats whose decoder knows the meaning of null values itself."""
 
 
 class Pipeline:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Format = Literal["json", "avro", "protobuf", "debezium-json", "debezium-avro", "raw", "arrow"]
+CHANGES: tuple[Format, ...] = ("debezium-json", "debezium-avro")
+"""Formats of change events, whose decoders know keys and the meaning of null values themselves."""
 Wire = Literal["auto", "plain", "confluent"]
 OnError = Literal["dlq", "fail", "skip"]
 Tombstone = Literal["delete", "ignore", "dlq"]

@@ -208,7 +208,7 @@ def _unavailable(keys: Mapping[str, Place], form: str) -> tuple[str, ...]:
     if "unavailable" not in keys:
         return ()
     place = keys["unavailable"]
-    if not form.startswith("debezium"):
+    if form not in said.CHANGES:
         raise place.refused("is the connector's unavailable.value.placeholder: say a debezium format")
     for text in place.texts():
         if text.startswith("hex:") and not _HEX.fullmatch(text):
@@ -219,7 +219,7 @@ def _unavailable(keys: Mapping[str, Place], form: str) -> tuple[str, ...]:
 def _transactions(keys: Mapping[str, Place], form: str) -> str:
     if "transactions" not in keys:
         return ""
-    if not form.startswith("debezium"):
+    if form not in said.CHANGES:
         raise keys["transactions"].refused("is the topic of Debezium's transaction metadata: say a debezium format")
     text = keys["transactions"].text()
     if not _TOPIC.fullmatch(text):

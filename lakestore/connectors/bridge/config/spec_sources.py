@@ -1,7 +1,7 @@
 """The sources of bridge.yaml: clusters, registries, how to log in there, and secrets.
 
 A text of a source may hold `${NAME}`, a variable of the environment, and `$${` for the signs themselves; a whole text
-`file:PATH` is what the file holds, without the line's end, from the folder of bridge.yaml. What was put in so is never
+`file:PATH` is what the file holds, without the line's end, from the folder of bridge.yaml. Values put in so are never
 shown: messages name the variable or the file.
 """
 

@@ -11,6 +11,7 @@ from lakestore import evolution
 from lakestore.connectors.bridge.drift.differences import Change
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.model.table_file import WantedColumn, WantedTable
+from lakestore.model.types import type_name
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -88,14 +89,11 @@ def _is_done(table: Table, steps: list[evolution.Step]) -> bool:
     """Whether an earlier try has changed the table, and ended before it said so."""
     columns = {column.name: column for column in table.definition.columns}
     for step in steps:
-        if isinstance(step, evolution.AddColumn):
+        if isinstance(step, evolution.AddColumn | evolution.WidenColumn):
             if step.name not in columns or columns[step.name].type != step.type:
                 return False
         elif isinstance(step, evolution.RenameColumn):
             if step.to not in columns:
-                return False
-        elif isinstance(step, evolution.WidenColumn):
-            if step.name not in columns or columns[step.name].type != step.type:
                 return False
         elif isinstance(step, evolution.MakeOptional) and (step.name in columns and columns[step.name].required):
             return False
@@ -107,10 +105,7 @@ def _made(lake: Lake, table: str) -> Table:
     try:
         return lake.table(name)
     except NotFound:
-        columns = tuple(
-            WantedColumn(each.name, "timestamptz" if each.name.endswith("_at") else "string", not each.nullable)
-            for each in _SCHEMA
-        )
+        columns = tuple(WantedColumn(each.name, type_name(each.type, each.name), not each.nullable) for each in _SCHEMA)
         definition = WantedTable(name, columns, {"primary_key": ["id"], "buckets": 1}).definition()
         try:
             return lake.create(definition)

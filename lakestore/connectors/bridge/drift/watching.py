@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakestore.client.lake import Lake
 from lakestore.connectors.bridge.drift import proposals
 from lakestore.connectors.bridge.drift.differences import Change, Differences, differences, new_fields
-from lakestore.connectors.bridge.mapping.routing import ORIGIN, table_name
+from lakestore.connectors.bridge.mapping.routing import names_origin, table_name
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
 from lakestore.connectors.bridge.spec import TableSpec, TopicSpec
 from lakestore.errors import Conflict, Invalid, NotFound
@@ -76,7 +76,7 @@ class Watch:
         """A block's rows, with the names that their table has; the table may be another behind this."""
         renamed: dict[str, str] = {}
         for spec in self._topic.tables:
-            if any(f"{{{part}}}" in spec.table for part in ORIGIN):
+            if names_origin(spec.table):
                 continue  # a topic of several tables tells no schema of each
             name = table_name(spec.table, topic)
             if name not in self._tables:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
+from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
@@ -36,10 +36,10 @@ class ArrowDecoder:
         """The rows of a block; nulls are tombstones."""
         batches: list[tuple[int, pa.RecordBatch]] = []
         rejects: list[Reject] = []
-        passed: dict[str, list[int]] = {"tombstone": [], EMPTY: []}
+        passed: dict[str, list[int]] = {TOMBSTONE: [], EMPTY: []}
         for number, value in enumerate(records.values.to_pylist()):
             if value is None:
-                passed["tombstone"].append(number)
+                passed[TOMBSTONE].append(number)
                 continue
             try:
                 batch = self._rows(value)

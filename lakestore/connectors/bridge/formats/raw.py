@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from lakestore.connectors.bridge.outcome import Decoded
+from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded
 from lakestore.connectors.bridge.records import Records
 
 _SCHEMA = pa.schema([pa.field("value", pa.binary())])
@@ -24,4 +24,4 @@ class RawDecoder:
         if len(there) == len(records):
             return Decoded(pa.StructArray.from_arrays([records.values], fields=list(_SCHEMA)), there)
         rows = pa.StructArray.from_arrays([records.values.take(pa.array(there))], fields=list(_SCHEMA))
-        return Decoded(rows, there, passed={"tombstone": np.setdiff1d(np.arange(len(records)), there)})
+        return Decoded(rows, there, passed={TOMBSTONE: np.setdiff1d(np.arange(len(records)), there)})

@@ -64,7 +64,7 @@ def framed(
 ) -> Framed:
     """The payloads of a block, by the framing that is told or, with `auto`, seen.
 
-    Of `auto`: a zero or one byte in front of JSON is framing; Avro and Protobuf are framed where a registry is given;
+    By `auto`, a zero or one byte in front of JSON is framing; Avro and Protobuf are framed where a registry is given;
     a fingerprint in front of Avro is taken for one; raw bytes and texts are left as they are.
     """
     given = records.values if part == "value" else records.keys

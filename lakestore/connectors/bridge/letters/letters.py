@@ -1,6 +1,6 @@
 """Dead letters that are there: lists of them, a selection, and its end by `drop`. `replay` takes them back in.
 
-Whoever takes letters away has opened the register of their table, so that two of them never take the same one.
+A command that takes letters away has opened the register of their table, so that two of them never take the same one.
 """
 
 from __future__ import annotations

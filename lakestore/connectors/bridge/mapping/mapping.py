@@ -16,7 +16,7 @@ from lakestore.connectors.bridge.mapping.columns import Faults, declared, mapped
 from lakestore.connectors.bridge.mapping.expressions import Expression
 from lakestore.connectors.bridge.mapping.inputs import KINDS, Inputs
 from lakestore.connectors.bridge.mapping.routing import Routed, first_table, routed, table_name
-from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
+from lakestore.connectors.bridge.outcome import TOMBSTONE, Mapped, Op, Reject, Stage, TableRows
 from lakestore.connectors.bridge.paths import Path
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.spec import RouteSpec, TableSpec, TopicSpec
@@ -27,7 +27,7 @@ from lakestore.rows.condition import RowFilter
 from lakestore.rows.condition_text import parse
 from lakestore.rows.pieces import OVERHEAD_BYTES
 
-FILTERED, NOT_ROUTED, TOMBSTONE = "filtered", "not-routed", "tombstone"
+FILTERED, NOT_ROUTED = "filtered", "not-routed"
 
 
 @dataclass(slots=True)

@@ -44,6 +44,11 @@ def table_name(template: str, topic: str, origin: Mapping[str, str | None] | Non
     return _PLACE.sub(lambda place: _ODD.sub("_", known.get(place[1]) or topic), template)
 
 
+def names_origin(template: str) -> bool:
+    """Whether a table's name tells the origins of change events apart."""
+    return any(place[1] in ORIGIN for place in _PLACE.finditer(template))
+
+
 def first_table(topic: TopicSpec, name: str) -> str:
     """The table whose dead letters have the records that no route takes."""
     return table_name(topic.tables[0].table, name)
@@ -82,16 +87,16 @@ def _without(route: RouteSpec, path: Path, shown: str, records: Ints, found: Rou
 
 def _named(spec: TableSpec, inputs: Inputs, rows: Ints, found: Routed) -> None:
     """The tables of rows whose spec is known: one, unless the name tells them apart by their origin."""
-    if inputs.origin is None or not any(place[1] in ORIGIN for place in _PLACE.finditer(spec.table)):
+    if inputs.origin is None or not names_origin(spec.table):
         if len(rows):
             found.tables.append((table_name(spec.table, inputs.records.topic), spec, rows))
         return
-    for origin, of_it in _origins(inputs.origin.take(pa.array(rows))):
+    for origin, of_it in origins(inputs.origin.take(pa.array(rows))):
         found.tables.append((table_name(spec.table, inputs.records.topic, origin), spec, rows[of_it]))
 
 
-def _origins(origin: pa.StructArray) -> Iterator[tuple[dict[str, str | None], Ints]]:
-    """Each origin that there is, and its rows."""
+def origins(origin: pa.StructArray) -> Iterator[tuple[dict[str, str | None], Ints]]:
+    """Each origin of rows, and its rows; a part is None where rows do not tell it."""
     names = [name for name in ORIGIN if origin.type.get_field_index(name) >= 0]
     texts = [pc.struct_field(origin, [origin.type.get_field_index(name)]).cast(pa.string()) for name in names]
     joined = pc.binary_join_element_wise(*[text.fill_null("") for text in texts], "\x1f").dictionary_encode()

@@ -14,7 +14,7 @@ from lakestore.connectors.bridge.formats.decoders import registry as registry_of
 from lakestore.connectors.bridge.formats.json.inference import inferred
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.schemas.registry import Registry
-from lakestore.connectors.bridge.spec import BridgeSpec, Format, SourceSpec, TableSpec, TopicSpec
+from lakestore.connectors.bridge.spec import CHANGES, BridgeSpec, Format, SourceSpec, TableSpec, TopicSpec
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.table_file import WantedColumn, column_text
 from lakestore.model.types import type_name
@@ -26,7 +26,6 @@ MOST = 0.9
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMATS: dict[str, Format] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json"}
 _ENVELOPE = {"op", "source", "before", "after"}
-_KEYED: tuple[Format, ...] = ("debezium-json", "debezium-avro")
 
 
 def format_of(records: Records, registry: Registry | None) -> Format:
@@ -114,7 +113,7 @@ def _registry(source: SourceSpec) -> str:
 
 
 def _key(topic: TopicSpec, records: Records, told: Told) -> list[str]:
-    if topic.format in _KEYED:
+    if topic.format in CHANGES:
         key = ", ".join(told.key)
         return [f"    # the key is that of the change events{f': {key}' if key else ''}"]
     found = _candidates(topic, records)

@@ -20,7 +20,7 @@ from lakestore.connectors.bridge.formats.avro.avro_schema import Node, crc64, pa
 from lakestore.connectors.bridge.formats.joined import VALUE, Piece, as_struct, faults, joined, kept
 from lakestore.connectors.bridge.framing.cursors import Cursors, Fault
 from lakestore.connectors.bridge.framing.wire import Part, SchemaName, framed
-from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
+from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.schemas.declared import Schemas
 from lakestore.connectors.bridge.schemas.registry import Registered, Registry
@@ -80,7 +80,7 @@ class AvroRecords:
         reader = self._reader(topic)
         pieces = [each for node, piece in found if (each := _adapted(piece, node, reader, rejects)) is not None]
         empty = reader.arrow if reader is not None else pa.struct([])
-        return joined(pieces, rejects, {"tombstone": block.nulls}, empty)
+        return joined(pieces, rejects, {TOMBSTONE: block.nulls}, empty)
 
     def schema(self) -> pa.Schema | None:
         """Fields of the newest schema, and of older ones that records have named; None before there is any."""

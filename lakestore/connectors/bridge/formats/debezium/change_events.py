@@ -18,7 +18,7 @@ from lakestore.connectors.bridge.formats.debezium.connect_types import Kind, str
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
 from lakestore.connectors.bridge.formats.debezium.key_changes import key_changes
 from lakestore.connectors.bridge.formats.debezium.positions import positions
-from lakestore.connectors.bridge.outcome import Decoded, Op, Reject, Stage
+from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Op, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.spec import Tombstone, TopicSpec, Truncate
 
@@ -38,7 +38,6 @@ ENVELOPE = pa.struct([pa.field(name, kind.type) for name, kind in HEAD.fields] +
 """The type of `Decoded.envelope`."""
 PUTS = ("c", "r", "u")
 PASSED = {"m": "message"}
-TOMBSTONE = "tombstone"
 _TOMBSTONES: tuple[Tombstone, ...] = ("dlq", "delete", "ignore")
 
 
@@ -75,6 +74,15 @@ class Block:
     """Keys of all records of the block; null where a key is none or could not be read."""
     plain_keys: bool = False
     """Whether the ids of documents among the keys are plain texts already."""
+
+    def faultless(self, faults: Faults, rows: Ints) -> npt.NDArray[np.bool_]:
+        """Which of the rows have no fault; the others are rejected, once each. `rows` are records of the block."""
+        good = np.ones(len(rows), bool)
+        for found, code, reason, path in faults.found:
+            for row in found[good[found]].tolist():
+                self.rejects.append(Reject(int(rows[row]), Stage.CONVERT, code, reason, path))
+                good[row] = False
+        return good
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +254,7 @@ def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decode
     faults = Faults()
     columns = {name: _joined(parts, name, faults) for name in _names(parts)}
     columns = _with_keys(columns, keys, gone, faults)
-    good = _faultless(block, faults, rows)
+    good = block.faultless(faults, rows)
     order = np.flatnonzero(good)[np.argsort(rows[good], kind="stable")]
     at = pa.array(order)
     heads = [part.head for part in parts] or [pa.nulls(0, HEAD.type)]
@@ -337,16 +345,6 @@ def _with_keys(
         old = made.get(name)
         made[name] = pc.if_else(mine, key, pa.scalar(None, key.type) if old is None else old)
     return made
-
-
-def _faultless(block: Block, faults: Faults, rows: Ints) -> npt.NDArray[np.bool_]:
-    """The rows without a fault; the others are rejected, once each."""
-    good = np.ones(len(rows), bool)
-    for found, code, reason, path in faults.found:
-        for row in found[good[found]].tolist():
-            block.rejects.append(Reject(int(rows[row]), Stage.CONVERT, code, reason, path))
-            good[row] = False
-    return good
 
 
 def _kept(parts: Sequence[_Part]) -> dict[str, pa.BooleanArray]:

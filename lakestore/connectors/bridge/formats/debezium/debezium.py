@@ -17,7 +17,6 @@ from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
 from lakestore.connectors.bridge.formats.debezium.event_keys import JsonKeys, Keys
 from lakestore.connectors.bridge.formats.debezium.event_rows import (
-    faultless,
     gathered,
     image,
     row_kind,
@@ -134,12 +133,12 @@ class DebeziumJson:
             before = self._before(texts, row, deletes)
         shown = pc.struct_field(raw, "after")
         after, kept = documents.images(shown, head, row, (reading.block, rows), faults, self._markers)
-        good = faultless(rows, faults, reading.block)
+        good = reading.block.faultless(faults, rows)
         events = Events(rows, head, before, after, kept)
         reading.block.events.append(events.where(good))
 
     def _before(self, texts: pa.BinaryArray, row: Kind, deletes: Ints) -> pa.StructArray:
-        """Before-images of deletes, in their places. What cannot be read of them is null: the key tells the row."""
+        """Before-images of deletes, in their places. Images that cannot be read are null: the key tells the row."""
         some = texts.take(pa.array(deletes))
         kind = Kind("struct", fields=(("before", row),))
         read = json_shapes.objects(some, kind, json_shapes.learned(some, kind))
@@ -177,7 +176,7 @@ class DebeziumJson:
             shown, kept = image(raw, row, "value", faults, self._markers)
             gone = _equal(pc.struct_field(flags, "__deleted"), "true") | _equal(pc.struct_field(flags, "__op"), "d")
             head = _flat_head(flags, gone)
-            good = faultless(rows[at], faults, reading.block)
+            good = reading.block.faultless(faults, rows[at])
             events = Events(rows[at], head, shown, shown, kept)
             reading.block.events.append(events.where(good))
 

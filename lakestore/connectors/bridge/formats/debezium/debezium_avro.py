@@ -16,7 +16,6 @@ from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, 
 from lakestore.connectors.bridge.formats.debezium.debezium import reason_of
 from lakestore.connectors.bridge.formats.debezium.event_keys import Keys
 from lakestore.connectors.bridge.formats.debezium.event_rows import (
-    faultless,
     gathered,
     image,
     row_kind,
@@ -93,7 +92,7 @@ class DebeziumAvro:
         after, kept = documents.images(shown, head, row, (block, rows), faults, self._markers)
         some, _ = image(_image(raw, "before", row).take(pa.array(deletes)), row, "", Faults(), self._markers)
         whole = gathered([(deletes, some)], len(rows)) if pa.types.is_struct(some.type) else None
-        good = faultless(rows, faults, block)
+        good = block.faultless(faults, rows)
         nothing = pa.nulls(len(rows), row.type)
         block.events.append(Events(rows, head, nothing if whole is None else whole, after, kept).where(good))
 

@@ -1,19 +1,16 @@
-"""Rows of change events, shared by the formats: the row that is asked for, images in its types, and their faults."""
+"""Rows of change events, shared by the formats: the row that is asked for, and images in its types."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.connectors.bridge.formats.debezium.change_events import Block
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind, from_arrow
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
 from lakestore.connectors.bridge.formats.debezium.unavailable import Markers
-from lakestore.connectors.bridge.outcome import Reject, Stage
 from lakestore.connectors.bridge.records import Ints
 
 
@@ -66,16 +63,6 @@ def image(
     if kept:
         raw = pa.StructArray.from_arrays(columns, raw.type.names, mask=raw.is_null())
     return converted(raw, row, path, faults), kept
-
-
-def faultless(rows: Ints, faults: Faults, block: Block) -> npt.NDArray[np.bool_]:
-    """The rows without a fault; the others are rejected, once each."""
-    good = np.ones(len(rows), bool)
-    for found, code, reason, path in faults.found:
-        for row in found[good[found]].tolist():
-            block.rejects.append(Reject(int(rows[row]), Stage.CONVERT, code, reason, path))
-            good[row] = False
-    return good
 
 
 def gathered(found: list[tuple[Ints, pa.StructArray]], count: int) -> pa.StructArray | None:

@@ -1,7 +1,7 @@
 """Positions of change events in their source as one number, per connector, for `versioned` where a topic's order is
 not that of the changes.
 
-- postgresql: `lsn`. Of one key, a later change has a higher one.
+- postgresql: `lsn`. A later change of a key has a higher one.
 - mysql, mariadb: number of the binlog file, `pos`, `row`. Comparable on one server only: after a failover, not.
 - sqlserver: `commit_lsn`. Changes of one transaction tie; these are in one partition in their order.
 - oracle: `scn`. Changes of one transaction may tie, likewise.

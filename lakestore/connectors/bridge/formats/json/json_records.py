@@ -27,7 +27,7 @@ from lakestore.connectors.bridge.formats.json import inference, json_one
 from lakestore.connectors.bridge.formats.json.json_one import DEPTH_MAX, Number, Refused, Twice
 from lakestore.connectors.bridge.formats.json.json_types import Shape
 from lakestore.connectors.bridge.framing.wire import Part, framed
-from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
+from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.spec import Wire
 
@@ -83,7 +83,7 @@ class JsonDecoder:
         shape = self._shape(wanted)
         block = _Block(rejects=list(found.rejects))
         self._whole(found.payloads, found.record, shape, block)
-        passed = {"tombstone": found.nulls} if len(found.nulls) else {}
+        passed = {TOMBSTONE: found.nulls} if len(found.nulls) else {}
         rows, record = _together(block.pieces, shape)
         return Decoded(rows, record, rejects=block.rejects, passed=passed, extra=block.extra)
 

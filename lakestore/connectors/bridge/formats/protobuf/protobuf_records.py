@@ -19,7 +19,7 @@ from lakestore.connectors.bridge.formats.protobuf.proto_files import compiled, m
 from lakestore.connectors.bridge.formats.protobuf.proto_schema import Message, aliased, conflict, planned, unions
 from lakestore.connectors.bridge.framing.cursors import Cursors, Fault
 from lakestore.connectors.bridge.framing.wire import Part, SchemaName, framed
-from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
+from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.schemas.declared import Schemas
 from lakestore.connectors.bridge.schemas.registry import Registered, Registry
@@ -83,7 +83,7 @@ class ProtobufRecords:
             rows = np.sort(np.concatenate(parts))
             payloads = block.payloads if len(rows) == len(block.record) else block.payloads.take(pa.array(rows))
             pieces.append(_read(state.readers[whole_name], payloads, block.record[rows], rejects))
-        return joined(_alike(pieces, rejects), rejects, {"tombstone": block.nulls}, self._empty(state))
+        return joined(_alike(pieces, rejects), rejects, {TOMBSTONE: block.nulls}, self._empty(state))
 
     def schema(self) -> pa.Schema | None:
         """Fields of the newest schema, and of older ones that records have named; None before there is any."""
