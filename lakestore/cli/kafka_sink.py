@@ -38,7 +38,11 @@ def kafka_library() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise Invalid("Kafka needs packages that are not installed: pip install 'lakestore[kafka]'") from error
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "lakestore"):
+            raise  # a part of this package is no package that is left out
+        say = f"Kafka needs packages that are not installed, {name} among them: pip install 'lakestore[kafka]'"
+        raise Invalid(say) from error
 
 
 def sink_options(command: _Command) -> _Command:

@@ -169,6 +169,19 @@ def test_patterns_find_topics_and_partitions_that_come_later(
     assert _ids(events) == [0, 1]
 
 
+def test_a_pattern_that_no_topic_matches_is_told_and_once_ends(
+    lake: ls.Lake, kafka: KafkaProcess, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = replace(_spec(kafka, topic), topics=(TopicSpec("", pattern=f"{topic}.*", target=TableSpec("shop.events")),))
+    stop = threading.Event()
+    late = threading.Timer(10, stop.set)
+    late.start()
+    assert Bridge(spec, lake).run(once=True, stop=stop).records == 0
+    late.cancel()
+    assert not stop.is_set()
+    assert "no topic is there whose name matches" in caplog.text
+
+
 def test_every_record_of_a_fuzzed_topic_is_in_the_table_or_a_dead_letter(
     lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str
 ) -> None:

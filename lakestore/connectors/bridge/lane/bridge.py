@@ -14,7 +14,7 @@ from lakestore.client.lake import Lake
 from lakestore.connectors.bridge.assembly import Assembly
 from lakestore.connectors.bridge.lane.committer import Committer
 from lakestore.connectors.bridge.lane.lane import Lane
-from lakestore.connectors.bridge.lane.positions import Accepted, Place, prefix_of
+from lakestore.connectors.bridge.lane.positions import Accepted, Ends, Place, prefix_of
 from lakestore.connectors.bridge.lane.reporting import Reporter
 from lakestore.connectors.bridge.lane.seen import Counts
 from lakestore.connectors.bridge.lane.source import Source
@@ -81,6 +81,8 @@ class Bridge:
                 measured = time.monotonic()
             if any(cluster.failure is not None for cluster in clusters):
                 stop.set()
+        for cluster in clusters:
+            cluster.count_lag()
         reporter.tell(self.counts, last=True)
         for cluster in clusters:
             if cluster.failure is not None:
@@ -100,6 +102,7 @@ class _Cluster:
         """All partitions that were there at the start."""
         self._began = 0
         """The lake's LSN at the start."""
+        self._ends: dict[Place, Ends] = {}
 
     def failed(self, error: LakestoreError) -> None:
         """The lane has ended by an error."""
@@ -165,17 +168,23 @@ class _Cluster:
         since = self._lane.committer.since
         seconds = time.monotonic() - since if since else 0.0
         waits = f"the server has not taken a commit for {seconds:.0f} s" if seconds > WAITING_SECONDS else ""
-        self._count_lag(self._lane)
+        self._measure_ends(self._lane)
         return waits
 
-    def _count_lag(self, lane: Lane) -> None:
-        held = lane.committer.held
+    def _measure_ends(self, lane: Lane) -> None:
         try:
-            ends = lane.source.ends(held)
+            self._ends = lane.source.ends(lane.committer.held)
         except LakestoreError as error:
             _LOG.info("the lag is not known now: %s", error.message)
             return
-        lag = {place: max(ends[place].stable - next, 0) for place, next in held.items()}
+        self.count_lag()
+
+    def count_lag(self) -> None:
+        """Count how far behind the partitions are of the ends that were measured last."""
+        if self._lane is None:
+            return
+        held = self._lane.committer.held
+        lag = {place: max(end.stable - held[place], 0) for place, end in self._ends.items() if place in held}
         self._job.counts.set_lag(self._spec.name, lag)
 
 

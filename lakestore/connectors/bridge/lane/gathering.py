@@ -111,13 +111,25 @@ class Gathering:
         self.next.clear()
 
     def leave(self, places: Sequence[Place]) -> None:
-        """Take nothing more of these partitions."""
+        """Take nothing more of these partitions, and throw away their records that were not `taken`."""
         for place in places:
             self.next.pop(place, None)
             self._moves.pop(place, None)
+        for topic in {place.topic for place in places} & set(self._pieces):
+            gone = [place.partition for place in places if place.topic == topic]
+            self._pieces[topic] = [left for each in self._pieces[topic] if len(left := _without(each, gone))]
+            if not self._pieces[topic]:
+                del self._pieces[topic]
+        kept = [each for pieces in self._pieces.values() for each in pieces]
+        self._rows, self._bytes = sum(map(len, kept)), sum(each.nbytes for each in kept)
 
     def _empty(self) -> None:
         self._pieces, self._moves, self._rows, self._bytes = {}, {}, 0, 0
+
+
+def _without(records: Records, partitions: Sequence[int]) -> Records:
+    gone = np.isin(records.partition, partitions)
+    return records.take(np.flatnonzero(~gone)) if gone.any() else records
 
 
 def _joined(pieces: Sequence[Records]) -> Records:

@@ -108,7 +108,7 @@ class Lane:
 
     def _look(self) -> None:
         """Subscribe to the topics that there are now."""
-        self._looked = time.monotonic()
+        is_first, self._looked = not self._looked, time.monotonic()
         try:
             topics = list(self._topics(self.source))
         except Unavailable as error:
@@ -116,6 +116,10 @@ class Lane:
                 raise
             _LOG.info("new topics are not looked for now: %s", error.message)
             return
+        if is_first and not topics:
+            _LOG.warning(
+                "no topic is there whose name matches a pattern of the file: such topics are read once they are"
+            )
         if topics != self._subscribed:
             self.source.subscribe(topics)
             self._subscribed = topics
@@ -186,7 +190,7 @@ class Lane:
         if self._opening is not None or not self._stages.goes_on:
             return False
         if not self.source.was_assigned:
-            return bool(self._halted)
+            return bool(self._halted) or not self._subscribed
         if any(place.topic not in self._halted for place in self.source.waiting):
             return False
         next = self._gathering.next

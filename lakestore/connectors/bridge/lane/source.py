@@ -218,7 +218,7 @@ class Source:
         found: dict[str, str] = {}
         for name, answer in answers.items():
             try:
-                found[name] = str(answer.result(CALL_SECONDS).topic_id)
+                found[name] = id_of(answer.result(CALL_SECONDS).topic_id)
             except KafkaException as error:
                 if error.args[0].code() not in UNKNOWN:
                     raise self._failure(error, f"describe topic {name!r}") from error

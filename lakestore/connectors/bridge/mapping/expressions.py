@@ -6,6 +6,7 @@ cast at once; other fields of JSON are texts. A row whose expression fails is to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -53,8 +54,10 @@ _CLOCKS_AND_USERS = {
     "user",
 }
 _SETTINGS = {"getenv", "getvariable", "current_setting", "query", "query_table"}
-_UNBOUNDED = {"repeat", "lpad", "rpad", "range", "generate_series", "list_resize", "array_resize", "bar"}
+_UNBOUNDED = {"repeat", "lpad", "rpad", "range", "generate_series", "list_resize", "array_resize", "bar", "bitstring"}
 """Functions that make values of any size of a small one."""
+_TEMPLATES = {"printf", "format"}
+_WIDE = re.compile(r"\*|\{[^}]*\{|[0-9]{4}")
 _OTHER_ROWS = (exp.Query, exp.Window, exp.AggFunc, exp.Star, exp.Placeholder, exp.Parameter, exp.Command)
 _BRANCHES = (exp.Case, exp.If, exp.Coalesce, exp.TryCast, exp.Connector, exp.Lambda, exp.Nullif)
 _TEXTS = ("headers", "key")
@@ -186,16 +189,35 @@ class Expression:
         for node in tree.walk():
             if isinstance(node, _OTHER_ROWS):
                 raise self._invalid(f"{short(node.sql())!r} reads more than one row")
-        tokens = sqlglot.tokenize(self.text, read="duckdb")
+            if isinstance(node, exp.Func):
+                self._check_arguments(node)
+        for text in (self.text, tree.sql(dialect="duckdb")):  # a name in quotes may be a clock of the dialect
+            self._check_names(text)
+
+    def _check_names(self, text: str) -> None:
+        """Refuse functions and words by their names; those of functions may be in quotes."""
+        tokens = sqlglot.tokenize(text, read="duckdb")
         for token, following in zip(tokens, [*tokens[1:], None], strict=True):
             name = token.text.lower()
             called = following is not None and following.token_type is TokenType.L_PAREN
-            if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
+            if token.token_type is TokenType.STRING or (token.token_type is TokenType.IDENTIFIER and not called):
                 continue
             if name in _CLOCKS_AND_USERS or (called and name in _SETTINGS):
                 raise self._invalid(f"{name} is not the same for each reading of a record")
             if called and (refusal := _functions().get(name)):
                 raise self._invalid(f"{name}() {refusal}")
+
+    def _check_arguments(self, call: exp.Func) -> None:
+        """Refuse calls that are pure or bounded by their arguments only."""
+        name = (call.name if isinstance(call, exp.Anonymous) else call.sql_name()).lower()
+        if name == "age" and len(call.expressions) == 1:
+            raise self._invalid("age() of one time reads the clock: say age(a, b)")
+        if name in _TEMPLATES:
+            template = call.this if isinstance(call.this, exp.Expr) else next(iter(call.expressions), None)
+            chained = isinstance(call.parent, exp.Dot)
+            fixed = isinstance(template, exp.Literal) and template.is_string and not chained
+            if not fixed or _WIDE.search(template.name if template is not None else ""):
+                raise self._invalid(f"{name}() takes a text of fixed widths below 1,000 first")
 
     def _bound(self, tree: exp.Expr) -> exp.Expr:
         """The expression, with a name of its own for each part of a record."""

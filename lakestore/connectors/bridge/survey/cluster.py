@@ -107,7 +107,7 @@ class Cluster:
         )
         operations = answer.authorized_operations
         may = operations is None or AclOperation.READ in operations or AclOperation.ALL in operations
-        return TopicFacts(topic, str(answer.topic_id), len(answer.partitions), may)
+        return TopicFacts(topic, id_of(answer.topic_id), len(answer.partitions), may)
 
     def check_group(self) -> None:
         """`Denied` if this user may not read by the source's group, as far as brokers tell."""
