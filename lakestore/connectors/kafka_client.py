@@ -71,6 +71,11 @@ class Heard:
         self._newest.clear()
 
 
+def id_of(uuid: object) -> str:
+    """A topic's id as Kafka's own tools show it; the library's text has signs of paths and of queries in it."""
+    return str(uuid).translate({ord("/"): "_", ord("+"): "-"})
+
+
 def settings_of(bootstrap: str, options: Mapping[str, str], heard: Callable[[KafkaError], None]) -> dict[str, Any]:
     """The settings that every client of a cluster has; `options` win."""
     return {"bootstrap.servers": bootstrap, "error_cb": heard, "logger": LOG, **options}

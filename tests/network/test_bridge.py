@@ -182,6 +182,16 @@ def test_a_pattern_that_no_topic_matches_is_told_and_once_ends(
     assert "no topic is there whose name matches" in caplog.text
 
 
+def test_dead_letters_never_go_to_a_table_of_another_kind(
+    lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str
+) -> None:
+    lake.create_table("shop.taken__dlq", EVENTS)
+    topics.make(topic)
+    topics.send(topic, [(None, b"{")])
+    with pytest.raises(Invalid, match="belong in table shop.taken__dlq, which is another kind of table"):
+        _once(lake, _spec(kafka, topic, table=TableSpec("shop.taken", columns=(ColumnSpec("id", "int64"),))))
+
+
 def test_every_record_of_a_fuzzed_topic_is_in_the_table_or_a_dead_letter(
     lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str
 ) -> None:

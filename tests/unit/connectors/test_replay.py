@@ -46,7 +46,7 @@ def records(values: Sequence[Any], *, partition: int = 0, first: int = 0) -> Rec
     raw = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
     return Records(
         "t",
-        "ID",
+        "/I/D+==",
         np.full(count, partition),
         np.arange(first, first + count),
         np.full(count, 1_790_000_000_000),
@@ -105,6 +105,20 @@ def test_letters_of_a_topic_go_by_its_own_entry_though_a_pattern_before_it_fits_
 def lake(tmp_path: Path) -> Iterator[ls.Lake]:
     with ls.open(tmp_path) as opened:
         yield opened
+
+
+def test_a_letter_that_fails_for_another_table_is_a_letter_of_that_one(lake: ls.Lake) -> None:
+    letter(lake, records([{"kind": "a", "id": 1}, {"kind": "b"}, {"kind": "b", "id": 2}]))
+    tables = "{a: {table: d.orders, columns: C}, b: {table: d.others, columns: C}}".replace(
+        "C", "[{name: id, type: int64, required: true}]"
+    )
+    spec = bridge(f"route: {{by: value.kind, tables: {tables}}}")
+    found = replay(lake, spec)
+    assert (found.applied, found.failed) == (2, 1)
+    assert left(lake) == []
+    assert lake.table("d.others").scan(["id"]).to_arrow().to_pylist() == [{"id": 2}]
+    [other] = lake.table("d.others__dlq").scan(["topic", "kafka_offset", "code"]).to_arrow().to_pylist()
+    assert other == {"topic": "t", "kafka_offset": 1, "code": "missing-value"}
 
 
 def test_letters_become_rows_and_those_that_fail_stay_with_a_new_sentence(lake: ls.Lake) -> None:
@@ -180,7 +194,7 @@ def test_values_that_were_cut_come_from_the_topic_again_or_stay(lake: ls.Lake) -
         return {(0, 0): found.values[0].as_py(), (0, 2): found.values[2].as_py()}
 
     counts = replay(lake, KEYED, whole=whole)
-    assert asked == [("t", "t", "ID", {0: [0, 1, 2]})]
+    assert asked == [("t", "t", "/I/D+==", {0: [0, 1, 2]})]
     assert rows(lake) == [(1, 10), (3, 30)]
     assert (counts.applied, counts.failed) == (2, 1)
     assert left(lake) == [(1, "value-gone")]

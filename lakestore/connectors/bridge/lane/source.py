@@ -34,6 +34,7 @@ from lakestore.connectors.kafka_client import (
     Heard,
     check_options,
     failure,
+    id_of,
     made,
     reason,
     settings_of,

@@ -9,7 +9,8 @@ from lakestore.client.lake import Lake
 from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.spec import TableSpec, TopicSpec
 from lakestore.connectors.bridge.tables import dead_letter_table
-from lakestore.errors import Conflict, NotFound
+from lakestore.errors import Conflict, Invalid, NotFound
+from lakestore.model.table import Table
 
 _LOG = logging.getLogger("lakestore.bridge")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -34,7 +35,7 @@ class Targets:
         name = dead_letters.table_of(table)
         if name not in self._dead:
             try:
-                self._lake.table(name)
+                _check_letters(self._lake.table(name).definition, table)
             except NotFound:
                 try:
                     self._lake.create(dead_letter_table(table))
@@ -48,6 +49,16 @@ class Targets:
         """Ask the server again."""
         self._keys.clear()
         self._dead.clear()
+
+
+def _check_letters(found: Table, table: str) -> None:
+    if found.primary_key != dead_letters.KEY or not {each.name for each in found.columns} >= {
+        *dead_letters.SCHEMA.names
+    }:
+        raise Invalid(
+            f"dead letters of table {table} belong in table {found.name}, which is another kind of table: rename that"
+            f" one, or let records for {table} go to a table of another name"
+        )
 
 
 def spec_of(topic: TopicSpec, table: str) -> TableSpec:

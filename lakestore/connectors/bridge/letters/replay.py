@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.lane.stages import Pipeline
+from lakestore.connectors.bridge.lane.targets import Targets
 from lakestore.connectors.bridge.lane.writing import Step, steps_of
 from lakestore.connectors.bridge.letters.letters import STORED, Selection, Taking, chunks
 from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
@@ -75,6 +76,7 @@ class Replay:
         """`overwrite` takes letters to tables with a key that keep no order, where they replace what came later."""
         self._lake, self._spec, self._table = lake, spec, table.removesuffix(dead_letters.SUFFIX)
         self._make, self._whole, self._overwrite, self._progress = pipeline, whole, overwrite, progress
+        self._targets = Targets(lake)
         self._pipelines: dict[str, Pipeline] = {}
         self._tables: dict[str, Table] = {}
         self._counts = Replayed()
@@ -134,7 +136,8 @@ class Replay:
 
     def _records(self, letters: pa.RecordBatch) -> tuple[Records, list[Reject]]:
         """The letters as the records that they were; those whose cut values nobody has any more are rejects."""
-        topic, identity, _ = letters.column("kafka_source")[0].as_py().rsplit("/", 2)
+        topic, _, place = letters.column("kafka_source")[0].as_py().partition("/")  # no topic has a slash, ids may
+        identity = place.rpartition("/")[0]
         partition = letters.column("partition").cast(pa.int64()).to_numpy()
         offset = letters.column("kafka_offset").to_numpy()
         values, gone = self._values(letters, topic, identity, partition, offset)
@@ -188,7 +191,7 @@ class Replay:
                 for rows in mapped.tables:
                     self._write(commit, rows, letters)
                 for table, again in told.items():
-                    commit.upsert(dead_letters.table_of(table), again)
+                    commit.upsert(self._targets.dead_letters(table), again)
                 if len(leaves):
                     commit.delete(taking.letters, letters.select(list(dead_letters.KEY)).take(pa.array(leaves)))
             names = {rows.table for rows in mapped.tables}

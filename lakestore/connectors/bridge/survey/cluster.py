@@ -19,7 +19,7 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import SourceSpec, TopicSpec
-from lakestore.connectors.kafka_client import Heard, failure, made, settings_of
+from lakestore.connectors.kafka_client import Heard, failure, id_of, made, settings_of
 from lakestore.errors import Denied, LakestoreError, NotFound, Unavailable
 
 CALL_SECONDS = 15.0
