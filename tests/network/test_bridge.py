@@ -188,7 +188,7 @@ def test_dead_letters_never_go_to_a_table_of_another_kind(
     lake.create_table("shop.taken__dlq", EVENTS)
     topics.make(topic)
     topics.send(topic, [(None, b"{")])
-    with pytest.raises(Invalid, match="belong in table shop.taken__dlq, which is another kind of table"):
+    with pytest.raises(Invalid, match="which is another kind of table"):
         _once(lake, _spec(kafka, topic, table=TableSpec("shop.taken", columns=(ColumnSpec("id", "int64"),))))
 
 
