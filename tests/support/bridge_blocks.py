@@ -47,11 +47,12 @@ def check_ends(records: Records, mapped: Mapped) -> None:
         rows.batch.validate(full=True)
 
 
-def check_decoded(records: Records, decoded: Decoded) -> None:
-    """Each record of the block is in rows, among the rejects, or passed, at the end of its decoder."""
+def check_decoded(decoded: Decoded, count: int) -> None:
+    """Each of so many records is one row, a reject, or passed: exactly once, at the end of a decoder."""
     refused = [reject.record for reject in decoded.rejects]
     passed = [int(number) for numbers in decoded.passed.values() for number in numbers]
-    assert sorted([*{int(number) for number in decoded.record}, *refused, *passed]) == list(range(len(records)))
-    assert len(decoded.values) == len(decoded.record)
-    assert (np.diff(decoded.record) >= 0).all()
+    assert sorted([*decoded.record.tolist(), *refused, *passed]) == list(range(count))
+    assert (np.diff(decoded.record) > 0).all()
+    parts = [decoded.values, decoded.keys, decoded.op, decoded.origin, decoded.envelope, decoded.atomic]
+    assert {len(part) for part in [*parts, *decoded.kept.values()] if part is not None} <= {len(decoded.record)}
     decoded.values.validate(full=True)

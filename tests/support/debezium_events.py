@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakestore.connectors.bridge.outcome import Decoded
 from lakestore.connectors.bridge.records import Headers, Records
 
 Pair = tuple[Any, Any]
@@ -50,13 +49,3 @@ def event(
 def with_schema(schema: Mapping[str, Any], payload: Any) -> bytes:
     """The JSON of a converter that writes the schema into each record."""
     return json.dumps({"schema": schema, "payload": payload}).encode()
-
-
-def accounted(decoded: Decoded, count: int) -> None:
-    """Each record of the block is rows, rejects or passed, exactly once."""
-    ends = [*decoded.record.tolist(), *(reject.record for reject in decoded.rejects)]
-    ends += [row for rows in decoded.passed.values() for row in rows.tolist()]
-    assert sorted(ends) == list(range(count))
-    assert (np.diff(decoded.record) > 0).all()
-    parts = [decoded.values, decoded.keys, decoded.op, decoded.origin, decoded.envelope, decoded.atomic]
-    assert {len(part) for part in [*parts, *decoded.kept.values()] if part is not None} <= {len(decoded.record)}

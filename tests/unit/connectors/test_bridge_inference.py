@@ -99,6 +99,6 @@ def test_samples_fit_into_what_was_inferred_of_them(rows: list[dict[str, Any]]) 
     records = block([json.dumps(row).encode() for row in rows])
     decoder = JsonDecoder()
     decoded = decoder.decode(records, None)
-    check_decoded(records, decoded)
+    check_decoded(decoded, len(records))
     assert not decoded.rejects
     assert decoder.schema() == inferred(records).schema

@@ -42,7 +42,7 @@ def ends(values: list[bytes], wanted: pa.Schema = WANTED) -> list[tuple[dict[str
     """(row, code of the reject) of each record."""
     records = block(values)
     decoded = JsonDecoder().decode(records, wanted)
-    check_decoded(records, decoded)
+    check_decoded(decoded, len(records))
     return by_record(decoded, len(values))
 
 
@@ -282,7 +282,7 @@ def test_block_at_once_is_as_one_by_one(values: list[bytes]) -> None:
     """The same rows and rejects, whatever is beside a record."""
     records = block(values)
     decoded = JsonDecoder().decode(records, WANTED)
-    check_decoded(records, decoded)
+    check_decoded(decoded, len(records))
     together = [(_texts(row), code) for row, code in by_record(decoded, len(values))]
     kind = pa.struct(list(WANTED))
     alone = []
@@ -299,7 +299,7 @@ def test_block_at_once_is_as_one_by_one(values: list[bytes]) -> None:
 @given(st.lists(st.one_of(st.binary(max_size=30), TEXTS, st.none()), max_size=8))
 def test_every_record_of_garbage_ends_once(values: list[bytes | None]) -> None:
     records = block(values)
-    check_decoded(records, JsonDecoder(wire="auto").decode(records, WANTED))
+    check_decoded(JsonDecoder(wire="auto").decode(records, WANTED), len(records))
 
 
 def _texts(row: Any) -> Any:

@@ -13,7 +13,8 @@ from lakestore.connectors.bridge.formats.decoders import decoder
 from lakestore.connectors.bridge.outcome import Op
 from lakestore.connectors.bridge.spec import SchemaSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.avro_cases import records, written
-from tests.support.debezium_events import accounted, event
+from tests.support.bridge_blocks import check_decoded
+from tests.support.debezium_events import event
 
 MICRO = {"type": "long", "connect.version": 1, "connect.name": "io.debezium.time.MicroTimestamp"}
 MONEY = {"type": "bytes", "scale": 2, "precision": 10, "connect.version": 1, "logicalType": "decimal",
@@ -65,7 +66,7 @@ def test_events_in_avro_are_rows_with_the_columns_that_their_schema_means() -> N
     bodies = [written(ENVELOPE, value) if isinstance(value, dict) else value for value in values]
     found = records(bodies, keys=[None if key is None else written(KEY, {"id": key}) for key in keys])
     decoded = made.decode(found, None)
-    accounted(decoded, len(values))
+    check_decoded(decoded, len(values))
     assert decoded.op is not None
     assert decoded.op.tolist() == [Op.PUT, Op.DELETE, Op.DELETE]
     assert decoded.values.to_pylist()[0] == {

@@ -12,7 +12,8 @@ from lakestore.connectors.bridge.formats.debezium.change_events import Policy
 from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
 from lakestore.connectors.bridge.outcome import Op
 from lakestore.connectors.bridge.spec import Tombstone
-from tests.support.debezium_events import accounted, block, event, text, with_schema
+from tests.support.bridge_blocks import check_decoded
+from tests.support.debezium_events import block, event, text, with_schema
 
 WANTED = pa.schema([("id", pa.int64()), ("name", pa.string()), ("big", pa.string())])
 ROW = {"id": 1, "name": "a", "big": "x"}
@@ -44,7 +45,7 @@ def test_operations_are_puts_and_deletes(wanted: pa.Schema | None) -> None:
         (key(1), event("d", ROW | {"name": "b"})),
     ]
     decoded = DebeziumJson().decode(block(pairs), wanted)
-    accounted(decoded, 4)
+    check_decoded(decoded, 4)
     assert [row["name"] for row in decoded.values.to_pylist()] == ["a", "b", "a", "b"]
     assert decoded.op is not None
     assert decoded.op.tolist() == [Op.PUT, Op.PUT, Op.PUT, Op.DELETE]
@@ -59,7 +60,7 @@ def test_operations_are_puts_and_deletes(wanted: pa.Schema | None) -> None:
 
 def test_a_delete_needs_its_key_alone() -> None:
     decoded = DebeziumJson().decode(block([(key(4), event("d")), (None, event("d"))]), WANTED)
-    accounted(decoded, 2)
+    check_decoded(decoded, 2)
     assert decoded.values.to_pylist() == [{"id": 4, "name": None, "big": None}]
     assert [reject.code for reject in decoded.rejects] == ["no-key"]
 
@@ -67,7 +68,7 @@ def test_a_delete_needs_its_key_alone() -> None:
 def test_the_tombstone_behind_a_delete_is_passed_and_one_alone_deletes() -> None:
     decoder = DebeziumJson()
     decoded = decoder.decode(block([(key(1), event("d", ROW)), (key(1), None), (key(2), None)]), WANTED)
-    accounted(decoded, 3)
+    check_decoded(decoded, 3)
     assert decoded.passed["tombstone"].tolist() == [1]
     assert decoded.record.tolist() == [0, 2]
     assert decoded.values.to_pylist()[1]["id"] == 2
@@ -94,7 +95,7 @@ def test_records_beside_events_are_passed_by_name() -> None:
         (key(1), event("x")),
     ]
     decoded = DebeziumJson(policy=Policy(truncate="ignore")).decode(block(others), WANTED)
-    accounted(decoded, len(others))
+    check_decoded(decoded, len(others))
     assert {reason: rows.tolist() for reason, rows in decoded.passed.items()} == {
         "heartbeat": [0], "transaction-marker": [1], "schema-change": [2], "message": [3], "truncate": [4],
     }  # fmt: skip
@@ -123,7 +124,7 @@ def test_schema_parts_make_columns_and_may_change_within_a_block() -> None:
     ]
     decoder = DebeziumJson()
     decoded = decoder.decode(block(pairs), None)
-    accounted(decoded, len(pairs))
+    check_decoded(decoded, len(pairs))
     assert not decoded.rejects
     assert [row["age"] for row in decoded.values.to_pylist()] == [None, 3, None, None, None, None]
     assert decoded.key_names == ("id",)
@@ -136,7 +137,7 @@ def test_flattened_events_are_rows_by_their_marks() -> None:
         (key(1), ROW | {"__op": "d", "__table": "orders", "__deleted": "true"}),
     ]
     decoded = DebeziumJson().decode(block(pairs), WANTED)
-    accounted(decoded, 2)
+    check_decoded(decoded, 2)
     assert decoded.op is not None
     assert decoded.op.tolist() == [Op.PUT, Op.DELETE]
     assert decoded.values.to_pylist() == [ROW, ROW]
@@ -178,7 +179,7 @@ def test_every_record_of_a_fuzzed_block_is_accounted_for(seed: int) -> None:
                 value = raw[:at] + bytes([dice.randrange(256)]) + raw[at + dice.randrange(3) :]
             pairs.append((dice.choice([key(number % 5), None, with_schema(KEY, key(1)), b"\xff", b"7", b"{}"]), value))
         records = block(pairs, partition=[dice.randrange(3) for _ in pairs])
-        accounted(decoder.decode(records, dice.choice([WANTED, None])), len(pairs))
+        check_decoded(decoder.decode(records, dice.choice([WANTED, None])), len(pairs))
 
 
 def test_forms_of_other_versions_and_converters_are_the_same_events() -> None:
@@ -195,7 +196,7 @@ def test_forms_of_other_versions_and_converters_are_the_same_events() -> None:
         (b"8", None),
     ]
     decoded = DebeziumJson().decode(block(pairs), WANTED)
-    accounted(decoded, len(pairs))
+    check_decoded(decoded, len(pairs))
     assert [row["id"] for row in decoded.values.to_pylist()] == [1] * 5
     assert decoded.passed["tombstone"].tolist() == [5]
     assert [(reject.record, reject.code) for reject in decoded.rejects] == [(6, "no-key")]
@@ -208,7 +209,7 @@ def test_forms_of_other_versions_and_converters_are_the_same_events() -> None:
 @pytest.mark.parametrize(("policy", "passed", "rejected"), [("ignore", [0], []), ("dlq", [], [0]), ("delete", [], [])])
 def test_a_tombstone_alone_follows_the_policy(policy: Tombstone, passed: list[int], rejected: list[int]) -> None:
     decoded = DebeziumJson(policy=Policy(tombstone=policy)).decode(block([(key(1), None)]), WANTED)
-    accounted(decoded, 1)
+    check_decoded(decoded, 1)
     assert decoded.passed.get("tombstone", np.array([])).tolist() == passed
     assert [reject.record for reject in decoded.rejects] == rejected
 
@@ -219,5 +220,5 @@ def test_many_schemas_in_one_block_keep_their_order() -> None:
         schema = SCHEMA | {"name": f"t{number % 7}.Envelope"}
         pairs.append((key(number), with_schema(schema, event("c", None, ROW | {"id": number}))))
     decoded = DebeziumJson().decode(block(pairs), WANTED)
-    accounted(decoded, 60)
+    check_decoded(decoded, 60)
     assert [row["id"] for row in decoded.values.to_pylist()] == list(range(60))

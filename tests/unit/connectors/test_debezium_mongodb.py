@@ -12,7 +12,8 @@ import pytest
 from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
 from lakestore.connectors.bridge.formats.debezium.documents import unwrapped
 from lakestore.connectors.bridge.outcome import Op
-from tests.support.debezium_events import accounted, block, event, with_schema
+from tests.support.bridge_blocks import check_decoded
+from tests.support.debezium_events import block, event, with_schema
 
 SOURCE = {"version": "3.0", "connector": "mongodb", "name": "shop", "ts_ms": 1_700_000_000_000, "snapshot": "false",
           "db": "sales", "rs": "rs0", "collection": "orders", "ord": 31}  # fmt: skip
@@ -39,7 +40,7 @@ PAIRS: list[tuple[Any, Any]] = [
 def test_a_document_is_its_id_and_its_text(*, schema: bool) -> None:
     pairs = [(key, with_schema(SCHEMA, value) if value and schema else value) for key, value in PAIRS]
     decoded = DebeziumJson().decode(block(pairs), None)
-    accounted(decoded, len(pairs))
+    check_decoded(decoded, len(pairs))
     assert [row["id"] for row in decoded.values.to_pylist()] == ["7", "5f00", "7", "8"]
     assert json.loads(decoded.values.field("document")[0].as_py()) == DOC
     assert decoded.op is not None
@@ -54,7 +55,7 @@ def test_fields_of_documents_are_columns_where_these_are_declared() -> None:
          ("ref", pa.string()), ("tags", pa.list_(pa.string())), ("in", pa.struct([("city", pa.string())]))]
     )  # fmt: skip
     decoded = DebeziumJson().decode(block([PAIRS[0], PAIRS[3], PAIRS[4], PAIRS[5]]), wanted)
-    accounted(decoded, 4)
+    check_decoded(decoded, 4)
     assert [reject.record for reject in decoded.rejects] == [3]
     row, gone = decoded.values.to_pylist()
     assert row["_id"] == gone["_id"] == 7

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
-from tests.support.debezium_events import accounted, block, text
+from tests.support.bridge_blocks import check_decoded
+from tests.support.debezium_events import block, text
 
 SAMPLES = sorted((Path(__file__).parent / "debezium_samples").glob("*.json"))
 
@@ -35,7 +36,7 @@ def payload(part: Any) -> Any:
 def test_a_connectors_events_are_the_rows_that_one_expects(path: Path) -> None:
     sample = json.loads(path.read_text())
     decoded = DebeziumJson().decode(block([(key, value) for key, value in sample["records"]]), None)
-    accounted(decoded, len(sample["records"]))
+    check_decoded(decoded, len(sample["records"]))
     assert [shown(row) for row in decoded.values.to_pylist()] == sample["rows"]
     assert decoded.op is not None
     assert decoded.op.tolist() == sample["ops"]
@@ -50,7 +51,7 @@ def test_the_same_events_without_their_schema_have_the_same_ends(path: Path) -> 
     sample = json.loads(path.read_text())
     bare = [(payload(key), payload(value)) for key, value in sample["records"]]
     decoded = DebeziumJson().decode(block(bare), None)
-    accounted(decoded, len(bare))
+    check_decoded(decoded, len(bare))
     assert decoded.op is not None
     assert decoded.op.tolist() == sample["ops"]
     assert {str(reject.record): reject.code for reject in decoded.rejects} == sample["rejects"]
@@ -72,4 +73,4 @@ def test_damaged_events_of_all_connectors_end_once_each(seed: int) -> None:
                 raw = raw[:at] + bytes([dice.choice(b'0"{}[],:nul\\x\xff')]) + raw[at + dice.randrange(3) :]
             some.append((key, raw))
         records = block(some, partition=[dice.randrange(2) for _ in some])
-        accounted(decoder.decode(records, None), len(some))
+        check_decoded(decoder.decode(records, None), len(some))

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
-from tests.support.debezium_events import accounted, block, event, with_schema
+from tests.support.bridge_blocks import check_decoded
+from tests.support.debezium_events import block, event, with_schema
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 POINT = [{"field": "wkb", "type": "bytes"}, {"field": "srid", "type": "int32", "optional": True}]
@@ -160,7 +161,7 @@ def test_a_type_by_its_schema(field: dict[str, Any], sent: Any, kind: pa.DataTyp
     rows = [{"id": 1, "x": sent}, {"id": 2, "x": None}]
     pairs = [({"id": row["id"]}, with_schema(told(field), event("c", None, row))) for row in rows]
     decoded = decoder.decode(block(pairs), None)
-    accounted(decoded, 2)
+    check_decoded(decoded, 2)
     assert not decoded.rejects
     column = decoded.values.field("x")
     assert column.type == kind
@@ -199,7 +200,7 @@ def test_a_value_that_its_type_cannot_take_is_refused_alone(field: dict[str, Any
     rows = [{"id": 1, "x": None}, {"id": 2, "x": sent}, {"id": 3, "x": None}]
     pairs = [({"id": row["id"]}, with_schema(told(field), event("c", None, row))) for row in rows]
     decoded = DebeziumJson().decode(block(pairs), None)
-    accounted(decoded, 3)
+    check_decoded(decoded, 3)
     assert [reject.record for reject in decoded.rejects] == [1]
     assert decoded.record.tolist() == [0, 2]
 
@@ -209,7 +210,7 @@ def test_decimals_without_a_schema_are_read_by_what_they_can_be() -> None:
     texts = [unscaled(12_345), "123.45", "-7", 1.25, "1234", "bad!"]
     pairs = [({"id": at}, event("c", None, {"id": at, "x": text})) for at, text in enumerate(texts)]
     decoded = DebeziumJson().decode(block(pairs), wanted)
-    accounted(decoded, len(texts))
+    check_decoded(decoded, len(texts))
     assert decoded.values.field("x").to_pylist() == [
         Decimal("123.45"),
         Decimal("123.45"),

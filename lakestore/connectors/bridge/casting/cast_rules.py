@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+INTEGER = r"^-?[0-9]{1,40}$"
+"""Texts that are whole numbers; 40 digits are more than any type has."""
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
+"""Texts that are numbers."""
+
 
 class Misfit(ValueError):
     """A value that does not fit."""

@@ -16,18 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.casting import times
-from lakestore.connectors.bridge.casting.cast_rules import Misfit, Rule
+from lakestore.connectors.bridge.casting.cast_rules import INTEGER, NUMBER, Misfit, Rule
 from lakestore.errors import Invalid
 from lakestore.model.decimals import fitted
 from lakestore.rows import json_texts
 from lakestore.rows.casting import Cast
 
 Mask = npt.NDArray[np.bool_]
-_INTEGER = r"^-?[0-9]{1,40}$"
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
 _NEAR_DECIMAL = r"^[+-]?[0-9]{0,38}(\.[0-9]{0,38})?$"
 """Texts that Arrow's cast to decimals is safe with: for far exponents it leaves its table of powers."""
-_FLOAT = rf"{_NUMBER}|^(NaN|-?Infinity)$"
+_FLOAT = rf"{NUMBER}|^(NaN|-?Infinity)$"
 FAILURES = (pa.ArrowException, Invalid, ValueError, ArithmeticError)
 """Errors of values that do not fit."""
 
@@ -94,7 +92,7 @@ def _cast(array: pa.Array, rule: Rule) -> pa.Array:
 def _integers(array: pa.Array, rule: Rule) -> pa.Array:
     t, source = pa.types, array.type
     if t.is_string(source):
-        _all(array, _INTEGER, rule.kind)
+        _all(array, INTEGER, rule.kind)
     elif not (t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)):
         raise Misfit(f"{source} is no {rule.kind}")
     return array.cast(rule.kind)
@@ -105,7 +103,7 @@ def _floats(array: pa.Array, rule: Rule) -> pa.Array:
     if t.is_string(source):
         _all(array, _FLOAT, rule.kind)
         made = array.cast(pa.float64())
-        finite = pc.match_substring_regex(array, _NUMBER)
+        finite = pc.match_substring_regex(array, NUMBER)
     elif t.is_floating(source):
         made, finite = array, pc.is_finite(array)
     elif t.is_integer(source) or t.is_decimal(source):
@@ -124,7 +122,7 @@ def _decimals(array: pa.Array, rule: Rule) -> pa.Array:
         array = array.cast(pa.string())
         source = array.type
     if t.is_string(source):
-        _all(array, _NUMBER, rule.kind)
+        _all(array, NUMBER, rule.kind)
         if pc.all(pc.match_substring_regex(array, _NEAR_DECIMAL)).as_py() is False:
             return pa.array(
                 [None if value is None else fitted(Decimal(value), rule.kind) for value in array.to_pylist()], rule.kind

@@ -15,9 +15,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.connectors.bridge.casting.cast_rules import Misfit, Rule
+from lakestore.connectors.bridge.casting.cast_rules import INTEGER, Misfit, Rule
 
-_INTEGER = r"^-?[0-9]{1,40}$"
 _COUNT = r"^-?[0-9]+(\.[0-9]*)?$"
 _ZONED = r"[0-9 ](Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _MICROS = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -114,7 +113,7 @@ def _read_times(array: pa.Array, rule: Rule) -> pa.Array:
 
 
 def _counted(text: pa.Array, unit: str) -> pa.Array:
-    whole = pc.all(pc.match_substring_regex(text, _INTEGER)).as_py()
+    whole = pc.all(pc.match_substring_regex(text, INTEGER)).as_py()
     return _micros(text.cast(pa.int64()) if whole else text, unit)
 
 

@@ -12,15 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakestore.connectors.bridge.framing.spans import Bytes, spans
 from lakestore.connectors.bridge.records import Ints
 
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.uint64]
-Bytes = npt.NDArray[np.uint8]
 _PAD = 40
 """Bytes behind the last record, more than one read looks at, so that a read past the end sees zeros and no fault."""
 VARINT_BYTES_MAX = 10
-_NOTHING: Bytes = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +47,9 @@ class Cursors:
     @staticmethod
     def of(payloads: pa.BinaryArray) -> Cursors:
         """At the beginning of each payload."""
-        offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1, payloads.offset * 4)
-        low, high = int(offsets[0]), int(offsets[-1])
-        whole = np.frombuffer(payloads.buffers()[2], np.uint8, high - low, low) if high > low else _NOTHING
-        places = offsets.astype(np.int64) - low
-        return Cursors(_padded(whole), places[:-1].copy(), places[1:].copy())
+        offsets, data = spans(payloads)
+        places = offsets.astype(np.int64) - offsets[0]
+        return Cursors(_padded(data[offsets[0] : offsets[-1]]), places[:-1].copy(), places[1:].copy())
 
     def within(self, starts: Ints, ends: Ints) -> Cursors:
         """Places inside the same bytes, as of messages in others."""

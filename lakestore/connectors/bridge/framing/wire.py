@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.connectors.bridge.framing.cursors import Bools, Cursors, Fault, signed
+from lakestore.connectors.bridge.framing.spans import spans
 from lakestore.connectors.bridge.outcome import Reject, Stage
 from lakestore.connectors.bridge.records import Headers, Ints, Records
 from lakestore.connectors.bridge.spec import Wire
@@ -94,11 +95,8 @@ def _there(values: pa.BinaryArray) -> Bools:
 
 def _bare(payloads: pa.BinaryArray) -> bool:
     """Whether none begins with a byte of framing, so that none needs a copy."""
-    if not len(payloads):
-        return True
-    offsets = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
-    starts = offsets[:-1][np.diff(offsets) > 0]
-    return bool((np.frombuffer(payloads.buffers()[2] or b"", np.uint8)[starts] > 1).all())
+    offsets, data = spans(payloads)
+    return bool((data[offsets[:-1][np.diff(offsets) > 0]] > 1).all())
 
 
 class _Framing:

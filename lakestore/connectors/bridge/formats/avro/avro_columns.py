@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.connectors.bridge.formats.avro.avro_schema import DURATION, Node
-from lakestore.connectors.bridge.framing.cursors import Bools, Bytes, Cursors, signed, spread
+from lakestore.connectors.bridge.framing.cursors import Bools, Cursors, signed, spread
+from lakestore.connectors.bridge.framing.spans import Bytes
 from lakestore.connectors.bridge.records import Ints
 
 LONG = "long-array"

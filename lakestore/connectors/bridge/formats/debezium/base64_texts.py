@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakestore.connectors.bridge.framing.spans import spans
+
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _BAD = 255
 _CODES = np.full(256, _BAD, np.uint8)
@@ -59,11 +61,8 @@ def decoded(texts: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
 
 
 def _parts(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    if not len(texts):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    texts = texts.fill_null("") if texts.null_count else texts
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return offsets.astype(np.int64), np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+    offsets, data = spans(texts.fill_null("") if texts.null_count else texts)
+    return offsets.astype(np.int64), data
 
 
 def _bytes_of(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -76,8 +75,7 @@ def wide_decimals(raw: pa.BinaryArray, scale: int) -> tuple[pa.Array, pa.Boolean
     """Decimals of 38 digits from big-endian two's complement bytes; and which are too wide, null in the first."""
     count = len(raw)
     filled = raw.fill_null(b"\0") if raw.null_count else raw
-    offsets = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset : filled.offset + count + 1].astype(np.int64)
-    data = np.frombuffer(filled.buffers()[2] or b"", np.uint8)
+    offsets, data = spans(filled)
     lengths = np.diff(offsets)
     wide = (lengths > _WIDTH) | (lengths == 0)
     rows = np.flatnonzero(~wide)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakestore.connectors.bridge.casting.casts import parted
 from lakestore.connectors.bridge.formats.debezium import base64_texts
 from lakestore.connectors.bridge.formats.debezium.connect_types import (
     ANY,
@@ -137,16 +138,13 @@ def _cast(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> pa
     try:
         return _bounded(array.cast(target), path, faults)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        made = []
-        wrong = np.zeros(len(array), bool)
-        for row, value in enumerate(array):
-            try:
-                made.append(value.cast(target).as_py() if value.is_valid else None)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                made.append(None)
-                wrong[row] = True
+        made, wrong = parted(array, lambda some: _told(some, target), target)
         faults.add(pa.array(wrong), "wrong-type", f"a value is no {target}", path)
-        return _bounded(pa.array(made, target), path, faults)
+        return _bounded(made, path, faults)
+
+
+def _told(array: pa.Array, target: pa.DataType) -> pa.Array:
+    return array.cast(target) if array.null_count < len(array) else pa.nulls(len(array), target)
 
 
 def _bounded(array: pa.Array, path: str, faults: Faults) -> pa.Array:

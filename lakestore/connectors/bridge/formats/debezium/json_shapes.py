@@ -7,7 +7,7 @@ looked at record by record, to tell the forms of each and to name the records th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from lakestore.connectors.bridge.formats.debezium.connect_types import DECIMAL, DIGITS_MAX, VARIABLE_DECIMAL, Kind
+from lakestore.connectors.bridge.framing.spans import spans
 from lakestore.connectors.bridge.records import Ints
 
 Shape = None | str | list[Any] | dict[str, Any]
@@ -219,8 +220,7 @@ def _block(texts: pa.BinaryArray, kind: pa.DataType) -> pa.StructArray:
 def _trimmed(text: pa.StringArray) -> pa.StringArray:
     for trim in (False, True):
         text = pc.utf8_trim(text, " \t\r\n") if trim else text
-        offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset : text.offset + len(text) + 1]
-        data = np.frombuffer(text.buffers()[2] or b"", np.uint8)
+        offsets, data = spans(text)
         full = bool((np.diff(offsets) > 1).all())
         if full and (data[offsets[:-1]] == ord("{")).all() and (data[offsets[1:] - 1] == ord("}")).all():
             return text
@@ -276,7 +276,7 @@ def _expected(kind: Kind, shape: Mapping[str, Any]) -> pa.DataType:
 
 
 def _has_map(kind: Kind) -> bool:
-    inner: Iterator[Kind] | Sequence[Kind] = [part for _, part in kind.fields] + ([kind.item] if kind.item else [])
+    inner = [part for _, part in kind.fields] + ([kind.item] if kind.item else [])
     return kind.wire == "map" or any(map(_has_map, inner))
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind, from_connect
+from lakestore.connectors.bridge.framing.spans import spans
 from lakestore.connectors.bridge.records import Ints
 
 _KNOWN_MAX = 1_000
@@ -102,9 +103,8 @@ class SchemaParts:
 
 
 def _trimmed(texts: pa.BinaryArray) -> pa.BinaryArray:
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    ends = offsets[1:][np.diff(offsets) > 0] - 1
-    if not np.isin(np.frombuffer(texts.buffers()[2] or b"", np.uint8)[ends], _SPACES).any():
+    offsets, data = spans(texts)
+    if not np.isin(data[offsets[1:][np.diff(offsets) > 0] - 1], _SPACES).any():
         return texts
     return pa.array([text.rstrip(b" \t\r\n") for text in texts.to_pylist()], pa.binary())
 

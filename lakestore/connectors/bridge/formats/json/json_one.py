@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakestore.connectors.bridge.casting import cast_rules
 from lakestore.model.decimals import fitted
 
 DEPTH_MAX = 500
@@ -24,8 +25,7 @@ DEPTH_MAX = 500
 SHOWN_CHARS = 60
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|\bInf(?:inity)?\b', re.DOTALL)
-_INTEGER = re.compile(r"-?[0-9]{1,40}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
+_INTEGER, _NUMBER = re.compile(cast_rules.INTEGER), re.compile(cast_rules.NUMBER)
 _ODD_FLOATS = ("NaN", "Infinity", "-Infinity")
 _BOM = b"\xef\xbb\xbf"
 _PLAIN_DIGITS = 18

@@ -26,6 +26,7 @@ from lakestore.connectors.bridge.casting import casts
 from lakestore.connectors.bridge.formats.json import inference, json_one
 from lakestore.connectors.bridge.formats.json.json_one import DEPTH_MAX, Number, Refused, Twice
 from lakestore.connectors.bridge.formats.json.json_types import Shape
+from lakestore.connectors.bridge.framing.spans import spans
 from lakestore.connectors.bridge.framing.wire import Part, framed
 from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
@@ -174,11 +175,10 @@ class JsonDecoder:
 
 def _looks_whole(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
     """Which values begin and end as an object."""
-    offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
-    data = np.frombuffer(values.buffers()[2] or b"\0", dtype=np.uint8)
-    long = offsets[1:] - offsets[:-1] >= 2
-    first = data[np.minimum(offsets[:-1], len(data) - 1)] == ord("{")
-    return np.asarray(long & first & (data[np.maximum(offsets[1:] - 1, 0)] == ord("}")))
+    offsets, data = spans(values)
+    whole = np.diff(offsets) >= 2
+    whole[whole] = (data[offsets[:-1][whole]] == ord("{")) & (data[offsets[1:][whole] - 1] == ord("}"))
+    return whole
 
 
 def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray:
