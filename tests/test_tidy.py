@@ -79,6 +79,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
         "lakestore/connectors/bridge/survey/cluster.py",
         "lakestore/connectors/bridge/schemas/registry.py",
         "lakestore/connectors/bridge/lane/source.py",
+        "lakestore/demo/kafka.py",
     ),
     "httpx2": ("lakestore/connectors/bridge/schemas/registry.py",),
     "starlette": (

@@ -1,8 +1,9 @@
 """`lakestore demo`: the whole story once, and the proof that it is true.
 
-A server, a producer, a subscriber, a tiering service and Spark SQL reads run at the same time. Then the producer
-stops, and four answers must be one: the fold of the changelog, a union read, lake + hot bucket by bucket, and what
-the producer sent.
+A server, a producer, a subscriber, a tiering service and Spark SQL reads run at the same time; and, where a Kafka
+broker can be started, a topic with a bridge. Then the producer stops, and four answers must be one: the fold of the
+changelog, a union read, lake + hot bucket by bucket, and what the producer sent. The bridge's table must be what was
+sent to the topic, and its dead letters the bad records among them.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from lakestore.client.lake import Lake, connect
 from lakestore.demo.actors import STEPS_PER_SECOND, Producer, Subscriber, quantile
-from lakestore.demo.processes import Process, free_ports
+from lakestore.demo.payments import ADDRESS_VARIABLE, BRIDGE_FILE, LETTERS, PARTITIONS, PAYMENTS, TOPIC
+from lakestore.demo.processes import Process, free_ports, lakestore
 from lakestore.demo.reader import Answer, Reader
 from lakestore.demo.shop import EVENTS, ORDERS, TABLES_FILE, State, definitions
 from lakestore.errors import LakestoreError, Unavailable
@@ -29,10 +33,15 @@ from lakestore.union import plan
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 
+if TYPE_CHECKING:
+    from lakestore.demo.kafka import Kafka
+
 BUILD = TABLES_FILE.parents[2] / "build"
 START_SECONDS = 30
 SPARK_SECONDS = 120
 FIRST_TIER_SECONDS = 90
+BROKER_SECONDS = 240
+BRIDGE_SECONDS = 30
 PROGRESS_SECONDS = 5
 
 Echo = Callable[[str], None]
@@ -45,11 +54,13 @@ class Demo:
         self._folder, self._seconds, self._echo = folder, seconds, echo
         self._started = time.perf_counter()
         self._stack = ExitStack()
-        self._grpc, self._http = free_ports(2)
+        self._grpc, self._http, self._metrics = free_ports(3)
         self._server = f"127.0.0.1:{self._grpc}"
         self._stop = threading.Event()
         self._jobs: dict[str, Future[None]] = {}
         self._processes: list[Process] = []
+        self._kafka: Kafka | None = None
+        self._tables = [ORDERS, EVENTS]
 
     def run(self) -> bool:
         """The story; whether everything agreed at its end."""
@@ -57,10 +68,12 @@ class Demo:
             self._lake = self._serve()
             self._producer, self._subscriber = Producer(self._lake), Subscriber(self._client())
             self._reader = Reader(self._server, self._folder / "reader.log")
-            pool = self._stack.enter_context(ThreadPoolExecutor(4))
+            self._stack.callback(self._end_kafka)
+            pool = self._stack.enter_context(ThreadPoolExecutor(6))
             self._stack.callback(self._reader.stop)
             self._stack.callback(self._release)
             self._create()
+            self._jobs["Kafka"] = pool.submit(self._start_kafka)
             self._jobs["Spark"] = pool.submit(self._reader.start)
             self._jobs["subscriber"] = pool.submit(self._subscriber.follow)
             self._say("writing the first orders")
@@ -71,9 +84,14 @@ class Demo:
             self._begin("tiering service", "tier", "--server", self._server, "--master", "local[1]")
             self._jobs["reader"] = pool.submit(self._reader.read, self._stop)
             self._await("first tiering round", FIRST_TIER_SECONDS, self._tiered)
+            if not self._jobs["Kafka"].done():
+                self._await("Kafka broker", BROKER_SECONDS, self._jobs["Kafka"].done)
+            if self._kafka is not None:
+                self._bridge(self._kafka)
+                self._jobs["payments"] = pool.submit(self._kafka.stream, self._stop)
             self._watch()
             self._stop.set()
-            for name in ("producer", "reader"):
+            for name in {"producer", "reader", "payments"} & set(self._jobs):
                 self._jobs[name].result()
             answers = self._compare()
             self._report(answers)
@@ -108,14 +126,28 @@ class Demo:
                     raise
                 time.sleep(0.2)
 
+    def _start_kafka(self) -> None:
+        self._kafka = kafka_if_possible(self._folder / "kafka", self._metrics, self._say)
+
+    def _end_kafka(self) -> None:
+        if self._kafka is not None:
+            self._kafka.stop()
+
+    def _bridge(self, kafka: Kafka) -> None:
+        """Start the bridge, and wait until it reads the topic."""
+        arguments = ("-f", str(BRIDGE_FILE), "--server", self._server, "--metrics-port", str(self._metrics))
+        self._begin("bridge", "bridge", *arguments, variables={ADDRESS_VARIABLE: kafka.address})
+        self._await("bridge", BRIDGE_SECONDS, lambda: kafka.seen() is not None)
+        self._tables += [PAYMENTS, LETTERS]
+
     def _client(self) -> Lake:
         lake = connect(self._server)
         self._stack.callback(lake.close)
         return lake
 
-    def _begin(self, name: str, *arguments: str) -> None:
+    def _begin(self, name: str, *arguments: str, variables: Mapping[str, str] = MappingProxyType({})) -> None:
         self._say(f"starting the {name}: lakestore {' '.join(arguments)}")
-        process = Process(name, arguments, self._folder / f"{name.split()[0]}.log")
+        process = Process(name, lakestore(*arguments), self._folder / f"{name.split()[0]}.log", variables)
         self._stack.callback(process.stop)
         self._processes.append(process)
 
@@ -127,6 +159,8 @@ class Demo:
     def _alive(self) -> None:
         for process in self._processes:
             process.check()
+        if self._kafka is not None:
+            self._kafka.check()
         for job in self._jobs.values():
             if job.done():
                 job.result()
@@ -156,9 +190,11 @@ class Demo:
         hot = sum(int(part["hot"]) for part in self._status())
         reads = self._reader.seconds
         last = f", last {reads[-1]:.1f} s" if reads else ""
+        seen = self._kafka.seen() if self._kafka else None
+        kafka = f" · {seen.records:,} of {self._kafka.sent:,} records from Kafka" if seen and self._kafka else ""
         self._say(
             f"{self._producer.loaded_rows + self._producer.rows:,} rows sent · {self._subscriber.changes:,} changes "
-            f"folded · {hot:,} hot · {len(reads)} Spark reads{last}"
+            f"folded · {hot:,} hot · {len(reads)} Spark reads{last}{kafka}"
         )
 
     def _status(self) -> list[dict[str, Any]]:
@@ -166,7 +202,7 @@ class Demo:
         return found
 
     def _tiered(self) -> bool:
-        return all(part["snapshot_id"] for part in self._status())
+        return all(part["snapshot_id"] for part in self._status() if part["name"] in (ORDERS, EVENTS))
 
     def _compare(self) -> dict[str, bool]:
         """The comparisons that must hold, and whether they do."""
@@ -182,27 +218,42 @@ class Demo:
             "union read in Spark = what was sent": self._reader.once()
             == Answer(sent.rows, self._producer.shop.total_cents),
         }
-        for name in (ORDERS, EVENTS):
+        if self._kafka is not None:
+            answers.update(self._compare_kafka(self._kafka))
+        for name in self._tables:
             found = verify(self._lake.transport, name)
             answers[f"{name}: log fold = index = lake + hot"] = found.same
             for problem in found.problems():
                 self._echo(f"  {problem}")
         return answers
 
+    def _compare_kafka(self, kafka: Kafka) -> dict[str, bool]:
+        self._await("bridge to commit what is in the topic", BRIDGE_SECONDS, kafka.caught_up)
+        joined = kafka.payments.joined(self._producer.shop.alive())
+        return {
+            "payments = records of the topic, folded": kafka.table_is_right(self._lake),
+            "dead letters = its bad records, each once": kafka.letters_are_right(self._lake),
+            "payments joined with orders in Spark = what was sent": self._reader.join() == Answer(*joined),
+        }
+
     def _report(self, answers: dict[str, bool]) -> None:
         producer, lags, reads = self._producer, self._subscriber.lag_seconds, self._reader.seconds
         load = producer.loaded_rows / max(producer.load_seconds, 1e-9)
         stream = producer.rows / max(producer.stream_seconds, 1e-9)
+        figures = {
+            "rows/s": f"load {load:,.0f}, stream {stream:,.0f} (held to {STEPS_PER_SECOND} commits a second)",
+            "commit": f"{_times(producer.commit_seconds)}: two tables at once, synced to disk",
+            "freshness": f"commit to subscriber {_times(lags)}; union reads always the head",
+            "Spark SQL": f"{len(reads)} union reads of two tables at one cut, {_times(reads)}",
+            "Kafka": self._kafka.line() if self._kafka else "left out, as said above",
+            **{name: _files(self._lake, name) for name in self._tables if name != LETTERS},
+            "time": f"{time.perf_counter() - self._started:.0f} s",
+        }
         lines = [
             "",
             *(f"  {'ok   ' if same else 'WRONG'}  {name}" for name, same in answers.items()),
             "",
-            f"  rows/s       load {load:,.0f}, stream {stream:,.0f} (held to {STEPS_PER_SECOND} commits a second)",
-            f"  commit       {_times(producer.commit_seconds)}: two tables at once, synced to disk",
-            f"  freshness    commit to subscriber {_times(lags)}; union reads always the head",
-            f"  Spark SQL    {len(reads)} union reads of two tables at one cut, {_times(reads)}",
-            *(f"  {name:11}  {_files(self._lake, name)}" for name in (ORDERS, EVENTS)),
-            f"  time         {time.perf_counter() - self._started:.0f} s",
+            *(f"  {name:15}{text}" for name, text in figures.items()),
         ]
         self._echo("\n".join(lines))
 
@@ -230,6 +281,22 @@ def _files(lake: Lake, name: str) -> str:
         f"{scan.live_rows:,} rows; {len(done) - compactions} flushes and {compactions} compactions left "
         f"{len(data)} data and {len(files) - len(data)} delete files; {scan.hot_rows:,} changes still hot"
     )
+
+
+def kafka_if_possible(folder: Path, metrics_port: int, say: Echo) -> Kafka | None:
+    """A broker with its data in a folder, if one can be started here; else None, after a line that says why."""
+    if find_spec("confluent_kafka") is None:
+        say("Kafka is left out: its library is not installed: pip install 'lakestore[kafka]'")
+        return None
+    from lakestore.demo.kafka import Kafka
+
+    try:
+        kafka = Kafka(folder, metrics_port)
+    except Unavailable as error:
+        say(f"Kafka is left out: {error.message}")
+        return None
+    say(f"a Kafka broker runs, with a topic {TOPIC} of {PARTITIONS} partitions")
+    return kafka
 
 
 def run(echo: Echo, *, seconds: float, folder: Path | None = None) -> bool:

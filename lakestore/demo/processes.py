@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from lakestore.errors import Unavailable
 
@@ -16,18 +18,25 @@ END_SECONDS = 20
 TAIL_LINES = 5
 
 
-class Process:
-    """One `lakestore` command in the background."""
+def lakestore(*arguments: str) -> list[str]:
+    """The command line of a `lakestore` command in this environment."""
+    return [sys.executable, "-m", "lakestore", *arguments]
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+
+class Process:
+    """One command in the background; `variables` are set in its environment besides those of this process."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.name, self.log = name, log
-        with log.open("wb") as out:
+        with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "lakestore", *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
                 start_new_session=True,
             )
 
@@ -50,8 +59,13 @@ class Process:
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """kill -9 of the process and its children."""
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self._process.wait()
 
 
 def free_ports(count: int) -> list[int]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lakestore.demo.payments import PAYMENTS
 from lakestore.demo.shop import EVENTS, ORDERS
 from lakestore.errors import Corrupt, Unavailable
 
@@ -24,16 +25,20 @@ QUERY = (
     f"FROM (SELECT count(*) AS number, sum(amount) AS amount FROM {ORDERS}) o, "
     f"(SELECT sum(delta) AS delta FROM {EVENTS}) e"
 )
+JOIN = (
+    "SELECT count(*) AS number, coalesce(sum(p.amount), 0) AS amount "  # noqa: S608
+    f"FROM {PAYMENTS} p JOIN {ORDERS} o ON p.order_id = o.order_id"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of one query over both tables at one cut."""
+    """The answer of one query over two tables at one cut."""
 
     number: int
-    """Number of orders."""
+    """Number of orders, or of payments."""
     cents: int
-    """Sum of all orders, in cents."""
+    """Sum of all of them, in cents."""
 
 
 @dataclass(slots=True)
@@ -68,16 +73,24 @@ class Reader:
 
     def once(self) -> Answer:
         """Read once; `Corrupt` if the tables disagree."""
-        assert self._process is not None
-        assert self._process.stdin is not None
         started = time.perf_counter()
-        self._process.stdin.write("read\n")
-        self._process.stdin.flush()
-        found = self._line()
+        found = self._ask("read")
         self.seconds.append(time.perf_counter() - started)
         if found["cents"] != found["delta"]:
             raise Corrupt(f"at one cut the orders sum up to {found['cents']} and the events to {found['delta']} cents")
         return Answer(found["number"], found["cents"])
+
+    def join(self) -> Answer:
+        """The payments whose order is there, read once."""
+        found = self._ask("join")
+        return Answer(found["number"], found["cents"])
+
+    def _ask(self, question: str) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.flush()
+        return self._line()
 
     def stop(self) -> None:
         """End Spark: without questions the process ends."""
@@ -110,9 +123,10 @@ def main(server: str) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     lake = attach(spark, server)
     _say(ready=True)
-    for _ in sys.stdin:
-        row = lake.sql(QUERY).collect()[0]
-        _say(number=row["number"], cents=int(row["amount"] * 100), delta=int(row["delta"] * 100))
+    for question in sys.stdin:
+        row = lake.sql(JOIN if question.strip() == "join" else QUERY).collect()[0].asDict()
+        money = {"cents": row["amount"], "delta": row.get("delta", 0)}
+        _say(number=row["number"], **{name: int(amount * 100) for name, amount in money.items()})
     lake.close()
     spark.stop()
 

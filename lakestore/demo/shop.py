@@ -23,7 +23,7 @@ TABLES_FILE = Path(__file__).resolve().parents[2] / "examples" / "shop" / "table
 CUSTOMERS = 5_000
 _STATUS = pa.array(["new", "paid", "packed", "sent"])
 _CUSTOMER = pa.array([f"c{i:04d}" for i in range(CUSTOMERS)])
-_EPOCH_US = 1_767_225_600_000_000
+EPOCH_US = 1_767_225_600_000_000
 _KINDS = ("insert", "update", "delete")
 
 
@@ -47,7 +47,7 @@ def orders(numbers: Numbers, versions: Numbers) -> pa.Table:
             "customer": _CUSTOMER.take(pa.array(numbers * 7919 % CUSTOMERS)),
             "status": _STATUS.take(pa.array(np.minimum(versions, len(_STATUS) - 1))),
             "amount": money(cents(numbers, versions)),
-            "created_at": pa.array(_EPOCH_US + numbers * 1_000_003, pa.timestamp("us", tz="UTC")),
+            "created_at": pa.array(EPOCH_US + numbers * 1_000_003, pa.timestamp("us", tz="UTC")),
         }
     )
 
@@ -164,6 +164,10 @@ class Shop:
         if len(alive):
             state.put(alive, hashes_of(orders(alive, self._versions[alive])))
         return state
+
+    def alive(self) -> pa.Array:
+        """Numbers of the orders that are there now."""
+        return pa.array(np.flatnonzero(self._alive))
 
     @property
     def total_cents(self) -> int:

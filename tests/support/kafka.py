@@ -1,52 +1,18 @@
-"""A Kafka broker in a process of its own: jars by Maven coordinates, cached in the environment's folder."""
+"""A Kafka broker in a process of its own, and its topics: made, written to, read."""
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-VERSION = "4.3.1"
-START_SECONDS = READ_SECONDS = 60.0
+from lakestore.demo.broker import START_SECONDS, Broker
+
+READ_SECONDS = 60.0
 _AT_END = KafkaError._PARTITION_EOF
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>lakestore</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{0}</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{0}</version></dependency>
-<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
-</dependencies></project>"""
-
-
-def jars() -> Path:
-    """The folder with Kafka's jars, fetched once."""
-    folder = Path(sys.prefix) / "kafka" / VERSION
-    if (folder / ".ready").exists():
-        return folder
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise RuntimeError("Maven is needed to fetch Kafka's jars: install it (mvn)")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pom.xml").write_text(_POM.format(VERSION))
-    command = [maven, "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
-    subprocess.run([*command, f"-DoutputDirectory={folder}"], check=True, timeout=300)
-    (folder / ".ready").touch()
-    return folder
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def read_committed(address: str, topic: str, count: int | None = None) -> list[Message]:
@@ -197,80 +163,19 @@ class Topics:
             time.sleep(0.02)
 
 
-class KafkaProcess:
-    """One broker that is its own controller. `sync_every_message` makes each append durable before its answer."""
+class KafkaProcess(Broker):
+    """A broker for tests: sessions end soon, retention is quick, records may be large. `sync_every_message` makes each
+    append durable before its answer."""
 
     def __init__(self, folder: Path, *, sync_every_message: bool = False) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self.port, controller = free_port(), free_port()
-        self._classpath = f"{jars()}/*"
-        properties = folder / "server.properties"
-        properties.write_text(self._properties(controller, sync_every_message=sync_every_message))
-        cluster = self._java("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
-        self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
-        self._log = (folder / "broker.log").open("w")
-        self._command = ["java", "-Xmx1g", "-cp", self._classpath, "kafka.Kafka", str(properties)]
-        self._process = self._started()
+        self._sync_every_message = sync_every_message
+        super().__init__(folder)
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(self._command, stdout=self._log, stderr=subprocess.STDOUT)
-        self._process = process
-        self._wait()
-        return process
-
-    def kill_and_restart(self) -> None:
-        """kill -9 of the broker, and the same one again."""
-        self._process.kill()
-        self._process.wait(30)
-        self._started()
-
-    @property
-    def address(self) -> str:
-        """For `bootstrap.servers`."""
-        return f"127.0.0.1:{self.port}"
-
-    def _properties(self, controller: int, *, sync_every_message: bool) -> str:
-        settings = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            "controller.listener.names": "CONTROLLER",
-            "log.dirs": str(self._folder / "logs"),
-            "offsets.topic.replication.factor": "1",
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
-            "group.initial.rebalance.delay.ms": "0",
+    def properties(self) -> dict[str, str]:
+        """Its settings."""
+        settings = super().properties() | {
             "group.min.session.timeout.ms": "500",
             "log.retention.check.interval.ms": "500",
             "message.max.bytes": str(16 << 20),
         }
-        if sync_every_message:
-            settings["log.flush.interval.messages"] = "1"
-        return "".join(f"{name}={value}\n" for name, value in settings.items())
-
-    def _java(self, *arguments: str) -> str:
-        command = ["java", "-cp", self._classpath, *arguments]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        return done.stdout
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"Kafka did not start: see {self._folder / 'broker.log'}")
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.1)
-        raise RuntimeError("Kafka did not open its port in time")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._process.terminate()
-        self._process.wait(30)
-        self._log.close()
+        return settings | ({"log.flush.interval.messages": "1"} if self._sync_every_message else {})

@@ -14,8 +14,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from lakestore.demo.broker import START_SECONDS
+from lakestore.demo.processes import free_ports
 from tests.support.certificates import Authority
-from tests.support.kafka import START_SECONDS, KafkaProcess, free_port
+from tests.support.kafka import KafkaProcess
 
 USERS = {"reader": "reader-secret", "nobody": "nobody-secret"}
 
@@ -29,7 +31,7 @@ class SecureKafka(KafkaProcess):
         signed = self.authority.sign("broker")
         self._store = folder / "broker.pem"
         self._store.write_text(signed.key.read_text() + signed.cert.read_text())
-        self._secure_port = free_port()
+        (self._secure_port,) = free_ports(1)
         super().__init__(folder)
 
     @property
@@ -37,9 +39,9 @@ class SecureKafka(KafkaProcess):
         """The address of the listener for users."""
         return f"127.0.0.1:{self._secure_port}"
 
-    def _properties(self, controller: int, *, sync_every_message: bool) -> str:
-        said = super()._properties(controller, sync_every_message=sync_every_message)
-        names = dict(line.split("=", 1) for line in said.splitlines())
+    def properties(self) -> dict[str, str]:
+        """Its settings, with the second listener's."""
+        names = super().properties()
         address = f"SASL_SSL://127.0.0.1:{self._secure_port}"
         users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -54,7 +56,7 @@ class SecureKafka(KafkaProcess):
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
         }
-        return "".join(f"{name}={value}\n" for name, value in names.items())
+        return names
 
     def allow(self, user: str, kind: ResourceType, name: str, *operations: AclOperation) -> None:
         """Give a user rights to a topic or group."""

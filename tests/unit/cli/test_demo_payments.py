@@ -1,0 +1,60 @@
+"""The demo's payments, and where its broker comes from: records fold to a table; what is missing is told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakestore.demo import kafka_if_possible
+from lakestore.demo.broker import jars
+from lakestore.demo.payments import Payments
+from lakestore.errors import Unavailable
+
+
+def test_records_fold_to_the_table() -> None:
+    payments = Payments(orders=50)
+    folded = {}
+    for _ in range(20):
+        for key, value in payments.step(10, 9):
+            said = json.loads(value)
+            assert key == str(said["payment_id"]).encode()
+            folded[said["payment_id"]] = (said["order_id"], said["status"], said["amount"], said["opened_at"])
+    wanted = {
+        row["payment_id"]: (
+            row["order_id"],
+            row["status"],
+            str(row["amount"]),
+            round(row["opened_at"].timestamp() * 1_000),
+        )
+        for row in payments.table().to_pylist()
+    }
+    assert folded == wanted
+    assert len(wanted) == 200
+    assert {status for _, status, _, _ in wanted.values()} == {"open", "paid", "refunded"}
+    joined, total = payments.joined(payments.table().column("order_id").slice(0, 1).combine_chunks())
+    assert joined == 4
+    assert total == sum(round(float(amount) * 100) for order, _, amount, _ in wanted.values() if order == 0)
+
+
+def test_a_broker_that_cannot_be_had_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert kafka_if_possible(tmp_path / "kafka", 0, said.append) is None
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    assert kafka_if_possible(tmp_path / "kafka", 0, said.append) is None
+    assert said == [
+        "Kafka is left out: there is no Java: install a JDK 17 or newer, or set JAVA_HOME to it",
+        "Kafka is left out: its library is not installed: pip install 'lakestore[kafka]'",
+    ]
+
+
+def test_jars_that_cannot_be_fetched_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "http://127.0.0.1:1/")
+    with pytest.raises(Unavailable, match=r"jars cannot be fetched \(module not found: .*kafka.*\): let this"):
+        jars()
+    assert list((tmp_path / "kafka").iterdir()) == []
