@@ -147,6 +147,11 @@ def test_a_first_file_is_a_bridge_that_takes_its_samples(lake: ls.Lake, values: 
         assert len(mapped.tables) == (1 if values else 0)
 
 
+def test_a_first_file_of_a_topic_with_a_long_name_is_a_bridge() -> None:
+    text = first_file(SourceSpec("", "h:1", "g"), records([{"a": 1}], "t" * 249), table="d.t")
+    assert spec_file.parse(text, "bridge.yaml").topics[0].topic == "t" * 249
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "form"),
     [

@@ -162,6 +162,8 @@ def test_certificates_are_files_that_are_there(tmp_path: Path) -> None:
         (SMALL.replace("d.t", "'d.{schema}'"), 5, "which only change events tell"),
         (SMALL + "    format: xml\n", 6, "is one of json, avro"),
         (SMALL + "    format: avro\n", 4, "there is no schema"),
+        (SMALL + "    key_format: protobuf\n", 6, "no schema of keys"),
+        (SMALL + "    format: debezium-json\n    key_format: string\n", 7, "is json or avro for change events"),
         (SMALL + "    wire: confluent\n", 6, "name it by registry"),
         (SMALL + "    schema: {subject: s}\n", 6, "name the registry"),
         (SMALL + "    schema: {text: a, file: b}\n", 6, "text or file, not both"),
@@ -289,9 +291,7 @@ def test_any_text_is_a_bridge_or_one_sentence(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text)))
         until = data.draw(st.integers(at, min(at + 30, len(text))))
-        text = (
-            text[:at] + data.draw(st.text(alphabet="{}[]:,-&*!|>'\"#%@`? \n\tab1\0é\ud800", max_size=4)) + text[until:]
-        )
+        text = text[:at] + data.draw(st.text(alphabet=SIGNS, max_size=4)) + text[until:]
     one_sentence_or_a_bridge(text)
 
 

@@ -27,6 +27,7 @@ TOPIC_KEYS = (
 )  # fmt: skip
 SCHEMA_KEYS = ("text", "file", "subject", "version", "message")
 KEY_FORMATS = ("json", "avro", "protobuf", "string", "raw")
+EVENT_KEY_FORMATS = ("json", "avro")
 ROWS_MAX, BYTES_MAX, SECONDS_MAX = 1_000_000, 1 << 30, 3600.0
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _HEX = re.compile(r"hex:([0-9A-Fa-f]{2})+")
@@ -122,7 +123,7 @@ def _topic(place: Place, known: Mapping[str, SourceSpec], secrets: Secrets) -> T
         to,
         form,
         wire,
-        key_format=_key_format(keys),
+        key_format=_key_format(keys, form),
         schema=_schema(keys["schema"], secrets) if "schema" in keys else SchemaSpec(),
         key_schema=_schema(keys["key_schema"], secrets) if "key_schema" in keys else SchemaSpec(),
         start=start,
@@ -164,8 +165,15 @@ def _source(place: Place, keys: Mapping[str, Place], known: Mapping[str, SourceS
     return next(iter(known))
 
 
-def _key_format(keys: Mapping[str, Place]) -> Any:
-    return keys["key_format"].one_of(KEY_FORMATS) if "key_format" in keys else ""
+def _key_format(keys: Mapping[str, Place], form: str) -> Any:
+    if "key_format" not in keys:
+        return ""
+    found = keys["key_format"].one_of(KEY_FORMATS)
+    if form in said.CHANGES and found not in EVENT_KEY_FORMATS:
+        raise keys["key_format"].refused(
+            f"is {' or '.join(EVENT_KEY_FORMATS)} for change events, whose keys have fields, not {found!r}"
+        )
+    return found
 
 
 def _start(place: Place) -> tuple[str, dict[int, int]]:
@@ -233,6 +241,10 @@ def _check_schema(place: Place, keys: Mapping[str, Place], topic: TopicSpec, sou
         return
     if topic.format in _WITH_SCHEMA and not topic.schema.text:
         raise place.refused(f"is {topic.format} and there is no schema: say registry: in the source, or schema:")
+    if topic.key_format in _WITH_SCHEMA and not topic.key_schema.text:
+        raise keys["key_format"].refused(
+            f"is {topic.key_format} and there is no schema of keys: say registry: in the source, or key_schema:"
+        )
     if topic.wire == "confluent":
         raise keys["wire"].refused("has schema ids of a registry: name it by registry: in the source")
     for key, schema in (("schema", topic.schema), ("key_schema", topic.key_schema)):

@@ -23,6 +23,8 @@ LOOKED_AT = 200
 """Records by which a format is told."""
 MOST = 0.9
 """The share of records that must look so."""
+NAME_CHARS_MAX = 200
+"""Characters of a bridge's name, of which bridge.yaml takes no more; topics have up to 249."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMATS: dict[str, Format] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json"}
 _ENVELOPE = {"op", "source", "before", "after"}
@@ -87,7 +89,7 @@ def first_file(source: SourceSpec, records: Records, *, table: str = "") -> str:
     """The text of a bridge.yaml for the records' topic; its source is said without options, which may be secrets."""
     form = format_of(records, registry_of(source))
     topic = TopicSpec(source.name, records.topic, target=TableSpec(table or table_of(records.topic)), format=form)
-    spec = BridgeSpec(re.sub(r"[^A-Za-z0-9._-]", "-", records.topic), {source.name: source}, (topic,))
+    spec = BridgeSpec(re.sub(r"[^A-Za-z0-9._-]", "-", records.topic)[:NAME_CHARS_MAX], {source.name: source}, (topic,))
     told = Told.of(topic, spec, records.topic, records)
     lines = [
         f"name: {_quoted(spec.name)}",
