@@ -177,6 +177,7 @@ def test_certificates_are_files_that_are_there(tmp_path: Path) -> None:
         (SMALL + "    buckets: many\n", 5, "buckets"),
         (SMALL + "    lake: 5\n", 6, "lake"),
         (SMALL + "    transactions: x\n", 6, "say a debezium format"),
+        (SMALL + "    format: debezium-json\n    transactions: t\n", 4, "BEGINs and ENDs are read"),
         (SMALL + "    version: v\n", 6, "name a primary_key"),
         (SMALL + "    primary_key: id\n", 6, "takes a list"),
         (SMALL + "    primary_key: [id, id]\n", 6, "names 'id' twice"),

@@ -22,7 +22,7 @@ def test_a_port_answers_all_that_is_counted_and_the_page_names_it() -> None:
     counts.rows["d.t"] = 5
     counts.rejected["d.t", "bad-json"] = 1
     counts.passed["filtered"] = 1
-    counts.set_lag("", {Place("t", 3): 9})
+    counts.set_lag("", {Place("t", 3): 9}, ())
     counts.halted["u"] = "gone"
     counts.latency.add(0.02)
     with served(counts, 0) as port:

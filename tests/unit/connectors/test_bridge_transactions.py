@@ -209,7 +209,7 @@ def test_any_pace_and_any_crash_give_every_record_once_and_transactions_whole(se
 def test_blocks_of_events_and_of_ends_make_units() -> None:
     whole = assembler()
     ends = [
-        ("1", {"status": "BEGIN", "id": "1", "event_count": None, "data_collections": None}),
+        ("1", b"\0\0\0\0\7" + b'{"status": "BEGIN", "id": "1", "event_count": null, "data_collections": null}'),
         ("1", with_schema({"type": "struct"}, {"status": "END", "id": "1", "event_count": 3, "data_collections": [
             {"data_collection": "public.orders", "event_count": 3},
         ]})),

@@ -119,11 +119,6 @@ def test_tables_are_named_by_the_origin_of_events() -> None:
     [
         ("debezium-json", "json", "only change events have"),
         ("unit: base64", "unit: us", "base64, text"),
-        (
-            "format: debezium-json",
-            "format: debezium-json\n    transactions: shop.transaction",
-            "whole source transactions",
-        ),
         ("format: debezium-json", 'format: debezium-json\n    unavailable: ["hex:0"]', "hexadecimal"),
         ("type: timestamp, unit: us", "type: timestamp, unit: text", "s, ms, us, ns"),
     ],

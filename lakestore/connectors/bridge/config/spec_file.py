@@ -74,6 +74,13 @@ def _check_once(place: Place, topics: tuple[TopicSpec, ...]) -> None:
             what = f"topic {each.topic!r}" if each.topic else f"pattern {each.pattern!r}"
             raise entry.refused(f"says {what} again, which stands at line {seen[name]}: one entry has all its tables")
         seen[name] = each.line
+    marks = {(each.source, each.transactions): each.line for each in topics if each.transactions}
+    for each, entry in zip(topics, place.items(), strict=True):
+        if each.topic and (each.source, each.topic) in marks:
+            line = marks[each.source, each.topic]
+            raise entry.refused(
+                f"says topic {each.topic!r}, whose BEGINs and ENDs are read for the entry of line {line}"
+            )
 
 
 def _batch(place: Place) -> BatchBounds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 from lakestore.connectors.bridge.formats.arrow import ArrowDecoder
@@ -17,7 +18,7 @@ from lakestore.connectors.bridge.formats.protobuf.protobuf_records import Protob
 from lakestore.connectors.bridge.formats.raw import RawDecoder
 from lakestore.connectors.bridge.framing.wire import Part
 from lakestore.connectors.bridge.schemas.registry import Registry
-from lakestore.connectors.bridge.spec import RegistrySpec, SourceSpec, TopicSpec
+from lakestore.connectors.bridge.spec import RegistrySpec, SchemaSpec, SourceSpec, TopicSpec
 from lakestore.errors import Invalid
 
 Factory = Callable[[TopicSpec, SourceSpec], Decoder]
@@ -56,14 +57,14 @@ KEYS: dict[str, Factory] = {
 
 def decoder(topic: TopicSpec, source: SourceSpec) -> Decoder:
     """The decoder of a topic's values."""
-    if topic.transactions:
-        raise Invalid(
-            f"transactions: {topic.transactions} asks for whole source transactions in one commit, which the bridge "
-            "does not make: leave the key out; both rows of a changed key are in one commit without it"
-        )
     if topic.format not in VALUES:
         raise Invalid(f"format {topic.format!r} is not known; known are {', '.join(VALUES)}")
     return VALUES[topic.format](topic, source)
+
+
+def marks_decoder(topic: TopicSpec, source: SourceSpec) -> Decoder | None:
+    """The decoder of a topic of BEGINs and ENDs; None where these are JSON."""
+    return _avro(replace(topic, schema=SchemaSpec()), source, "value") if topic.format == "debezium-avro" else None
 
 
 def key_decoder(topic: TopicSpec, source: SourceSpec, *, reads_fields: bool) -> Decoder | None:

@@ -12,6 +12,18 @@ from lakestore.connectors.bridge.records import Records
 from lakestore.errors import LakestoreError
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place in a batch of source transactions behind which a commit may end."""
+
+    highs: Sequence[int]
+    """The records of each block that lie before."""
+    moves: Mapping[Place, int]
+    """The next offsets there, of all partitions that have moved since the batch's beginning."""
+    names: str
+    """The transactions behind the cut before, for messages."""
+
+
 @dataclass(slots=True)
 class Batch:
     """Records that are to be one commit, as far as that has room for them."""
@@ -27,6 +39,8 @@ class Batch:
     nbytes: int
     mapped: Sequence[Mapped] = ()
     """The ends of each block, behind the second stage."""
+    cuts: Sequence[Cut] = ()
+    """Places to cut it; none: anywhere but between records that belong together."""
 
     @property
     def topics(self) -> set[str]:
@@ -70,4 +84,18 @@ class Release:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-Work = Batch | Opening | Release
+@dataclass(slots=True)
+class Settling:
+    """A word to the stages of a lane that reads source transactions: look at those that wait once more."""
+
+    generation: int
+    ends: Mapping[Place, float]
+    """The times at which partitions were last at their ends."""
+    polled: float
+    waiting: Sequence[str] = ()
+    """The transactions that still wait, once `done` is set."""
+    done: threading.Event = field(default_factory=threading.Event)
+    """Set once all that came before is committed or thrown away."""
+
+
+Work = Batch | Opening | Release | Settling

@@ -7,11 +7,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lakestore.client.lake import Lake
 from lakestore.connectors.bridge.assembly import Assembly
+from lakestore.connectors.bridge.formats import decoders
 from lakestore.connectors.bridge.lane.committer import Committer
 from lakestore.connectors.bridge.lane.lane import Lane
 from lakestore.connectors.bridge.lane.positions import Accepted, Ends, Place, prefix_of
@@ -21,6 +22,7 @@ from lakestore.connectors.bridge.lane.source import Source
 from lakestore.connectors.bridge.lane.stages import Pipeline, guarded
 from lakestore.connectors.bridge.lane.starts import Starts
 from lakestore.connectors.bridge.lane.targets import spec_of
+from lakestore.connectors.bridge.lane.whole import Whole
 from lakestore.connectors.bridge.spec import BridgeSpec, SourceSpec, TopicSpec
 from lakestore.errors import LakestoreError
 from lakestore.model.token import position_of
@@ -66,8 +68,8 @@ class Bridge:
         """Read and write until `stop` is set; `once`: to the ends as of now."""
         stop = stop or threading.Event()
         job = _Job(self._spec, self._lake, self._pipeline, self._accepted, self.counts, stop)
-        clusters = [_Cluster(job, source) for source in self._spec.sources.values()]
-        clusters = [cluster for cluster in clusters if cluster.topics]
+        groups = dict.fromkeys((topic.source, topic.transactions) for topic in self._spec.topics)
+        clusters = [_Cluster(job, self._spec.sources[source], marks) for source, marks in groups]
         threads = [guarded("reading", partial(cluster.run, once), cluster.failed) for cluster in clusters]
         measured, reporter = time.monotonic(), Reporter(self._lake, self._spec.name)
         while any(thread.is_alive() for thread in threads):
@@ -91,11 +93,13 @@ class Bridge:
 
 
 class _Cluster:
-    """The lane of one cluster, and the answers to its questions."""
+    """A lane of one cluster, and the answers to its questions: that of its topics without `transactions`, or of those
+    whose transactions one topic of BEGINs and ENDs tells."""
 
-    def __init__(self, job: _Job, source: SourceSpec) -> None:
-        self._job, self._spec = job, source
+    def __init__(self, job: _Job, source: SourceSpec, marks: str) -> None:
+        self._job, self._spec, self._marks = job, source, marks
         self.topics = [topic for topic in job.spec.topics if topic.source == source.name]
+        self._lagging: set[Place] = set()
         self.failure: LakestoreError | None = None
         self._lane: Lane | None = None
         self._known: set[Place] | None = None
@@ -119,8 +123,18 @@ class _Cluster:
             job.spec.batch,
             job.counts,
             job.stop,
+            self._whole() if self._marks else None,
         )
         lane.run(once=once)
+
+    def _whole(self) -> Whole:
+        marks = next(spec for spec in self.topics if spec.transactions == self._marks)
+        return Whole(
+            self._marks,
+            lambda topic: decoders.decoder(replace(self._topic_spec(topic), topic=topic, pattern=""), self._spec),
+            decoders.marks_decoder(replace(marks, topic=self._marks, pattern=""), self._spec),
+            self._job.spec.batch,
+        )
 
     def _committer(self, source: Source) -> Committer:
         job = self._job
@@ -138,20 +152,22 @@ class _Cluster:
 
     def _topic_spec(self, topic: str) -> TopicSpec:
         for spec in self.topics:
-            if spec.topic == topic:
+            if topic in (spec.topic, spec.transactions):
                 return spec
         return next(spec for spec in self.topics if spec.pattern and re.fullmatch(spec.pattern, topic))
 
     def _named(self, source: Source) -> Sequence[str]:
         """The topics to read, as of now."""
         names = {spec.topic for spec in self.topics if spec.topic}
-        patterns = [spec.pattern for spec in self.topics if not spec.topic]
+        marks = {spec.transactions for spec in self.topics}
+        patterns = [spec.pattern for spec in self.topics if not spec.topic and spec.transactions == self._marks]
         places = source.partitions() if patterns or self._known is None else set()
         if self._known is None:
             self._known = places
             self._began = position_of(self._job.lake.snapshot().token).lsn
         there = {place.topic for place in places}
-        return sorted(names | {name for name in there if any(_matches(pattern, name) for pattern in patterns)})
+        names |= {name for name in there if any(_matches(pattern, name) for pattern in patterns)}
+        return sorted(name for name in names - marks if self._topic_spec(name).transactions == self._marks)
 
     def _is_later(self, place: Place) -> bool:
         """Whether a partition came after the bridge: it was not there at the start, or others of its topic were read
@@ -185,7 +201,8 @@ class _Cluster:
             return
         held = self._lane.committer.held
         lag = {place: max(end.stable - held[place], 0) for place, end in self._ends.items() if place in held}
-        self._job.counts.set_lag(self._spec.name, lag)
+        self._job.counts.set_lag(self._spec.name, lag, self._lagging)
+        self._lagging = set(lag)
 
 
 def _matches(pattern: str, topic: str) -> bool:

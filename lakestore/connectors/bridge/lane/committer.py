@@ -18,7 +18,7 @@ from lakestore.client.registers import Registers
 from lakestore.client.retry import is_passing
 from lakestore.client.transport import message_bytes
 from lakestore.connectors.bridge import dead_letters
-from lakestore.connectors.bridge.lane.batch import Batch, Opened
+from lakestore.connectors.bridge.lane.batch import Batch, Cut, Opened
 from lakestore.connectors.bridge.lane.positions import Accepted, Place, Position, register_of
 from lakestore.connectors.bridge.lane.seen import Counts
 from lakestore.connectors.bridge.lane.source import Source
@@ -125,6 +125,9 @@ class Committer:
     def commit(self, batch: Batch) -> None:
         """Commit a batch; `Halt` behind what could be committed where the policy is to fail."""
         self._confirm(batch)
+        if batch.cuts:
+            self._commit_whole(batch)
+            return
         parts, moves, halt = [], dict(batch.moves), None
         for records, mapped in zip(batch.blocks, batch.mapped, strict=True):
             part = Part(records, mapped, 0, len(records))
@@ -140,6 +143,47 @@ class Committer:
             self._counts.add_batch(batch)
         if halt is not None:
             raise halt
+
+    def _commit_whole(self, batch: Batch) -> None:
+        """Commit source transactions; those from the first one on with a record that is to stop the bridge are not."""
+        parts = [
+            Part(records, mapped, 0, len(records)) for records, mapped in zip(batch.blocks, batch.mapped, strict=True)
+        ]
+        cuts, halt = list(batch.cuts), None
+        for number, part in enumerate(parts):
+            failing = self._failing(part)
+            before = [cut for cut in cuts if failing is not None and cut.highs[number] <= failing.record]
+            if failing is not None and len(before) < len(cuts):
+                cuts, halt = before, Halt(part.records.topic, self._stopped_by(part.records, failing))
+        self._send_whole(parts, cuts)
+        if halt is not None:
+            raise halt
+        self._counts.add_batch(batch)
+
+    def _send_whole(self, parts: Sequence[Part], cuts: Sequence[Cut]) -> None:
+        """Commit the transactions up to the last cut, in several commits only where one has no room or is refused."""
+        if not cuts:
+            return
+        some = [replace(part, high=high) for part, high in zip(parts, cuts[-1].highs, strict=True)]
+        moves = {place: next for place, next in cuts[-1].moves.items() if next != self._held[place].next}
+        full = [part for part in some if len(part)]
+        if not moves:
+            return
+        why = "they have no room in one commit: raise message_bytes at the server"
+        if sum(part.nbytes for part in full) <= self._most_bytes():
+            try:
+                self._commit(full, moves)
+                return
+            except Invalid as error:
+                why = error.message
+        if len(cuts) == 1:
+            _LOG.warning("source transactions %s are committed in parts: %s", cuts[0].names or "-", why)
+            self._send(full, moves)
+            return
+        middle = len(cuts) // 2
+        self._send_whole(parts, cuts[:middle])
+        rest = [replace(part, low=high) for part, high in zip(parts, cuts[middle - 1].highs, strict=True)]
+        self._send_whole(rest, cuts[middle:])
 
     def _confirm(self, batch: Batch) -> None:
         """Ask for the ids of topics after their records were read: they may have been made anew meanwhile."""

@@ -99,7 +99,7 @@ class Gathering:
     def taken(self, generation: int) -> Batch:
         """The batch as it is now; the next one begins."""
         now = time.monotonic()
-        blocks = [_joined(pieces) for pieces in self._pieces.values()]
+        blocks = [joined(pieces) for pieces in self._pieces.values()]
         batch = Batch(generation, blocks, self._moves, now, self._bytes)
         self._taken = now
         self._empty()
@@ -132,7 +132,8 @@ def _without(records: Records, partitions: Sequence[int]) -> Records:
     return records.take(np.flatnonzero(~gone)) if gone.any() else records
 
 
-def _joined(pieces: Sequence[Records]) -> Records:
+def joined(pieces: Sequence[Records]) -> Records:
+    """Records of one topic in one block."""
     if len(pieces) == 1:
         return pieces[0]
     headers = None

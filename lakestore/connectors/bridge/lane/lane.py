@@ -14,15 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from lakestore.connectors.bridge.lane.batch import Opening, Release, Work
+from lakestore.connectors.bridge.lane.batch import Opening, Release, Settling, Work
 from lakestore.connectors.bridge.lane.committer import Committer, Halt
 from lakestore.connectors.bridge.lane.gathering import Gathering
 from lakestore.connectors.bridge.lane.positions import Place
 from lakestore.connectors.bridge.lane.seen import Counts
 from lakestore.connectors.bridge.lane.source import Polled, Source
 from lakestore.connectors.bridge.lane.stages import Pipeline, Stages
+from lakestore.connectors.bridge.lane.whole import Whole
 from lakestore.connectors.bridge.spec import BatchBounds
-from lakestore.errors import Fenced, LakestoreError, NotFound, Unavailable
+from lakestore.errors import Fenced, Invalid, LakestoreError, NotFound, Unavailable
 
 STALL_SECONDS = 1.0
 """The wait for the next stage behind which partitions rest."""
@@ -50,18 +51,26 @@ class Lane:
         bounds: BatchBounds,
         counts: Counts,
         stop: threading.Event,
+        whole: Whole | None = None,
     ) -> None:
-        """`topics` are those to read now; `pipeline` makes the one of a topic."""
+        """`topics` are those to read now; `pipeline` makes the one of a topic; `whole` has source transactions whole,
+        and then one process reads all of these topics."""
         self._topics, self._counts, self._stop = topics, counts, stop
         self.source = source(self)
         self.committer = committer(self.source)
-        self._stages = Stages(self.committer, pipeline, stop.is_set)
+        self._stages = Stages(self.committer, pipeline, stop.is_set, whole)
+        self._whole = whole
+        self._ends: dict[Place, float] = {}
+        """The times at which partitions were last read to their ends."""
+        self._at_end: set[Place] = set()
+        self._settling: Settling | None = None
+        self._missing: set[str] = set()
         self._gathering = Gathering(bounds)
         self._outbox: deque[Work] = deque()
         self._generation = 1
         self._until: dict[Place, int] = {}
         self._opening: Opening | None = None
-        self._not_before = self._shown = self._looked = 0.0
+        self._not_before = self._shown = self._looked = self._settled = 0.0
         self._subscribed: list[str] = []
         self._fences: deque[float] = deque(maxlen=FENCES_MAX)
         self._showed: dict[Place, int] = {}
@@ -86,6 +95,8 @@ class Lane:
         if self._stages.broken is not None:
             self._begin_anew(self._stages.broken)
         self._take(self.source.poll(*self._gathering.appetite()))
+        if self._whole is not None:
+            self._balance(self._whole)
         self._take_answer()
         if self._gathering.is_due:
             self._hand_over()
@@ -120,13 +131,59 @@ class Lane:
             _LOG.warning(
                 "no topic is there whose name matches a pattern of the file: such topics are read once they are"
             )
-        if topics != self._subscribed:
+        if self._whole is not None:
+            self._claim(self._whole.marks, topics)
+        elif topics != self._subscribed:
             self.source.subscribe(topics)
             self._subscribed = topics
 
+    def _claim(self, marks: str, topics: Sequence[str]) -> None:
+        """Read all of the topics whose transactions are whole, if this process is the one to do so."""
+        if not self._subscribed:
+            self.source.lead(marks)
+            self._subscribed = [marks]
+        if not self.source.leads:
+            return
+        places = [place for place in self.source.partitions() if place.topic in {marks, *topics}]
+        if sum(place.topic == marks for place in places) > 1:
+            raise Invalid(f"topic {marks!r} of transactions has several partitions, and must have one to have an order")
+        self.source.claim(places)
+        missing = set(topics) - {place.topic for place in places}
+        for topic in sorted(missing - self._missing):
+            _LOG.warning("topic %s is not there yet: transactions do not wait for its events until it is", topic)
+        self._missing = missing
+
+    def _balance(self, whole: Whole) -> None:
+        """Let partitions rest of which much waits, while there is something to read of others; and settle now and then
+        what waits for events that do not come."""
+        source = self.source
+        if source.leads and not source.assigned:
+            self._look()
+        ahead = whole.ahead & source.assigned
+        held = ahead if source.assigned - ahead - source.waiting - self._at_end else frozenset()
+        source.hold(held)
+        self._at_end -= held
+        if whole.waiting and time.monotonic() - self._settled > SETTLE_SECONDS:
+            self._settle()
+
+    def _settle(self) -> Settling:
+        self._hand_over()
+        self._settled = now = time.monotonic()
+        self._ends.update(dict.fromkeys(self._at_end, now))
+        settling = Settling(self._generation, dict(self._ends), now)
+        self._outbox.append(settling)
+        return settling
+
     def _take(self, polled: Polled) -> None:
         self._gathering.add(polled.messages, polled.ends)
-        for place in polled.moved & set(self._gathering.next):
+        if self._whole is not None:
+            self._at_end.difference_update(Place(each.topic() or "", each.partition() or 0) for each in polled.messages)
+            self._at_end.update(polled.ends)
+        moved = polled.moved & set(self._gathering.next)
+        if moved and self._whole is not None:
+            self._begin_anew(Unavailable(f"records of {', '.join(sorted({each.topic for each in moved}))} are gone"))
+            return
+        for place in moved:
             self._hand_over()
             self._gathering.leave([place])
             self.source.rest([place])
@@ -147,6 +204,7 @@ class Lane:
                 continue
             if not is_paused:
                 self.source.pause()
+                self._at_end.clear()
                 is_paused = True
             self._take(self.source.poll(1, 0.0))
         if is_paused:
@@ -155,6 +213,9 @@ class Lane:
     def _ask(self) -> None:
         """Have the registers of partitions opened that wait for it."""
         waiting = [place for place in self.source.waiting if place.topic not in self._halted]
+        if self._whole is not None:  # whose BEGINs and ENDs start behind, so that no counted event lies before
+            marks = self._whole.marks
+            waiting = [place for place in waiting if place.topic != marks] or waiting
         if waiting and self._opening is None and time.monotonic() >= self._not_before:
             self._hand_over()
             self._opening = Opening(self._generation, sorted(waiting))
@@ -182,7 +243,9 @@ class Lane:
             self._halted[topic] = error
             self._counts.halted[topic] = error.message
             _LOG.error("topic %s is not read: %s", topic, error.message)
-        places = [place for place in self.source.assigned if place.topic == topic]
+        places = [place for place in self.source.assigned if place.topic == topic or self._whole is not None]
+        for place in places:
+            self._halted.setdefault(place.topic, error)
         self.source.rest(places)
         self._gathering.leave(places)
 
@@ -193,13 +256,30 @@ class Lane:
             return bool(self._halted) or not self._subscribed
         if any(place.topic not in self._halted for place in self.source.waiting):
             return False
+        if self.source.leads and not self.source.assigned:
+            return False
         next = self._gathering.next
         if any(offset < self._until[place] for place, offset in next.items()):
             return False
         self._hand_over()
         self._push()
+        if self._whole is not None:
+            return self._is_settled()
         held = self.committer.held
         return all(held.get(place, -1) >= self._until[place] for place in next)
+
+    def _is_settled(self) -> bool:
+        """Whether all transactions that are whole are committed; those that are not stay in Kafka."""
+        settling = self._settling
+        if settling is None or settling.generation != self._generation:
+            self._settling = self._settle()
+            return False
+        if not settling.done.is_set() or not self._stages.goes_on:
+            return False
+        if settling.waiting:
+            names = ", ".join(settling.waiting[:10])
+            _LOG.warning("%d transactions have not come whole and are not committed: %s", len(settling.waiting), names)
+        return True
 
     def _begin_anew(self, error: LakestoreError) -> None:
         """Throw away what is under way, and open everything again."""
@@ -216,6 +296,8 @@ class Lane:
         self._outbox.clear()
         self._opening = None
         self._gathering.forget()
+        self._at_end.clear()
+        self._ends.clear()
         self.source.rest(self.source.assigned)
 
     def _fenced(self, error: Fenced, now: float) -> None:
@@ -242,6 +324,7 @@ class Lane:
         if not release.done.is_set() and self._stages.failure is None:
             self._begin_anew(Unavailable("the server did not take in time what was under way"))
         self._gathering.leave(places)
+        self._at_end.difference_update(places)
 
     def lost(self, places: Iterable[Place]) -> None:
         """Throw away what is under way: others may have had partitions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -114,8 +114,8 @@ class Counts:
                 "halted": dict(self.halted),
             }
 
-    def set_lag(self, source: str, lag: Mapping[Place, int]) -> None:
-        """The lag of one source's partitions, in place of what was known."""
+    def set_lag(self, source: str, lag: Mapping[Place, int], before: Collection[Place]) -> None:
+        """The lag of partitions of one source, in place of what was known of these or of those `before`."""
         with self._lock:
-            self.lag = {key: value for key, value in self.lag.items() if key[0] != source}
+            self.lag = {key: value for key, value in self.lag.items() if key[0] != source or key[1] not in before}
             self.lag.update(((source, place), value) for place, value in lag.items())

@@ -6,7 +6,7 @@ The group's own offsets are committed for tools that show lag, and never read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -102,8 +102,36 @@ class Source:
         """Partitions that the group has given to this member."""
         self.waiting: set[Place] = set()
         """The assigned partitions that wait for `begin`."""
+        self._led = ""
+        self.leads = False
+        """Whether the group has given this member the partition that `lead` waits for."""
+        self._held: frozenset[Place] = frozenset()
         self.was_assigned = False
         """Whether the group has said anything since the last `subscribe`."""
+
+    def lead(self, topic: str) -> None:
+        """Wait for the group to give the one partition of a topic to this member, which may then `claim` others."""
+        self._led = topic
+        self.subscribe([topic])
+
+    def claim(self, places: Iterable[Place]) -> None:
+        """Have partitions beside those that the group gives, while `leads`."""
+        new = set(places) - self.assigned
+        if new and self.leads:
+            partitions = _partitions(place for place in new if place.topic != self._led)
+            self._consumer.incremental_assign([TopicPartition(p.topic, p.partition, OFFSET_END) for p in partitions])
+            if partitions:
+                self._consumer.pause(partitions)
+            self.assigned |= new
+            self.waiting |= new
+
+    def hold(self, places: Set[Place]) -> None:
+        """Read others than these for a while."""
+        if places != self._held:
+            again = (self._held - places) & self.assigned - self.waiting
+            self._held = frozenset(places)
+            self._consumer.resume(_partitions(again))
+            self._consumer.pause(_partitions(self._held & self.assigned))
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Read these topics, as far as other members of the group leave partitions."""
@@ -117,19 +145,37 @@ class Source:
         consumer.incremental_assign([TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions])
         if partitions:
             consumer.pause(partitions)
+        if self._led:
+            self.leads = self.leads or bool(partitions)
+            return
         found = {Place(each.topic, each.partition) for each in partitions}
         self.assigned |= found
         self.waiting |= found
 
-    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        found = [Place(each.topic, each.partition) for each in partitions]
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        found = self._leaving(partitions)
         self._revoked(found)
+        self._yield(consumer, partitions)
         self._forget(found)
 
-    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        found = [Place(each.topic, each.partition) for each in partitions]
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        found = self._leaving(partitions)
+        self._yield(consumer, partitions)
         self._forget(found)
         self._lost(found)
+
+    def _leaving(self, partitions: list[TopicPartition]) -> list[Place]:
+        """The partitions that go with those that the group takes: all, where it takes the one that leads."""
+        if self._led:
+            return sorted(self.assigned)
+        return [Place(each.topic, each.partition) for each in partitions]
+
+    def _yield(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Leave what was claimed."""
+        if self._led:
+            given = {Place(each.topic, each.partition) for each in partitions}
+            consumer.incremental_unassign(_partitions(self.assigned | given))
+            self.leads, self._held = False, frozenset()
 
     def _forget(self, places: Iterable[Place]) -> None:
         self.assigned.difference_update(places)
@@ -157,7 +203,7 @@ class Source:
 
     def resume(self) -> None:
         """Give records again, of the partitions that do not wait for `begin`."""
-        self._consumer.resume(_partitions(self.assigned - self.waiting))
+        self._consumer.resume(_partitions(self.assigned - self.waiting - self._held))
 
     def poll(self, count: int, seconds: float) -> Polled:
         """At most so many records. Those of partitions that have been given meanwhile are left out."""

@@ -6,13 +6,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
 from lakestore.client.retry import is_passing
-from lakestore.connectors.bridge.lane.batch import Batch, Opening, Release, Work
+from lakestore.connectors.bridge.lane.batch import Batch, Opening, Release, Settling, Work
 from lakestore.connectors.bridge.lane.committer import Committer, Halt
+from lakestore.connectors.bridge.lane.whole import Whole
 from lakestore.connectors.bridge.outcome import Mapped
 from lakestore.connectors.bridge.records import Records
 from lakestore.errors import Conflict, Fenced, Internal, LakestoreError, OtherTimeline
@@ -34,10 +35,17 @@ class Stages:
     """The second stage, which decodes and maps, and the third, which commits."""
 
     def __init__(
-        self, committer: Committer, pipeline: Callable[[str], Pipeline], is_stopped: Callable[[], bool]
+        self,
+        committer: Committer,
+        pipeline: Callable[[str], Pipeline],
+        is_stopped: Callable[[], bool],
+        whole: Whole | None = None,
     ) -> None:
-        """`pipeline` makes the one of a topic."""
+        """`pipeline` makes the one of a topic; `whole` puts source transactions together, where that is asked for."""
         self._committer, self._make, self._is_stopped = committer, pipeline, is_stopped
+        self._whole = whole
+        self._waits_of = 0
+        """The generation whose records wait for their transactions to be whole."""
         self._to_map: queue.Queue[Work | None] = queue.Queue(WAITING_BATCHES)
         self._to_commit: queue.Queue[Work | None] = queue.Queue(WAITING_BATCHES)
         self._dead = 0
@@ -79,16 +87,41 @@ class Stages:
 
     def _mapping(self) -> None:
         pipelines: dict[str, Pipeline] = {}
-        while True:
-            work = self._to_map.get()
-            if isinstance(work, (Batch, Opening)) and work.generation > self._dead:
-                for topic in work.topics - set(pipelines):
-                    pipelines[topic] = self._patiently(partial(self._make, topic))
-            if isinstance(work, Batch) and work.generation > self._dead:
-                work.mapped = [self._patiently(partial(pipelines[each.topic].process, each)) for each in work.blocks]
-            self._to_commit.put(work)
-            if work is None:
-                return
+        while (work := self._to_map.get()) is not None:
+            for each in self._assembled(work):
+                if isinstance(each, (Batch, Opening)) and each.generation > self._dead:
+                    self._map(each, pipelines)
+                self._to_commit.put(each)
+        self._to_commit.put(None)
+
+    def _map(self, work: Batch | Opening, pipelines: dict[str, Pipeline]) -> None:
+        marks = "" if self._whole is None else self._whole.marks
+        for topic in work.topics - set(pipelines) - {marks}:
+            pipelines[topic] = self._patiently(partial(self._make, topic))
+        if isinstance(work, Batch):
+            work.mapped = [self._patiently(partial(pipelines[each.topic].process, each)) for each in work.blocks]
+
+    def _assembled(self, work: Work) -> Sequence[Work]:
+        """The work as it goes on: batches of whole source transactions, where that is asked for."""
+        whole = self._whole
+        if whole is None:
+            return [work]
+        if isinstance(work, Release):  # which is of all partitions
+            whole.reset()
+            return [work]
+        if work.generation <= self._dead:
+            return [work]
+        if work.generation > self._waits_of:
+            whole.reset()
+            self._waits_of = work.generation
+        if isinstance(work, Opening):
+            whole.opened(work.places)
+            return [work]
+        if isinstance(work, Batch):
+            return whole.batches(work, [self._patiently(partial(whole.read, each)) for each in work.blocks], {})
+        made = whole.batches(Batch(work.generation, [], {}, work.polled, 0), [], work.ends)
+        work.waiting = whole.waiting
+        return [*made, work]
 
     def _patiently(self, ask: Callable[[], _T]) -> _T:
         """The answer of a call; a registry or server that is away is waited for."""
@@ -104,6 +137,9 @@ class Stages:
     def _commits(self) -> None:
         opened = 0
         while (work := self._to_commit.get()) is not None:
+            if isinstance(work, Settling):
+                work.done.set()
+                continue
             if isinstance(work, Release):
                 self._committer.release(work.places)
                 work.done.set()

@@ -107,6 +107,9 @@ def _topic(
             facts = cluster.described(name)
             require_topic(facts, source.bootstrap)
             if name == topic.transactions:
+                if facts.partitions != 1:
+                    say = f"has {facts.partitions} partitions, and a topic of transactions must have one"
+                    yield Finding(Level.STOPS, f"topic {name}", say)
                 continue
             records = cluster.sampled(facts, samples)
         except LakestoreError as error:

@@ -14,6 +14,8 @@ from lakestore.connectors.bridge.outcome import Decoded
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.transactions.transactions import Ended, Place, Run, Transactions
 
+FRAME_BYTES = 5
+"""A zero and a schema's number in front of JSON of Confluent's converters."""
 COUNTED = ("truncate", "message")
 """Reasons of passed records that are events of a transaction, which their end counts."""
 
@@ -65,6 +67,17 @@ def tell(transactions: Transactions, records: Records) -> list[int]:
     return others
 
 
+def tell_decoded(transactions: Transactions, records: Records, decoded: Decoded) -> None:
+    """Tells of BEGINs and ENDs that a decoder of records has read."""
+    values: list[Mapping[str, Any]] = [{} for _ in range(len(records))]
+    for row, value in zip(decoded.record.tolist(), decoded.values.to_pylist(), strict=True):
+        values[row] = value or {}
+    for row, value in enumerate(values):
+        place, offset = (records.topic, int(records.partition[row])), int(records.offset[row])
+        if not told(transactions, place, offset, value):
+            transactions.events(place, [Run(np.array([offset]))])
+
+
 def told(transactions: Transactions, place: Place, offset: int, value: Mapping[str, Any]) -> bool:
     """Tells of one BEGIN or END; false for a value that is neither."""
     name = value.get("id")
@@ -85,8 +98,9 @@ def told(transactions: Transactions, place: Place, offset: int, value: Mapping[s
 
 
 def _parsed(text: bytes | None) -> Mapping[str, Any]:
+    framed = text is not None and text[:1] == b"\0"
     try:
-        value = orjson.loads(text or b"null")
+        value = orjson.loads((text[FRAME_BYTES:] if framed and text else text) or b"null")
     except orjson.JSONDecodeError:
         return {}
     if isinstance(value, dict) and isinstance(value.get("payload"), dict):

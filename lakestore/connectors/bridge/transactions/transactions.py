@@ -25,6 +25,7 @@ from lakestore.connectors.bridge.records import Ints
 
 Place = tuple[str, int]
 """A topic and a partition of it."""
+LACKING_MAX = 100
 FINISHED_MAX = 10_000
 """Finished transactions whose late copies are known for such."""
 
@@ -92,12 +93,14 @@ class Transactions:
         self._gone: dict[Place, int] = {}
         """Runs that are no longer held, of each place."""
         self._rows = self._bytes = self._unread = 0
+        self._weights: dict[Place, tuple[int, int]] = {}
+        """Records and bytes that are held of each place."""
 
     def events(self, place: Place, runs: Iterable[Run]) -> None:
         """Records of a partition, in their order."""
         for run in runs:
             state = self._queue(place, run)
-            if state is None:
+            if state is None or state.loose:
                 continue
             if run.orders is None:
                 state.seen.setdefault(place, set()).update(run.offsets.tolist())
@@ -129,6 +132,35 @@ class Transactions:
         """Records that are held."""
         return self._rows
 
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The transactions that are not whole."""
+        return tuple(name for name, state in self._open.items() if not state.loose)
+
+    @property
+    def ends(self) -> Sequence[str]:
+        """The transactions that are not whole and whose END has come."""
+        return self._ends
+
+    def crowded(self, rows: int, nbytes: int) -> list[Place]:
+        """The partitions of which more is held than that."""
+        return [place for place, held in self._weights.items() if held[0] > rows or held[1] > nbytes]
+
+    def lacking(self) -> dict[str, tuple[set[str], str]]:
+        """The first transactions whose END has come and some of whose events have not: the topics of these, and a part
+        of a sentence."""
+        found = {}
+        for name in islice(self._ends, LACKING_MAX):
+            state = self._open[name]
+            short = [table for table, count in (state.counts or {}).items() if self._missing(state, table, count) > 0]
+            if short:
+                found[name] = ({topic for table in short for topic in self._bridged(table)}, self._short(state))
+        return found
+
+    def loosen(self, name: str, why: str) -> Unit:
+        """Give a transaction as it is, now and what comes of it later."""
+        return self._loosened(name, why)
+
     def ready(self) -> list[Unit]:
         """The units that can be committed now, in order."""
         units: list[Unit] = []
@@ -142,14 +174,19 @@ class Transactions:
         """Holds records; the transaction that they are of, if it is not finished."""
         queue = self._queues.setdefault(place, deque())
         queue.append(run)
-        self._rows += len(run.offsets)
-        self._bytes += run.nbytes
+        self._weigh(place, len(run.offsets), run.nbytes)
         self._unread += run.unread
         if not run.transaction or run.transaction in self._finished:
             return None
         state = self._open.setdefault(run.transaction, _Open())
         state.last[place] = self._gone.get(place, 0) + len(queue)
         return state
+
+    def _weigh(self, place: Place, rows: int, nbytes: int) -> None:
+        self._rows += rows
+        self._bytes += nbytes
+        before = self._weights.get(place, (0, 0))
+        self._weights[place] = before[0] + rows, before[1] + nbytes
 
     def _free(self) -> Unit | None:
         """Records at the front that belong to no open transaction."""
@@ -237,6 +274,9 @@ class Transactions:
                 state = self._open.get(run.transaction)
                 if state is None or state.loose:
                     continue
+                if state.counts is not None and not state.begun:
+                    why = f"transaction {run.transaction} is committed in parts: its BEGIN lies before what was read"
+                    return self._loosened(run.transaction, why)
                 if state.counts is not None and before is not None:
                     why = f"transaction {before} is committed in parts: its END lies before what is kept of its topic"
                     return self._loosened(before, why)
@@ -268,9 +308,10 @@ class Transactions:
         ]
         return f"; it waits for {', '.join(lacking)}" if lacking else ""
 
-    def _loosened(self, name: str, why: str) -> Unit | None:
+    def _loosened(self, name: str, why: str) -> Unit:
         """The records that lie first, now that a transaction is given in parts."""
         self._open[name].loose = True
+        self._open[name].seen.clear()
         if name in self._ends:
             self._ends.remove(name)
         unit = self._free()
@@ -283,8 +324,7 @@ class Transactions:
             queue = self._queues[place]
             runs = [queue.popleft() for _ in range(count)]
             offsets[place] = np.concatenate([run.offsets for run in runs])
-            self._rows -= len(offsets[place])
-            self._bytes -= sum(run.nbytes for run in runs)
+            self._weigh(place, -len(offsets[place]), -sum(run.nbytes for run in runs))
             self._unread -= sum(run.unread for run in runs)
             self._gone[place] = self._gone.get(place, 0) + count
         names = tuple(name for name in self._open if name in group)
