@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, LakestoreError, NotFound
+from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.operate import metrics
@@ -180,6 +182,28 @@ def test_a_pattern_that_no_topic_matches_is_told_and_once_ends(
     late.cancel()
     assert not stop.is_set()
     assert "no topic is there whose name matches" in caplog.text
+
+
+@pytest.mark.parametrize("on_error", ["dlq", "skip"])
+def test_a_record_that_no_message_of_the_server_holds_does_not_stop_the_bridge(
+    tmp_path: Path, kafka: KafkaProcess, topics: Topics, topic: str, on_error: Any
+) -> None:
+    topics.make(topic, 1, {"max.message.bytes": str(4 << 20)})
+    topics.send(topic, [(b"k" * 600_000, b"{" + b"x" * 900_000), (None, b"{" * (1 << 20)), *_values(1)])
+    topics.send(topic, [(None, b"[" * 300_000)], headers=[(f"h{each}", b"") for each in range(40_000)])
+    topics.send(topic, _values(2))
+    columns = (ColumnSpec("id", "int64"), ColumnSpec("note", "string"))
+    spec = _spec(kafka, topic, table=TableSpec("shop.small", columns=columns, on_error=on_error))
+    limits = Limits(message_bytes=1 << 20, read_batch_bytes=1 << 19)
+    with (
+        Served(tmp_path / "small", limits=limits, ports=True) as served,
+        ls.connect(served.server.about["grpc"]) as lake,
+    ):
+        assert _once(lake, spec)["records"] == 5
+        assert _ids(lake.table("shop.small")) == [1, 2]
+        if on_error == "dlq":
+            found = lake.table("shop.small__dlq").scan(["kafka_offset", "value_bytes"]).to_arrow().to_pylist()
+            assert {each["kafka_offset"]: each["value_bytes"] for each in found} == {0: 900_001, 1: 1 << 20, 3: 300_000}
 
 
 def test_dead_letters_never_go_to_a_table_of_another_kind(

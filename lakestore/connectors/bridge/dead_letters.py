@@ -15,6 +15,8 @@ from lakestore.connectors.bridge.outcome import Reject
 from lakestore.connectors.bridge.records import Headers, Records
 
 SUFFIX = "__dlq"
+_LETTER_BYTES, _HEADER_BYTES = 1_024, 16
+"""About the bytes of a letter, and of a header, besides those of their texts."""
 KEY = ("kafka_source", "kafka_offset")
 """The source is `topic/topic id/partition`, so that a topic made anew is another one."""
 SCHEMA = pa.schema(
@@ -53,7 +55,7 @@ def sources_of(records: Records) -> pa.Array:
 def rows_of(records: Records, rejects: Sequence[Reject], bridge: str, value_bytes_max: int) -> pa.RecordBatch:
     """Records that were rejected, as rows of a dead letters' table; the first reject of a record counts.
 
-    Keys, values and headers beyond the bytes given are cut.
+    Values beyond the bytes given are cut, and keys and headers beyond the half of them.
     """
     first: dict[int, Reject] = {}
     for each in rejects:
@@ -67,9 +69,9 @@ def rows_of(records: Records, rejects: Sequence[Reject], bridge: str, value_byte
         pa.array([found.topic] * len(found), pa.string()),
         pa.array(found.partition).cast(pa.int32()),
         _times(found),
-        _cut(found.keys, value_bytes_max),
+        _cut(found.keys, value_bytes_max // 2),
         _cut(found.values, value_bytes_max),
-        pa.array(_headers(found, value_bytes_max), SCHEMA.field("headers").type),
+        pa.array(_headers(found, value_bytes_max // 2), SCHEMA.field("headers").type),
         pc.fill_null(pc.binary_length(found.values), 0).cast(pa.int64()),
         pa.array([bridge] * len(found), pa.string()),
         pa.array([str(each.stage) for each in told], pa.string()),
@@ -78,6 +80,25 @@ def rows_of(records: Records, rejects: Sequence[Reject], bridge: str, value_byte
         pa.array([each.path or None for each in told], pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def bytes_of(records: Records, rows: Sequence[int], value_bytes_max: int) -> int:
+    """About the bytes that records have as letters; at most twice the bytes given, and a little, for each."""
+    numbers = sorted(set(rows))
+    found = records.take(np.array(numbers, np.int64))
+    headers = [0] * len(found)
+    if found.headers is not None:
+        headers = [
+            sum(len(name) + len(value or b"") + _HEADER_BYTES for name, value in each or ()) for each in found.headers
+        ]
+    return len(found) * _LETTER_BYTES + sum(
+        sum(min(size or 0, most) for size in sizes)
+        for sizes, most in (
+            (pc.binary_length(found.values).to_pylist(), value_bytes_max),
+            (pc.binary_length(found.keys).to_pylist(), value_bytes_max // 2),
+            (headers, value_bytes_max // 2),
+        )
+    )
 
 
 def _times(records: Records) -> pa.Array:
@@ -100,7 +121,7 @@ def _header_list(headers: Headers, most: int) -> list[dict[str, object]]:
     """Headers from the first on, as many as have room."""
     kept: list[dict[str, object]] = []
     for name, value in headers:
-        most -= len(name) + len(value or b"")
+        most -= len(name) + len(value or b"") + _HEADER_BYTES
         if most < 0:
             break
         kept.append({"name": name, "value": value})

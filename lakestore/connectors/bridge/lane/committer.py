@@ -217,7 +217,7 @@ class Committer:
 
     def _send(self, parts: Sequence[Part], moves: Mapping[Place, int]) -> None:
         """Commit, in several commits where one has no room or is refused."""
-        if sum(part.nbytes for part in parts) <= self._most_bytes():
+        if sum(map(self._bytes_of, parts)) <= self._most_bytes():
             try:
                 self._commit(parts, moves)
                 return
@@ -231,6 +231,19 @@ class Committer:
                 self._send(some, to)
         else:
             self._reject(parts, moves, refusal)
+
+    def _bytes_of(self, part: Part) -> int:
+        """About the bytes of the commit of a part, dead letters as they are stored."""
+        letters = [
+            dead_letters.bytes_of(part.records, [each.record for each in rejects], self._letter_bytes())
+            for table, rejects in part.rejects()
+            if self._table_spec(part.records.topic, table).on_error == "dlq"
+        ]
+        return part.nbytes + sum(letters)
+
+    def _letter_bytes(self) -> int:
+        """The most of a value that is stored, so that each letter has room in a message."""
+        return min(DEAD_VALUE_BYTES_MAX, message_bytes(self._lake.transport.server) // 4)
 
     def _most_bytes(self) -> int:
         return message_bytes(self._lake.transport.server) * 3 // 4
@@ -316,8 +329,7 @@ class Committer:
                     commit.upsert(step.table, step.rows)
         for table, rejects in part.rejects():
             if self._table_spec(part.records.topic, table).on_error == "dlq":
-                most = min(DEAD_VALUE_BYTES_MAX, message_bytes(self._lake.transport.server) // 4)
-                rows = dead_letters.rows_of(part.records, rejects, self._bridge, most)
+                rows = dead_letters.rows_of(part.records, rejects, self._bridge, self._letter_bytes())
                 commit.upsert(self._targets.dead_letters(table), rows)
 
     def _check_columns(self, rows: TableRows) -> None:

@@ -65,14 +65,8 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        """About the bytes of the commit of the part."""
-        rows = sum(int(rows.batch.nbytes) for rows in self.tables())
-        gone = sum(len(found) for _, found in self.rejects())
-        values = self.records.values
-        if not gone:
-            return rows
-        numbers = sorted({each.record for _, found in self.rejects() for each in found})
-        return rows + int(pc.sum(pc.binary_length(values.take(pa.array(numbers)))).as_py() or 0) + 256 * gone
+        """About the bytes of the rows of the part."""
+        return sum(int(rows.batch.nbytes) for rows in self.tables())
 
     def halves(self) -> tuple[Part, Part] | None:
         """The part in two, cut where nothing belongs together; None if there is no such place."""
