@@ -29,6 +29,7 @@ SCHEMA_KEYS = ("text", "file", "subject", "version", "message")
 KEY_FORMATS = ("json", "avro", "protobuf", "string", "raw")
 EVENT_KEY_FORMATS = ("json", "avro")
 ROWS_MAX, BYTES_MAX, SECONDS_MAX = 1_000_000, 1 << 30, 3600.0
+"""Bounds of a batch, which memory holds a few times over."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _HEX = re.compile(r"hex:([0-9A-Fa-f]{2})+")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

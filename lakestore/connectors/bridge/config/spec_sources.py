@@ -24,6 +24,7 @@ REGISTRY_KEYS = ("url", "username", "password", "token", "tls", "options")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 GROUP_CHARS_MAX = 249
 FILE_BYTES_MAX = 1 << 20
+"""Bytes of a secret or a schema in a file of its own; a larger one is another file, named by mistake."""
 OURS = (
     "bootstrap.servers", "group.id", "group.protocol", "group.instance.id", "isolation.level", "enable.auto.commit",
     "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof", "partition.assignment.strategy",

@@ -25,7 +25,9 @@ from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.model.table import Table
 
 REFRESH_SECONDS = 5.0
+"""Between looks at a table, which an approval may have altered."""
 TRIES = 3
+"""Looks at a table that other processes alter meanwhile, before its records are taken as it is."""
 _WAITING = (Stage.CONVERT, Stage.CONSTRAINT, Stage.SCHEMA)
 _LOG = logging.getLogger("lakestore.bridge")
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = 2_000
 CHUNK_BYTES = 4 << 20
+"""Letters of one commit, and their bytes, which have room in a message beside the rows that they become."""
 STORED = "__timestamp"
 """When a letter was stored, as the lake says it."""
 

@@ -28,6 +28,7 @@ UNKNOWN_SECONDS = 10.0
 NEWEST_SECONDS = 30.0
 """Time for which a subject's newest version is taken for the newest."""
 TIMEOUT_SECONDS = 10.0
+"""The longest wait for one answer."""
 REFERENCE_DEPTH_MAX = 32
 _UNKNOWN = {40401, 40402, 40403, 404}
 """Errors by which a registry says that it has no such subject, version or schema."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lakestore.client.lake import Lake
 
 SAMPLES = 1_000
+"""Records of a topic that are looked at, unless the caller says otherwise."""
 TOPICS_SAMPLED = 20
 """Topics of one pattern that are sampled."""
 PROTOCOL = 5

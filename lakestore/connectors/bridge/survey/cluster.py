@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
+from lakestore.connectors.bridge.lane.source import records_of
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import SourceSpec, TopicSpec
 from lakestore.connectors.kafka_client import Heard, failure, id_of, made, settings_of
 from lakestore.errors import Denied, LakestoreError, NotFound, Unavailable
 
 CALL_SECONDS = 15.0
+"""The longest wait for one answer of the brokers."""
 SAMPLE_SECONDS = 20.0
+"""The longest wait for the samples of one topic."""
 _STEP_SECONDS = 0.2
 _AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001 (librdkafka's own errors have such names)
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
@@ -246,19 +247,3 @@ def require_topic(facts: TopicFacts, bootstrap: str) -> None:
             f"Kafka at {bootstrap} does not let this user read topic {facts.name!r}: ask its administrator for the"
             " right"
         )
-
-
-def records_of(messages: Sequence[Message], topic: str, topic_id: str) -> Records:
-    """Messages of one topic as columns."""
-    headers: list[Any] = [message.headers() for message in messages]
-    count = len(messages)
-    return Records(
-        topic,
-        topic_id,
-        np.fromiter([message.partition() or 0 for message in messages], np.int64, count),
-        np.fromiter([message.offset() or 0 for message in messages], np.int64, count),
-        np.fromiter([message.timestamp()[1] for message in messages], np.int64, count),
-        pa.array([message.key() for message in messages], pa.binary()),
-        pa.array([message.value() for message in messages], pa.binary()),
-        headers if any(headers) else None,
-    )

@@ -16,6 +16,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from lakestore.errors import Invalid
 
 PROTOC_SECONDS = 60.0
+"""The longest run of protoc; a schema that takes longer is refused."""
 TEXT_BYTES_MAX = 8 << 20
 _MAIN = "lakestore_bridge_schema.proto"
 _KNOWN = {
