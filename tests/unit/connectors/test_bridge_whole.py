@@ -247,7 +247,7 @@ def test_events_that_kafka_has_not_are_not_waited_for_forever(
 
 def test_partitions_of_which_much_waits_are_named(lake: ls.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_module, "ROWS_MAX", 160)
-    lane = Lane(lake, "much")
+    lane = Lane(lake, "much", rows=10)
     lane.read(MARKS, [begin("1")])
     lane.read(A, [change("1", 1, 5, order) for order in range(11)])
     assert lane.whole.ahead == {lane.topics[A]}

@@ -27,6 +27,8 @@ from lakestore.connectors.bridge.transactions.transactions import Transactions, 
 
 ROWS_MAX, BYTES_MAX = 1_000_000, 256 << 20
 """Records that wait at most; a transaction that is larger is committed in parts."""
+BATCHES_MIN = 16
+"""Batches that may wait whatever their bounds, for several are always under way."""
 AHEAD = 4
 """The part of its share of these of which a partition has so much waiting that others are read first."""
 LACKING_SECONDS = 30.0
@@ -45,12 +47,12 @@ class Whole:
         decoder: Callable[[str], Decoder],
         marks_decoder: Decoder | None,
         bounds: BatchBounds,
-        transactions: Callable[[Callable[[str], Sequence[str]]], Transactions] | None = None,
     ) -> None:
         """`marks` is the topic of BEGINs and ENDs; None as its decoder: JSON. `decoder` makes that of a topic."""
         self.marks = marks
         self._decoder, self._marks_decoder, self._bounds = decoder, marks_decoder, bounds
-        self._make = transactions or (lambda known: Transactions(known, rows_max=ROWS_MAX, bytes_max=BYTES_MAX))
+        self._rows_max = max(ROWS_MAX, BATCHES_MIN * bounds.rows)
+        self._bytes_max = max(BYTES_MAX, BATCHES_MIN * bounds.bytes)
         self.ahead: frozenset[Place] = frozenset()
         """Partitions of which many records wait."""
         self.waiting: tuple[str, ...] = ()
@@ -59,7 +61,9 @@ class Whole:
 
     def reset(self) -> None:
         """Forget all records that wait: they are read again."""
-        self._transactions = self._make(lambda table: topics_of(table, self._topics))
+        self._transactions = Transactions(
+            lambda table: topics_of(table, self._topics), rows_max=self._rows_max, bytes_max=self._bytes_max
+        )
         self._decoders: dict[str, Decoder] = {}
         self._topics: set[str] = set()
         self._places: set[Place] = set()
@@ -98,7 +102,7 @@ class Whole:
         made = [self._made(batch, some) for some in _grouped(units, self._bounds.rows)]
         self._finish(batch, made)
         share = AHEAD * max(len(self._places), 1)
-        crowded = self._transactions.crowded(ROWS_MAX // share, BYTES_MAX // share)
+        crowded = self._transactions.crowded(self._rows_max // share, self._bytes_max // share)
         self.ahead = frozenset(Place(*place) for place in crowded)
         self.waiting = self._transactions.open
         return made
