@@ -118,12 +118,13 @@ def _run(
 
 
 class _Progress:
-    """A line on stderr: in place on a terminal, else now and then."""
+    """A line on stderr: in place on a terminal, else now and then if it is another than before."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._live = sys.stderr.isatty()
         self._at, self._records = time.monotonic(), 0
+        self._line = ""
 
     def show(self, counts: Counts, *, last: bool = False) -> None:
         """Tell how far it is."""
@@ -143,6 +144,9 @@ class _Progress:
             *(f"topic {topic} is not read: {why}" for topic, why in said["halted"].items()),
         ]
         line = f"{self._what}: {', '.join(parts)}"
+        if line == self._line and not last and not self._live:
+            return
+        self._line = line
         click.echo(f"\r{line}\x1b[K" if self._live else line, err=True, nl=last or not self._live)
 
 

@@ -119,15 +119,17 @@ iceberg.rest-catalog.oauth2.credential=PRINCIPAL:TOKEN""",
 @click.command()
 @click.argument("engine", type=click.Choice(list(_LINES)))
 @click.option("--http", help=f"Host and port of the catalog.  [default: the server's host and {HTTP_PORT}]")
-@click.option("--table", default="shop.orders", show_default=True, help="The table in the example.")
+@click.option("--table", help="The table in the example.  [default: the first of the lake, else shop.orders]")
 @server_option
 @json_option
-def connect(engine: str, http: str | None, table: str, server: str, as_json: bool) -> None:
+def connect(engine: str, http: str | None, table: str | None, server: str, as_json: bool) -> None:
     """Print the lines that open this lake in ENGINE."""
     found = _catalog_of(server)
     catalog = f"{found.scheme}://{http or found.host}/iceberg"
     auth = (_OPEN if found.is_open else _WITH_TOKEN)[engine].format(catalog=catalog)
-    lines = _LINES[engine].format(server=server, catalog=catalog, table=table, packages=PACKAGES, auth=auth)
+    lines = _LINES[engine].format(
+        server=server, catalog=catalog, table=table or found.table, packages=PACKAGES, auth=auth
+    )
     emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else click.echo(lines)
 
 
@@ -140,6 +142,8 @@ class _Catalog:
     """Host and port."""
     is_open: bool
     """Whether the catalog asks for no token."""
+    table: str = "shop.orders"
+    """A table of the lake, if there is one, that keeps no dead letters or proposals of another."""
 
 
 def _catalog_of(server: str) -> _Catalog:
@@ -153,9 +157,11 @@ def _catalog_of(server: str) -> _Catalog:
     try:
         with connected(server) as lake:
             said = json.loads(lake.transport.status(pb.StatusRequest()).status)
+            tables = [table.name for table in lake.tables() if "__" not in table.name]
     except (Unavailable, Denied) as error:
         return _Catalog(scheme, f"{host}:{HTTP_PORT}", is_open and not isinstance(error, Denied))
-    return _Catalog(said["scheme"], f"{host}:{said['http'].rsplit(':', 1)[1]}", is_open)
+    http = f"{host}:{said['http'].rsplit(':', 1)[1]}"
+    return _Catalog(said["scheme"], http, is_open, *sorted(tables)[:1])
 
 
 COMMANDS = (verify, connect)

@@ -187,9 +187,12 @@ def test_status_files_and_verify(shell: Shell, orders: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["spark", "duckdb", "trino", "pyiceberg"])
-def test_connect_prints_lines_for_each_engine(shell: Shell, engine: str) -> None:
+def test_connect_prints_lines_for_each_engine(shell: Shell, orders: str, engine: str) -> None:
     out, _ = shell("connect", engine)
     assert re.search(r"http://[\w.]+:\d+/iceberg", out)
+    named = [each for each in json.loads(shell("tables", "--json")[0]) if each["name"] in out]
+    assert named, orders
+    assert "a.b" in shell("connect", engine, "--table", "a.b")[0]
 
 
 def test_apply_makes_and_evolves_the_tables_of_a_file(shell: Shell, tmp_path: Path) -> None:

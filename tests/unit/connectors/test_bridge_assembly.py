@@ -152,6 +152,16 @@ def test_a_first_file_of_a_topic_with_a_long_name_is_a_bridge() -> None:
     assert spec_file.parse(text, "bridge.yaml").topics[0].topic == "t" * 249
 
 
+def test_a_first_file_tells_of_odd_samples_and_of_the_records_key() -> None:
+    values: list[Any] = [{"id": n % 15, "n": n / 2, "s": "x"} for n in range(19)] + [{"id": 3, "n": "many", "s": "y"}]
+    samples = records(values, "orders", [value["id"] for value in values])
+    text = first_file(SourceSpec("", "h:1", "g"), samples)
+    assert "    # primary_key: [id]     # the key of every sample" in text
+    assert "- {name: n, type: string}     # float64 in 19 of 20 samples" in text
+    assert "- {name: s, type: string}\n" in text
+    assert spec_file.parse(text, "bridge.yaml").topics[0].tables[0].primary_key == ()
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "form"),
     [

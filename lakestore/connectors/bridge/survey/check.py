@@ -89,7 +89,7 @@ def _server(lake: Lake) -> Finding:
 def _group(cluster: Cluster, source: SourceSpec) -> Iterator[Finding]:
     try:
         cluster.check_group()
-        yield Finding(Level.OK, f"group {source.group}", "may be read by")
+        yield Finding(Level.OK, f"group {source.group}", "the user may read in it")
     except LakestoreError as error:
         yield Finding(Level.STOPS, f"group {source.group}", error.message)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -99,7 +99,7 @@ def first_file(source: SourceSpec, records: Records, *, table: str = "") -> str:
         f"    table: {topic.tables[0].table}",
         f"    format: {form}",
         *_key(topic, records, told),
-        *_columns(told, form, len(records)),
+        *_columns(told, form, records),
         "    start: earliest",
         "    on_error: dlq",
     ]
@@ -118,24 +118,21 @@ def _key(topic: TopicSpec, records: Records, told: Told) -> list[str]:
     if topic.format in CHANGES:
         key = ", ".join(told.key)
         return [f"    # the key is that of the change events{f': {key}' if key else ''}"]
-    found = _candidates(topic, records)
-    if not found:
+    found = inferred(records).keys if topic.format == "json" and len(records) > 1 else ()
+    first = next((each.field for each in found if each.is_kafka_key), None)
+    if first:
+        return [f"    # primary_key: [{first}]     # the key of every sample; left out: a log table"]
+    unique = [each.field for each in found if not each.repeats][:3]
+    if not unique:
         return ["    # primary_key: [...]             # left out: a log table"]
-    first, *others = found
+    first, *others = unique
     also = f"; so are {', '.join(others)}" if others else ""
     return [
         f"    # primary_key: [{first}]     # different in all {len(records):,} samples{also}; left out: a log table"
     ]
 
 
-def _candidates(topic: TopicSpec, records: Records) -> list[str]:
-    """Fields that every sample has and that never repeat, those that are most like a key first."""
-    if topic.format != "json" or len(records) < 2:
-        return []
-    return [each.field for each in inferred(records).keys if not each.repeats][:3]
-
-
-def _columns(told: Told, form: Format, count: int) -> list[str]:
+def _columns(told: Told, form: Format, records: Records) -> list[str]:
     if form == "raw":
         return ["    columns:", *(f"      - {{name: {name}, type: binary, from: {name}}}" for name in ("key", "value"))]
     if told.schema is None:
@@ -143,9 +140,16 @@ def _columns(told: Told, form: Format, count: int) -> list[str]:
     if form != "json":
         why = "left out, so they are those of the schema, and follow it"
         return [f"    # columns:       # {why}:", *_listed(told.schema, "    #   ")]
-    return [f"    columns:         # as in {count:,} samples", *_listed(told.schema, "      ")]
+    mixed = inferred(records).mixed
+    odd = {
+        name: f"     # {type_name(kind, name)} in {many:,} of {len(records):,} samples"
+        for name, (kind, many) in mixed.items()
+    }
+    return [f"    columns:         # as in {len(records):,} samples", *_listed(told.schema, "      ", odd)]
 
 
-def _listed(schema: pa.Schema, before: str) -> list[str]:
+def _listed(schema: pa.Schema, before: str, behind: Mapping[str, str] | None = None) -> list[str]:
+    said = behind or {}
     fields: Sequence[pa.Field] = list(storable(schema))
-    return [f"{before}- {column_text(WantedColumn(each.name, type_name(each.type, each.name)))}" for each in fields]
+    lines = [column_text(WantedColumn(each.name, type_name(each.type, each.name))) for each in fields]
+    return [f"{before}- {line}{said.get(each.name, '')}" for each, line in zip(fields, lines, strict=True)]

@@ -27,6 +27,8 @@ DEPTH_MAX = 8
 """Structs and lists inside one another; deeper ones are text."""
 MAP_NAMES_MIN, MAP_SHARE_MAX = 64, 0.2
 """Names of an object's fields from which it is a map, if each is there in less than this share of them."""
+MOST = 0.9
+"""The share of a field's samples from which the rest are odd ones."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d(:?\d\d)?))?")
 _DIGITS_MAX = 38
@@ -58,6 +60,8 @@ class Inferred:
     """Field to the samples that lack it or have null, for fields of which some do."""
     keys: Sequence[KeyCandidate]
     """The likeliest first."""
+    mixed: Mapping[str, tuple[pa.DataType, int]]
+    """Field that is text for a few odd samples, to the type of the others and their number."""
 
 
 def inferred(records: Records) -> Inferred:
@@ -76,7 +80,8 @@ def inferred(records: Records) -> Inferred:
     schema = schema_of(objects)
     there = Counter(name for held in objects for name, value in held.items() if value is not None)
     missing = {name: len(objects) - there[name] for name in schema.names if there[name] < len(objects)}
-    return Inferred(schema, len(objects), unread, missing, _candidates(schema, objects, keys, missing, records.topic))
+    candidates = _candidates(schema, objects, keys, missing, records.topic)
+    return Inferred(schema, len(objects), unread, missing, candidates, _mixed(schema, objects))
 
 
 def schema_of(objects: Iterable[object]) -> pa.Schema:
@@ -86,6 +91,26 @@ def schema_of(objects: Iterable[object]) -> pa.Schema:
         kinds.add(held)
     kind = kinds.fields(0)
     return pa.schema([part for part in kind if not part.name.startswith(SYSTEM_PREFIX)])
+
+
+def _mixed(schema: pa.Schema, objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[pa.DataType, int]]:
+    found: dict[str, tuple[pa.DataType, int]] = {}
+    for part in schema:
+        if not pa.types.is_string(part.type):
+            continue
+        values = [held[part.name] for held in objects if held.get(part.name) is not None]
+        others = [value for value in values if not pa.types.is_string(_kind_of([value]))]
+        kind = _kind_of(others)
+        if MOST * len(values) <= len(others) < len(values) and not pa.types.is_string(kind):
+            found[part.name] = kind, len(others)
+    return found
+
+
+def _kind_of(values: Iterable[object]) -> pa.DataType:
+    kinds = _Kinds()
+    for value in values:
+        kinds.add(value)
+    return kinds.kind(1)
 
 
 def _held(value: object) -> Any:

@@ -104,7 +104,8 @@ def parsed(raw: bytes) -> dict[str, Any] | Twice:
     try:
         found = _read(text)
     except json.JSONDecodeError as error:
-        raise Refused("bad-json", f"the record is not JSON: {error.msg} at character {error.pos + 1}") from error
+        what = error.msg.removesuffix(" at")  # some of the library's sentences end so
+        raise Refused("bad-json", f"the record is not JSON: {what} at character {error.pos + 1}") from error
     except RecursionError as error:
         raise Refused("too-deep", "the record nests too deep") from error
     if not isinstance(found, dict | Twice):
