@@ -224,8 +224,8 @@ def test_a_bridge_runs_once_and_its_dead_letters_are_replayed(
     counts = json.loads(said("dlq", "list", "--json")[0])
     assert [(each["code"], each["letters"]) for each in counts] == [("missing-value", 10), ("bad-json", 1)]
     path.write_text(text.replace("required: true", "required: true, default: 0.0"))
-    out, _ = said("dlq", "replay", "-f", str(path), "shop.orders", code=1)
-    assert out.startswith("10 applied, 0 superseded, 0 left out, 1 failed\n  bad-json: ")
+    out, err = said("dlq", "replay", "-f", str(path), "shop.orders", code=1)
+    assert out.startswith("10 applied, 0 superseded, 0 left out, 1 failed\n  bad-json: "), err
     assert lake.table("shop.orders").scan().count() == 99
     said("dlq", "drop", "shop.orders", "--all")
     _, err = said("bridge", "-f", str(path), "--once")
