@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
-from lakestore.connectors.bridge.transactions.transaction_runs import runs, tell
+from lakestore.connectors.bridge.outcome import Decoded
+from lakestore.connectors.bridge.transactions.transaction_runs import runs, tell, tell_decoded
 from lakestore.connectors.bridge.transactions.transactions import Ended, Place, Run, Transactions, Unit, topics_of
 from tests.support.debezium_events import block, event, with_schema
 
@@ -232,3 +234,18 @@ def test_blocks_of_events_and_of_ends_make_units() -> None:
         whole.events(place, made)
     assert {place: at for unit in plain(whole.ready()) for place, at in unit.items()}[records.topic, 0] == [3, 4]
     assert whole.held == 0
+
+
+def test_ends_that_a_decoder_has_read_are_told() -> None:
+    part = {"data_collection": "public.a", "event_count": 2}
+    values = [
+        {"status": "BEGIN", "id": "1", "data_collections": None},
+        {"status": "END", "id": "1", "data_collections": [part]},
+    ]
+    whole, records = assembler(), replace(block([("1", {}), ("1", b"broken"), ("1", {})]), topic=MARKS[0])
+    tell_decoded(whole, records, Decoded(pa.array(values), np.array([0, 2])))
+    assert whole.open == ("1",)
+    whole.events(A, [run([5, 6], "1")])
+    (unit,) = whole.ready()
+    assert unit.offsets[MARKS].tolist() == [0, 1, 2]
+    assert whole.open == ()

@@ -247,6 +247,8 @@ def _check_schema(place: Place, keys: Mapping[str, Place], topic: TopicSpec, sou
     """Refuse formats whose schemas nobody could find."""
     if source.registry is not None:
         return
+    if topic.transactions and topic.format == "debezium-avro":
+        raise keys["transactions"].refused("is in Avro like the events, and has its schemas in a registry: name that")
     if topic.format in _WITH_SCHEMA and not topic.schema.text:
         raise place.refused(f"is {topic.format} and there is no schema: say registry: in the source, or schema:")
     if topic.key_format in _WITH_SCHEMA and not topic.key_schema.text:
