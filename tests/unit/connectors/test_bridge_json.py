@@ -314,3 +314,8 @@ def _time(value: Any) -> Any:
         return None if value is None else str(Decimal(str(value)).normalize() + 0)
     except ArithmeticError:
         return value
+
+
+def test_a_text_without_an_end_is_told_by_one_sentence() -> None:
+    with pytest.raises(json_one.Refused, match=r"not JSON: Unterminated string starting at character 7$"):
+        json_one.parsed(b'{"s": "x')
