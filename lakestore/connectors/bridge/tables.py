@@ -52,6 +52,12 @@ def wanted(spec: TableSpec, schema: pa.Schema | None = None, *, name: str = "", 
     if keys:
         options["primary_key"] = list(keys)
     if keeps_position(spec, keys):
+        for each in spec.columns:
+            if each.name in POSITION:
+                raise Invalid(
+                    f"table {name} has a column {each.name!r}, and source positions needs that name: leave"
+                    " it out, or call yours something else"
+                )
         options["merge"] = POSITION_MERGE
         columns = _beside(columns, _POSITION, name, "source positions")
     elif spec.version:

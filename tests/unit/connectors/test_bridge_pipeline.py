@@ -355,6 +355,14 @@ def test_definitions_that_can_never_be_are_refused() -> None:
             process(pipeline(spec), [{"id": 1}])
 
 
+@pytest.mark.parametrize("name", ["kafka_source", "kafka_offset"])
+def test_columns_that_order_a_key_are_the_bridges_own(name: str) -> None:
+    kind = "string" if name == "kafka_source" else "int64"
+    spec = TableSpec("d.t", primary_key=("id",), columns=(C("id", "int64"), C(name, kind)))
+    with pytest.raises(Invalid, match="source positions needs that name"):
+        wanted_table(spec)
+
+
 def test_definition_that_changes_is_seen_at_the_next_block() -> None:
     tables = {"shop.log": wanted_table(LOG)}
     made = pipeline(replace(LOG, columns=()), tables=tables)
