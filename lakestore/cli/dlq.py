@@ -151,7 +151,7 @@ def replay(
             spec,
             table,
             made.pipeline,
-            clusters.whole,
+            clusters,
             overwrite=overwrite,
             progress=lambda counts: progress.add(counts.letters - progress.rows),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -70,12 +70,26 @@ def write(lake: ls.Lake, spec: BridgeSpec, found: Records) -> None:
     lake.table(ORDERS).upsert(rows.batch)
 
 
-def nothing(*_: Any) -> Mapping[tuple[int, int], bytes | None]:
+Values = Mapping[tuple[int, int], bytes | None]
+
+
+class Now:
+    """The topics as they are now: values that are still there, and the sources that have the topic."""
+
+    def __init__(self, whole: Callable[..., Values], sources: Sequence[str] = ()) -> None:
+        self._sources, self.whole = sources, whole
+
+    def has(self, topic: TopicSpec, name: str, identity: str) -> bool:
+        return topic.source in self._sources
+
+
+def nothing(*_: Any) -> Values:
     return {}
 
 
 def replay(lake: ls.Lake, spec: BridgeSpec, selection: Selection = ALL, **said: Any) -> Replayed:
-    return Replay(lake, spec, ORDERS, Assembly(spec, lake).pipeline, said.pop("whole", nothing), **said).run(selection)
+    now = Now(said.pop("whole", nothing), said.pop("sources", ()))
+    return Replay(lake, spec, ORDERS, Assembly(spec, lake).pipeline, now, **said).run(selection)
 
 
 def rows(lake: ls.Lake) -> list[tuple[int, int | None]]:
@@ -99,6 +113,19 @@ def test_letters_of_a_topic_go_by_its_own_entry_though_a_pattern_before_it_fits_
     assert (replay(lake, both).applied, rows(lake)) == (1, [(1, 1)])
     assert both.entry("u") is both.topics[0]
     assert both.entry("__consumer_offsets") is None
+
+
+def test_a_letter_of_a_topic_that_two_sources_have_goes_by_the_source_whose_topic_it_was(lake: ls.Lake) -> None:
+    entry = (
+        "{topic: t, source: %s, table: d.orders, columns: [{name: id, type: int64}, {name: v, type: int64, from: %s}]}"
+    )
+    entries = ", ".join([entry % ("east", "value.v"), entry % ("west", "value.other")])
+    text = f"name: b\nsources: {{east: {{bootstrap: 'h:1'}}, west: {{bootstrap: 'h:2'}}}}\ntopics: [{entries}]"
+    both = spec_file.parse(text, "bridge.yaml")
+    letter(lake, records([{"id": 1, "v": 1, "other": 2}]))
+    with pytest.raises(Invalid, match="is in none of the 2 sources that may have it"):
+        replay(lake, both)
+    assert (replay(lake, both, sources=["west"]).applied, rows(lake)) == (1, [(1, 2)])
 
 
 @pytest.fixture
@@ -244,4 +271,4 @@ def _killed(lake: ls.Lake, commits: int, how: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed, Fenced):
         patch.setattr(Commit, "send", sent)
-        Stopping(lake, LOG, ORDERS, Assembly(LOG, lake).pipeline, nothing, progress=progress).run(Selection())
+        Stopping(lake, LOG, ORDERS, Assembly(LOG, lake).pipeline, Now(nothing), progress=progress).run(Selection())

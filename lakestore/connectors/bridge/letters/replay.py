@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,16 @@ ORDERED_ENGINES = ("versioned", "first_row")
 _GONE = "value-gone"
 
 
-Whole = Callable[[TopicSpec, str, str, Mapping[int, Sequence[int]]], Mapping[tuple[int, int], bytes | None]]
-"""Topic, its name and id, and offsets by partition to the values that it still has: for values that were cut."""
+class Topics(Protocol):
+    """The topics that letters came from, as they are now."""
+
+    def has(self, topic: TopicSpec, name: str, identity: str) -> bool:
+        """Whether the source of an entry has a topic of this name and id."""
+
+    def whole(
+        self, topic: TopicSpec, name: str, identity: str, offsets: Mapping[int, Sequence[int]]
+    ) -> Mapping[tuple[int, int], bytes | None]:
+        """Offsets by partition to the values that a topic of this id still has: for values that were cut."""
 
 
 @dataclass(slots=True)
@@ -68,16 +76,16 @@ class Replay:
         spec: BridgeSpec,
         table: str,
         pipeline: Callable[[TopicSpec, str], Pipeline],
-        whole: Whole,
+        topics: Topics,
         *,
         overwrite: bool = False,
         progress: Callable[[Replayed], None] = lambda _: None,
     ) -> None:
         """`overwrite` takes letters to tables with a key that keep no order, where they replace what came later."""
         self._lake, self._spec, self._table = lake, spec, table.removesuffix(dead_letters.SUFFIX)
-        self._make, self._whole, self._overwrite, self._progress = pipeline, whole, overwrite, progress
+        self._make, self._topics, self._overwrite, self._progress = pipeline, topics, overwrite, progress
         self._targets = Targets(lake)
-        self._pipelines: dict[str, Pipeline] = {}
+        self._pipelines: dict[tuple[str, str], Pipeline] = {}
         self._tables: dict[str, Table] = {}
         self._counts = Replayed()
 
@@ -107,7 +115,7 @@ class Replay:
 
     def _replay_whole(self, letters: pa.RecordBatch, records: Records, taking: Taking) -> None:
         """One commit, or several where they have no room in one, or the server refuses one."""
-        mapped = self._pipeline(records.topic).process(records)
+        mapped = self._pipeline(records.topic, records.topic_id).process(records)
         for rows in mapped.tables:
             self._check_order(rows.table)
         try:
@@ -123,16 +131,25 @@ class Replay:
                 refused = Reject(0, Stage.APPLY, "refused", error.message)
                 self._commit(letters, Mapped((), {self._table: [refused]}, {}), taking)
 
-    def _topic(self, name: str) -> TopicSpec:
-        found = self._spec.entry(name)
-        if found is None:
+    def _topic(self, name: str, identity: str) -> TopicSpec:
+        """The entry that a topic was read by: of topics of one name in several sources, the one with this id."""
+        found = [entry for source in self._spec.sources if (entry := self._spec.entry(name, source)) is not None]
+        if not found:
             raise Invalid(f"the file says nothing about topic {name!r}, of which table {self._table} has dead letters")
-        return found
+        if len(found) == 1:
+            return found[0]
+        for entry in found:
+            if self._topics.has(entry, name, identity):
+                return entry
+        raise Invalid(
+            f"topic {name!r} with the id {identity}, of which table {self._table} has dead letters, is in none of the"
+            f" {len(found)} sources that may have it: leave the other sources out of the file to say which it was"
+        )
 
-    def _pipeline(self, topic: str) -> Pipeline:
-        if topic not in self._pipelines:
-            self._pipelines[topic] = self._make(self._topic(topic), topic)
-        return self._pipelines[topic]
+    def _pipeline(self, topic: str, identity: str) -> Pipeline:
+        if (topic, identity) not in self._pipelines:
+            self._pipelines[topic, identity] = self._make(self._topic(topic, identity), topic)
+        return self._pipelines[topic, identity]
 
     def _records(self, letters: pa.RecordBatch) -> tuple[Records, list[Reject]]:
         """The letters as the records that they were; those whose cut values nobody has any more are rejects."""
@@ -166,7 +183,7 @@ class Replay:
         wanted: dict[int, list[int]] = {}
         for row in cut.tolist():
             wanted.setdefault(int(partition[row]), []).append(int(offset[row]))
-        found = self._whole(self._topic(topic), topic, identity, wanted)
+        found = self._topics.whole(self._topic(topic, identity), topic, identity, wanted)
         whole, gone = values.to_pylist(), []
         for row in cut.tolist():
             place = int(partition[row]), int(offset[row])

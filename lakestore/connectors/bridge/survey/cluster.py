@@ -220,17 +220,22 @@ class Clusters:
         self, topic: TopicSpec, name: str, identity: str, offsets: Mapping[int, Sequence[int]]
     ) -> dict[tuple[int, int], bytes | None]:
         """The values of single records, as far as a topic of this id still has them."""
-        if topic.source not in self._open:
-            self._open[topic.source] = Cluster(self._sources[topic.source])
-        cluster = self._open[topic.source]
-        try:
-            facts = cluster.described(name)
-        except NotFound:
-            return {}
-        if facts.id != identity:
+        cluster = self._cluster(topic)
+        facts = _facts(cluster, name)
+        if facts is None or facts.id != identity:
             return {}
         there = {number: found for number, found in offsets.items() if number < facts.partitions}
         return {place: message.value() for place, message in cluster.fetched(facts, there).items()}
+
+    def has(self, topic: TopicSpec, name: str, identity: str) -> bool:
+        """Whether the source of an entry has a topic of this name and id."""
+        facts = _facts(self._cluster(topic), name)
+        return facts is not None and facts.id == identity
+
+    def _cluster(self, topic: TopicSpec) -> Cluster:
+        if topic.source not in self._open:
+            self._open[topic.source] = Cluster(self._sources[topic.source])
+        return self._open[topic.source]
 
     def __enter__(self) -> Clusters:
         return self
@@ -238,6 +243,13 @@ class Clusters:
     def __exit__(self, *_: object) -> None:
         for cluster in self._open.values():
             cluster.close()
+
+
+def _facts(cluster: Cluster, name: str) -> TopicFacts | None:
+    try:
+        return cluster.described(name)
+    except NotFound:
+        return None
 
 
 def require_topic(facts: TopicFacts, bootstrap: str) -> None:
