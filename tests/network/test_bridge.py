@@ -29,6 +29,8 @@ from lakestore_server.main import Server
 from lakestore_server.operate import metrics
 from tests.support.kafka import KafkaProcess, Topics
 from tests.support.served import Served
+from tests.support.switch import World
+from tests.support.waiting import until
 
 EVENTS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 GROUP = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
@@ -144,6 +146,39 @@ def test_records_that_retention_took_are_counted_and_not_jumped_over(
         _once(lake, spec)
     assert _once(lake, spec, accepted=Accepted(losses=[topic]))["records"] == 2
     assert _ids(events) == [1, 2, 3, 6, 7]
+
+
+def test_a_restored_server_has_the_records_again_though_no_new_one_comes(
+    tmp_path: Path, kafka: KafkaProcess, topics: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle bridge sends no commit by which it would learn of the restore; then retention passes a restored one."""
+    monkeypatch.setattr("lakestore.connectors.bridge.lane.stages.IDLE_SECONDS", 0.1)
+    topics.make(topic, 2)
+    spec, stop = _spec(kafka, topic), threading.Event()
+    with World(tmp_path) as world:
+        lake = world.client()
+        table = lake.create_table("shop.events", EVENTS)
+        bridge = threading.Thread(target=lambda: Bridge(spec, lake).run(stop=stop))
+        bridge.start()
+        topics.send(topic, [*_values(1, 2, 3), (None, b"{")], 0)
+        until(lambda: _ids(table) == [1, 2, 3], "the first records")
+        backup = world.backup()
+        topics.send(topic, [*_values(4, 5), (None, b"{")], 0)
+        topics.send(topic, _values(6), 1)
+        until(lambda: _ids(table) == [1, 2, 3, 4, 5, 6], "the records after the backup")
+        world.restore(backup)
+        until(lambda: _ids(table) == [1, 2, 3, 4, 5, 6], "the records again")
+        until(lambda: lake.table("shop.events__dlq").scan().count() == 2, "the dead letters again")
+        stop.set()
+        bridge.join(30)
+        world.restore(backup)
+        topics.delete_before(topic, 0, 5)
+        with pytest.raises(
+            Conflict, match=f"begins at offset 5 .* stands at 4: up to 1 records .* --accept-loss {topic}"
+        ):
+            _once(lake, spec)
+        _once(lake, spec, accepted=Accepted(losses=[topic]))
+        assert _ids(table) == [1, 2, 3, 5, 6]
 
 
 @pytest.mark.parametrize(("start", "found"), [("earliest", [1, 2, 3]), ("latest", [3]), ("offsets", [2, 3])])

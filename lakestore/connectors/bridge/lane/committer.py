@@ -15,7 +15,7 @@ from dataclasses import replace
 from lakestore.client.commit import Commit
 from lakestore.client.lake import Lake
 from lakestore.client.registers import Registers
-from lakestore.client.retry import is_passing
+from lakestore.client.retry import is_passing, within
 from lakestore.client.transport import message_bytes
 from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.lane.batch import Batch, Cut, Opened
@@ -28,9 +28,10 @@ from lakestore.connectors.bridge.lane.writing import Part, steps_of
 from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import TableSpec
-from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, OtherTimeline
+from lakestore.v1 import lakestore_pb2 as pb
 
-PAUSE_SECONDS, TELL_SECONDS = 1.0, 10.0
+PAUSE_SECONDS, TELL_SECONDS, CALL_SECONDS = 1.0, 10.0, 2.0
 DEAD_VALUE_BYTES_MAX = 16 << 20
 _LOG = logging.getLogger("lakestore.bridge")
 
@@ -68,7 +69,7 @@ class Committer:
         self._registers: Registers | None = None
         self._held: dict[Place, Position] = {}
         """Where the registers stand that this lane moved or opened last."""
-        self._cluster = ""
+        self._cluster = self._timeline = ""
         self.since = 0.0
         """The begin of the commit under way, by the monotonic clock; 0: none is."""
         self._told: dict[tuple[str, str], float] = {}
@@ -82,6 +83,7 @@ class Committer:
         by_name = {register_of(self._bridge, self._name, place): place for place in places}
         before = dict(self._held)
         if anew or self._registers is None:
+            self._timeline = self._asked_timeline()  # first, so that a restore in between is noticed
             self._registers = self._lake.registers(by_name)
             self._held.clear()
         else:
@@ -99,6 +101,21 @@ class Committer:
             with self._registers.commit(self._named(moves)):
                 pass
         return opened
+
+    def check_history(self) -> None:
+        """`OtherTimeline` if the server was restored since partitions were opened, which no commit tells while none is
+        sent. A server that is away is asked another time."""
+        try:
+            with within(CALL_SECONDS):
+                found = self._asked_timeline()
+        except LakestoreError as error:
+            _LOG.info("the server was not asked whether it was restored: %s", error.message)
+            return
+        if found != self._timeline:
+            raise OtherTimeline("the server goes on under another history, for it was restored from a backup")
+
+    def _asked_timeline(self) -> str:
+        return self._lake.transport.head(pb.HeadRequest()).timeline
 
     def _tell_again(self, before: Mapping[Place, Position], held: Mapping[Place, Position | None]) -> None:
         """Say it where the server is behind of what it had confirmed, as after a restore."""

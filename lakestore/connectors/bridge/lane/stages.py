@@ -20,6 +20,8 @@ from lakestore.errors import Conflict, Fenced, Internal, LakestoreError, OtherTi
 
 WAITING_BATCHES = 2
 """Batches between two stages, which bounds memory."""
+IDLE_SECONDS = 5.0
+"""Between looks for a restore of the server, while nothing is committed."""
 _T = TypeVar("_T")
 _LOG = logging.getLogger("lakestore.bridge")
 
@@ -134,9 +136,24 @@ class Stages:
                 _LOG.warning("records cannot be decoded now, which is tried again: %s", error.message)
                 time.sleep(max(1.0, error.retry_after))
 
+    def _next(self, opened: int) -> Work | None:
+        """The next word to the last stage; while there is none, the server's history is looked at now and then."""
+        while True:
+            try:
+                return self._to_commit.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                if opened > self._dead:
+                    self._check_history(opened)
+
+    def _check_history(self, opened: int) -> None:
+        try:
+            self._committer.check_history()
+        except OtherTimeline as error:
+            self._dead, self.broken = opened, error
+
     def _commits(self) -> None:
         opened = 0
-        while (work := self._to_commit.get()) is not None:
+        while (work := self._next(opened)) is not None:
             if isinstance(work, Settling):
                 work.done.set()
                 continue
