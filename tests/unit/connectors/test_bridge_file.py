@@ -177,6 +177,7 @@ def test_certificates_are_files_that_are_there(tmp_path: Path) -> None:
         (SMALL + "    buckets: many\n", 5, "buckets"),
         (SMALL + "    lake: 5\n", 6, "lake"),
         (SMALL + "    format: debezium-avro\n    schema: '{}'\n    transactions: x\n", 8, "schemas in a registry"),
+        (SMALL + "    format: debezium-avro\n    schema: '{}'\n", 4, "whose keys are Avro, too"),
         (SMALL + "    transactions: x\n", 6, "say a debezium format"),
         (SMALL + "    format: debezium-json\n    transactions: t\n", 4, "BEGINs and ENDs are read"),
         (SMALL + "    version: v\n", 6, "name a primary_key"),

@@ -251,6 +251,8 @@ def _check_schema(place: Place, keys: Mapping[str, Place], topic: TopicSpec, sou
         raise keys["transactions"].refused("is in Avro like the events, and has its schemas in a registry: name that")
     if topic.format in _WITH_SCHEMA and not topic.schema.text:
         raise place.refused(f"is {topic.format} and there is no schema: say registry: in the source, or schema:")
+    if topic.format == "debezium-avro" and not topic.key_format and not topic.key_schema.text:
+        raise place.refused("is debezium-avro, whose keys are Avro, too: say registry: in the source, or key_schema:")
     if topic.key_format in _WITH_SCHEMA and not topic.key_schema.text:
         raise keys["key_format"].refused(
             f"is {topic.key_format} and there is no schema of keys: say registry: in the source, or key_schema:"
