@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from lakestore.connectors.bridge.lane.starts import Starts
 from lakestore.connectors.bridge.lane.targets import spec_of
 from lakestore.connectors.bridge.lane.whole import Whole
 from lakestore.connectors.bridge.spec import BridgeSpec, SourceSpec, TopicSpec
-from lakestore.errors import LakestoreError
+from lakestore.errors import LakestoreError, NotFound
 from lakestore.model.token import position_of
 
 MEASURE_SECONDS, WAITING_SECONDS = 2.0, 5.0
@@ -151,22 +150,24 @@ class _Cluster:
         )
 
     def _topic_spec(self, topic: str) -> TopicSpec:
-        for spec in self.topics:
-            if topic in (spec.topic, spec.transactions):
-                return spec
-        return next(spec for spec in self.topics if spec.pattern and re.fullmatch(spec.pattern, topic))
+        """The entry that a topic is read by; of a topic of BEGINs and ENDs the first one that names it."""
+        telling = (spec for spec in self.topics if spec.transactions == topic)
+        found = next(telling, None) or self._job.spec.entry(topic, self._spec.name)
+        if found is None:
+            raise NotFound(f"the file says nothing about topic {topic!r}")
+        return found
 
     def _named(self, source: Source) -> Sequence[str]:
         """The topics to read, as of now."""
         names = {spec.topic for spec in self.topics if spec.topic}
         marks = {spec.transactions for spec in self.topics}
-        patterns = [spec.pattern for spec in self.topics if not spec.topic and spec.transactions == self._marks]
+        patterns = [spec for spec in self.topics if not spec.topic and spec.transactions == self._marks]
         places = source.partitions() if patterns or self._known is None else set()
         if self._known is None:
             self._known = places
             self._began = position_of(self._job.lake.snapshot().token).lsn
         there = {place.topic for place in places}
-        names |= {name for name in there if any(_matches(pattern, name) for pattern in patterns)}
+        names |= {name for name in there if any(spec.matches(name) for spec in patterns)}
         return sorted(name for name in names - marks if self._topic_spec(name).transactions == self._marks)
 
     def _is_later(self, place: Place) -> bool:
@@ -203,9 +204,3 @@ class _Cluster:
         lag = {place: max(end.stable - held[place], 0) for place, end in self._ends.items() if place in held}
         self._job.counts.set_lag(self._spec.name, lag, self._lagging)
         self._lagging = set(lag)
-
-
-def _matches(pattern: str, topic: str) -> bool:
-    """Whether a topic is meant; Kafka's own topics only by a pattern that begins like them."""
-    hidden = topic.startswith("__") and not pattern.startswith("__")
-    return not hidden and re.fullmatch(pattern, topic) is not None
