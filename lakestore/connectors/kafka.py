@@ -137,6 +137,8 @@ class Transactions:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return self._ensure(topic, partitions, config)
             raise self._failure(error, f"make topic {topic!r}") from error
+        except TimeoutError as error:  # a broker died with the question
+            raise self._late(f"make topic {topic!r}") from error
 
     def _topics(self, admin: AdminClient) -> dict[str, Any]:
         try:

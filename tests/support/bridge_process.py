@@ -23,7 +23,8 @@ class BridgeProcess:
     def __init__(self, folder: Path, spec: BridgeSpec, server: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "spec").write_bytes(pickle.dumps(spec))
-        self._log = (folder / "log").open("a")
+        self._path = folder / "log"
+        self._log = self._path.open("a")
         self._command = [sys.executable, "-m", __name__, str(folder / "spec"), server]
         self.start()
 
@@ -35,6 +36,12 @@ class BridgeProcess:
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process.poll() is None
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it wrote."""
+        lines = self._path.read_text().splitlines()
+        return lines[-1] if lines else ""
 
     def signal(self, number: int) -> None:
         """Send a signal."""

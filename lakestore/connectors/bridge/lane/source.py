@@ -7,6 +7,7 @@ The group's own offsets are committed for tools that show lag, and never read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -65,6 +66,7 @@ _DEFAULTS = {
     "reconnect.backoff.max.ms": 2_000,
 }
 _AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001 (librdkafka's own errors have such names)
+_TIMED_OUT = KafkaError._TIMED_OUT  # noqa: SLF001
 _MOVED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
 _SETTINGS = {KafkaError.INVALID_SESSION_TIMEOUT, KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.INVALID_GROUP_ID}
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -265,7 +267,7 @@ class Source:
         found: dict[str, str] = {}
         for name, answer in answers.items():
             try:
-                found[name] = id_of(answer.result(CALL_SECONDS).topic_id)
+                found[name] = id_of(self._answer(answer, f"describe topic {name!r}").topic_id)
             except KafkaException as error:
                 if error.args[0].code() not in UNKNOWN:
                     raise self._failure(error, f"describe topic {name!r}") from error
@@ -292,7 +294,7 @@ class Source:
         )
         try:
             return {
-                Place(each.topic, each.partition): int(answer.result(CALL_SECONDS).offset)
+                Place(each.topic, each.partition): int(self._answer(answer, "list offsets").offset)
                 for each, answer in answers.items()
             }
         except KafkaException as error:
@@ -303,6 +305,13 @@ class Source:
             return ask()
         except KafkaException as error:
             raise self._failure(error, what) from error
+
+    def _answer(self, answer: Future[Any], what: str) -> Any:
+        """An answer that is awaited; a broker that died in between gives none."""
+        try:
+            return answer.result(CALL_SECONDS)
+        except TimeoutError as error:
+            raise self._failure(KafkaError(_TIMED_OUT), what) from error
 
     def _failure(self, error: KafkaException | KafkaError, what: str) -> LakestoreError:
         self._admin.poll(0)  # which tells what the connection has complained of
