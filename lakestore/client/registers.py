@@ -62,7 +62,7 @@ def drop_registers(transport: Transport, names: Iterable[str]) -> int:
 
 
 class _Place(NamedTuple):
-    """Where a register that is open here stands."""
+    """The place of a register that is open here."""
 
     epoch: int
     moved: int

@@ -7,6 +7,7 @@ causes aside, to a callback. `Heard` keeps them, so that the error that is raise
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
@@ -39,6 +40,8 @@ ABSENT = {
     KafkaError._TIMED_OUT,  # noqa: SLF001
 }
 TLS = {KafkaError._SSL}  # noqa: SLF001
+_GROUPED = re.compile(r"(session|heartbeat|max\.poll|group|fetch|queued|check\.crcs|auto|enable\.auto)\b.*")
+"""Names of settings that consumers alone have."""
 _TELLING = (AUTHENTICATION, TLS, {KafkaError._RESOLVE}, {KafkaError._TRANSPORT})  # noqa: SLF001
 """Causes that the callback is told, the more telling first."""
 LOG = logging.getLogger("lakestore.kafka")
@@ -86,6 +89,11 @@ def check_options(options: Mapping[str, str], ours: Collection[str], who: str) -
     for option in ours:
         if option in options:
             raise Invalid(f"the Kafka option {option} is set by {who} itself: leave it out")
+
+
+def without_group(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a client without a consumer has, for the library warns of the others."""
+    return {name: value for name, value in settings.items() if not _GROUPED.fullmatch(name)}
 
 
 def made(kind: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any]) -> Client:

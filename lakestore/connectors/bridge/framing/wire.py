@@ -59,6 +59,10 @@ class Framed:
         found = np.unique(self.schema).tolist()
         return [(None if at == _NONE else self.schemas[at], np.flatnonzero(self.schema == at)) for at in found]
 
+    def payloads_of(self, rows: Ints) -> pa.BinaryArray:
+        """The payloads of some rows of `record`, which ascend."""
+        return self.payloads if len(rows) == len(self.record) else self.payloads.take(pa.array(rows))
+
 
 def framed(
     records: Records, wire: Wire, part: Part = "value", *, format: str = "json", registry: bool = False

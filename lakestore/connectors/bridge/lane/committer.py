@@ -68,7 +68,7 @@ class Committer:
         self._targets = Targets(lake)
         self._registers: Registers | None = None
         self._held: dict[Place, Position] = {}
-        """Where the registers stand that this lane moved or opened last."""
+        """The positions of the registers that this lane moved or opened last."""
         self._cluster = self._timeline = ""
         self.since = 0.0
         """The begin of the commit under way, by the monotonic clock; 0: none is."""

@@ -39,6 +39,7 @@ from lakestore.connectors.kafka_client import (
     made,
     reason,
     settings_of,
+    without_group,
 )
 from lakestore.errors import Invalid, LakestoreError
 
@@ -98,7 +99,7 @@ class Source:
         self._spec, self._revoked, self._lost = spec, revoked, lost
         self._heard = Heard()
         common = settings_of(spec.bootstrap, spec.options, self._heard)
-        self._admin = made(AdminClient, _without_consumer(common))
+        self._admin = made(AdminClient, without_group(common))
         self._consumer = made(Consumer, {**_DEFAULTS, **common, **OURS, "group.id": spec.group})
         self.assigned: set[Place] = set()
         """Partitions that the group has given to this member."""
@@ -324,12 +325,6 @@ class Source:
 
 def _partitions(places: Iterable[Place]) -> list[TopicPartition]:
     return [TopicPartition(place.topic, place.partition) for place in places]
-
-
-def _without_consumer(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a client without a group has."""
-    grouped = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.", "fetch.", "queued.")
-    return {name: value for name, value in settings.items() if not name.startswith(grouped)}
 
 
 def records_of(messages: Sequence[Message], topic: str, topic_id: str) -> Records:

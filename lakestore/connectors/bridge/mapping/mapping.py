@@ -32,7 +32,7 @@ FILTERED, NOT_ROUTED = "filtered", "not-routed"
 
 @dataclass(slots=True)
 class Ends:
-    """Where the records of a block have ended so far."""
+    """The ends of a block's records so far."""
 
     tables: list[TableRows] = field(default_factory=list)
     rejects: dict[str, list[Reject]] = field(default_factory=dict)

@@ -6,7 +6,6 @@ Its consumer joins no group and commits no offset.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 from lakestore.connectors.bridge.lane.source import records_of
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import SourceSpec, TopicSpec
-from lakestore.connectors.kafka_client import Heard, failure, id_of, made, settings_of
+from lakestore.connectors.kafka_client import Heard, failure, id_of, made, settings_of, without_group
 from lakestore.errors import Denied, LakestoreError, NotFound, Unavailable
 
 CALL_SECONDS = 15.0
@@ -34,7 +33,6 @@ _NOT_YET = {
     KafkaError.NOT_COORDINATOR,
 }
 """Answers of a cluster that has just begun to keep groups."""
-_GROUPED = re.compile(r"(session|heartbeat|max\.poll|group|fetch|queued|check\.crcs|auto|enable\.auto)\b.*")
 _LOG = logging.getLogger("lakestore.bridge")
 _T = TypeVar("_T")
 
@@ -55,8 +53,7 @@ class Cluster:
     def __init__(self, spec: SourceSpec) -> None:
         self._spec, self._heard = spec, Heard()
         common = settings_of(spec.bootstrap, spec.options, self._heard)
-        alone = {name: value for name, value in common.items() if not _GROUPED.fullmatch(name)}
-        self._admin: Any = made(AdminClient, alone)
+        self._admin: Any = made(AdminClient, without_group(common))
         own = {"group.id": spec.group, "enable.auto.commit": False, "auto.offset.reset": "error"}
         exact = {"isolation.level": "read_committed", "enable.partition.eof": True}
         self._consumer = made(Consumer, {**common, **own, **exact})

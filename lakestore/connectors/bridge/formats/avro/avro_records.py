@@ -75,8 +75,7 @@ class AvroRecords:
                 said = (node.code, node.sentence, node.path)
                 rejects += [Reject(record, stage, *said) for record in block.record[rows].tolist()]
                 continue
-            payloads = block.payloads if len(rows) == len(block.record) else block.payloads.take(pa.array(rows))
-            found.append((node, _read(node, payloads, block.record[rows], rejects)))
+            found.append((node, _read(node, block.payloads_of(rows), block.record[rows], rejects)))
         reader = self._reader(topic)
         pieces = [each for node, piece in found if (each := _adapted(piece, node, reader, rejects)) is not None]
         empty = reader.arrow if reader is not None else pa.struct([])

@@ -45,7 +45,7 @@ class Markers:
         )
 
     def found(self, array: pa.Array) -> pa.BooleanArray | None:
-        """Where a marker stands instead of a value; None: nowhere."""
+        """The rows in which a marker stands instead of a value; None: none."""
         t = pa.types
         if t.is_string(array.type):
             mask = pc.is_in(array, value_set=self.texts)

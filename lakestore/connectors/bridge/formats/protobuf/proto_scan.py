@@ -31,7 +31,7 @@ class Found:
     first: Longs
     """The value of a varint, or where the bytes begin."""
     end: Ints
-    """Where the bytes end."""
+    """The ends of the bytes."""
     turn: Ints
     """Later in the same message is larger."""
 
@@ -214,7 +214,7 @@ def unpacked(cursors: Cursors, found: Found, wire: int, path: str) -> Found:
 
 
 def offsets(rows: Ints, count: int) -> pa.Array:
-    """Where each message's items begin, of items in the order of messages."""
+    """The beginnings of each message's items, which come in the order of the messages."""
     lengths = np.zeros(count + 1, np.int64)
     lengths[1:] = np.bincount(rows, minlength=count)
     return pa.array(np.cumsum(lengths).astype(np.int32))

@@ -81,8 +81,7 @@ class ProtobufRecords:
                 groups.setdefault(writer.name, []).append(rows)
         for whole_name, parts in groups.items():
             rows = np.sort(np.concatenate(parts))
-            payloads = block.payloads if len(rows) == len(block.record) else block.payloads.take(pa.array(rows))
-            pieces.append(_read(state.readers[whole_name], payloads, block.record[rows], rejects))
+            pieces.append(_read(state.readers[whole_name], block.payloads_of(rows), block.record[rows], rejects))
         return joined(_alike(pieces, rejects), rejects, {TOMBSTONE: block.nulls}, self._empty(state))
 
     def schema(self) -> pa.Schema | None:
