@@ -6,6 +6,7 @@ together from the lake's rows less the dead ones (`dead_filter`) and the live ro
 The theory: Spark is lazy, so a DataFrame must be readable long after its plan. The plan names one lake snapshot and
 offset ranges of the log, both leased; an overdue lease fails the DataFrame and never gives part of the rows.
 The cold side is Iceberg's own scan of the planned snapshot, so Spark prunes its files by filters and columns.
+`source` is the data source `lakestore` of plain Spark: batch reads, streams and writes of one table.
 Plans themselves are `lakestore.union`'s; writing to the lake belongs to `lakestore_tiering`.
 """
 

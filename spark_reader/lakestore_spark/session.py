@@ -20,6 +20,7 @@ from lakestore.client.grpc import connect
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1.lakestore_pb2 import StatusRequest
+from lakestore_spark.source import LakestoreSource
 from lakestore_spark.spark_lake import SparkLake
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -56,6 +57,7 @@ def session(
     running = SparkSession.getActiveSession()
     if running is not None:
         own = running.newSession()
+        own.dataSource.register(LakestoreSource)
         for name, value in {**catalog, **_session_conf(), **(conf or {})}.items():
             # Static settings were given when this Spark started, and are refused now.
             if name in catalog or own.conf.isModifiable(name):
@@ -66,7 +68,9 @@ def session(
     builder = SparkSession.builder.appName(app).master(chosen)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    made = builder.getOrCreate()
+    made.dataSource.register(LakestoreSource)
+    return made
 
 
 def attach(
@@ -82,6 +86,7 @@ def attach(
     problem = missing(spark, http_address(server, own), own.credentials)
     if problem:
         raise Invalid(problem)
+    spark.dataSource.register(LakestoreSource)
     return SparkLake(spark, own, server)
 
 
@@ -145,6 +150,7 @@ def _session_conf() -> dict[str, str]:
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
     }
 
 

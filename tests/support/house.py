@@ -14,7 +14,7 @@ from tests.support import syntax
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = (ROOT, ROOT / "server", ROOT / "tiering", ROOT / "spark_reader")
-PACKAGES = ("lakestore", "lakestore_server", "lakestore_tiering", "lakestore_spark")
+PACKAGES = ("lakestore", "lakestore_server", "lakestore_tiering", "lakestore_spark", "pyspark_lakestore")
 FILE_LINES_MAX = 400
 
 SERVER = "lakestore_server"
@@ -45,6 +45,7 @@ ORDER: dict[str, int] = {
     f"{SERVER}.main": 21,
     "lakestore_spark": 22,
     "lakestore_tiering": 23,
+    "pyspark_lakestore": 23,
     "lakestore.face": 24,
     "lakestore.demo": 25,
     "lakestore.cli": 26,
@@ -112,7 +113,9 @@ def room_of(module: str) -> str:
     if module in FACE:
         return "lakestore.face"
     parts = module.split(".")
-    return parts[0] if parts[0] in ("lakestore_spark", "lakestore_tiering") else ".".join(parts[:2])
+    return (
+        parts[0] if parts[0] in ("lakestore_spark", "lakestore_tiering", "pyspark_lakestore") else ".".join(parts[:2])
+    )
 
 
 def imports(known: Mapping[str, Path]) -> Iterator[Import]:

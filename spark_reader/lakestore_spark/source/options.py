@@ -1,0 +1,117 @@
+"""Options of the data source as typed values; names count whatever their case, and an unknown one is an error.
+
+They are read wherever Spark makes the data source: in the driver's Python workers. Executors are handed the server and
+the credentials with their partitions, so they need neither files nor variables of the driver's machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakestore.client.credentials import TLS, Credentials, Pem, Token, credentials_for
+from lakestore.client.grpc import connect
+from lakestore.client.transport import Transport
+from lakestore.errors import Invalid
+
+SERVER_DEFAULT = "localhost:7340"
+EVERY_USE = ("server", "table", "token", "tls", "tls_ca", "tls_cert", "tls_secret_key")
+"""Options that reads, streams and writes take."""
+READ = ("at", "columns", "where")
+"""Options of `spark.read`."""
+STREAM = ("startingOffsets", "maxOffsetsPerTrigger", "beforeImages", "columns", "where", "subscription")
+"""Options of `spark.readStream`."""
+WRITE = ()
+"""Options of `df.write` and `df.writeStream`."""
+OF_SPARK = ("path", "checkpointLocation", "queryName", "outputMode")
+"""Options that Spark adds by itself; `path` names the table where `table` does not."""
+_PEM_BEGIN = "-----BEGIN"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The server of a table, and who is shown to it; goes to executors with their partitions."""
+
+    server: str
+    credentials: Credentials
+
+    def connect(self) -> Transport:
+        """A connection of one's own; to be closed."""
+        return connect(self.server, self.credentials)
+
+
+class Options:
+    """The options of one use of the data source."""
+
+    def __init__(self, said: Mapping[str, str], use: str, known: Iterable[str]) -> None:
+        """`Invalid` for an option that this use does not know; `use` names it in errors, as in `spark.read`."""
+        self._said = {name.lower(): value for name, value in said.items()}
+        every = {name.lower(): name for name in (*EVERY_USE, *READ, *STREAM, *WRITE, *OF_SPARK)}
+        here = {name.lower() for name in (*EVERY_USE, *OF_SPARK, *known)}
+        for name in self._said:
+            if name not in every:
+                names = ", ".join(sorted(set(every.values()) - set(OF_SPARK)))
+                raise Invalid(f"the data source lakestore has no option {name!r}: its options are {names}")
+            if name not in here:
+                raise Invalid(f"option {every[name]} is not one of {use}: leave it out")
+
+    @property
+    def table(self) -> str:
+        """`database.table`."""
+        name = self.text("table") or self.text("path")
+        if not name:
+            raise Invalid("the data source lakestore needs a table: say option('table', 'shop.orders')")
+        return name
+
+    @property
+    def address(self) -> Address:
+        """The server, with a token that is read now: of the options, else of the environment."""
+        server = self.text("server") or SERVER_DEFAULT
+        shown = credentials_for(server, self.text("token") or None, self._tls())
+        token: Token | None = shown.bearer or None
+        return Address(server, Credentials(token, shown.pem if self._pem() is None else self._pem()))
+
+    def text(self, name: str) -> str:
+        """An option's text; empty if it is not said."""
+        return self._said.get(name.lower(), "").strip()
+
+    def names(self, name: str) -> list[str]:
+        """The names of an option such as `id, amount`; none if it is not said."""
+        return [part.strip() for part in self.text(name).split(",") if part.strip()]
+
+    def flag(self, name: str) -> bool:
+        """An option that is true or false; false if it is not said."""
+        said = self.text(name).lower() or "false"
+        if said not in ("true", "false"):
+            raise Invalid(f"option {name} is true or false, not {said!r}")
+        return said == "true"
+
+    def count(self, name: str) -> int:
+        """An option that is a whole number above 0; 0 if it is not said."""
+        said = self.text(name)
+        if said and (not said.isascii() or not said.isdigit() or int(said) == 0):
+            raise Invalid(f"option {name} is a whole number above 0, not {said!r}")
+        return int(said) if said else 0
+
+    def _tls(self) -> TLS | bool | None:
+        if self._pem() is not None:
+            return True
+        return self.flag("tls") if self.text("tls") else None
+
+    def _pem(self) -> Pem | None:
+        """The certificates that the options name; None if they name none."""
+        ca, cert, key = (self._pem_of(name) for name in ("tls_ca", "tls_cert", "tls_secret_key"))
+        if (cert is None) != (key is None):
+            raise Invalid("a client certificate and its key go together: say tls_cert and tls_secret_key")
+        return Pem(ca, cert, key) if ca or cert else None
+
+    def _pem_of(self, name: str) -> bytes | None:
+        """The PEM text that an option holds, or that the file holds which it names."""
+        said = self.text(name)
+        if not said or said.startswith(_PEM_BEGIN):
+            return said.encode() or None
+        try:
+            return Path(said).read_bytes()
+        except OSError as error:
+            raise Invalid(f"option {name}: file {said} cannot be read: {error.strerror}") from error
