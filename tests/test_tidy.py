@@ -116,6 +116,8 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/host/supervisor.py",
     "server/lakestore_server/host/worker.py",
     "server/lakestore_server/host/workers.py",
+    "server/lakestore_server/present/worker.py",
+    "server/lakestore_server/present/worker_client.py",
     "lakestore/cli/main.py",
     "tiering/lakestore_tiering/epoch.py",
     "tiering/lakestore_tiering/service.py",

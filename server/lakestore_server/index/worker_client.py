@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT
-from lakestore_server.index.bounded_pipe import BoundedPipe, Silent
+from lakestore_server.host.bounded_pipe import BoundedPipe, Silent
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request

@@ -14,8 +14,8 @@ import pytest
 
 from lakestore.errors import Unavailable
 from lakestore.limits import Limits
+from lakestore_server.host.bounded_pipe import BoundedPipe, Silent
 from lakestore_server.index import worker_client
-from lakestore_server.index.bounded_pipe import BoundedPipe, Silent
 from lakestore_server.index.pipe import Op
 from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
 from tests.support.served import Served
