@@ -18,6 +18,7 @@ from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.queue import Task
+from lakestore_server.state.chunk import CHANGE, DELETE, PREV
 from tests.model.engines import EPOCH, SPECS, IdRow, Mirror, batch_of, by_id, folded, marked_batch_of
 from tests.model.harness import Harness
 from tests.model.merging import KEPT, Key, Row
@@ -133,7 +134,7 @@ class EnginesHarness(Harness):
 
     def _hold_log(self, name: str, mirror: Mirror) -> None:
         """The changelog: dense, immutable, each key's changes in order, and its fold over the base is the table."""
-        offsets: dict[int, list[int]] = defaultdict(list)
+        offsets = self._hidden(name)
         folding = dict(mirror.base)
         found: dict[Key, list[tuple[str, IdRow, int]]] = defaultdict(list)
         for change, bucket, offset, row, version in self.records(name, "earliest", mirror):
@@ -160,6 +161,16 @@ class EnginesHarness(Harness):
         assert {key: mirror.shown(row, now) for key, (row, _) in folding.items()} == mirror.live()
         self._hold_sums(name, mirror, offsets)
 
+    def _hidden(self, name: str) -> dict[int, list[int]]:
+        """Bucket to the offsets of records that no reader sees: deletes of keys without a row, for their versions."""
+        found: dict[int, list[int]] = defaultdict(list)
+        state = self.server.engine.view.named(name)
+        for bucket, log in enumerate(state.logs):
+            for at, batch, _ in log.rows(state.starts()[bucket], log.head):
+                rows = batch.to_pylist()
+                found[bucket] += [at + i for i, row in enumerate(rows) if row[CHANGE] == DELETE and row[PREV] < 0]
+        return found
+
     def _hold_sums(self, name: str, mirror: Mirror, offsets: Mapping[int, list[int]]) -> None:
         state = self.server.engine.view.named(name)
         live: dict[int, list[int]] = defaultdict(list)
@@ -168,7 +179,7 @@ class EnginesHarness(Harness):
                 live[bucket].append(offset)
         assert state.log_start_lsn == mirror.start_lsn, f"{name}: the log start"
         for entry in self.lake.transport.audit(pb.AuditRequest(table=name)).buckets:
-            start, numbers = state.starts()[entry.bucket], offsets.get(entry.bucket, [])
+            start, numbers = state.starts()[entry.bucket], sorted(offsets.get(entry.bucket, []))
             assert numbers == list(range(start, start + len(numbers))), f"{name}: offsets are not dense"
             assert entry.head == start + len(numbers)
             expected = live_sum(np.array(live[entry.bucket], dtype=np.int64))

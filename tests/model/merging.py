@@ -135,14 +135,15 @@ class Merged:
         return "inserted" if old is None else "updated"
 
     def _delete(self, key: Key, old: Row | None, sent: list[Row]) -> str:
-        if old is None:
-            return "not_found"
         engine = self.table.merge.engine
         if engine == "versioned":
             last = self._last_of(key, sent) if self.table.merge.column in sent[0] else old
-            if last is None:
+            if last is not None:
+                self.deleted[key] = self.mark(last, self._time)
+            elif old is not None:
                 return "ignored"
-            self.deleted[key] = self.mark(last, self._time)
+        if old is None:
+            return "not_found"
         named = [name for name in sent[0] if name not in self.table.primary_key]
         if engine == "partial" and named:
             new = {**old, **dict.fromkeys(named)}

@@ -382,6 +382,25 @@ def test_tombstones_stay_until_their_time_is_over_and_then_leave_the_index(serve
     world.check()
 
 
+def test_tombstones_of_keys_without_a_row_go_in_their_time_too(served: Served) -> None:
+    world = World(served, merge="versioned(v)", tombstone_ttl="1h")
+    world.upsert({1: 1})
+    world.table.delete([{"k": 7, "v": 5}, {"k": 8, "v": 5}])
+    world.table.delete([{"k": 8, "v": 6}])
+    world.check()
+    world.compact()
+    assert offsets(world.log) == [0, 1, 2, 3]
+    world.lose_index()
+    world.check()
+    assert index_values(served, 7, 8) == [1 | FLAG, 3 | FLAG]
+    served.clock.advance(3_600)
+    world.upsert({2: 1})
+    world.compact()
+    assert offsets(world.log) == [0, 4]
+    assert index_values(served, 7, 8) == [ABSENT, ABSENT]
+    world.check()
+
+
 def test_a_tombstone_that_was_replaced_leaves_what_replaced_it(served: Served) -> None:
     world = World(served, merge="versioned(v)", tombstone_ttl="1h")
     world.upsert({1: 1, 2: 1})

@@ -21,7 +21,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import OF_CONSUMER_BYTES, EncodedBatch, StreamRun
 from lakestore_server.changes.filter import Condition, RowCondition, filtered
 from lakestore_server.commit import row_limit
-from lakestore_server.read.rows import ReadOptions, Rows, bounded, live_at, project, read, with_before_images
+from lakestore_server.read.rows import ReadOptions, Rows, bounded, changes, live_at, project, with_before_images
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import PREV
 from lakestore_server.state.table_versions import Versions
@@ -214,5 +214,5 @@ def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table
     if condition is not None:
         yield from filtered(log, start, end, condition, needed, images=shape.before_images)
         return
-    for rows in read(log, start, end, ReadOptions(needed=needed)):
+    for rows in changes(log, start, end, ReadOptions(needed=needed)):
         yield with_before_images(log, rows, versions) if shape.before_images and log.keyed else rows

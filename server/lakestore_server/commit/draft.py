@@ -102,7 +102,7 @@ class TableDraft:
     def found(self, changes: Sequence[Change], index: Index) -> FoundKeys:
         """The index's values of all keys of the table's changes, each under its own slot."""
         keys = joined([c.keys for c in changes])
-        deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
+        deletes = np.concatenate([np.full(len(c.keys), c.delete and not c.is_remembered) for c in changes])
 
         def columns() -> list[pa.Array]:
             return [pa.concat_arrays([c.batch.column(name) for c in changes]) for name in self.table.primary_key]

@@ -54,6 +54,14 @@ class Change:
     """Only rows of keys that are not there."""
     marks: RowMarks = NO_MARKS
 
+    @property
+    def is_remembered(self) -> bool:
+        """Whether its deletes name versions, and so leave a record of keys without a row, too."""
+        merge = self.table.merge
+        if not self.delete or merge.engine != "versioned" or self.table.deletes != "allow":
+            return False
+        return self.table.column(merge.column).id in self.given
+
     def taken(self, rows: Ints) -> Change:
         """Some of its rows, which ascend."""
         batch, keys = self.batch.take(pa.array(rows)), self.keys.take(rows)

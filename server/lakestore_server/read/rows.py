@@ -113,6 +113,20 @@ def dead_of(log: BucketLog, start: int, end: int) -> OffsetSet:
     return OffsetSet.of(log.prevs(start, end))
 
 
+def changes(log: BucketLog, start: int, end: int, options: ReadOptions = ReadOptions()) -> Iterator[Rows]:
+    """The changes of [start, end): its records, but for deletes of keys that had no row.
+
+    Such a record is there for the version that it remembers; nothing changed for whoever follows the rows.
+    """
+    for rows in read(log, start, end, options):
+        if not log.keyed:
+            yield rows
+            continue
+        seen = rows.filter((rows.change != DELETE) | (rows.batch.column(PREV).to_numpy() >= 0))
+        if len(seen.offsets):
+            yield seen
+
+
 def with_before_images(log: BucketLog, rows: Rows, versions: Versions) -> Rows:
     """Changes with the row before each update in front of it, and deletes carrying the row they removed."""
     return imaged(log, rows, rows.batch.column(PREV).to_numpy(), versions, updates=True)

@@ -256,3 +256,58 @@ def test_nested_values_are_equal_by_their_parts() -> None:
         a = pa.array([*values, [{"x": 0.0, "m": []}]], kind)[:-1]
         b = pa.array([[], *other], kind)[1:]
         assert equal(a, b).tolist() == [shift == 0] * len(values)
+
+
+@pytest.mark.parametrize("key", ["short", LONG], ids=["key", "hashed_key"])
+@pytest.mark.parametrize("merge", ["versioned(v)", "versioned(v, within s)"])
+def test_a_delete_of_a_key_without_a_row_is_remembered_and_no_change(tmp_path: Path, key: str, merge: str) -> None:
+    schema = pa.schema([("id", pa.string()), ("v", pa.int64()), ("s", pa.string())])
+    others = [{"id": f"{key}{n}", "v": 1, "s": "a"} for n in range(3)]
+
+    with Served(tmp_path) as served:
+        lake = served.lake
+        table = lake.create_table("d.t", schema, primary_key=["id"], merge=merge, buckets=1)
+        start = table.delete([{"id": key, "v": 5, "s": "a"}, {"id": key, "v": 4, "s": "a"}])
+        assert counted(table) == {"not_found": 1, "folded": 1}
+        table.upsert(others)
+
+        def late(version: int) -> str:
+            table = lake.table("d.t")
+            table.upsert([{"id": key, "v": version, "s": "a"}])
+            return next(iter(counted(table)))
+
+        def read(**options: Any) -> list[tuple[str, str]]:
+            found = lake.table("d.t").changes("earliest", until="now", **options)
+            return [(row["__change"], row["id"]) for batch in found for row in batch.to_arrow().to_pylist()]
+
+        inserted = [("+I", row["id"]) for row in others]
+        for options in ({}, {"before_images": True}, {"where": "v < 9"}, {"columns": ["id"]}):
+            assert read(**options) == inserted, options
+        assert late(3) == "ignored"
+        table.delete([{"id": key, "v": 8, "s": "a"}])
+        assert counted(table) == {"not_found": 1}
+        assert late(7) == "ignored", "a delete raises the version that is remembered"
+        table.delete([{"id": key, "v": 6, "s": "a"}])
+        assert late(7) == "ignored", "a delete that came too late does not lower it"
+        assert table.insert_if_absent([{"id": key, "v": 7, "s": "a"}]).num_rows == 0
+        served.kill()
+        served.start()
+        lake = served.lake
+        assert late(7) == "ignored", "after a replay of the journal"
+        served.checkpoint()
+        assert late(7) == "ignored", "after a checkpoint"
+        served.kill()
+        shutil.rmtree(tmp_path / "index")
+        served.start()
+        served.until_indexed()
+        lake = served.lake
+        table = lake.table("d.t")
+        assert late(7) == "ignored", "after a rebuild"
+        assert read() == inserted
+        assert table.lookup([{"id": key}]).num_rows == table.lookup([{"id": key}], at=start).num_rows == 0
+        table.delete([{"id": f"{key}9"}])
+        assert counted(table) == {"not_found": 1}, "without a version there is nothing to remember"
+        assert late(8) == "inserted"
+        assert read() == [*inserted, ("+I", key)]
+        [entry] = lake.transport.audit(pb.AuditRequest(table="d.t")).buckets
+        assert (entry.live_rows, entry.live_sum, entry.log_sum) == (4, entry.index_sum, entry.live_sum)

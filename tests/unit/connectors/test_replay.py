@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,7 +38,8 @@ def bridge(text: str) -> BridgeSpec:
     return spec_file.parse(f"name: b\nsource: {{bootstrap: 'h:1'}}\ntopics: [{{topic: t, {text}}}]", "bridge.yaml")
 
 
-KEYED = bridge("table: d.orders, primary_key: [id], columns: [{name: id, type: int64}, {name: v, type: int64}]")
+KEYED_COLUMNS = "primary_key: [id], columns: [{name: id, type: int64}, {name: v, type: int64}]"
+KEYED = bridge(f"table: d.orders, {KEYED_COLUMNS}")
 LOG = bridge("table: d.orders, columns: [{name: id, type: int64, required: true}, {name: v, type: int64}]")
 
 
@@ -172,6 +174,26 @@ def test_an_older_record_never_replaces_what_a_later_one_of_its_key_wrote(lake: 
     assert rows(lake) == [(1, 11), (2, 20), (3, 31)], "the key of another partition came later than the letter"
     assert (counts.applied, counts.superseded) == (1, 2)
     assert left(lake) == []
+
+
+def events(pairs: Sequence[tuple[Any, Any]], *, partition: int = 0, first: int = 0) -> Records:
+    """Keys and values as change events."""
+    keys = pa.array([json.dumps(key).encode() for key, _ in pairs], pa.binary())
+    return replace(records([value for _, value in pairs], partition=partition, first=first), keys=keys)
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_create_that_is_replayed_behind_its_delete_brings_no_row_back(lake: ls.Lake, partition: int) -> None:
+    spec = bridge("table: d.orders, format: debezium-json, " + KEYED_COLUMNS)
+    created = ({"id": 1}, {"op": "c", "after": {"id": 1, "v": 10}})
+    letter(lake, events([created], first=3))
+    deleted = events([({"id": 1}, {"op": "d", "before": {"id": 1}})], partition=partition, first=5)
+    [rows_] = Assembly(spec, lake).pipeline(spec.topics[0], "t").process(deleted).tables
+    with lake.commit() as commit:
+        commit.delete(ORDERS, rows_.batch)
+    assert commit.results[0].not_found == 1
+    counts = replay(lake, spec)
+    assert (counts.applied, counts.superseded, rows(lake), left(lake)) == (0, 1, [], [])
 
 
 def test_tables_without_an_order_are_refused_unless_told(lake: ls.Lake) -> None:

@@ -3,7 +3,8 @@
 Rows of a change that have one key are folded into one, but for plain upserts, which follow one another. One record
 for each key comes out, or none. Each row sent is counted once: `folded` are all rows of a key but one, and that one
 is inserted, updated, deleted, not_found, ignored or unchanged; of deletes of an `upsert` table all but the first
-find nothing.
+find nothing. A delete that names a version leaves a record for a key without a row as well: readers are not shown it,
+it counts as not_found, and its version is remembered.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Merged:
     """The number of each record's key; a record of a key that comes again follows the key's earlier record."""
     change: npt.NDArray[np.int8]
     not_found: int = 0
+    """Deletes of keys without a row, whether they leave a record or not."""
     ignored: int = 0
     unchanged: int = 0
     folded: int = 0
@@ -237,31 +239,22 @@ def _deleted(change: Change, table: Table, found: CurrentRows) -> Merged:
     if table.merge.engine == "partial" and named and len(keys):
         part = _emptied(change, table, found, keys, named)
         return _counting(part, not_found=missing, folded=folded)
-    rows = groups.first[keys]
     ignored = 0
-    if table.merge.engine == "versioned" and len(keys):
-        batch, keys = _versioned_deletes(change, table, found, keys, named)
-        ignored = int(found.alive.sum()) - len(keys)
+    if table.merge.engine == "versioned" and named:
+        last = CameIn.of(change, table, found).last
+        keys = np.flatnonzero(last >= 0)
+        batch = _taken(change.batch, last[keys])
+        ignored = int((found.alive & (last < 0)).sum())
     else:
-        batch = _taken(change.batch, rows)
+        batch = _taken(change.batch, groups.first[keys])
+        if table.merge.engine == "versioned" and len(keys):
+            batch = _replaced(batch, found.rows(keys, table.merge.version))
     kinds = np.full(len(keys), DELETE, dtype=np.int8)
     return Merged(batch, keys, kinds, not_found=missing, ignored=ignored, folded=folded)
 
 
 def _counting(part: Merged, *, not_found: int, folded: int) -> Merged:
     return Merged(part.batch, part.keys, part.change, not_found, part.ignored, part.unchanged, folded)
-
-
-def _versioned_deletes(
-    change: Change, table: Table, found: CurrentRows, keys: Ints, named: list[str]
-) -> tuple[pa.RecordBatch, Ints]:
-    """(records, which carry their version, and their keys) of the deletes that are not too old."""
-    if named:
-        last = CameIn.of(change, table, found).last
-        keys = keys[last[keys] >= 0]
-        return _taken(change.batch, last[keys]), keys
-    batch = _taken(change.batch, found.groups.first[keys])
-    return _replaced(batch, found.rows(keys, table.merge.version)), keys
 
 
 def _emptied(change: Change, table: Table, found: CurrentRows, keys: Ints, named: list[str]) -> Merged:

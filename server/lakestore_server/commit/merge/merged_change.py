@@ -114,8 +114,9 @@ class MergedChanges:
             born, died = offset[first:last][~deletes[first:last]], superseded[superseded != ABSENT]
             batch, slots = stored.slice(first, last - first), entries.named(first, last)
             self._old.add(self._draft.add(bucket, batch, born, died, slots))
+        shown = ~deletes | (prev != ABSENT)
         self._draft.draft.results[id(change)] = replace(
-            self._draft.counted(made.change, not_found=made.not_found),
+            self._draft.counted(made.change[shown], not_found=made.not_found),
             ignored=made.ignored,
             unchanged=made.unchanged,
             folded=made.folded,
