@@ -57,6 +57,7 @@ TRIES: dict[str, Tries] = {
     "Write": Tries.RESUMED,
     "Lookup": Tries.ALWAYS,
     "Changes": Tries.RESUMED,
+    "ChangeRanges": Tries.ALWAYS,
     "Ack": Tries.ALWAYS,
     "ListSubscriptions": Tries.ALWAYS,
     "DropSubscription": Tries.UNLESS_APPLIED,

@@ -30,6 +30,7 @@ SINCE = {
     **dict.fromkeys(("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup"), 2),
     "Head": 4,
     "AcceptClock": 5,
+    "ChangeRanges": 5,
     "Report": 5,
     **dict.fromkeys(("ListProducers", "DropProducer", "OpenRegisters", "ListRegisters", "DropRegisters"), 5),
 }
@@ -65,6 +66,7 @@ READS = {
     "ListTables",
     "Lookup",
     "Changes",
+    "ChangeRanges",
     "Plan",
     "Fetch",
     "Status",

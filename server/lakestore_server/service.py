@@ -7,11 +7,13 @@ holds every verb to the messages of its RPC; a test holds `Verbs` to the proto f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypedDict, cast
 
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.changes.batch_cache import EncodedBatch
+from lakestore_server.changes.ranges import change_ranges
 from lakestore_server.changes.stream import Feed, Listener
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
@@ -59,6 +61,7 @@ class Verbs(TypedDict):
     Lookup: Callable[[pb.LookupRequest], pb.RowBatch]
     Changes: Callable[[pb.ChangesRequest, Listener], Iterator[EncodedBatch]]
     """The one verb that is told who listens; its answers are `pb.ChangeBatch`es, encoded once for all streams."""
+    ChangeRanges: Callable[[pb.ChangeRangesRequest], pb.ChangeRangesAnswer]
     Ack: Callable[[pb.AckRequest], pb.AckAnswer]
     ListSubscriptions: Callable[[pb.ListSubscriptionsRequest], pb.ListSubscriptionsAnswer]
     DropSubscription: Callable[[pb.DropSubscriptionRequest], pb.DropSubscriptionAnswer]
@@ -130,6 +133,7 @@ class Service:
             "Write": writes.write,
             "Lookup": lookups.lookup,
             "Changes": feed.changes,
+            "ChangeRanges": partial(change_ranges, engine),
             "Ack": subscriptions.ack,
             "ListSubscriptions": subscriptions.list_subscriptions,
             "DropSubscription": subscriptions.drop_subscription,

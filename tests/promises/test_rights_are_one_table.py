@@ -136,6 +136,7 @@ ON_ORDERS: dict[str, tuple[Any, set[str]]] = {
     "Write": (pb.CommitRequest(changes=[pb.Change(table="shop.orders")]), {"write", "admin"}),
     "Lookup": (pb.LookupRequest(table="shop.orders"), {"read", "tier", "admin"}),
     "Changes": (pb.ChangesRequest(tables=["shop.orders"]), {"read", "tier", "admin"}),
+    "ChangeRanges": (pb.ChangeRangesRequest(table="shop.orders"), {"read", "tier", "admin"}),
     "Plan": (pb.PlanRequest(tables=["shop.orders"]), {"read", "tier", "admin"}),
     "Fetch": (pb.FetchRequest(table_uuid=UUID), {"read", "tier", "admin"}),
     "Status": (pb.StatusRequest(tables=["shop.orders"]), set(RIGHTS)),

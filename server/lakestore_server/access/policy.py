@@ -224,6 +224,7 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}Changes": Row(
         "read", _tables_field, "each of `tables`; asked again when rights change", owns=(Own.SUBSCRIPTION,)
     ),
+    f"{SERVICE}ChangeRanges": Row("read", _table_field, _NAMED),
     f"{SERVICE}Ack": Row("read", _nothing, "some table", owns=(Own.SUBSCRIPTION,)),
     f"{SERVICE}ListSubscriptions": Row("known", _nothing, lists=Listing.SUBSCRIPTIONS),
     f"{SERVICE}DropSubscription": Row("read", _nothing, "some table", owns=(Own.SUBSCRIPTION,)),

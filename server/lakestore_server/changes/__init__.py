@@ -7,5 +7,6 @@ leases are (`snapshot_lease`), and for a while after a broken connection. Stream
 A client that asks for progress is also sent tokens without rows, so that one with a narrow condition neither holds the
 log nor reads it again. A message whose commits go on in the next one has the token before them; the client knows rows
 it has had by bucket and offset. A subscription is a name, a position and an epoch, in journal and checkpoint; `shared`
-divides its buckets among several consumers. Reads at one cut belong to the room `read`, wake-ups to `commit`.
+divides its buckets among several consumers, `ranges` a table's changes among readers without a position on the server.
+Reads at one cut belong to the room `read`, wake-ups to `commit`.
 """

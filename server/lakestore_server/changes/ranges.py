@@ -1,0 +1,114 @@
+"""Ranges of a table's changes: whole commits behind a position, for readers that share them out among themselves.
+
+Only offsets are counted, so the answer costs no row; a range is read as a change stream from its start to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lakestore.errors import Invalid
+from lakestore.model.times import micros_of
+from lakestore.model.token import LogPosition, SnapshotPosition
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.changes.filter import bound
+from lakestore_server.changes.start import start_position
+from lakestore_server.commit.engine import Engine
+from lakestore_server.read.positions import parse_token, reached
+from lakestore_server.state.view import TableState, View
+
+RANGES_MAX = 256
+"""Ranges of one answer; beyond so many they get longer."""
+
+
+def change_ranges(engine: Engine, request: pb.ChangeRangesRequest) -> pb.ChangeRangesAnswer:
+    """The changes between two positions as ranges; `PositionExpired` if the log no longer reaches back to the first."""
+    view, limit = _ends(engine, request)
+    state = view.meant(request.table, request.table_uuid)
+    if request.where:
+        bound(request.where, state.versions)
+    start = start_position(engine, view, request.start or "earliest", (state.table.uuid,))
+    if isinstance(start, SnapshotPosition):
+        definitions = [state.table.to_json()]
+        return pb.ChangeRangesAnswer(start=str(start), behind=0, definitions=definitions)
+    if start.lsn > limit:
+        raise Invalid("the position lies behind the end of the ranges: ask for ranges from an earlier one")
+    commits = _Commits(state, start.lsn, limit)
+    ranges = list(commits.ranges(request.changes_max, request.range_changes))
+    last = ranges[-1] if ranges else start.lsn
+    answer = pb.ChangeRangesAnswer(start=str(start), behind=_total(state, view.lsn) - _total(state, last))
+    before = commits.base
+    for lsn in ranges:
+        total = _total(state, lsn)
+        token = LogPosition(start.timeline, lsn, start.tables)
+        answer.ranges.append(pb.ChangeRange(token=str(token), changes=total - before))
+        before = total
+    answer.definitions.extend(_definitions(state, start.lsn))
+    return answer
+
+
+def _ends(engine: Engine, request: pb.ChangeRangesRequest) -> tuple[View, int]:
+    """The view that the ranges are found in, and the LSN at which they end."""
+    if request.until:
+        lsn = parse_token(request.until, engine).lsn
+        return reached(engine, lsn), lsn
+    # A stream from a time on must not miss a commit of that very time which is still on its way.
+    view = engine.view if micros_of(request.start) is None else engine.settled()
+    return view, view.lsn
+
+
+def _definitions(state: TableState, lsn: int) -> list[str]:
+    """The versions that changes behind an LSN were stored in, and all later ones."""
+    first = state.versions.at(lsn + 1).schema_id
+    return [table.to_json() for table in state.versions.tables if table.schema_id >= first]
+
+
+def _total(state: TableState, lsn: int) -> int:
+    """The changes of all buckets up to an LSN."""
+    return sum(log.at_lsn(lsn).end for log in state.logs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commits:
+    """The commits of a table in (start, limit]."""
+
+    state: TableState
+    start: int
+    limit: int
+
+    @property
+    def base(self) -> int:
+        """The changes of all buckets before the first commit."""
+        return _total(self.state, self.start)
+
+    def ranges(self, changes_max: int, range_changes: int) -> Iterator[int]:
+        """The LSN of the last commit of each range."""
+        base, end = self.base, _total(self.state, self.limit)
+        if changes_max:
+            end = min(end, base + changes_max)
+        step = max(range_changes, -(-(end - base) // RANGES_MAX)) if range_changes else max(end - base, 1)
+        at, lsn = base, self.start
+        while at < end:
+            lsn = self._reaching(lsn, min(at + step, end))
+            at = _total(self.state, lsn)
+            yield lsn
+
+    def _reaching(self, lsn: int, total: int) -> int:
+        """The last commit up to which there are at most `total` changes, or the first one behind `lsn`."""
+        first = self._first_behind(lsn)
+        if _total(self.state, first) >= total:
+            return first
+        low, high = first, self.limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if _total(self.state, middle) <= total:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _first_behind(self, lsn: int) -> int:
+        """The first commit of the table behind an LSN; there is one."""
+        beyond = (log.lsn_beyond(log.at_lsn(lsn).end) for log in self.state.logs)
+        return min(found for found in beyond if found is not None)
