@@ -11,11 +11,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakestore.lake.field_ids import id_of
 from lakestore.limits import WIDEST
 from lakestore.model.table import Table
 from lakestore.rows.casting import Cast, Part, Place, Wanted
-
-FIELD_ID, ORC_FIELD_ID = b"PARQUET:field_id", b"iceberg.id"
 
 
 def declared(array: pa.Array, field: pa.Field, table: Table) -> pa.Array:
@@ -31,13 +30,6 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind and not pa.types.is_nested(kind):
         return array
     return _Stored("", WIDEST).stored(array, Wanted.of(kind), "")
-
-
-def id_of(field: pa.Field) -> int | None:
-    """The field id that a file carries, if it does."""
-    metadata = field.metadata or {}
-    found = metadata.get(FIELD_ID, metadata.get(ORC_FIELD_ID))
-    return None if found is None else int(found)
 
 
 class _Stored(Cast):

@@ -24,25 +24,22 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, StaticTable
-from pyiceberg.table.puffin import PuffinFile
-from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt, Invalid, PlanExpired
+from lakestore.lake import other_formats, position_deletes, puffin
+from lakestore.lake.field_ids import id_of
+from lakestore.lake.puffin import Positions
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.projection import filled
 from lakestore.model.table import Table
 from lakestore.rows.condition import AllOf, Comparison, RowFilter, Skip
 from lakestore.rows.offsets import OffsetSet, OffsetsFrom
-from lakestore.union import other_formats
-from lakestore.union.lake_columns import declared, id_of
+from lakestore.union.lake_columns import declared
 from lakestore.union.plan import TableScan
 
 BATCH_ROWS = 131_072
 METADATA_KEPT = 32
-_REFERENCED = "referenced-data-file"
-_DELETE_COLUMNS = ["file_path", "pos"]
 
-Positions = npt.NDArray[np.int64]
 Hidden = Mapping[int, OffsetSet] | Mapping[int, OffsetsFrom]
 
 
@@ -169,37 +166,13 @@ class _Deletes:
         source = self._io.new_input(file.file_path)
         if file.file_format not in (FileFormat.PUFFIN, FileFormat.PARQUET):
             with other_formats.opened(source, file.file_format.value) as other:
-                batches = list(other.batches(_DELETE_COLUMNS))
-                return _position_deletes(pa.Table.from_batches(batches)) if batches else {}
+                batches = list(other.batches(position_deletes.COLUMNS))
+                return position_deletes.decode(pa.Table.from_batches(batches), file.file_path) if batches else {}
         with source.open() as stream:
-            if file.file_format == FileFormat.PUFFIN:
-                return _deletion_vectors(stream.read())
-            return _position_deletes(pq.read_table(stream, columns=_DELETE_COLUMNS, read_dictionary=["file_path"]))
-
-
-def _position_deletes(table: pa.Table) -> Mapping[str, Positions]:
-    if not table.num_rows:
-        return {}
-    paths = table.column("file_path")
-    if not pa.types.is_dictionary(paths.type):
-        paths = paths.dictionary_encode()
-    paths = paths.unify_dictionaries().combine_chunks()
-    codes = paths.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(codes, kind="stable")
-    positions = table.column("pos").to_numpy()[order]
-    ends = np.cumsum(np.bincount(codes, minlength=len(paths.dictionary)))
-    return dict(zip(paths.dictionary.to_pylist(), np.split(positions, ends[:-1]), strict=True))
-
-
-def _deletion_vectors(data: bytes) -> Mapping[str, Positions]:
-    puffin = PuffinFile(data)
-    vectors: dict[str, Positions] = {}
-    for blob in puffin.footer.blobs:
-        framed = puffin.get_blob_payload(blob)
-        # A big-endian length, the vector's magic number, the bitmap, a CRC.
-        bitmap = framed[8 : 4 + int.from_bytes(framed[:4], "big")]
-        vectors[blob.properties[_REFERENCED]] = np.asarray(BitMap64.deserialize(bitmap).to_array(), dtype=np.int64)
-    return vectors
+            data = stream.read()
+        if file.file_format == FileFormat.PUFFIN:
+            return puffin.vectors(data, file.file_path)
+        return position_deletes.decode(data, file.file_path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt
+from lakestore.lake.offset_index import Bounds, OffsetIndexes, by_bucket
+from lakestore.lake.puffin import vector
 from lakestore.rows.offsets import OffsetSet
-from lakestore_tiering.dead_rows import OffsetIndexes, by_bucket
-from lakestore_tiering.iceberg_java import Bounds, LakeFile
-from lakestore_tiering.position_deletes import vector
+from lakestore_tiering.iceberg_java import LakeFile
 from lakestore_tiering.record import Record
 
 

@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Corrupt, LakestoreError
+from lakestore.lake.offset_index import DeadRows, OffsetIndexes, by_bucket
 from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore.rows.offsets import Offsets
 from lakestore.union.plan import ReadPlan, TableScan
-from lakestore_tiering.dead_rows import DeadRows, OffsetIndexes, by_bucket
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import STAGE, Round
 
+Found = DeadRows[LakeFile]
 _NONE: Offsets = np.empty(0, dtype=np.int64)
 
 
@@ -138,7 +139,7 @@ def _write_options(table: Table) -> dict[str, str]:
     }
 
 
-def _check_found(scan: TableScan, found: Sequence[DeadRows]) -> None:
+def _check_found(scan: TableScan, found: Sequence[Found]) -> None:
     wanted = sum(len(offsets) for offsets in scan.cold_dead().values())
     got = sum(len(part.positions) for part in found)
     if wanted != got:
@@ -165,7 +166,12 @@ def sums_after(before: Sequence[int], born: Mapping[int, Offsets], died: Mapping
 
 
 def _commit(
-    lake: Iceberg, record: Record, base: int | None, staged: Staged, found: Sequence[DeadRows], deletes: Deletes
+    lake: Iceberg,
+    record: Record,
+    base: int | None,
+    staged: Staged,
+    found: Sequence[Found],
+    deletes: Deletes,
 ) -> int:
     transaction = lake.transaction()
     update = _delta(lake, transaction, base, found, deletes) if found else transaction.newAppend()
@@ -177,7 +183,7 @@ def _commit(
         return lake.landed(error, lambda snapshot: record_of(snapshot) == record)
 
 
-def _delta(lake: Iceberg, transaction: Any, base: int | None, found: Sequence[DeadRows], deletes: Deletes) -> Any:
+def _delta(lake: Iceberg, transaction: Any, base: int | None, found: Sequence[Found], deletes: Deletes) -> Any:
     delta = transaction.newRowDelta()
     if base is not None:
         delta = delta.validateFromSnapshot(base)

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
+from lakestore.lake.offset_index import Bounds
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore_tiering.record import KEYS, Record
 
@@ -26,14 +27,6 @@ JAVA_FAILURES = (Py4JJavaError, PySparkException)
 
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The least and greatest bucket and offset in a data file."""
-
-    bucket: tuple[int, int]
-    offset: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from lakestore.lake.places import place
 from lakestore.model.table import Table
-from lakestore_tiering.dead_rows import place
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.round import Round
 

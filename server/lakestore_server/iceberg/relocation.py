@@ -6,7 +6,6 @@ footers of deletion vectors. In another folder each of these is written anew, fr
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,9 +13,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestore.errors import Corrupt, Invalid
+from lakestore.errors import Invalid
+from lakestore.lake import puffin
+from lakestore.lake.avro import AvroFile
+from lakestore.lake.position_deletes import PATH, PATH_ID
 from lakestore_server.iceberg import locations
-from lakestore_server.iceberg.avro import AvroFile
 from lakestore_server.iceberg.schemas import Json
 
 Read = Callable[[str], bytes]
@@ -25,11 +26,6 @@ Save = Callable[[str, bytes], None]
 _DELETED = 2
 """The status of a manifest's entry whose file left the table."""
 _POSITION_DELETES = 1
-_PATH_ID = 2_147_483_546
-"""The field id of `file_path` in position deletes."""
-_PUFFIN = b"PFA1"
-_TAIL = struct.Struct("<iI4s")
-_REFERENCED = "referenced-data-file"
 
 
 def named(location: str, read: Read) -> Iterator[str]:
@@ -113,18 +109,19 @@ class Relocation:
                 data["file_size_in_bytes"] = self._deletes(path, str(data["file_format"]).upper())
             for bounds in ("lower_bounds", "upper_bounds"):
                 if data.get(bounds):
-                    data[bounds] = [kept for pair in data[bounds] if (kept := self._bound(pair)) is not None]
+                    moved = {key: self._bound(key, value) for key, value in data[bounds].items()}
+                    data[bounds] = {key: value for key, value in moved.items() if value is not None}
         if data.get("referenced_data_file"):
             data["referenced_data_file"] = self.place(data["referenced_data_file"])
         data["file_path"] = self.place(path)
 
-    def _bound(self, pair: Any) -> Any:
+    def _bound(self, number: int, bound: bytes) -> bytes | None:
         """A bound for the new place; None of one that was cut off within the old place, and says nothing any more."""
-        if pair["key"] != _PATH_ID:
-            return pair
-        before = pair["value"].decode("utf-8", "replace")
+        if number != PATH_ID:
+            return bound
+        before = bound.decode("utf-8", "replace")
         moved = self.place(before)
-        return None if moved == before else {**pair, "value": moved.encode()}
+        return None if moved == before else moved.encode()
 
     def _deletes(self, location: str, kind: str) -> int:
         if location not in self._sizes:
@@ -132,14 +129,14 @@ class Relocation:
             if kind == "PARQUET":
                 self._written(location, self._position_deletes(data))
             elif kind == "PUFFIN":
-                self._written(location, self._vectors(data, location))
+                self._written(location, puffin.moved(data, location, self.place))
             else:
                 raise Invalid(f"{location} has position deletes as {kind}, which cannot be moved: restore where it was")
         return self._sizes[location]
 
     def _position_deletes(self, data: bytes) -> bytes:
         table = pq.read_table(pa.BufferReader(data))
-        at = table.schema.get_field_index("file_path")
+        at = table.schema.get_field_index(PATH)
         paths = table.column(at).combine_chunks().dictionary_encode()
         paths = paths.combine_chunks() if isinstance(paths, pa.ChunkedArray) else paths
         moved = pa.array([self.place(path) for path in paths.dictionary.to_pylist()], table.schema.field(at).type)
@@ -147,20 +144,6 @@ class Relocation:
         with pq.ParquetWriter(out, table.schema, compression="zstd") as writer:
             writer.write_table(table.set_column(at, table.schema.field(at), moved.take(paths.indices)))
         return bytes(out.getvalue().to_pybytes())
-
-    def _vectors(self, data: bytes, location: str) -> bytes:
-        """Only the footer names files, and lies behind the blobs: their places stay."""
-        size, flags, magic = _TAIL.unpack_from(data, len(data) - _TAIL.size)
-        begin = len(data) - _TAIL.size - size
-        if magic != _PUFFIN or flags & 1 or data[begin - 4 : begin] != _PUFFIN:
-            raise Corrupt(f"{location} is no Puffin file with a plain footer")
-        footer = orjson.loads(data[begin : begin + size])
-        for blob in footer["blobs"]:
-            properties = blob.get("properties") or {}
-            if _REFERENCED in properties:
-                properties[_REFERENCED] = self.place(properties[_REFERENCED])
-        text = orjson.dumps(footer)
-        return data[:begin] + text + _TAIL.pack(len(text), flags, magic)
 
     def _written(self, location: str, data: bytes) -> None:
         self._sizes[location] = len(data)

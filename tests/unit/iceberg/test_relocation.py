@@ -16,7 +16,8 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.puffin import PuffinFile
 
 from lakestore.errors import Corrupt
-from lakestore_server.iceberg.avro import AvroFile
+from lakestore.lake import puffin
+from lakestore.lake.avro import AvroFile
 from lakestore_server.iceberg.relocation import Relocation, named
 from tests.support.served import Served
 
@@ -96,9 +97,8 @@ def test_position_deletes_and_vectors_name_the_files_of_the_new_place(tmp_path: 
     assert made.schema.equals(schema, check_metadata=True)
     assert made["file_path"].to_pylist() == [f"file://{tmp_path}/new/t/{n}.parquet" for n in (1, 1, 2)]
     assert made["pos"].to_pylist() == [1, 5, 3]
-    low = {"key": 2_147_483_546, "value": paths[0].encode()}
-    assert mover._bound(low)["value"].decode() == f"file://{tmp_path}/new/t/1.parquet"
-    assert mover._bound({**low, "value": b"file:/tmp/cut-off"}) is None
+    assert mover._bound(2_147_483_546, paths[0].encode()) == f"file://{tmp_path}/new/t/1.parquet".encode()
+    assert mover._bound(2_147_483_546, b"file:/tmp/cut-off") is None
 
 
 def test_an_entry_of_deletes_has_the_size_and_the_paths_of_what_was_written(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_an_entry_of_deletes_has_the_size_and_the_paths_of_what_was_written(tmp_
     data = b"PFA1" + b"abc" + b"PFA1" + footer + struct.pack("<iI", len(footer), 0) + b"PFA1"
     saved: dict[str, bytes] = {}
     mover = Relocation(old, new, lambda _: data, saved.__setitem__)
-    bounds = [{"key": 2_147_483_546, "value": f"{old}/t/1.parquet".encode()}, {"key": 1, "value": b"x"}]
+    bounds = {2_147_483_546: f"{old}/t/1.parquet".encode(), 1: b"x"}
     entry: dict[str, Any] = {
         "status": 1,
         "data_file": {
@@ -127,9 +127,9 @@ def test_an_entry_of_deletes_has_the_size_and_the_paths_of_what_was_written(tmp_
     assert list(saved) == [f"{new}/t/d.puffin"]
     assert entry["data_file"]["file_size_in_bytes"] == len(made)
     assert entry["data_file"]["referenced_data_file"] == f"{new}/t/1.parquet"
-    assert entry["data_file"]["lower_bounds"] == [{**bounds[0], "value": f"{new}/t/1.parquet".encode()}, bounds[1]]
+    assert entry["data_file"]["lower_bounds"] == {**bounds, 2_147_483_546: f"{new}/t/1.parquet".encode()}
     (found,) = PuffinFile(made).footer.blobs
     assert found.properties["referenced-data-file"] == f"{new}/t/1.parquet"
     assert PuffinFile(made).get_blob_payload(found) == b"abc"
     with pytest.raises(Corrupt, match="no Puffin file"):
-        mover._vectors(data[:-1] + b"?", "x")
+        puffin.moved(data[:-1] + b"?", "x", mover.place)

@@ -13,8 +13,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, FileFormat
 
 from lakestore.errors import Corrupt, Invalid
-from lakestore.union import lake_files, other_formats
-from lakestore.union.other_formats import Metrics
+from lakestore.lake import other_formats
+from lakestore.lake.other_formats import Metrics
+from lakestore.union import lake_files
 
 TIMES = [datetime(2000, 1, 1), None, datetime(2026, 5, 6, 7, 8, 9, 10)]
 

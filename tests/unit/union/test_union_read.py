@@ -485,11 +485,12 @@ def _delete_file(path: str, kind: FileFormat) -> DataFile:
 def _vector(data_file: str, positions: list[int]) -> bytes:
     """A Puffin file with one deletion vector, as the specification draws it."""
     import json
+    import zlib
 
     from pyroaring import BitMap64
 
-    bitmap = BitMap64(positions).serialize()
-    blob = (len(bitmap) + 4).to_bytes(4, "big") + b"\xd1\xd3\x39\x64" + bitmap + bytes(4)
+    body = b"\xd1\xd3\x39\x64" + BitMap64(positions).serialize()
+    blob = len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
     meta = {
         "type": "deletion-vector-v1", "fields": [], "snapshot-id": -1, "sequence-number": -1, "offset": 4,
         "length": len(blob), "properties": {"referenced-data-file": data_file, "cardinality": str(len(positions))},

@@ -3,32 +3,68 @@
 A file's `__bucket` and `__offset` columns, sorted, are its offset index. The index is read from the file when first
 needed and kept while memory lasts, as files never change. Manifest bounds prune files, so a look-up costs as much as
 there are dead rows, not as much as the lake is large. Every dead row must be found: a row that is found nowhere would
-stay visible in the lake, so a round compares the number (`flush`).
+stay visible in the lake, so a round compares the number (`flush`). Indexes can be kept as files.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem, LocalFileSystem
 
-from lakestore.errors import Corrupt
+from lakestore.errors import Corrupt, NewerFormat
+from lakestore.lake.places import place
+from lakestore.lake.puffin import Positions
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.rows.offsets import Offsets, OffsetSet
-from lakestore.union import other_formats
-from lakestore_tiering.iceberg_java import Bounds, LakeFile
 
 INDEX_BYTES_MAX = 512 << 20
 _BUCKET_SHIFT = 48
 _OFFSET_MASK = (1 << _BUCKET_SHIFT) - 1
+_MAGIC, _VERSION = b"LSOI", 1
+_HEAD = struct.Struct("<4sHHQQ")
+"""Magic, version, flags, rows, packed bytes; then the packed body and its CRC."""
+_ORDERED = 1
+_CRC_BYTES = 4
 
-Positions = npt.NDArray[np.int64]
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and greatest bucket and offset in a data file."""
+
+    bucket: tuple[int, int]
+    offset: tuple[int, int]
+
+
+class DataFile(Protocol):
+    """A data file, whoever listed it."""
+
+    @property
+    def path(self) -> str:
+        """Its location as the manifest spells it."""
+
+    @property
+    def format(self) -> str:
+        """PARQUET, ORC or AVRO."""
+
+    @property
+    def rows(self) -> int:
+        """Its rows by its manifest."""
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """None when its writer kept no bounds: then it may hold any offset."""
+
+
+F = TypeVar("F", bound=DataFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +81,35 @@ class FileOffsets:
         """Memory of the index in bytes."""
         return int(self.keys.nbytes + (0 if self.order is None else self.order.nbytes))
 
+    def encode(self) -> bytes:
+        """The index as a file's bytes: keys as differences, the order as it is, both packed."""
+        steps = np.diff(self.keys, prepend=np.int64(0)).astype("<i8", copy=False)
+        body = steps.tobytes() + (b"" if self.order is None else self.order.astype("<i4", copy=False).tobytes())
+        packed = pa.compress(body, "zstd", asbytes=True)
+        flags = 0 if self.order is None else _ORDERED
+        data: bytes = _HEAD.pack(_MAGIC, _VERSION, flags, len(self.keys), len(packed)) + packed
+        checksum: int = google_crc32c.value(data)
+        return data + checksum.to_bytes(_CRC_BYTES, "little")
+
+    @staticmethod
+    def decode(data: bytes, name: str) -> FileOffsets:
+        """The index that `encode` wrote; `Corrupt`, with the file's name, of any other bytes."""
+        if len(data) < _HEAD.size + _CRC_BYTES:
+            raise Corrupt(f"{name} is no offset index: it is cut short")
+        magic, version, flags, rows, size = _HEAD.unpack_from(data)
+        if magic != _MAGIC:
+            raise Corrupt(f"{name} is no offset index")
+        if google_crc32c.value(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
+            raise Corrupt(f"{name} is a damaged offset index: its checksum is another one")
+        if version != _VERSION:
+            raise NewerFormat(f"{name} is an offset index of version {version}, and this release reads {_VERSION}")
+        packed = memoryview(data)[_HEAD.size : _HEAD.size + size]
+        whole = rows * (12 if flags & _ORDERED else 8)
+        body = pa.decompress(packed, decompressed_size=whole, codec="zstd", asbytes=True)
+        keys = np.cumsum(np.frombuffer(body, "<i8", rows), dtype=np.int64)
+        order = np.frombuffer(body, "<i4", rows, offset=8 * rows).astype(np.int32) if flags & _ORDERED else None
+        return FileOffsets(keys, order)
+
     def places(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Places in the index of the given keys, without the keys that the file does not hold."""
         if not len(self.keys):
@@ -58,10 +123,10 @@ class FileOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadRows:
+class DeadRows(Generic[F]):
     """Dead rows of one data file."""
 
-    file: LakeFile
+    file: F
     positions: Positions
     keys: npt.NDArray[np.int64]
     """Packed bucket and offset of each row, sorted."""
@@ -76,7 +141,7 @@ class OffsetIndexes:
         """Memory of the kept indexes in bytes."""
         self._kept: OrderedDict[str, FileOffsets] = OrderedDict()
 
-    def of(self, file: LakeFile) -> FileOffsets:
+    def of(self, file: DataFile) -> FileOffsets:
         """The index of a file."""
         kept = self._kept.get(file.path)
         if kept is not None:
@@ -89,7 +154,7 @@ class OffsetIndexes:
             self.nbytes -= self._kept.popitem(last=False)[1].nbytes
         return made
 
-    def find(self, files: Iterable[LakeFile], dead: Mapping[int, OffsetSet]) -> list[DeadRows]:
+    def find(self, files: Iterable[F], dead: Mapping[int, OffsetSet]) -> list[DeadRows[F]]:
         """The files that hold dead rows, with their positions."""
         packed = {bucket: offsets.values for bucket, offsets in dead.items() if len(offsets)}
         found = []
@@ -128,7 +193,7 @@ def _within(dead: Mapping[int, Offsets], bounds: Bounds | None) -> npt.NDArray[n
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
-def read_offsets(file: LakeFile) -> FileOffsets:
+def read_offsets(file: DataFile) -> FileOffsets:
     """The offset index of a file, read from its two columns."""
     try:
         rows = read_columns(file.path, file.format, [LAKE_BUCKET, LAKE_OFFSET])
@@ -150,18 +215,10 @@ def read_offsets(file: LakeFile) -> FileOffsets:
 def read_columns(location: str, form: str, columns: Sequence[str]) -> pa.Table:
     """Columns of a data or delete file, in the order of its rows."""
     if form != "PARQUET":
+        from lakestore.lake import other_formats  # seldom needed, and slow to import
+
         with other_formats.opened_at(location, form) as other:
             schema = pa.schema([other.schema.field(name) for name in columns])
             return pa.Table.from_batches(other.batches(columns), schema)
     filesystem, path = place(location)
     return pq.read_table(path, columns=list(columns), filesystem=filesystem, partitioning=None)
-
-
-def place(location: str) -> tuple[FileSystem, str]:
-    """The file system and path of a location; `file:/a`, `file:///a` and `/a` are the same file."""
-    if location.startswith("file:"):
-        return LocalFileSystem(), "/" + location.removeprefix("file:").lstrip("/")
-    if "://" not in location:
-        return LocalFileSystem(), location
-    filesystem, path = FileSystem.from_uri(location)
-    return filesystem, path

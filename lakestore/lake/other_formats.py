@@ -29,7 +29,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from lakestore.errors import Corrupt, Invalid
-from lakestore.union.lake_columns import id_of
+from lakestore.lake.field_ids import id_of
 
 BATCH_ROWS = 16_384
 _WAY_OUT = "the tiering service rewrites it as Parquet, or `lakestore tier --once` does so now"

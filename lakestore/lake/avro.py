@@ -1,0 +1,156 @@
+"""Avro container files as Iceberg's manifests are: read whole and written again, whatever the records hold.
+
+Every field is kept, of whichever format version, so a file that is read and written says the same. A union is `null`
+and one other type, the only one that Iceberg uses. An array that Iceberg marks as a map is one here, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore.lake.avro_values import Codec, codec_of, read_long, take, write_long
+
+Names = tuple[tuple[int, str], ...]
+"""Field ids with the names that records use for them, whatever the file calls the fields."""
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_SCHEMA, _CODEC = "avro.schema", "avro.codec"
+_META = b'{"type":"map","values":"bytes"}'
+_CODECS_KEPT = 256
+_FAILURES = (struct.error, IndexError, KeyError, TypeError, ValueError, OSError, RecursionError, zlib.error)
+
+
+@dataclass(frozen=True, slots=True)
+class AvroFile:
+    """A container file's content."""
+
+    meta: Mapping[str, bytes]
+    """The header, with schema and codec."""
+    sync: bytes
+    records: list[Any]
+
+    @staticmethod
+    def decode(data: bytes, name: str) -> AvroFile:
+        """The content of a file's bytes, or `Corrupt`."""
+        container = Container.opened(data, name)
+        return AvroFile(container.meta, container.sync, container.records())
+
+    def encode(self) -> bytes:
+        """The bytes of a file with that content."""
+        body = bytearray()
+        write = _codec(self.meta[_SCHEMA], ()).write
+        for record in self.records:
+            write(body, record)
+        return _whole(self.meta, self.sync, len(self.records), bytes(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container file whose header is read."""
+
+    name: str
+    meta: Mapping[str, bytes]
+    sync: bytes
+    data: bytes
+    begin: int
+    """The place of the first block."""
+
+    @staticmethod
+    def opened(data: bytes, name: str) -> Container:
+        """The file with these bytes, or `Corrupt`."""
+        try:
+            if data[:4] != _MAGIC:
+                raise ValueError("it does not begin as one")
+            meta, at = _codec(_META, ()).read(data, 4)
+            sync, at = take(data, at, _SYNC_BYTES)
+            meta[_SCHEMA]
+        except _FAILURES as error:
+            raise _damage(name, error) from error
+        return Container(name, meta, sync, data, at)
+
+    def records(self, names: Names = ()) -> list[Any]:
+        """All records, with fields named by their ids where `names` has them; `Corrupt` where the bytes say no."""
+        try:
+            return self._records(_codec(self.meta[_SCHEMA], names))
+        except _FAILURES as error:
+            raise _damage(self.name, error) from error
+
+    def _records(self, codec: Codec) -> list[Any]:
+        found: list[Any] = []
+        data, at, packing, read = self.data, self.begin, self.meta.get(_CODEC, b"null"), codec.read
+        while at < len(data):
+            count, at = read_long(data, at)
+            size, at = read_long(data, at)
+            packed, at = take(data, at, size)
+            block, place = _expanded(packed, packing), 0
+            if not 0 <= count <= len(block):
+                raise ValueError("a block has another number of records than bytes for them")
+            for _ in range(count):
+                record, place = read(block, place)
+                found.append(record)
+            sync, at = take(data, at, _SYNC_BYTES)
+            if sync != self.sync or place != len(block):
+                raise ValueError("a block does not end where it should")
+        return found
+
+
+def encoded(schema: bytes, meta: Mapping[str, bytes], records: Sequence[Any]) -> bytes:
+    """A file of these records, deflated; the same content gives the same bytes."""
+    body, write = bytearray(), _codec(schema, ()).write
+    for record in records:
+        write(body, record)
+    header = {_SCHEMA: schema, _CODEC: b"deflate", **meta}
+    sync = hashlib.blake2b(body, digest_size=_SYNC_BYTES).digest()
+    return _whole(header, sync, len(records), bytes(body))
+
+
+def _damage(name: str, error: Exception) -> Corrupt:
+    return Corrupt(f"{name} is no readable Avro file: {str(error) or type(error).__name__}")
+
+
+def _whole(meta: Mapping[str, bytes], sync: bytes, count: int, body: bytes) -> bytes:
+    out = bytearray(_MAGIC)
+    _codec(_META, ()).write(out, meta)
+    out += sync
+    if count:
+        packed = _compressed(body, meta.get(_CODEC, b"null"))
+        write_long(out, count)
+        write_long(out, len(packed))
+        out += packed + sync
+    return bytes(out)
+
+
+@lru_cache(maxsize=_CODECS_KEPT)
+def _codec(schema: bytes, names: Names) -> Codec:
+    return codec_of(orjson.loads(schema), dict(names))
+
+
+def _expanded(block: bytes, codec: bytes) -> bytes:
+    if codec == b"null":
+        return block
+    if codec == b"deflate":
+        return zlib.decompress(block, -15)
+    if codec == b"zstandard":
+        with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
+            return bytes(stream.read())
+    raise ValueError(f"its codec {codec.decode(errors='replace')!r} is not read here")
+
+
+def _compressed(block: bytes, codec: bytes) -> bytes:
+    if codec == b"null":
+        return block
+    if codec == b"deflate":
+        maker = zlib.compressobj(wbits=-15)
+        return maker.compress(block) + maker.flush()
+    return bytes(pa.compress(block, "zstd", asbytes=True))

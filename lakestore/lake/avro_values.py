@@ -1,0 +1,251 @@
+"""Values of an Avro schema as bytes: a reader and a writer for each type, made once for a schema.
+
+A reader takes bytes and a place and gives the value and the place behind it. Bytes that are no value of the schema
+raise `ValueError`, `IndexError` or `struct.error`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+Write = Callable[[bytearray, Any], None]
+_LONG_BITS = 64
+_DEPTH_MAX = 64
+_SMALL = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
+"""The numbers that are one byte."""
+
+
+@dataclass(slots=True)
+class Codec:
+    """The reader and the writer of a type's values."""
+
+    read: Read
+    write: Write
+
+
+def read_long(data: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length."""
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return _SMALL[byte], at
+    total, shift = byte & 0x7F, 7
+    while byte >= 0x80:
+        if shift >= _LONG_BITS:
+            raise ValueError("a number has more than 64 bits")
+        byte = data[at]
+        at += 1
+        total |= (byte & 0x7F) << shift
+        shift += 7
+    return (total >> 1) ^ -(total & 1), at
+
+
+def write_long(out: bytearray, value: int) -> None:
+    """Append a number of variable length."""
+    rest = (value << 1) ^ (value >> 63)
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+
+
+def take(data: bytes, at: int, count: int) -> tuple[bytes, int]:
+    """So many bytes."""
+    end = at + count
+    if count < 0 or end > len(data):
+        raise ValueError("it is cut short")
+    return data[at:end], end
+
+
+def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = read_long(data, at)
+    return take(data, at, size)
+
+
+def _write_bytes(out: bytearray, value: bytes) -> None:
+    write_long(out, len(value))
+    out += value
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    found, at = _read_bytes(data, at)
+    return found.decode(), at
+
+
+def _write_text(out: bytearray, value: str) -> None:
+    _write_bytes(out, value.encode())
+
+
+def _number(code: str) -> Codec:
+    packed = struct.Struct(code)
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return packed.unpack_from(data, at)[0], at + packed.size
+
+    return Codec(read, lambda out, value: out.extend(packed.pack(value)))
+
+
+def _fixed(size: int) -> Codec:
+    def write(out: bytearray, value: bytes) -> None:
+        if len(value) != size:
+            raise ValueError(f"a value of {size} bytes has {len(value)}")
+        out += value
+
+    return Codec(lambda data, at: take(data, at, size), write)
+
+
+_PLAIN: Mapping[str, Codec] = {
+    "null": Codec(lambda _, at: (None, at), lambda _, __: None),
+    "boolean": _number("<?"),
+    "int": Codec(read_long, write_long),
+    "long": Codec(read_long, write_long),
+    "float": _number("<f"),
+    "double": _number("<d"),
+    "bytes": Codec(_read_bytes, _write_bytes),
+    "string": Codec(_read_text, _write_text),
+}
+
+
+def codec_of(schema: Any, names: Mapping[int, str]) -> Codec:
+    """The codec of a schema; fields of records are called as `names` has their ids, else as the schema says."""
+    return _Maker(names).codec(schema, 0)
+
+
+class _Maker:
+    """Codecs of one schema's types, and its named types so far."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._known: dict[str, Codec] = {}
+
+    def codec(self, schema: Any, depth: int) -> Codec:
+        """The codec of a part of the schema."""
+        if depth > _DEPTH_MAX:
+            raise ValueError(f"its schema nests deeper than {_DEPTH_MAX}")
+        if isinstance(schema, str):
+            return _PLAIN.get(schema) or self._known[schema]
+        if isinstance(schema, list):
+            return self._union(schema, depth + 1)
+        kind = schema["type"]
+        if kind == "record":
+            return self._record(schema, depth + 1)
+        if kind == "array":
+            return self._array(schema, depth + 1)
+        if kind == "map":
+            return _map(_PLAIN["string"], self.codec(schema["values"], depth + 1))
+        if kind == "fixed":
+            made = self._known[schema["name"]] = _fixed(schema["size"])
+            return made
+        return self.codec(kind, depth + 1)
+
+    def _record(self, schema: Any, depth: int) -> Codec:
+        parts = []
+        for field in schema["fields"]:
+            name = self._names.get(field.get("field-id", 0), field["name"])
+            parts.append((name, self.codec(field["type"], depth)))
+        reads = [(name, codec.read) for name, codec in parts]
+        writes = [(name, codec.write) for name, codec in parts]
+
+        def read(data: bytes, at: int) -> tuple[Any, int]:
+            value = {}
+            for name, part in reads:
+                value[name], at = part(data, at)
+            return value, at
+
+        def write(out: bytearray, value: Any) -> None:
+            for name, part in writes:
+                part(out, value[name])
+
+        made = self._known[schema["name"]] = Codec(read, write)
+        return made
+
+    def _union(self, schema: list[Any], depth: int) -> Codec:
+        if len(schema) != 2 or "null" not in schema:
+            raise ValueError("it has a union that Iceberg does not use")
+        null = schema.index("null")
+        inner = self.codec(schema[1 - null], depth)
+        inner_read, inner_write, other = inner.read, inner.write, 1 - null
+
+        def read(data: bytes, at: int) -> tuple[Any, int]:
+            branch, at = read_long(data, at)
+            if branch == null:
+                return None, at
+            if branch != other:
+                raise ValueError("a value is of no type of its union")
+            return inner_read(data, at)
+
+        def write(out: bytearray, value: Any) -> None:
+            write_long(out, null if value is None else other)
+            if value is not None:
+                inner_write(out, value)
+
+        return Codec(read, write)
+
+    def _array(self, schema: Any, depth: int) -> Codec:
+        items = schema["items"]
+        if schema.get("logicalType") == "map":
+            key, value = (self.codec(field["type"], depth) for field in items["fields"])
+            return _map(key, value)
+        return _array(self.codec(items, depth))
+
+
+def _blocks(data: bytes, at: int) -> tuple[int, int]:
+    """The number of items in the next block of an array or a map; its size in bytes is passed over."""
+    count, at = read_long(data, at)
+    if count < 0:
+        _, at = read_long(data, at)
+        count = -count
+    if count > len(data) - at:
+        raise ValueError("an array has more items than bytes")
+    return count, at
+
+
+def _array(codec: Codec) -> Codec:
+    item_read, item_write = codec.read, codec.write
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        found: list[Any] = []
+        while True:
+            count, at = _blocks(data, at)
+            if not count:
+                return found, at
+            for _ in range(count):
+                item, at = item_read(data, at)
+                found.append(item)
+
+    def write(out: bytearray, value: Any) -> None:
+        if value:
+            write_long(out, len(value))
+            for item in value:
+                item_write(out, item)
+        write_long(out, 0)
+
+    return Codec(read, write)
+
+
+def _map(key: Codec, value: Codec) -> Codec:
+    key_read, value_read, key_write, value_write = key.read, value.read, key.write, value.write
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        found: dict[Any, Any] = {}
+        while True:
+            count, at = _blocks(data, at)
+            if not count:
+                return found, at
+            for _ in range(count):
+                name, at = key_read(data, at)
+                found[name], at = value_read(data, at)
+
+    def write(out: bytearray, held: Any) -> None:
+        if held:
+            write_long(out, len(held))
+            for name, item in held.items():
+                key_write(out, name)
+                value_write(out, item)
+        write_long(out, 0)
+
+    return Codec(read, write)

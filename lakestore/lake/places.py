@@ -1,0 +1,64 @@
+"""Locations of lake files: their file systems, and small files read and written whole.
+
+Nothing is synced: files that are written here are made of others, and made again when they are gone.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pyarrow.fs import FileSystem, LocalFileSystem
+
+_STORES_KEPT = 16
+
+
+def place(location: str) -> tuple[FileSystem, str]:
+    """The file system and path of a location; `file:/a`, `file:///a` and `/a` are the same file."""
+    if location.startswith("file:"):
+        return _local(), "/" + location.removeprefix("file:").lstrip("/")
+    scheme, mark, rest = location.partition("://")
+    if not mark:
+        return _local(), location
+    store, _, path = rest.partition("/")
+    filesystem, root = _store(f"{scheme}://{store}")
+    return filesystem, f"{root}/{path}"
+
+
+def read(location: str) -> bytes:
+    """The bytes of a file; `OSError` where it cannot be read, `FileNotFoundError` where there is none."""
+    filesystem, path = place(location)
+    with filesystem.open_input_file(path) as stream:
+        found: bytes = stream.read()
+    return found
+
+
+def read_part(location: str, begin: int, size: int) -> bytes:
+    """So many bytes of a file from a place on; fewer where it ends before."""
+    filesystem, path = place(location)
+    with filesystem.open_input_file(path) as stream:
+        found: bytes = stream.read_at(size, begin)
+    return found
+
+
+def write(location: str, data: bytes) -> None:
+    """Write a file whole, with the folders that it lies in; nothing is synced."""
+    filesystem, path = place(location)
+    try:
+        stream = filesystem.open_output_stream(path)
+    except FileNotFoundError:
+        filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        stream = filesystem.open_output_stream(path)
+    with stream:
+        stream.write(data)
+
+
+@lru_cache(maxsize=1)
+def _local() -> FileSystem:
+    return LocalFileSystem()
+
+
+@lru_cache(maxsize=_STORES_KEPT)
+def _store(address: str) -> tuple[FileSystem, str]:
+    """The file system of a store, whose connections are worth keeping, and the store's path in it."""
+    filesystem, root = FileSystem.from_uri(address)
+    return filesystem, root.rstrip("/")
