@@ -53,6 +53,7 @@ PURE = (
     "lakestore/lake/partitions.py",
     "lakestore/lake/position_deletes.py",
     "lakestore/lake/puffin.py",
+    "lakestore/lake/transforms.py",
     "lakestore/lake/values.py",
     "server/lakestore_server/files/journal.py",
     "server/lakestore_server/files/segment.py",
