@@ -1,0 +1,205 @@
+"""The files of a lake snapshot under presented cuts: its manifests, where its rows are, and what is deleted of them.
+
+Manifests never change, so entries are kept by manifest while memory lasts: a new snapshot costs its new manifests.
+Manifests of data files are read only where rows have died in the base.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from lakestore.errors import Corrupt
+from lakestore.lake import places, position_deletes, puffin
+from lakestore.lake.manifest_lists import Manifest, read_list
+from lakestore.lake.manifests import DATA, EQUALITY_DELETES, Entry, File, read_manifest
+from lakestore.lake.offset_index import FileOffsets, read_columns
+from lakestore.rows.offsets import OffsetSet
+from lakestore_server.present.indexes import Indexes
+from lakestore_server.present.steps import BUCKET_SHIFT, OFFSET_MASK, Heads, Ints
+
+ENTRIES_MAX = 200_000
+PUFFIN = "PUFFIN"
+_SCANNED_PER_SOUGHT = 24
+"""Rows of a file that are looked through in the time in which one row is sought by halving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Dead rows of one data file."""
+
+    entry: Entry
+    positions: Ints
+    """Sorted positions in the file."""
+
+
+class Manifests:
+    """The living entries of manifests, the least recently used let go first."""
+
+    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        self._entries_max, self._count = entries_max, 0
+        self._kept: OrderedDict[str, list[Entry]] = OrderedDict()
+
+    def of(self, manifest: Manifest) -> list[Entry]:
+        """The entries of a manifest."""
+        kept = self._kept.get(manifest.path)
+        if kept is not None:
+            self._kept.move_to_end(manifest.path)
+            return kept
+        made = read_manifest(places.read(manifest.path), manifest)
+        self._kept[manifest.path] = made
+        self._count += len(made)
+        while self._count > self._entries_max and len(self._kept) > 1:
+            self._count -= len(self._kept.popitem(last=False)[1])
+        return made
+
+
+class BaseFiles:
+    """One lake snapshot, or none under a table that was never tiered."""
+
+    def __init__(self, manifest_list: str, folder: str, manifests: Manifests, indexes: Indexes) -> None:
+        """`folder` is the table's, for indexes that are kept; an empty `manifest_list` is of no snapshot."""
+        self._manifests, self._indexes, self._folder = manifests, indexes, folder
+        self.manifests: list[Manifest] = read_list(places.read(manifest_list), manifest_list) if manifest_list else []
+
+    @cached_property
+    def data(self) -> list[Entry]:
+        """Every data file."""
+        return [entry for each in self.manifests if each.content == DATA for entry in self._manifests.of(each)]
+
+    @cached_property
+    def deletes(self) -> list[tuple[Manifest, Entry]]:
+        """Every delete file and vector, with its manifest."""
+        held = [each for each in self.manifests if each.content != DATA]
+        return [(each, entry) for each in held for entry in self._manifests.of(each)]
+
+    @cached_property
+    def _by_data_file(self) -> Mapping[str, list[Entry]]:
+        """Position deletes and vectors that name their one data file; those that name none are under ''."""
+        found: dict[str, list[Entry]] = defaultdict(list)
+        for _, entry in self.deletes:
+            if entry.file.content != EQUALITY_DELETES:
+                found[_referenced(entry.file) or ""].append(entry)
+        return found
+
+    def live_rows(self) -> int | None:
+        """The number of rows that readers find; None where it cannot be told for certain."""
+        if any(each.content != DATA for each in self.manifests):
+            known = {entry.file.path for entry in self.data}
+            for _, entry in self.deletes:
+                if entry.file.content == EQUALITY_DELETES or _referenced(entry.file) not in known:
+                    return None
+            return sum(each.file.rows for each in self.data) - sum(each.file.rows for _, each in self.deletes)
+        counts = [(each.added_rows, each.existing_rows) for each in self.manifests]
+        known_counts = [added + existing for added, existing in counts if added is not None and existing is not None]
+        return sum(known_counts) if len(known_counts) == len(counts) else None
+
+    def find(self, victims: Ints) -> list[Dead]:
+        """The data files that hold rows of these sorted packed keys, with their positions."""
+        if not len(victims):
+            return []
+        found = []
+        look_up = _LookUp(victims)
+        for entry in _candidates(self.data, victims):
+            index = self._indexes.of(entry.file, self._folder)
+            positions = look_up.positions(index)
+            if len(positions):
+                found.append(Dead(entry, positions))
+        return found
+
+    def beyond(self, heads: Heads) -> list[Dead]:
+        """The rows at or beyond these heads: those that came after the cut of a log table."""
+        found = []
+        limits = np.asarray(heads, np.int64)
+        for entry in self.data:
+            bounds = entry.file.bounds
+            if bounds is not None and bounds.offset[1] < int(limits[bounds.bucket[0] : bounds.bucket[1] + 1].min()):
+                continue
+            index = self._indexes.of(entry.file, self._folder)
+            places_ = np.flatnonzero((index.keys & OFFSET_MASK) >= limits[index.keys >> BUCKET_SHIFT])
+            if len(places_):
+                found.append(Dead(entry, index.positions(places_)))
+        return found
+
+    def deleted(self, data: Entry) -> tuple[Ints, list[Entry]]:
+        """The positions of a data file that the base's own deletes hide, and its vectors among these."""
+        named = self._by_data_file.get(data.file.path, [])
+        vectors = [entry for entry in named if entry.file.format.upper() == PUFFIN]
+        if vectors:  # it holds all earlier position deletes
+            return _union([_vector(entry.file) for entry in vectors]), vectors
+        around = [entry for entry in self._by_data_file.get("", []) if _may_cover(entry, data)]
+        older = [entry for entry in (*named, *around) if (entry.sequence or 0) >= (data.sequence or 0)]
+        return _union([_positions(entry.file, data.file.path) for entry in older]), []
+
+
+class _LookUp:
+    """Keys that are sought in many files: one by one in large files, and by flags in small ones."""
+
+    def __init__(self, victims: Ints) -> None:
+        self._victims = victims
+        edges = np.flatnonzero(np.diff(victims >> BUCKET_SHIFT)) + 1
+        self._buckets = {int(run[0] >> BUCKET_SHIFT): OffsetSet(run & OFFSET_MASK) for run in np.split(victims, edges)}
+
+    def positions(self, index: FileOffsets) -> Ints:
+        """The positions of the keys that a file holds, sorted."""
+        keys = index.keys
+        if not len(keys):
+            return np.empty(0, np.int64)
+        first, last = np.searchsorted(self._victims, [keys[0], keys[-1] + 1])
+        victims = self._victims[first:last]
+        if len(victims) * _SCANNED_PER_SOUGHT < len(keys):
+            return index.positions(index.places(victims))
+        parts = []
+        for bucket, sought in self._buckets.items():
+            start, end = np.searchsorted(keys, [bucket << BUCKET_SHIFT, (bucket + 1) << BUCKET_SHIFT])
+            if start < end:
+                parts.append(np.flatnonzero(sought.contains(keys[start:end] & OFFSET_MASK)) + start)
+        return index.positions(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+
+def _candidates(entries: Sequence[Entry], victims: Ints) -> Iterable[Entry]:
+    """The files whose bounds let them hold one of the keys."""
+    bounds = [entry.file.bounds for entry in entries]
+    bounded = np.array([found is not None for found in bounds], dtype=np.bool_)
+    table = np.array([(*b.bucket, *b.offset) if b else (0, 0, 0, 0) for b in bounds], np.int64).reshape(-1, 4)
+    wanted = ~bounded
+    edges = np.flatnonzero(np.diff(victims >> BUCKET_SHIFT)) + 1
+    for run in np.split(victims, edges):
+        bucket, offsets = int(run[0] >> BUCKET_SHIFT), run & OFFSET_MASK
+        first, last = np.searchsorted(offsets, table[:, 2]), np.searchsorted(offsets, table[:, 3], side="right")
+        wanted |= (table[:, 0] <= bucket) & (bucket <= table[:, 1]) & (first < last)
+    return (entries[place] for place in np.flatnonzero(wanted).tolist())
+
+
+def _referenced(file: File) -> str | None:
+    """The one data file that a delete file is about; None if it names none."""
+    if file.referenced_data_file is not None:
+        return file.referenced_data_file
+    lower = file.metrics.lower.get(position_deletes.PATH_ID)
+    upper = file.metrics.upper.get(position_deletes.PATH_ID)
+    # Bounds may be cut short, and an upper one that was cut is raised: equal ones are the path itself.
+    return lower.decode() if lower is not None and lower == upper else None
+
+
+def _may_cover(delete: Entry, data: Entry) -> bool:
+    """Whether a delete file of many data files may be about this one: it is of the same partition."""
+    return delete.file.spec_id == data.file.spec_id and dict(delete.file.partition) == dict(data.file.partition)
+
+
+def _vector(file: File) -> Ints:
+    if file.content_offset is None or file.content_size is None:
+        raise Corrupt(f"the manifest does not say where in {file.path} the vector lies")
+    return puffin.positions(places.read_part(file.path, file.content_offset, file.content_size), file.path)
+
+
+def _positions(file: File, path: str) -> Ints:
+    columns = read_columns(file.path, file.format.upper(), position_deletes.COLUMNS)
+    return position_deletes.decode(columns, file.path).get(path, np.empty(0, np.int64))
+
+
+def _union(parts: Sequence[Ints]) -> Ints:
+    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)

@@ -1,0 +1,135 @@
+"""Presents cuts: keeps what was written for one cut for the next ones, and removes what nobody needs any more.
+
+One at a time. Nothing that is kept changes before a presenting is complete: one that fails leaves no trace but files,
+which are removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from lakestore.errors import Invalid, LakestoreError, Unavailable
+from lakestore.union import plan
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.present.base_files import Manifests
+from lakestore_server.present.deletes import Ledger
+from lakestore_server.present.hot_files import Fetch
+from lakestore_server.present.indexes import Indexes
+from lakestore_server.present.kept_files import KeptFiles
+from lakestore_server.present.messages import Present, Presented
+from lakestore_server.present.presenting import Known, Outcome, Presenting, Tools
+from lakestore_server.present.steps import Step
+
+THREADS = 2
+LEDGERS_MAX = 8
+"""Ledgers of a table that are kept: of the newest cut, and of others that somebody reads at the same time."""
+
+
+class _Table:
+    """Everything that is kept of one table."""
+
+    def __init__(self, folder: str) -> None:
+        self.files = KeptFiles(folder)
+        self.answers: dict[int, Presented] = {}
+        """By cut."""
+        self._steps: list[Step] = []
+        self._ledgers: list[Ledger] = []
+        """The one that was used last is the last."""
+        self._used: dict[int, tuple[Step, ...]] = {}
+        self._made = 0
+
+    def known(self) -> Known:
+        """The part of it that a presenting may use again."""
+        return Known(tuple(self._steps), tuple(self._ledgers), self.files.name, self._number)
+
+    def keep(self, cut_id: int, outcome: Outcome) -> list[str]:
+        """Take over what a presenting made; the files that nobody needs any more."""
+        steps = tuple(window.step for window in outcome.windows)
+        self._steps += [step for step in steps if step not in self._steps]
+        self._ledgers = [*(each for each in self._ledgers if each is not outcome.earlier), outcome.ledger]
+        self.answers[cut_id], self._used[cut_id] = outcome.answer, steps
+        self.files.keep(cut_id, outcome.files)
+        return self._swept()
+
+    def forget(self, cut_ids: Sequence[int]) -> list[str]:
+        """Let go of cuts; the files that are gone with them."""
+        for cut_id in cut_ids:
+            del self.answers[cut_id], self._used[cut_id]
+        self.files.forget(cut_ids)
+        return self._swept()
+
+    def _number(self) -> int:
+        self._made += 1
+        return self._made
+
+    def _swept(self) -> list[str]:
+        """Drop steps and ledgers of cuts that are gone, and their files."""
+        used = {step for steps in self._used.values() for step in steps}
+        self._steps = [step for step in self._steps if step in used]
+        fresh = [each for each in self._ledgers if all(window.step in used for window in each.windows)]
+        self._ledgers = fresh[-LEDGERS_MAX:] if self.answers else []
+        needed = {file.path for step in self._steps for file in step.files}
+        needed |= {file.path for each in self._ledgers for hidden in each.hidden.values() for file in hidden.deletes}
+        return self.files.sweep(needed)
+
+
+class Presenter:
+    """Tables at cuts. For one thread."""
+
+    def __init__(self, run: str) -> None:
+        """`run` names this life's folder under each table's."""
+        self._run = run
+        self._tables: dict[str, _Table] = {}
+        self._tools = Tools(Manifests(), Indexes(), ThreadPoolExecutor(THREADS, "present"))
+
+    def present(self, request: Present, fetch: Fetch) -> Presented:
+        """The files of a table at a cut; the same ones if the cut was presented before."""
+        scan = plan.decode(pb.PlanAnswer.FromString(request.plan)).tables[0]
+        table = self._tables.get(request.folder) or _Table(f"{request.folder}/{self._run}")
+        if request.cut_id in table.answers:
+            return table.answers[request.cut_id]
+        if request.format < request.base.format:
+            raise Invalid(
+                f"table {scan.table.name} has format version {request.base.format}: it is not presented as"
+                f" version {request.format}"
+            )
+        try:
+            with _named(scan.table.name, request.folder):
+                table.files.begin()
+                outcome = Presenting(self._tools, table.known(), request, scan, fetch).done()
+        except BaseException:
+            self._tools.indexes.drop(table.files.discard_new())
+            raise
+        self._tables[request.folder] = table
+        self._tools.indexes.drop(table.keep(request.cut_id, outcome))
+        return outcome.answer
+
+    def forget(self, cut_ids: Sequence[int]) -> None:
+        """Let go of cuts whose leases are over, and remove what nobody needs any more."""
+        for folder, table in list(self._tables.items()):
+            gone = [cut_id for cut_id in cut_ids if cut_id in table.answers]
+            if gone:
+                self._tools.indexes.drop(table.forget(gone))
+            if not table.answers:
+                del self._tables[folder]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._tools.pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _named(table: str, folder: str) -> Iterator[None]:
+    """Errors of files and memory as a sentence."""
+    try:
+        yield
+    except LakestoreError:
+        raise
+    except (OSError, MemoryError, pa.ArrowException) as error:
+        raise Unavailable(
+            f"table {table} cannot be presented in {folder} ({error}): free space or memory, then read again"
+        ) from error

@@ -1,0 +1,123 @@
+"""The manifests and the manifest list of a presented cut.
+
+Hot files and deletes have the base's next sequence number, written out, so that a delete of a hot file applies and the
+base's own deletes do not. A step's manifest is shared by cuts upon the same base; the base's manifests stay as they
+are, but for those with vectors that are merged into ours: a data file has one vector.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from lakestore.lake import places
+from lakestore.lake.manifest_lists import DELETES, Manifest, write_list
+from lakestore.lake.manifests import ADDED, DATA, EXISTING, Entry, File, described, heading, write_manifest
+from lakestore_server.present.base_files import BaseFiles
+from lakestore_server.present.deletes import Ledger, vector_key
+from lakestore_server.present.messages import Json, Present, Presented
+
+
+class Snapshot:
+    """One cut's snapshot, written once."""
+
+    def __init__(self, request: Present, specs: Mapping[int, Json], name: Callable[[str], str]) -> None:
+        """`name` gives the URI of a new file with that ending."""
+        self._request, self._specs, self._name = request, specs, name
+        self._sequence = request.base.sequence + 1
+
+    def written(self, base: BaseFiles, ledger: Ledger, took: Mapping[str, float]) -> tuple[Presented, list[str]]:
+        """The answer, and every file that it is made of."""
+        request = self._request
+        hot = [file for window in ledger.windows for file in window.step.files]
+        deletes = [delete for hidden in ledger.hidden.values() for delete in hidden.deletes]
+        replaced = {key for hidden in ledger.hidden.values() for key in hidden.replaced}
+        first = next_row = request.base.next_row_id
+        data = []
+        for manifest in self._of_files(hot, DATA):
+            if request.format >= 3:
+                manifest = replace(manifest, first_row_id=next_row)
+                next_row += manifest.added_rows or 0
+            data.append(manifest)
+        manifests = [*data, *self._of_files(deletes, DELETES), *self._base(base, replaced)]
+        listed = write_list(
+            manifests,
+            format_version=request.format,
+            snapshot_id=request.cut_id,
+            parent_id=request.base.snapshot_id or None,
+            sequence=self._sequence,
+            first_row_id=first if request.format >= 3 else None,
+        )
+        location = self._name("snapshot.avro")
+        places.write(location, listed)
+        answer = Presented(
+            manifest_list=location,
+            rows=sum(file.rows for file in hot),
+            data_files=len(hot),
+            delete_files=len(deletes),
+            deleted_rows=ledger.rows,
+            file_bytes=sum(file.bytes for file in (*hot, *deletes)) + len(listed),
+            first_row_id=first,
+            next_row_id=next_row,
+            flat=any(file.spec_id == request.flat_spec_id for file in hot),
+            took=took,
+        )
+        return answer, [location, *(each.path for each in manifests), *(file.path for file in (*hot, *deletes))]
+
+    def _of_files(self, files: Sequence[File], content: int) -> list[Manifest]:
+        """New manifests of files, one for each partition spec."""
+        by_spec: dict[int, list[Entry]] = defaultdict(list)
+        for file in files:
+            by_spec[file.spec_id].append(Entry(ADDED, self._request.cut_id, self._sequence, self._sequence, file))
+        return [self._manifest(entries, content, spec_id) for spec_id, entries in sorted(by_spec.items())]
+
+    def _manifest(self, entries: Sequence[Entry], content: int, spec_id: int) -> Manifest:
+        schema, spec = self._request.schema, self._specs[spec_id]
+        data = write_manifest(entries, content=content, schema=schema, spec=spec, format_version=self._request.format)
+        location = self._name("manifest.avro")
+        places.write(location, data)
+        return described(
+            location,
+            len(data),
+            entries,
+            content=content,
+            schema=schema,
+            spec=spec,
+            snapshot_id=self._request.cut_id,
+            sequence=self._sequence,
+        )
+
+    def _base(self, base: BaseFiles, replaced: set[str]) -> list[Manifest]:
+        """The base's manifests, those with replaced vectors written anew without them."""
+        gone: dict[str, list[Entry]] = defaultdict(list)
+        left: dict[str, list[Entry]] = defaultdict(list)
+        for manifest, entry in base.deletes if replaced else ():
+            (gone if vector_key(entry.file) in replaced else left)[manifest.path].append(entry)
+        found = []
+        for manifest in base.manifests:
+            if manifest.path not in gone:
+                found.append(manifest)
+            elif left[manifest.path]:
+                found.append(self._without(manifest, left[manifest.path]))
+        return found
+
+    def _without(self, manifest: Manifest, entries: Sequence[Entry]) -> Manifest:
+        """A manifest of the base with these entries alone."""
+        said = heading(places.read(manifest.path), manifest.path)
+        kept = [replace(entry, status=EXISTING) for entry in entries]
+        data = write_manifest(
+            kept, content=manifest.content, schema=said.schema, spec=said.spec, format_version=self._request.format
+        )
+        location = self._name("manifest.avro")
+        places.write(location, data)
+        return described(
+            location,
+            len(data),
+            kept,
+            content=manifest.content,
+            schema=said.schema,
+            spec=said.spec,
+            snapshot_id=self._request.cut_id,
+            sequence=self._sequence,
+        )

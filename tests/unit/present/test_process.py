@@ -1,0 +1,125 @@
+"""The presenter's process: its dialog, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakestore.errors import PlanExpired, Unavailable
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.present.worker_client import PresenterProcess
+from tests.support.presenting import Presenting, read, with_snapshot
+from tests.support.served import Served
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+
+
+@pytest.fixture
+def presenting(tmp_path: Path) -> Iterator[Presenting]:
+    (tmp_path / "lake").mkdir()
+    with Served(tmp_path / "data") as served:
+        table = served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
+        table.upsert(pa.table({"id": pa.array(range(100), pa.int64()), "v": ["a"] * 100}))
+        yield Presenting(served, tmp_path / "lake")
+
+
+@pytest.fixture
+def process() -> Iterator[PresenterProcess]:
+    process = PresenterProcess(silence_seconds=20)
+    yield process
+    process.close()
+
+
+def count(presenting: Presenting, process: PresenterProcess) -> int:
+    """Rows of the head that the process presents."""
+    request, _, document = presenting.request("a.t")
+    answer = process.present(request, presenting.served.verbs("Fetch").fetch)
+    return int(read(with_snapshot(document, request, answer), presenting.folder).num_rows)
+
+
+def test_a_process_that_is_killed_starts_again_and_leaves_its_run(
+    presenting: Presenting, process: PresenterProcess
+) -> None:
+    process.start()
+    assert count(presenting, process) == 100
+    assert process.pid
+    os.kill(process.pid, signal.SIGKILL)
+    assert count(presenting, process) == 100
+    runs = list((presenting.folder / "__presented").glob("*/*"))
+    assert sorted(run.name for run in runs) == sorted(process.runs)
+    assert len(runs) == 2
+
+
+def test_a_process_killed_in_the_middle_is_asked_once_more(presenting: Presenting, process: PresenterProcess) -> None:
+    killed: list[int] = []
+
+    def fetch(request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+        if not killed:
+            assert process.pid
+            killed.append(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+        yield from presenting.served.verbs("Fetch").fetch(request)
+
+    request, _, _ = presenting.request("a.t")
+    assert process.present(request, fetch).rows == 100
+    presenting.served.lake.table("a.t").upsert(pa.table({"id": pa.array([7], pa.int64()), "v": ["b"]}))
+    again, _, _ = presenting.request("a.t")
+
+    def always(fetched: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+        killed.clear()
+        return fetch(fetched)
+
+    with pytest.raises(Unavailable, match="was ended: try again"):
+        process.present(again, always)
+    assert (
+        process.present(again, presenting.served.verbs("Fetch").fetch).rows == 100
+    )  # live ones alone, of a first step
+
+
+def test_an_error_of_the_fetch_is_the_answer(presenting: Presenting, process: PresenterProcess) -> None:
+    def fetch(request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+        yield from list(presenting.served.verbs("Fetch").fetch(request))
+        raise PlanExpired("the lease is over")
+
+    request, _, _ = presenting.request("a.t")
+    process.start()
+    pid = process.pid
+    with pytest.raises(PlanExpired, match="the lease is over"):
+        process.present(request, fetch)
+    assert not list((presenting.folder / "__presented").rglob("*.parquet"))
+    assert count(presenting, process) == 100
+    assert process.pid == pid
+
+
+def test_the_process_ends_with_its_pipe_and_a_silent_one_is_ended(
+    presenting: Presenting, process: PresenterProcess
+) -> None:
+    process.start()
+    child = process._process
+    assert child is not None
+    begin = time.monotonic()
+    process.close()
+    assert child.wait(5) == 0
+    with pytest.raises(Unavailable, match="closing"):
+        count(presenting, process)
+    stopped = PresenterProcess(silence_seconds=0.2)
+    stopped.start()
+    assert stopped.pid
+    os.kill(stopped.pid, signal.SIGSTOP)
+    request, _, _ = presenting.request("a.t")
+
+    def stop(fetched: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+        assert stopped.pid
+        os.kill(stopped.pid, signal.SIGSTOP)
+        yield from presenting.served.verbs("Fetch").fetch(fetched)
+
+    with pytest.raises(Unavailable, match="gave no answer"):
+        stopped.present(request, stop)
+    stopped.close()
+    assert time.monotonic() - begin < 20
