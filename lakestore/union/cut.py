@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from math import inf
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -13,7 +14,7 @@ from lakestore import limits
 from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
 from lakestore.model.token import Token
 from lakestore.union import plan
-from lakestore.union.plan import TableScan
+from lakestore.union.plan import ReadPlan, TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 
 RENEWALS_PER_LEASE = 3
@@ -48,13 +49,18 @@ class Cut:
         at: str | Token | None = None,
         lease_seconds: int = limits.LEASE_SECONDS_DEFAULT,
         clock: Callable[[], float] = time.monotonic,
+        held: ReadPlan | None = None,
     ) -> None:
+        """With `held` it is that plan, which others read as well: its lease is renewed, and left to run out."""
         self.transport = transport
         self._clock = clock
         self._lease_seconds = lease_seconds
-        self._renewed = clock()
-        request = plan.request(tables, at="" if at is None else str(at), lease_seconds=lease_seconds)
-        self.plan = plan.decode(transport.plan(request))
+        self._renewed = clock() if held is None else -inf
+        self._is_shared = held is not None
+        if held is None:
+            request = plan.request(tables, at="" if at is None else str(at), lease_seconds=lease_seconds)
+            held = plan.decode(transport.plan(request))
+        self.plan = held
         """The tables of the cut, and what to read of them."""
         self._closed, self._again = False, HELD_AGAIN_MAX
 
@@ -93,6 +99,8 @@ class Cut:
         if self._closed or not self.plan.lease:
             return
         self._closed = True
+        if self._is_shared:
+            return
         # A lease that could not be released runs out by itself, and the rows read so far are right.
         with suppress(NotFound, Unavailable):
             self.transport.release_lease(pb.LeaseRequest(lease=self.plan.lease))

@@ -79,7 +79,15 @@ def _tasks(lake: StaticTable, scan: TableScan, condition: RowFilter | None) -> S
             tasks = list(lake.scan(row_filter=keep, snapshot_id=scan.snapshot_id).plan_files())
         except ValueError as error:
             raise Invalid(f"lake table {scan.table.name} cannot be read: {error}") from error
-    return tasks
+    return tasks if scan.part is None else [task for task in tasks if task.file.file_path in scan.part.files]
+
+
+def planned(scan: TableScan, condition: RowFilter | None) -> list[tuple[str, int]]:
+    """Path and size, in bytes, of each data file that a read opens: the condition leaves out what cannot meet it."""
+    if not scan.in_lake:
+        return []
+    tasks = _tasks(metadata(scan.metadata_location), scan, condition)
+    return [(task.file.file_path, task.file.file_size_in_bytes) for task in tasks]
 
 
 @contextmanager

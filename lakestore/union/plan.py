@@ -73,6 +73,15 @@ class TierState:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanPart:
+    """The part of a table's plan that one of several readers reads; the parts of all are each row once."""
+
+    files: frozenset[str]
+    """Paths of the lake's data files."""
+    splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TableScan:
     """One table at the cut."""
 
@@ -88,11 +97,13 @@ class TableScan:
     """Whether the snapshot holds rows of a log table that are newer than the cut: those from `tier_point` on."""
     tier: TierState | None = None
     """None when nothing is tiered, or of a server that does not say."""
+    part: ScanPart | None = None
+    """The part that this reader reads; None for all of it."""
 
     @property
     def in_lake(self) -> bool:
         """Whether there is a lake snapshot to read."""
-        return bool(self.metadata_location) and self.snapshot_id != 0
+        return bool(self.metadata_location) and self.snapshot_id != 0 and (self.part is None or bool(self.part.files))
 
     @property
     def live_rows(self) -> int:
@@ -105,7 +116,9 @@ class TableScan:
         return sum(bucket.head - bucket.tier_point for bucket in self.buckets)
 
     def hot_splits(self, rows_per_split: int = SPLIT_ROWS) -> list[Split]:
-        """The hot ranges of all buckets as runs to fetch."""
+        """The hot ranges of all buckets as runs to fetch, or the part's runs."""
+        if self.part is not None:
+            return list(self.part.splits)
         return [split for bucket in self.buckets for split in bucket.splits(rows_per_split)]
 
     def dead_below(self, bucket: int) -> npt.NDArray[np.int64]:

@@ -85,8 +85,8 @@ class _Commits:
     def ranges(self, changes_max: int, range_changes: int) -> Iterator[int]:
         """The LSN of the last commit of each range."""
         base, end = self.base, _total(self.state, self.limit)
-        if changes_max:
-            end = min(end, base + changes_max)
+        if changes_max and base < end:
+            end = _total(self.state, self._reaching(self.start, base + changes_max))
         step = max(range_changes, -(-(end - base) // RANGES_MAX)) if range_changes else max(end - base, 1)
         at, lsn = base, self.start
         while at < end:

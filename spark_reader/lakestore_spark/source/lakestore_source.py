@@ -1,16 +1,78 @@
-"""The class that Spark makes of `format("lakestore")`; readers and writers get its options, parsed."""
+"""The class that Spark makes of `format("lakestore")`; readers and writers get its options, parsed.
+
+Spark asks for a schema before it says whether it reads or streams: an option of streams alone tells the two apart, so a
+stream always says where it starts.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from lakestore.model.table import Table
+from lakestore.model.times import position_text
+from lakestore.union import plan
+from lakestore.v1.lakestore_pb2 import TableRequest
+from lakestore_spark.source import options
+from lakestore_spark.source.change_reader import ChangeReader
+from lakestore_spark.source.options import Options
+from lakestore_spark.source.shown import changes_schema, rows_schema
+from lakestore_spark.source.table_reader import TableReader
 
 FORMAT = "lakestore"
+_STREAM_ONLY = set(options.STREAM) - set(options.READ)
 
 
 class LakestoreSource(DataSource):
     """One table of a server, as Spark reads, streams and writes it."""
 
+    _table: Table | None = None
+    """The version that the schema was made of; goes to readers with this object."""
+
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
         return FORMAT
+
+    def schema(self) -> StructType:
+        """Spark's schema of the table's rows; of its changes where an option of streams is said."""
+        if any(name in self.options for name in _STREAM_ONLY):
+            said = Options(self.options, "spark.readStream", options.STREAM)
+            self._table = _current(said)
+            columns = said.names("columns")
+            return changes_schema(self._table, columns) if self._table.keyed else rows_schema(self._table, columns)
+        said = Options(self.options, "spark.read", (*options.READ, *options.WRITE))
+        self._table = _at(said) if said.text("at") else _current(said)
+        rows = rows_schema(self._table, said.names("columns"))
+        of_catalog = any(name.lower().startswith(options.OF_CATALOG) for name in self.options)
+        return options.keeping(rows, said) if of_catalog else rows
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A union read of the table."""
+        said = Options(options.with_kept(self.options, schema), "spark.read", options.READ)
+        table = self._table or (_at(said) if said.text("at") else _current(said))
+        return TableReader(said, table, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The table's changes, or the rows of a log table."""
+        said = Options(self.options, "spark.readStream", options.STREAM)
+        return ChangeReader(said, self._table or _current(said), schema)
+
+
+def _current(said: Options) -> Table:
+    """The table's newest definition."""
+    transport = said.address.connect()
+    try:
+        return Table.from_json(transport.get_table(TableRequest(table=said.table)).definition)
+    finally:
+        transport.close()
+
+
+def _at(said: Options) -> Table:
+    """The definition at the cut of the option `at`."""
+    transport = said.address.connect()
+    try:
+        asked = plan.request([said.table], at=position_text(said.text("at")), no_dead=True)
+        return plan.decode(transport.plan(asked)).tables[0].table
+    finally:
+        transport.close()

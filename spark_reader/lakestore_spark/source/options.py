@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark.sql.types import StructField, StructType
+
 from lakestore.client.credentials import TLS, Credentials, Pem, Token, credentials_for
 from lakestore.client.grpc import connect
 from lakestore.client.transport import Transport
@@ -24,8 +26,28 @@ STREAM = ("startingOffsets", "maxOffsetsPerTrigger", "beforeImages", "columns", 
 """Options of `spark.readStream`."""
 WRITE = ()
 """Options of `df.write` and `df.writeStream`."""
-OF_SPARK = ("path", "checkpointLocation", "queryName", "outputMode")
-"""Options that Spark adds by itself; `path` names the table where `table` does not."""
+OF_SPARK = (
+    "path",
+    "checkpointLocation",
+    "queryName",
+    "outputMode",
+    "provider",
+    "owner",
+    "location",
+    "comment",
+    "external",
+    "is_managed_location",
+    "collation",
+)
+"""Options that Spark adds by itself, also from its catalog; `path` names the table where `table` does not."""
+SECRET = ("token", "tls_secret_key")
+"""Options that no catalog may keep."""
+OF_CATALOG = "option."
+"""The beginning of the second name that Spark gives the options of a table of its catalog."""
+KEPT = "lakestore"
+"""Key of the metadata of a schema's first column, in which a table of Spark's catalog keeps its options: PySpark stores
+the schema with the table, and gives the data source that alone."""
+_OURS = {name.lower() for name in (*EVERY_USE, *READ, *STREAM, *WRITE)}
 _PEM_BEGIN = "-----BEGIN"
 
 
@@ -41,12 +63,25 @@ class Address:
         return connect(self.server, self.credentials)
 
 
+def with_kept(said: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """Options, and those that the schema of a table of Spark's catalog keeps."""
+    kept = schema.fields[0].metadata.get(KEPT, {}) if schema.fields else {}
+    return {**kept, **{name.lower(): value for name, value in said.items()}}
+
+
+def keeping(schema: StructType, said: Options) -> StructType:
+    """The schema of a new table of Spark's catalog, which keeps its options."""
+    first, *others = schema.fields
+    metadata = {**first.metadata, KEPT: said.kept()}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
 class Options:
     """The options of one use of the data source."""
 
     def __init__(self, said: Mapping[str, str], use: str, known: Iterable[str]) -> None:
         """`Invalid` for an option that this use does not know; `use` names it in errors, as in `spark.read`."""
-        self._said = {name.lower(): value for name, value in said.items()}
+        self._said = {name.lower().removeprefix(OF_CATALOG): value for name, value in said.items()}
         every = {name.lower(): name for name in (*EVERY_USE, *READ, *STREAM, *WRITE, *OF_SPARK)}
         here = {name.lower() for name in (*EVERY_USE, *OF_SPARK, *known)}
         for name in self._said:
@@ -55,6 +90,16 @@ class Options:
                 raise Invalid(f"the data source lakestore has no option {name!r}: its options are {names}")
             if name not in here:
                 raise Invalid(f"option {every[name]} is not one of {use}: leave it out")
+
+    def kept(self) -> dict[str, str]:
+        """The options that a table of Spark's catalog keeps; `Invalid` for secrets, which a catalog would show."""
+        secret = next((name for name in SECRET if name in self._said), None)
+        if secret:
+            raise Invalid(
+                f"a table of Spark's catalog keeps no {secret}: leave it out, and set LAKESTORE_TOKEN_FILE (and"
+                " LAKESTORE_CERT, LAKESTORE_KEY) where the driver runs"
+            )
+        return {name: value for name, value in self._said.items() if name in _OURS}
 
     @property
     def table(self) -> str:

@@ -62,13 +62,10 @@ def test_ranges_divide_the_stream(served: Served, most: int, size: int) -> None:
         at = part.token
     assert seen == offsets(served, "earliest", at)
     assert len(seen) + answer.behind == sum(SIZES)
-    assert not most or len(seen) <= max(most, sum(SIZES[: 1 + _whole(most)]))
-    assert most or not answer.behind
-
-
-def _whole(most: int) -> int:
-    """The number of first commits that have no more changes."""
-    return next((i for i in range(len(SIZES)) if sum(SIZES[: i + 1]) > most), len(SIZES))
+    fitting = [
+        sum(SIZES[:commits]) for commits in range(1, len(SIZES) + 1) if commits == 1 or sum(SIZES[:commits]) <= most
+    ]
+    assert len(seen) == (fitting[-1] if most else sum(SIZES))
 
 
 def test_no_commit_is_passed_over(served: Served) -> None:
