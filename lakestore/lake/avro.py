@@ -28,7 +28,7 @@ _SYNC_BYTES = 16
 _SCHEMA, _CODEC = "avro.schema", "avro.codec"
 _META = b'{"type":"map","values":"bytes"}'
 _CODECS_KEPT = 256
-_FAILURES = (struct.error, IndexError, KeyError, TypeError, ValueError, OSError, RecursionError, zlib.error)
+_FAILURES = (struct.error, AttributeError, IndexError, KeyError, TypeError, ValueError, OSError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)

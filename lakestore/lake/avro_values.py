@@ -6,8 +6,9 @@ raise `ValueError`, `IndexError` or `struct.error`.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 Write = Callable[[bytearray, Any], None]
 _LONG_BITS = 64
 _DEPTH_MAX = 64
+_PACKED_MAX = 1_024
+"""Items from which a map is read at once."""
 _SMALL = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
 """The numbers that are one byte."""
 
@@ -46,6 +49,9 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 def write_long(out: bytearray, value: int) -> None:
     """Append a number of variable length."""
+    if -0x40 <= value < 0x40:
+        out.append((value << 1) ^ (value >> 63))
+        return
     rest = (value << 1) ^ (value >> 63)
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -168,19 +174,21 @@ class _Maker:
             raise ValueError("it has a union that Iceberg does not use")
         null = schema.index("null")
         inner = self.codec(schema[1 - null], depth)
-        inner_read, inner_write, other = inner.read, inner.write, 1 - null
+        inner_read, inner_write, nothing, something = inner.read, inner.write, 2 * null, 2 - 2 * null
 
         def read(data: bytes, at: int) -> tuple[Any, int]:
-            branch, at = read_long(data, at)
-            if branch == null:
-                return None, at
-            if branch != other:
+            branch = data[at]
+            if branch == nothing:
+                return None, at + 1
+            if branch != something:
                 raise ValueError("a value is of no type of its union")
-            return inner_read(data, at)
+            return inner_read(data, at + 1)
 
         def write(out: bytearray, value: Any) -> None:
-            write_long(out, null if value is None else other)
-            if value is not None:
+            if value is None:
+                out.append(nothing)
+            else:
+                out.append(something)
                 inner_write(out, value)
 
         return Codec(read, write)
@@ -189,8 +197,92 @@ class _Maker:
         items = schema["items"]
         if schema.get("logicalType") == "map":
             key, value = (self.codec(field["type"], depth) for field in items["fields"])
-            return _map(key, value)
+            return _packed(_map(key, value), tuple(field["type"] for field in items["fields"]))
         return _array(self.codec(items, depth))
+
+
+class PackedMap(Mapping[Any, Any]):
+    """A map with items, which are read from its bytes when the first of them is asked for."""
+
+    __slots__ = ("_held", "_read", "packed")
+
+    def __init__(self, packed: bytes, read: Read) -> None:
+        self.packed = packed
+        """The map as Avro has it."""
+        self._read = read
+        self._held: dict[Any, Any] | None = None
+
+    def _items(self) -> dict[Any, Any]:
+        if self._held is None:
+            self._held, _ = self._read(self.packed, 0)
+        return self._held
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._items()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items())
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return repr(self._items())
+
+
+_NUMBER = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
+_SHORT_BYTES_MAX = 32
+_SHORT_BYTES = b"|".join(re.escape(bytes([2 * size])) + b"." * size for size in range(_SHORT_BYTES_MAX + 1))
+_ITEMS: Mapping[tuple[Any, ...], bytes] = {
+    ("int", "long"): _NUMBER + _NUMBER,
+    ("int", "bytes"): _NUMBER + b"(?:" + _SHORT_BYTES + b")",
+}
+"""The types of a map's keys and values to the form of an item, for maps that a manifest has for each file."""
+
+
+def _packed(whole: Codec, kinds: tuple[Any, ...]) -> Codec:
+    """The codec of a map whose bytes are passed over at once, where they have a form that can be."""
+    item = _ITEMS.get(kinds)
+    if item is None:
+        return whole
+    whole_read, whole_write, forms = whole.read, whole.write, _Forms(item)
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        begin = at
+        while True:
+            count, at = read_long(data, at)
+            if not count:
+                return (PackedMap(data[begin:at], whole_read) if at - begin > 1 else {}), at
+            found = forms.of(count).match(data, at) if 0 < count < _PACKED_MAX else None
+            if found is None:
+                return whole_read(data, begin)
+            at = found.end()
+
+    def write(out: bytearray, held: Any) -> None:
+        if isinstance(held, PackedMap):
+            out += held.packed
+        else:
+            whole_write(out, held)
+
+    return Codec(read, write)
+
+
+class _Forms:
+    """The form of so many items."""
+
+    def __init__(self, item: bytes) -> None:
+        self._item = item
+        self._made: dict[int, re.Pattern[bytes]] = {}
+
+    def of(self, count: int) -> re.Pattern[bytes]:
+        """The pattern of so many items, one after another."""
+        made = self._made.get(count)
+        if made is None:
+            made = self._made[count] = re.compile(b"(?:%b){%d}+" % (self._item, count), re.DOTALL)
+        return made
 
 
 def _blocks(data: bytes, at: int) -> tuple[int, int]:

@@ -56,7 +56,7 @@ def read_list(data: bytes, name: str) -> list[Manifest]:
     try:
         return [_manifest(record) for record in records]
     except (KeyError, TypeError) as error:
-        raise Corrupt(f"{name} is no manifest list: it lacks {error}") from error
+        raise Corrupt(f"{name} is no readable manifest list: {type(error).__name__}: {error}") from error
 
 
 def write_list(

@@ -7,6 +7,7 @@ inherits from its manifest is written out when it is read: an entry can then go 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,25 +103,31 @@ class Heading:
 def read_manifest(data: bytes, manifest: Manifest) -> list[Entry]:
     """The living entries of a manifest, with all that they inherit written out; `Corrupt` of damaged bytes."""
     container = Container.opened(data, manifest.path)
-    names = (*manifest_schemas.ENTRY_NAMES, *_partition_names(container.meta))
+    with _damage(manifest.path):
+        fields = _spec_fields(container.meta)
+        names = (*manifest_schemas.ENTRY_NAMES, *((part["field-id"], part["name"]) for part in fields))
     records = container.records(names)
-    try:
+    with _damage(manifest.path):
         return list(_entries(records, manifest))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{manifest.path} is no manifest: it lacks {error}") from error
 
 
 def heading(data: bytes, name: str) -> Heading:
     """The schema and partition spec that a manifest was written under, or `Corrupt`."""
     meta = Container.opened(data, name).meta
-    try:
-        number = int(meta.get("partition-spec-id", b"0"))
-        spec = {"spec-id": number, "fields": _spec_fields(meta)}
+    with _damage(name):
+        spec = {"spec-id": int(meta.get("partition-spec-id", b"0")), "fields": _spec_fields(meta)}
         version = int(meta.get("format-version", b"1"))
-        content = DELETES if meta.get("content", b"data") == b"deletes" else DATA
+        content = DELETES if meta.get("content") == b"deletes" else DATA
         return Heading(orjson.loads(meta["schema"]), spec, version, content)
-    except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"{name} is no manifest: it lacks {error}") from error
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Failures at values that no manifest has as `Corrupt`."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{name} is no readable manifest: {type(error).__name__}: {error}") from error
 
 
 def write_manifest(entries: Sequence[Entry], *, content: int, schema: Json, spec: Json, format_version: int) -> bytes:
@@ -198,10 +205,6 @@ def _spec_fields(meta: Mapping[str, bytes]) -> list[dict[str, Any]]:
     fields = orjson.loads(meta.get("partition-spec", b"[]"))
     first = 1000
     return [{**field, "field-id": field.get("field-id", first + place)} for place, field in enumerate(fields)]
-
-
-def _partition_names(meta: Mapping[str, bytes]) -> tuple[tuple[int, str], ...]:
-    return tuple((field["field-id"], field["name"]) for field in _spec_fields(meta))
 
 
 def _entries(records: Iterable[Mapping[str, Any]], manifest: Manifest) -> Iterator[Entry]:
