@@ -143,6 +143,14 @@ class Limits:
     """Reads that hold a cut; one more is `Exhausted` until one ends."""
     lease_seconds: int = option(86_400, low=1, high=31 * 86_400)
     """The longest lease that may be asked for; longer ones are refused."""
+    present_lease_seconds: int = option(3_600, low=1, high=31 * 86_400)
+    """Time for which the files of a presented cut stay after a load that asks for no other time. Loads get less, down
+    to a minute, once such files take half of `present_bytes`."""
+    present_bytes: int = option(16 * _GB, low=1 * _MB, high=1 << 50)
+    """Files of presented cuts in the warehouse; beyond it no further cut is presented, and a load of one is `Exhausted`
+    until leases end."""
+    present_cache_bytes: int = option(64 * _MB, low=0, high=16 * _GB)
+    """Answers to loads of presented cuts that are kept; the least recently used is made anew when it is asked for."""
     http_body_bytes: int = option(64 * _MB, low=1 * _KB, high=_INT32)
     """The body of an HTTP request; a larger one is refused."""
     http_bodies_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)

@@ -94,9 +94,11 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     ),
     "httpx2": ("lakestore/connectors/bridge/schemas/registry.py",),
     "starlette": (
+        "server/lakestore_server/edge/catalog_request.py",
         "server/lakestore_server/edge/http.py",
         "server/lakestore_server/edge/http_gate.py",
         "server/lakestore_server/edge/iceberg_rest.py",
+        "server/lakestore_server/edge/presented_rest.py",
     ),
     "uvicorn": ("server/lakestore_server/edge/http.py", "server/lakestore_server/edge/http_connection.py"),
 }
@@ -118,8 +120,8 @@ BROAD_EXCEPT_ALLOWED = {
     "lakestore/connectors/bridge/lane/stages.py",  # the same
     "server/lakestore_server/commit/flight.py",
     "server/lakestore_server/commit/loop.py",
+    "server/lakestore_server/edge/catalog_request.py",
     "server/lakestore_server/edge/grpc.py",
-    "server/lakestore_server/edge/iceberg_rest.py",
     "server/lakestore_server/edge/rpc_dispatch.py",
     "server/lakestore_server/edge/rpc_port.py",
     "server/lakestore_server/edge/rpc_streams.py",

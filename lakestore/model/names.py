@@ -1,12 +1,25 @@
-"""Names of tables in the lake's catalog: `orders$3` is the table `orders` with the schema of its version 3."""
+"""Names of tables in the lake's catalog: `orders$3` is the table `orders` with the schema of its version 3.
+
+Where a catalog shows a table's head, `orders@<token or time>` is the table at that cut.
+"""
 
 from __future__ import annotations
 
 VERSION_MARK = "$"
 """Between a table's name and the number of a version; no name of a table holds the mark."""
+POSITION_MARK = "@"
+"""Between a table's name and a position; no name of a table of ours holds the mark."""
+PRESENTED = "__presented"
+"""The folder of a warehouse with the files of presented cuts; no namespace has the name."""
 
 
 def parted(name: str) -> tuple[str, int] | None:
     """The table's name and the version's number of a name such as `orders$3`; None for any other name."""
     base, mark, number = name.rpartition(VERSION_MARK)
     return (base, int(number)) if mark and number.isascii() and number.isdecimal() else None
+
+
+def positioned(name: str) -> tuple[str, str] | None:
+    """The table's name and the position of a name such as `orders@2026-11-20T10:00Z`; None for any other name."""
+    base, mark, position = name.partition(POSITION_MARK)
+    return (base, position) if base and mark and position else None

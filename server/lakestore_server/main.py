@@ -38,6 +38,9 @@ from lakestore_server.iceberg.metadata_store import MetadataStore, local_folder,
 from lakestore_server.operate import backup_lake
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.metric_sources import Sources
+from lakestore_server.present.presented import PresentedTables
+from lakestore_server.present.upkeep import Presenter
+from lakestore_server.present.worker_client import PresenterProcess
 from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
 from lakestore_server.settings import Settings
@@ -78,6 +81,7 @@ class Server:
         clock: Clock | None = None,
         on_fatal: Callable[[BaseException], None] | None = None,
         journal_of: JournalOf = FileJournal,
+        presenter: Presenter | None = None,
     ) -> None:
         self.settings = settings
         exposure_check.check(settings)
@@ -86,27 +90,9 @@ class Server:
         self._clock = clock = clock or RealClock()
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
-        try:
-            data_folder.check_whole(settings.data)
-            backup_lake.release(settings.data)
-            data_folder.tighten(settings.data, local_folder(settings.warehouse_uri))
-            store = MetadataStore(storage_for(settings.warehouse_uri))
-            key = exposure_check.token_key(settings.data) if settings.auth else b""
-            file = Path(settings.auth) if settings.auth else None
-            self.access = Access(file, clock, key, settings.limits.access_token_seconds)
-            self.engine = Engine(
-                settings.data,
-                disk or RealDisk(),
-                clock,
-                on_fatal=on_fatal or _no_op,
-                limits=settings.limits,
-                journal_of=journal_of,
-            )
-        except BaseException:
-            self._lock.close()
-            raise
-        self.upkeep = Upkeep(self.engine, clock)
         self._on_fatal = on_fatal or _no_op
+        store = self._opened(disk or RealDisk(), journal_of)
+        self.upkeep = Upkeep(self.engine, clock)
         self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
         leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
@@ -120,10 +106,20 @@ class Server:
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
         self.retention = Retention(self.engine, leases, *names, check_seconds, wake_checkpoint)
         self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
+        self.presented = PresentedTables(self.engine, leases, self.catalog, clock, presenter or PresenterProcess())
         calls = Calls(clock, settings.slow_seconds)
         duties = self.retention, self.expiry
         self.service = Service(
-            self.engine, self.upkeep, self.catalog, leases, clock, self.about, *names, *duties, calls
+            self.engine,
+            self.upkeep,
+            self.catalog,
+            leases,
+            clock,
+            self.about,
+            *names,
+            *duties,
+            calls,
+            self.presented,
         )
         self.sources = Sources(
             self.engine,
@@ -135,9 +131,29 @@ class Server:
             self.expiry,
             clock,
             self.service.reports,
+            self.presented,
         )
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
+
+    def _opened(self, disk: Disk, journal_of: JournalOf) -> MetadataStore:
+        """The lake's metadata, once rights are read and the engine has recovered; else the folder is let go."""
+        settings, clock = self.settings, self._clock
+        try:
+            data_folder.check_whole(settings.data)
+            backup_lake.release(settings.data)
+            data_folder.tighten(settings.data, local_folder(settings.warehouse_uri))
+            store = MetadataStore(storage_for(settings.warehouse_uri))
+            key = exposure_check.token_key(settings.data) if settings.auth else b""
+            file = Path(settings.auth) if settings.auth else None
+            self.access = Access(file, clock, key, settings.limits.access_token_seconds)
+            self.engine = Engine(
+                settings.data, disk, clock, on_fatal=self._on_fatal, limits=settings.limits, journal_of=journal_of
+            )
+        except BaseException:
+            self._lock.close()
+            raise
+        return store
 
     def _look_at_lake(self, store: MetadataStore) -> None:
         """Stop tiering and retention of tables whose lake is gone, or went on without this history after a restore."""
@@ -162,6 +178,7 @@ class Server:
         gate = app(self.sources, admission, self.settings.http.allowed_hosts)
         self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits, self._on_fatal)
         self._http.start()
+        self.presented.start()
         try:
             self._grpc = GrpcServer(
                 self.service, f"{host}:{self.settings.port}", admission, self._clock, self._keys, limits
@@ -192,6 +209,7 @@ class Server:
         self._closed = True
         if self._grpc:
             self._grpc.stop(STOP_SECONDS)
+        self.presented.close()
         if self._http:
             self._http.stop()
         self.stop_duties()

@@ -34,10 +34,10 @@ from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.reports import Reports
 from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
+from lakestore_server.present.presented import PresentedTables
 from lakestore_server.read.inserted import Inserts
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.lookup import Lookups
-from lakestore_server.read.plan import Plans
 
 
 class Verbs(TypedDict):
@@ -94,18 +94,15 @@ class Service:
         retention: Retention,
         expiry: Expiry,
         calls: Calls,
+        presented: PresentedTables,
     ) -> None:
         self.reports = Reports(clock)
         """The words of processes beside the server."""
-        tables, writes, lookups, plans = (
-            TableVerbs(engine, catalog),
-            Writes(engine),
-            Lookups(engine),
-            Plans(engine, leases),
-        )
+        tables, writes, lookups = TableVerbs(engine, catalog), Writes(engine), Lookups(engine)
+        plans = presented.plans
         feed, tierer = Feed(engine, subscriptions, leases, clock), TiererVerbs(engine, clock, catalog)
         status, audits, backups = (
-            StatusVerbs(engine, upkeep, about, retention, expiry, clock, catalog, self.reports),
+            StatusVerbs(engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented),
             AuditVerbs(engine, upkeep.integrity),
             BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
         )

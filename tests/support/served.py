@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +17,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import AppendFile, Disk
 from lakestore_server.main import Server
+from lakestore_server.present.upkeep import Presenter
 from lakestore_server.settings import Settings
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
 from lakestore_server.state.view import TableState
@@ -62,6 +64,7 @@ class Served:
         limits: Limits | None = None,
         ports: bool = False,
         believes_clock: bool = True,
+        presenter: Callable[[], Presenter] | None = None,
         **settings: Any,
     ) -> None:
         self.clock, self._disk = HandClock(), disk
@@ -70,12 +73,13 @@ class Served:
         limits = limits or Limits()
         limits = replace(limits, clock_confirm_seconds=0) if believes_clock else limits
         self._settings = Settings(folder, limits=limits, **given)
-        self._ports = ports
+        self._ports, self._presenter = ports, presenter
         self.start()
 
     def start(self) -> None:
         """A server on the folder as it is now."""
-        self.server = Server(self._settings, disk=self._disk, clock=self.clock)
+        presenter = self._presenter() if self._presenter else None
+        self.server = Server(self._settings, disk=self._disk, clock=self.clock, presenter=presenter)
         if self._ports:
             self.server.start()
         self.lake = ls.Lake(attached(self.server.service), "served")

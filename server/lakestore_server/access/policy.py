@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal, Protocol
 
@@ -261,6 +261,14 @@ def _unversioned(target: str, known: TableFacts) -> str:
     return parted[0] if parted and known.kind_of(parted[0]) == "own" else target
 
 
+def _path_cut(asked: HttpRequestFacts, known: TableFacts) -> Sequence[str]:
+    """`shop.orders@<position>` is a cut of `shop.orders`, if that is ours and no table has the whole name."""
+    target = catalog_target(asked.path["namespace"], asked.path["table"])
+    parted = names.positioned(target)
+    is_cut = parted is not None and known.kind_of(target) == "absent" and known.kind_of(parted[0]) == "own"
+    return (parted[0],) if parted is not None and is_cut else (target,)
+
+
 def _path_namespace(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
     return (catalog_target(asked.path["namespace"], EVERYTHING),)
 
@@ -298,6 +306,7 @@ def _body_changes(asked: HttpRequestFacts, known: TableFacts) -> Sequence[str]:
 
 
 _PATH = "the table of the path"
+_REFUSED = "nobody may: what is presented is read-only"
 _SPACE = "every table of the namespace"
 ROUTES: dict[tuple[str, str], Row] = {
     ("GET", "/"): Row("known", _nothing, lists=Listing.PAGE),
@@ -326,6 +335,20 @@ ROUTES: dict[tuple[str, str], Row] = {
     ("HEAD", _VIEW): Row("known", _nothing, "there are no views"),
 }
 """Every route of the HTTP port, by method and path."""
+
+
+def _under_prefix(method: str, path: str, row: Row) -> Row:
+    """The rule of a verb under a prefix, where a verb that writes is refused to everybody."""
+    if (method, path) in (("GET", _TABLE), ("HEAD", _TABLE), ("POST", f"{_TABLE}/metrics")):
+        return replace(row, finder=_path_cut)
+    return row if method in ("GET", "HEAD") else Row("known", _nothing, _REFUSED)
+
+
+ROUTES |= {
+    (method, path.replace(CATALOG, f"{CATALOG}/{{prefix}}", 1)): _under_prefix(method, path, row)
+    for (method, path), row in tuple(ROUTES.items())
+    if path.startswith(f"{CATALOG}/") and not path.endswith(("/config", "/oauth/tokens"))
+}
 
 
 def reference() -> str:

@@ -97,7 +97,7 @@ class Engine:
 
     def await_room(self, seconds: float | None = None, nbytes: int = 1 << 30) -> None:
         """Wait until the queue has room, for rows no longer than `queue_wait_ms`: before their memory is taken."""
-        if seconds is None and self._is_disk_full():
+        if seconds is None and self.is_disk_full():
             raise Exhausted(
                 f"less than {self.limits.disk_free_bytes >> 20} MB are free for {self.folder}: free space",
                 retry_after=RETRY_SECONDS_MAX,
@@ -114,7 +114,8 @@ class Engine:
         pace = self.totals.bytes / self.totals.seconds if self.totals.seconds else 1.0
         return min(max(self.loop.queue.nbytes / max(pace, 1.0), RETRY_SECONDS_MIN), RETRY_SECONDS_MAX)
 
-    def _is_disk_full(self) -> bool:
+    def is_disk_full(self) -> bool:
+        """Whether less than `disk_free_bytes` are free, as of the last second."""
         now = self._clock.monotonic()
         if now - self._disk_checked > DISK_CHECK_SECONDS:
             self._disk_full = self.disk.free_bytes(self.folder) < self.limits.disk_free_bytes

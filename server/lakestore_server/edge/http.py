@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from lakestore.errors import Invalid, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission
-from lakestore_server.edge import console, http_errors, iceberg_rest, oauth
+from lakestore_server.edge import catalog_request, console, http_errors, iceberg_rest, oauth, presented_rest
 from lakestore_server.edge.http_connection import GuardedProtocol
 from lakestore_server.edge.http_gate import Gate
 from lakestore_server.edge.page_guard import PageGuard
@@ -55,7 +55,7 @@ def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:
         return PlainTextResponse(metrics.text(sources), media_type="text/plain; version=0.0.4")
 
     def show_console(request: Request) -> Response:
-        principal = request.scope[iceberg_rest.CALLER].principal
+        principal = request.scope[catalog_request.CALLER].principal
         return HTMLResponse(console.page(engine.view, principal.sees), headers=_PAGE_HEADERS)
 
     def show_alive(_: Request) -> Response:
@@ -67,11 +67,15 @@ def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:
         return JSONResponse(answer, status, headers={"cache-control": "no-store"})
 
     tokens = Route(_TOKENS_PATH, give_token, methods=["POST"])
+    catalog, bytes_max = catalog_request.Sources(sources.catalog, sources.presented), engine.limits.http_body_bytes
     return [
         Route("/", show_console),
         Route("/healthz", show_alive),
         Route("/metrics", show_metrics),
-        Mount("/iceberg", routes=[tokens, *iceberg_rest.routes(sources.catalog, engine.limits.http_body_bytes)]),
+        Mount(
+            "/iceberg",
+            routes=[tokens, *iceberg_rest.routes(catalog, bytes_max), *presented_rest.routes(catalog, bytes_max)],
+        ),
     ]
 
 

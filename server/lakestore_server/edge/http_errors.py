@@ -15,18 +15,21 @@ from lakestore_server.iceberg.errors import (
     NoSuchNamespace,
     NoSuchTable,
     NoSuchView,
+    NoSuchWarehouse,
 )
 
 _NAMES: dict[type[LakestoreError], tuple[int, str]] = {
     NoSuchNamespace: (404, "NoSuchNamespaceException"),
     NoSuchTable: (404, "NoSuchTableException"),
     NoSuchView: (404, "NoSuchViewException"),
+    NoSuchWarehouse: (404, "NoSuchWarehouseException"),
     AlreadyExists: (409, "AlreadyExistsException"),
     NamespaceNotEmpty: (409, "NamespaceNotEmptyException"),
     Forbidden: (403, "ForbiddenException"),
 }
 _KINDS = {
     "Invalid": (400, "BadRequestException"),
+    "PositionExpired": (400, "BadRequestException"),
     "NotFound": (404, "NotFoundException"),
     "Conflict": (409, "CommitFailedException"),
     "Fenced": (403, "ForbiddenException"),

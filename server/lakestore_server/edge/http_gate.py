@@ -19,9 +19,9 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission, facts_of
 from lakestore_server.access.callers import Caller, basic
 from lakestore_server.edge import http_errors
+from lakestore_server.edge.catalog_request import CALLER
 from lakestore_server.edge.http_errors import ClientStalled
 from lakestore_server.edge.http_shares import HttpShares
-from lakestore_server.edge.iceberg_rest import CALLER
 from lakestore_server.edge.page_guard import PageGuard
 
 Scope = MutableMapping[str, Any]

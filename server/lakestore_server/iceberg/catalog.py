@@ -80,7 +80,7 @@ class Catalog:
 
     def create_namespace(self, name: str, properties: Mapping[str, str], key: str = "") -> None:
         """Create a namespace."""
-        locations.check_name(name)
+        locations.check_namespace(name)
         locations.check_size(properties, "a namespace")
         if self._seen(key):
             return
@@ -122,6 +122,10 @@ class Catalog:
     def load(self, name: Name) -> StoredMetadata:
         """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3."""
         return self._contents.load(name)
+
+    def metadata(self, location: str) -> StoredMetadata:
+        """The metadata of one file."""
+        return self._store.load(location)
 
     def create_own(self, table: Table) -> SetPointer:
         """Write the first metadata of one of our tables, durable; the step that the server journals with the table."""

@@ -105,6 +105,7 @@ class Contents:
         chosen = [place for place in locations.folders(new) if place not in held]
         if not chosen:
             return
+        locations.check_not_presented(chosen, self._warehouse)
         if registered:
             locations.check_found(chosen, self._namespace_folders())
         else:

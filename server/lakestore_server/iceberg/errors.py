@@ -17,6 +17,10 @@ class NoSuchView(NotFound):
     """The view does not exist: no view does."""
 
 
+class NoSuchWarehouse(NotFound):
+    """The catalog has no warehouse of that name, and no prefix."""
+
+
 class AlreadyExists(Conflict):
     """Something of that name exists."""
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from lakestore.errors import Invalid
+from lakestore.model.names import PRESENTED
 from lakestore_server.iceberg.errors import Forbidden
 from lakestore_server.iceberg.schemas import Json
 
@@ -88,6 +89,13 @@ def check_name(name: object) -> str:
     return name
 
 
+def check_namespace(name: object) -> str:
+    """A name of a namespace whose folder holds nothing else, or `Invalid`."""
+    if check_name(name) == PRESENTED:
+        raise Invalid(f"namespace {PRESENTED} is for files that are shown to other engines: choose another name")
+    return str(name)
+
+
 def check_size(properties: Mapping[str, str], what: str) -> None:
     """Refuse more properties than a catalog keeps and sends with every answer."""
     size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
@@ -139,6 +147,13 @@ def check_found(places: Iterable[str], namespaces: Iterable[str]) -> None:
         for place in places:
             if plain(place) == plain(namespace) or inside(namespace, place):
                 raise Forbidden(f"location {place} is not one table's: it holds a namespace")
+
+
+def check_not_presented(places: Iterable[str], warehouse: str) -> None:
+    """Refuse places that meet the folder of presented files, which goes without a word."""
+    for place in places:
+        if overlap(place, f"{warehouse}/{PRESENTED}"):
+            raise Forbidden(f"location {place} is for files that are shown to other engines: choose another one")
 
 
 def check_free(places: Iterable[str], others: Iterable[str]) -> None:

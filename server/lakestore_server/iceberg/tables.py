@@ -12,7 +12,7 @@ from lakestore.model import table as schema
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.iceberg import our_tables
+from lakestore_server.iceberg import locations, our_tables
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import CatalogChange, CatalogStep, DropPointer, SetNamespace
@@ -34,6 +34,7 @@ class TableVerbs:
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
         our_tables.check_names(table, table)
+        locations.check_namespace(table.namespace)
         if request.check_only:
             return pb.TableInfo(definition=table.to_json())
         step = self._catalog.create_own(table)

@@ -19,6 +19,7 @@ from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.reports import Report, Reports
 from lakestore_server.operate.status import TableStatus
+from lakestore_server.present.presented import PresentedTables
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.clock_marks import ClockMarks
@@ -41,6 +42,7 @@ class Sources:
     expiry: Expiry
     clock: Clock
     reports: Reports
+    presented: PresentedTables
 
 
 @dataclass(frozen=True, slots=True)

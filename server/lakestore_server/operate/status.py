@@ -24,6 +24,8 @@ from lakestore_server.host.supervisor import DutyState
 from lakestore_server.iceberg.catalog import Catalog, TierProblem
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
 from lakestore_server.operate.reports import Reports
+from lakestore_server.present.figures import PresentStatus
+from lakestore_server.present.presented import PresentedTables
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.view import TableState
 
@@ -203,6 +205,8 @@ class ServerStatus:
     disk_free_bytes: int
     registers: int
     clock: ClockStatus
+    presented: PresentStatus
+    """Cuts that are shown to other engines."""
     reports: tuple[dict[str, Any], ...]
     """The words of processes beside the server."""
     tables: tuple[ServedTable, ...]
@@ -226,6 +230,7 @@ class ServerStatus:
             "disk_free_bytes": self.disk_free_bytes,
             "registers": self.registers,
             "clock": asdict(self.clock),
+            "presented": asdict(self.presented),
             "reports": list(self.reports),
             "tables": [table.as_dict() for table in self.tables],
         }
@@ -245,8 +250,9 @@ class StatusVerbs:
         clock: Clock,
         catalog: Catalog,
         reports: Reports,
+        presented: PresentedTables,
     ) -> None:
-        self._reports = reports
+        self._reports, self._presented = reports, presented
         self._engine, self._upkeep, self._about, self._clock = engine, upkeep, about, clock
         self._retention, self._expiry, self._catalog = retention, expiry, catalog
         self._began = clock.monotonic()
@@ -305,6 +311,7 @@ class StatusVerbs:
             disk_free_bytes=disk_free_bytes(engine),
             registers=len(engine.loop.state.registers.known),
             clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
+            presented=self._presented.status(),
             reports=tuple(report.as_dict(age) for age, report in self._reports.now()),
             tables=tuple(self._table(view.named(name)) for name in list(tables) or sorted(view.names)),
         )

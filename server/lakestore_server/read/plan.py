@@ -68,7 +68,9 @@ class Plans:
             for state in states:
                 if state.created_lsn > lsn:
                     raise Invalid(f"table {state.table.name} did not exist at this position")
-            tiers = [None if self._without_lake(state) else usable_tier(state, lsn, self._leases) for state in states]
+            tiers = [
+                None if without_lake(self._engine, state) else usable_tier(state, lsn, self._leases) for state in states
+            ]
             named = list(zip(states, tiers, strict=True))
             snapshots = {state.table.uuid: tier.snapshot_id for state, tier in named if tier is not None}
             starts = {state.table.uuid: log_needed(state, tier, lsn) for state, tier in named}
@@ -88,13 +90,6 @@ class Plans:
                 return _LeasedCut(view, states, tiers, lease)
             self._leases.release(lease)
             view = now
-
-    def _without_lake(self, state: TableState) -> bool:
-        """Whether a table is read from its log alone, as the log has all rows and its lake went another way.
-
-        The history that the lake went on with may have expired the files that this one knows.
-        """
-        return state.table.uuid in self._engine.lake_ahead and state.has_all_rows
 
     def _table_plan(
         self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool
@@ -160,6 +155,14 @@ class Plans:
         """End a lease."""
         self._leases.release(request.lease)
         return pb.LeaseAnswer()
+
+
+def without_lake(engine: Engine, state: TableState) -> bool:
+    """Whether a table is read from its log alone, as the log has all rows and its lake went another way.
+
+    The history that the lake went on with may have expired the files that this one knows.
+    """
+    return state.table.uuid in engine.lake_ahead and state.has_all_rows
 
 
 def _metadata_of(view: View, state: TableState) -> str:

@@ -1,0 +1,203 @@
+"""One request to the catalog, read, and the boundary around the verb that answers it.
+
+Bodies are read on the event loop; every verb runs in a thread, so that disk and journal never block it. A verb whose
+answer may take long gives `Slow` work instead, which waits among its like and keeps no other request waiting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lakestore.errors import Invalid, LakestoreError
+from lakestore.model import typed
+from lakestore.wire import errors
+from lakestore_server.access.principals import ANYONE, Principal
+from lakestore_server.edge import http_errors
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.iceberg.contents import Name
+from lakestore_server.iceberg.errors import NoSuchNamespace, NoSuchTable
+from lakestore_server.iceberg.schemas import Json
+from lakestore_server.present.presented import PresentedTables
+
+CALLER = "lakestore.caller"
+"""Key of the scope under which the gate puts the `Caller`; without a caller, as in a test, everyone has every right."""
+IDEMPOTENCY_KEY_CHARS_MAX = 128
+LEVELS = "\x1f"
+"""The separator of a namespace's levels in a path."""
+SLOW_THREADS = 64
+"""Requests whose slow work is done, or waited for, at once; further ones wait for one of these."""
+_LOG = logging.getLogger("lakestore.catalog")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The parts of a server that verbs of the catalog use."""
+
+    catalog: Catalog
+    presented: PresentedTables | None = None
+    """None: no warehouse but the lake, as in tests of the catalog alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogRequest:
+    """One request, read."""
+
+    sources: Sources
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: Json
+    key: str
+    """Idempotency-Key, bound to this very request; empty if none was sent."""
+    principal: Principal
+    """The caller. The gate has checked the call itself; lists hold what the principal may know of."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog."""
+        return self.sources.catalog
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in the path; only one level exists."""
+        name = self.path["namespace"]
+        if LEVELS in name or not self.sees_namespace(name):
+            raise NoSuchNamespace(f"Namespace does not exist: {name.replace(LEVELS, '.')}")
+        return name
+
+    def sees_namespace(self, name: str) -> bool:
+        """Whether the caller may know of a namespace."""
+        return self.principal.sees_namespace(name.replace(".", LEVELS))
+
+    @property
+    def name(self) -> Name:
+        """The table in the path.
+
+        Spark asks for `db.table.branch_x` as a table in a deeper namespace and goes on when there is no such table.
+        """
+        space, table = self.path["namespace"], self.path["table"]
+        if LEVELS in space:
+            raise NoSuchTable(f"Table does not exist: {space.replace(LEVELS, '.')}.{table}")
+        return Name(space, table)
+
+    def field(self, key: str, kind: type[Any], default: Any = None) -> Any:
+        """A field of the body; `Invalid` if its kind is another, or if the field is missing without a default."""
+        value = self.body.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, kind):
+            raise Invalid(f"field {key!r} of the request is missing or malformed")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """An answer that may take long."""
+
+    work: Callable[[], Response]
+
+
+Verb = Callable[[CatalogRequest], Response | Slow]
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    """An answer of JSON."""
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def done(status: int = 204) -> Response:
+    """An answer without a body."""
+    return Response(status_code=status)
+
+
+def _problem(error: LakestoreError) -> Response:
+    status, body = http_errors.answer(error)
+    return Response(body, status, media_type="application/json")
+
+
+def _run(work: Callable[[], Response | Slow]) -> Response | Slow:
+    """The boundary: every error leaves as an answer of the protocol."""
+    try:
+        return work()
+    except LakestoreError as error:
+        return _problem(error)
+    except RecursionError:
+        return _problem(Invalid("the request is nested too deeply: nothing was changed"))
+    except Exception as error:
+        _LOG.exception("a catalog request failed")
+        return _problem(errors.defect(error))
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > bytes_max:
+            raise Invalid(f"the request body is larger than {bytes_max} bytes")
+    return bytes(data)
+
+
+def _object(data: bytes) -> Json:
+    try:
+        body = orjson.loads(data) if data else {}
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"the request body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Invalid("the request body is no JSON object")
+    typed.plain()(body, "the request body")
+    return body
+
+
+def _key(request: Request, principal: Principal, body: bytes) -> str:
+    """The request's key as it is kept: another sender, call or body with the same key is another request."""
+    key = request.headers.get("idempotency-key", "")
+    if len(key) > IDEMPOTENCY_KEY_CHARS_MAX:
+        raise Invalid(f"Idempotency-Key is longer than {IDEMPOTENCY_KEY_CHARS_MAX} characters")
+    if not key:
+        return ""
+    parts = (principal.name, request.method, request.url.path, request.url.query, key)
+    said = b"".join(hashlib.sha256(part).digest() for part in (*(part.encode() for part in parts), body))
+    return hashlib.sha256(said).hexdigest()
+
+
+class Endpoints:
+    """The requests of one port, from HTTP to verbs and back."""
+
+    def __init__(self, sources: Sources, bytes_max: int) -> None:
+        self._sources, self._bytes_max = sources, bytes_max
+        self._slow = anyio.CapacityLimiter(SLOW_THREADS)
+
+    def of(self, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of a route."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                call = await self._call(request)
+            except LakestoreError as error:
+                return _problem(error)
+            answer = await run_in_threadpool(_run, lambda: verb(call))
+            if isinstance(answer, Slow):
+                answer = await anyio.to_thread.run_sync(_run, answer.work, limiter=self._slow)
+            assert isinstance(answer, Response)
+            return answer
+
+        return endpoint
+
+    async def _call(self, request: Request) -> CatalogRequest:
+        data = await _body(request, self._bytes_max)
+        caller = request.scope.get(CALLER)
+        principal = caller.principal if caller else ANYONE
+        key, body = _key(request, principal, data), _object(data)
+        path, query, headers = request.path_params, request.query_params, request.headers
+        return CatalogRequest(self._sources, path, query, headers, body, key, principal)

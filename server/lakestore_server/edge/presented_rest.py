@@ -1,0 +1,156 @@
+"""The Iceberg REST protocol under a prefix: warehouses in which every table is shown at a cut, read-only.
+
+Every verb of the lake's warehouse is there. Verbs that write are refused by 403, which no client tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT
+from lakestore.model import names
+from lakestore_server.edge import iceberg_rest
+from lakestore_server.edge.catalog_request import CatalogRequest, Slow, Sources, Verb, done
+from lakestore_server.edge.iceberg_rest import CONFIG, REPORTS, TABLE, TABLES, VERBS, Verbs, prefixed
+from lakestore_server.iceberg.errors import Forbidden, NoSuchTable
+from lakestore_server.present import warehouse
+from lakestore_server.present.presented import Answer, Ask, PresentedTables
+from lakestore_server.present.warehouse import Warehouse
+
+LEASE_HEADER = "x-lakestore-lease-seconds"
+"""The header of a load that asks for another lease than the default."""
+_READS = ("GET", "HEAD")
+
+
+def verbs() -> Verbs:
+    """Method, path and verb of every endpoint under a prefix."""
+    return tuple((method, prefixed(path), _shown(method, path, verb)) for method, path, verb in VERBS if path != CONFIG)
+
+
+def routes(sources: Sources, body_bytes_max: int = DEFAULT.http_body_bytes) -> list[Route]:
+    """The routes under a prefix, for the `Mount` of the catalog's."""
+    return iceberg_rest.routes(sources, body_bytes_max, verbs())
+
+
+def _shown(method: str, path: str, verb: Verb) -> Verb:
+    """The verb under a prefix of one of the lake's."""
+    own: dict[tuple[str, str], Callable[[CatalogRequest, Verb], Response | Slow]] = {
+        ("GET", TABLES): _list_tables,
+        ("GET", TABLE): _load_table,
+        ("HEAD", TABLE): _has_table,
+        ("POST", REPORTS): _report,
+    }
+    if (method, path) in own:
+        return lambda call: own[method, path](call, verb)
+    return _as_in_lake(verb) if method in _READS else _refused
+
+
+def _as_in_lake(verb: Verb) -> Verb:
+    def of(call: CatalogRequest) -> Response | Slow:
+        _warehouse(call)
+        return verb(call)
+
+    return of
+
+
+def _refused(call: CatalogRequest) -> Response:
+    _warehouse(call)
+    raise Forbidden(
+        "a presented cut is read-only: write rows with `lakestore` (lake.table(…), df.write.format('lakestore')), and"
+        " maintain the lake's own tables in the warehouse `lake`"
+    )
+
+
+def _warehouse(call: CatalogRequest) -> Warehouse:
+    return warehouse.of_prefix(call.path["prefix"])
+
+
+def _presented(call: CatalogRequest) -> PresentedTables:
+    presented = call.sources.presented
+    assert presented is not None
+    return presented
+
+
+def _list_tables(call: CatalogRequest, _: Verb) -> Response:
+    """Under a position the tables of ours that were there; others have no state there."""
+    found, position = call.catalog.tables(call.namespace), _warehouse(call).position
+    if position:
+        found = [name for name in found if _presented(call).was_there(f"{call.namespace}.{name}", position)]
+    return iceberg_rest.list_tables(call, found)
+
+
+def _load_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
+    ask = _ask(call)
+    if ask is None:
+        return of_lake(call)
+    presented = _presented(call)
+    answer = presented.kept(ask)
+    if answer is None:
+        return Slow(lambda: _answered(presented.load(ask)))
+    return _answered(answer)
+
+
+def _answered(answer: Answer) -> Response:
+    headers = {"etag": answer.etag}
+    if answer.body is None:
+        return Response(status_code=304, headers=headers)
+    return Response(answer.body, headers=headers, media_type="application/json")
+
+
+def _has_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
+    ask = _ask(call)
+    if ask is None:
+        return of_lake(call)
+    _presented(call).check(ask)
+    return done()
+
+
+def _report(call: CatalogRequest, _: Verb) -> Response:
+    _warehouse(call)
+    _presented(call).figures.reported()
+    return done()
+
+
+def _ask(call: CatalogRequest) -> Ask | None:
+    """The load that a request is of; None for a table that is not ours, which `now` shows as it is."""
+    shown, name = _warehouse(call), call.name
+    ledger, position = call.catalog.ledger, shown.position
+    if ledger.own_table(name.namespace, name.table) is None:
+        is_known = position or name.table in ledger.pointers(name.namespace)
+        parted = None if is_known else names.positioned(name.table)
+        if parted is None or ledger.own_table(name.namespace, parted[0]) is None:
+            _check_not_ours(call, shown)
+            return None
+        name, position = type(name)(name.namespace, parted[0]), warehouse.said_position(parted[1])
+    return Ask(
+        table=str(name),
+        position=position,
+        format_version=shown.format_version,
+        seconds=_seconds(call),
+        etags=call.headers.get("if-none-match", ""),
+    )
+
+
+def _check_not_ours(call: CatalogRequest, shown: Warehouse) -> None:
+    """`NoSuchTable` unless the table is one of another engine's and the warehouse shows such tables."""
+    name = call.name
+    if shown.position and name.table in call.catalog.ledger.pointers(name.namespace):
+        raise NoSuchTable(
+            f"{name} is not a table of Lakestore's, and so at no position of its: read it in the warehouse `now` or"
+            " `lake`, there with Iceberg's own time travel"
+        )
+    if names.parted(name.table) is not None and name.table not in call.catalog.ledger.pointers(name.namespace):
+        raise NoSuchTable(f"Table does not exist: {name}")
+
+
+def _seconds(call: CatalogRequest) -> int:
+    said = call.headers.get(LEASE_HEADER, "")
+    if not said:
+        return 0
+    if not (said.isascii() and said.isdecimal() and len(said) <= 9 and int(said)):
+        raise Invalid(f"X-Lakestore-Lease-Seconds is a whole number of seconds, not {said[:20]!r}")
+    return int(said)

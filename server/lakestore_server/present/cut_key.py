@@ -1,0 +1,54 @@
+"""The key of a presented cut, which makes two cuts of a table the same, and its snapshot id and ETag. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+ID_MAX = (1 << 63) - 1
+_ETAG_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class CutKey:
+    """One table at one cut upon one snapshot of its lake. The same key is the same rows, files and metadata."""
+
+    timeline: str
+    """The history that the offsets belong to: a restored server gives them anew."""
+    table_uuid: str
+    schema_id: int
+    """The version of the table's definition that holds at the cut."""
+    base_snapshot_id: int
+    """The snapshot below; 0 where there is none."""
+    heads: tuple[int, ...]
+    """Each bucket's offset behind the cut."""
+    format_version: int
+    """The version of Iceberg's format that the cut is shown in: 2 or 3."""
+
+    @property
+    def snapshot_id(self) -> int:
+        """The id of the cut's snapshot, from 1 to 2^63 - 1."""
+        return int.from_bytes(self._hash(8), "big") % ID_MAX + 1
+
+    def etag(self, metadata_location: str) -> str:
+        """The ETag of the cut over one metadata file, whose properties it shows; with its quotes."""
+        said = hashlib.blake2b(metadata_location.encode(), key=self._hash(16), digest_size=_ETAG_BYTES)
+        return f'"{said.hexdigest()}"'
+
+    def _hash(self, size: int) -> bytes:
+        parts = (
+            self.timeline,
+            self.table_uuid,
+            self.schema_id,
+            self.base_snapshot_id,
+            self.format_version,
+            self.heads,
+        )
+        return hashlib.blake2b(json.dumps(parts).encode(), digest_size=size).digest()
+
+
+def is_same(etags: str, etag: str) -> bool:
+    """Whether an If-None-Match header names the ETag; `*` and weak forms count."""
+    said = [part.strip().removeprefix("W/") for part in etags.split(",")]
+    return etag in said or "*" in said

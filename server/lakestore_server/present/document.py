@@ -1,0 +1,160 @@
+"""The metadata document of a presented cut, made from the document of its lake table. Pure.
+
+Nothing of it is stored: it is the answer to whoever loads the table. A `Frame` is what the cut's files are written by,
+schema and partition specs; with the files it becomes the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakestore.errors import Corrupt
+from lakestore.model.table import Table
+from lakestore_server.iceberg import metadata, metadata_updates, our_tables
+from lakestore_server.iceberg.schemas import Json
+from lakestore_server.present.cut_key import CutKey
+
+POSITION_PROPERTY = "lakestore.token"
+"""The position of the cut, by which any client of ours reads the same rows."""
+LEASE_PROPERTY = "lakestore.lease-until"
+"""The time up to which the cut's files stay."""
+V3 = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The lake snapshot below a cut, or the lack of one."""
+
+    snapshot_id: int = 0
+    manifest_list: str = ""
+    sequence: int = 0
+    """The last sequence number of the table's document."""
+    timestamp_ms: int = 0
+    """The snapshot's, or the table's creation."""
+    next_row_id: int = 0
+    format_version: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A document without a snapshot: the schema of the cut's version, and all specs with one without partitions."""
+
+    doc: Json
+    base: Base
+    flat_spec_id: int
+    is_flat_added: bool
+    """Whether the flat spec is in no document of the lake."""
+
+    @property
+    def schema(self) -> Json:
+        """The current schema."""
+        found = metadata.by_id(self.doc["schemas"], "schema-id", self.doc["current-schema-id"])
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files of a presented cut, as far as its document names them."""
+
+    manifest_list: str
+    rows: int
+    """Rows of its hot data files, live or not."""
+    data_files: int
+    delete_files: int
+    deleted_rows: int
+    first_row_id: int
+    next_row_id: int
+    is_flat: bool
+    """Whether a hot file is in the flat spec."""
+
+
+def base_of(doc: Json, snapshot_id: int, created_ms: int) -> Base:
+    """The base of that snapshot, 0 for none; `Corrupt` if the document does not have it."""
+    if snapshot_id:
+        snapshot = metadata.snapshot_of(doc, snapshot_id)
+        if snapshot is None:
+            raise Corrupt(
+                f"the metadata of table {doc['table-uuid']} lacks snapshot {snapshot_id}, which a record names"
+            )
+        manifest_list, timestamp_ms = snapshot["manifest-list"], snapshot["timestamp-ms"]
+    else:
+        manifest_list, timestamp_ms = "", created_ms
+    return Base(
+        snapshot_id=snapshot_id,
+        manifest_list=manifest_list,
+        sequence=doc["last-sequence-number"],
+        timestamp_ms=timestamp_ms,
+        next_row_id=int(doc.get("next-row-id") or 0),
+        format_version=int(doc["format-version"]),
+    )
+
+
+def frame(doc: Json, base: Base, version: Table, format_version: int) -> Frame:
+    """The frame of a cut in a version of the table's definition, from the document of its lake table."""
+    updates: list[Json] = [
+        *our_tables.version_updates(version),
+        {"action": "upgrade-format-version", "format-version": format_version},
+    ]
+    made = metadata_updates.updated(doc, updates, now_ms=doc["last-updated-ms"], base_location=None)
+    flat = next((spec["spec-id"] for spec in made["partition-specs"] if not spec["fields"]), None)
+    is_added = flat is None
+    if flat is None:
+        flat = max(spec["spec-id"] for spec in made["partition-specs"]) + 1
+    return Frame(made, base, flat, is_added)
+
+
+def document(of: Frame, key: CutKey, files: Written, said: Mapping[str, str]) -> Json:
+    """The document of a cut; `said` are its own properties."""
+    base, doc = of.base, of.doc
+    number, time_ms, sequence = key.snapshot_id, base.timestamp_ms + 1, base.sequence + 1
+    snapshot: Json = {
+        "snapshot-id": number,
+        "sequence-number": sequence,
+        "timestamp-ms": time_ms,
+        "manifest-list": files.manifest_list,
+        "summary": _summary(files),
+        "schema-id": doc["current-schema-id"],
+    }
+    specs = list(doc["partition-specs"])
+    if files.is_flat and of.is_flat_added:
+        specs.append({"spec-id": of.flat_spec_id, "fields": []})
+    made = {
+        **doc,
+        "partition-specs": specs,
+        "last-sequence-number": sequence,
+        "last-updated-ms": time_ms,
+        "current-snapshot-id": number,
+        "snapshots": [snapshot],
+        "snapshot-log": [{"snapshot-id": number, "timestamp-ms": time_ms}],
+        "metadata-log": [],
+        "refs": {metadata.MAIN: {"snapshot-id": number, "type": "branch"}},
+        "statistics": [],
+        "partition-statistics": [],
+        "properties": {**_shown(doc["properties"]), **said},
+    }
+    if doc["format-version"] >= V3:
+        snapshot |= {"first-row-id": files.first_row_id, "added-rows": files.next_row_id - files.first_row_id}
+        made["next-row-id"] = files.next_row_id
+    return made
+
+
+def _summary(files: Written) -> dict[str, str]:
+    """Counts of what is hot, as any engine's commit says them."""
+    return {
+        "operation": "overwrite",
+        "added-data-files": str(files.data_files),
+        "added-records": str(files.rows),
+        "added-delete-files": str(files.delete_files),
+        "added-position-deletes": str(files.deleted_rows),
+    }
+
+
+def _shown(properties: Mapping[str, str]) -> dict[str, str]:
+    """The table's properties without those of writers: nothing is written by them."""
+    return {
+        key: value
+        for key, value in properties.items()
+        if not key.startswith("write.") and key != our_tables.TIMELINE_PROPERTY
+    }

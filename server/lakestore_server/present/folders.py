@@ -1,0 +1,73 @@
+"""The folders of presented files in the warehouse: `__presented/<table uuid>/<run>/`, and `indexes` beside the runs.
+
+A run is one life of the presenter. Its process removes the files of cuts that it is told to forget; whole runs of ended
+processes, and all of a table that is gone, are removed here. Only folders of these names are ever touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyarrow.fs import FileInfo, FileSelector, FileType
+
+from lakestore.lake.places import place
+from lakestore.model.names import PRESENTED
+
+log = logging.getLogger("lakestore.present")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_RUN = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The files that lie there."""
+
+    files: int = 0
+    bytes: int = 0
+
+
+class Folders:
+    """The presented files of a warehouse. Errors of the storage are `OSError`s."""
+
+    def __init__(self, warehouse: str) -> None:
+        self._root = f"{warehouse.rstrip('/')}/{PRESENTED}"
+
+    def of(self, table_uuid: str) -> str:
+        """The URI of a table's folder."""
+        return f"{self._root}/{table_uuid}"
+
+    def usage(self) -> Usage:
+        """All files of all tables; one look at each."""
+        files = [info for info in self._infos(self._root, recursive=True) if info.type == FileType.File]
+        return Usage(len(files), sum(info.size or 0 for info in files))
+
+    def tables(self) -> list[str]:
+        """The uuids of tables that have a folder."""
+        return [info.base_name for info in self._infos(self._root) if _UUID.fullmatch(info.base_name)]
+
+    def runs(self, table_uuid: str) -> list[str]:
+        """The runs that have a folder of a table."""
+        return [info.base_name for info in self._infos(self.of(table_uuid)) if _RUN.fullmatch(info.base_name)]
+
+    def remove_run(self, table_uuid: str, run: str) -> None:
+        """Remove what a run wrote of a table."""
+        self._remove(f"{self.of(table_uuid)}/{run}")
+
+    def remove_table(self, table_uuid: str) -> None:
+        """Remove all of a table, the indexes of its base files included."""
+        self._remove(self.of(table_uuid))
+
+    def _infos(self, folder: str, *, recursive: bool = False) -> Iterator[FileInfo]:
+        filesystem, path = place(folder)
+        yield from filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))
+
+    def _remove(self, folder: str) -> None:
+        filesystem, path = place(folder)
+        try:
+            filesystem.delete_dir(path)
+        except FileNotFoundError:
+            return  # somebody was faster
+        log.info("presented files are removed: %s", folder)

@@ -1,0 +1,101 @@
+"""Presented cuts that readers hold: which files and snapshots stay, and until when.
+
+A cut is held from the load that presented it to the end of the longest lease that a load of it got. Beside its files it
+holds the lake snapshot below, by one lease for each table and snapshot; it holds nothing of the log. In memory: after a
+start the grace time of `Leases` stands for what readers of an earlier life hold.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+
+from lakestore.errors import PlanExpired
+from lakestore_server.host.clock import Clock
+from lakestore_server.present.cut_key import CutKey
+from lakestore_server.present.document import Base, Written
+from lakestore_server.read.leases import Leases
+
+
+@dataclass(slots=True)
+class HeldCut:
+    """One presented cut whose files stay."""
+
+    key: CutKey
+    files: Written
+    base: Base
+    lsn: int
+    """The commit that the cut's token names."""
+    run: str
+    """The life of the presenter that wrote the files."""
+    expires: float = 0.0
+    """Monotonic seconds."""
+
+
+@dataclass(slots=True)
+class _BaseLease:
+    lease: str
+    expires: float
+
+
+class HeldCuts:
+    """All cuts in lease. Thread-safe."""
+
+    def __init__(self, clock: Clock, leases: Leases) -> None:
+        self._clock, self._leases = clock, leases
+        self._lock = threading.Lock()
+        self._cuts: dict[int, HeldCut] = {}
+        self._bases: dict[tuple[str, int], _BaseLease] = {}
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def cuts(self) -> list[HeldCut]:
+        """All of this moment."""
+        with self._lock:
+            return list(self._cuts.values())
+
+    def add(self, cut: HeldCut, seconds: int) -> None:
+        """Hold a cut that was presented just now; its base is held by the caller meanwhile."""
+        with self._lock:
+            self._hold_base(cut.key, seconds)
+            cut.expires = self._clock.monotonic() + seconds
+            self._cuts[cut.key.snapshot_id] = cut
+
+    def renewed(self, cut_id: int, seconds: int) -> HeldCut | None:
+        """The cut, held for so many seconds more at least; None if it is held no more."""
+        with self._lock:
+            cut, now = self._cuts.get(cut_id), self._clock.monotonic()
+            if cut is None or cut.expires <= now:
+                return None
+            try:
+                self._hold_base(cut.key, seconds)
+            except PlanExpired:
+                return None
+            cut.expires = max(cut.expires, now + seconds)
+            return cut
+
+    def _hold_base(self, key: CutKey, seconds: int) -> None:
+        """Hold the snapshot below, no shorter than before."""
+        if not key.base_snapshot_id:
+            return
+        place, now = (key.table_uuid, key.base_snapshot_id), self._clock.monotonic()
+        held = self._bases.get(place)
+        if held is None or held.expires <= now:
+            lease = self._leases.grant({key.table_uuid: key.base_snapshot_id}, seconds)
+            self._bases[place] = _BaseLease(lease, now + seconds)
+        elif held.expires < now + seconds:
+            self._leases.renew(held.lease, math.ceil(seconds))
+            held.expires = now + seconds
+
+    def take_over(self) -> list[HeldCut]:
+        """The cuts whose time is over: they are held no more."""
+        with self._lock:
+            now = self._clock.monotonic()
+            over = [cut for cut in self._cuts.values() if cut.expires <= now]
+            for cut in over:
+                del self._cuts[cut.key.snapshot_id]
+            for place in [place for place, held in self._bases.items() if held.expires <= now]:
+                del self._bases[place]
+            return over

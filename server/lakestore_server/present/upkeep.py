@@ -1,0 +1,101 @@
+"""The end of presented files: of cuts whose leases are over, of presenters that have ended, of tables that are gone.
+
+What an earlier life of the server presented stays for the grace time of leases, for its readers are not known.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.clock import Clock
+from lakestore_server.present import messages
+from lakestore_server.present.folders import Folders, Usage
+from lakestore_server.present.held_cuts import HeldCuts
+from lakestore_server.present.worker_client import Fetch
+from lakestore_server.read.leases import Leases
+
+LOOK_SECONDS = 60.0
+"""Between two looks at the folders while nothing ends."""
+
+
+class Presenter(Protocol):
+    """The process that writes files."""
+
+    @property
+    def runs(self) -> Sequence[str]:
+        """Its lives, the newest last."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its number; None if none runs."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def present(self, request: messages.Present, fetch: Fetch) -> messages.Presented:
+        """The files of a cut."""
+
+    def forget(self, cut_ids: Sequence[int]) -> None:
+        """Let go of the files of these cuts."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Upkeep:
+    """The upkeep of one warehouse. Thread-safe."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        leases: Leases,
+        clock: Clock,
+        held: HeldCuts,
+        folders: Folders,
+        presenter: Presenter,
+        turn: threading.Lock,
+    ) -> None:
+        """`turn` is held by whoever talks with the presenter: no cut is forgotten while it is presented anew."""
+        self._engine, self._leases, self._clock = engine, leases, clock
+        self._held, self._folders, self._presenter, self._turn = held, folders, presenter, turn
+        self._is_old, self._next_look = True, float("-inf")
+        self.usage = Usage()
+        """The files that lie there, as of the last look, and the bytes that were written since."""
+
+    def written(self, nbytes: int) -> None:
+        """Note that files were written."""
+        self.usage, self._is_old = Usage(self.usage.files, self.usage.bytes + nbytes), True
+
+    def sweep(self) -> None:
+        """Let go of cuts whose leases are over, and remove what no cut of this server's life names."""
+        with self._turn:
+            over, now = self._held.take_over(), self._clock.monotonic()
+            if over:
+                self._presenter.forget([cut.key.snapshot_id for cut in over])
+            if over or self._is_old or now >= self._next_look:
+                self._remove_unheld()
+                self._is_old, self._next_look = True, now + LOOK_SECONDS
+                self.measure()
+
+    def measure(self) -> Usage:
+        """The files that lie there, by a look at them if there may be others since the last one."""
+        if self._is_old:
+            self._is_old, self.usage = False, self._folders.usage()
+        return self.usage
+
+    def _remove_unheld(self) -> None:
+        known, in_grace = self._engine.view.tables, self._leases.in_grace
+        held = {(cut.key.table_uuid, cut.run) for cut in self._held.cuts()}
+        mine = self._presenter.runs
+        living = mine[-1] if mine and self._presenter.pid is not None else ""
+        for uuid in self._folders.tables():
+            runs = self._folders.runs(uuid)
+            kept = {run for run in runs if (uuid, run) in held or (in_grace and run not in mine)}
+            if uuid not in known and not kept and not in_grace:
+                self._folders.remove_table(uuid)
+                continue
+            for run in set(runs) - kept - {living}:
+                self._folders.remove_run(uuid, run)
