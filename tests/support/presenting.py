@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 from lakestore.lake import places
-from lakestore.lake.manifest_lists import Manifest, read_list
-from lakestore.lake.manifests import DATA, EQUALITY_DELETES, Entry, read_manifest
+from lakestore.lake.manifest_lists import Manifest, read_list, write_list
+from lakestore.lake.manifests import ADDED, DATA, EQUALITY_DELETES, Entry, described, read_manifest, write_manifest
 from lakestore.model.table import Table
 from lakestore.rows import ipc
 from lakestore.union import plan
 from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.iceberg.our_tables import first_metadata, schema_of
+from lakestore_server.present.hot_files import Shape, write_files
 from lakestore_server.present.messages import Base, Present, Presented
 from lakestore_server.present.presenter import Presenter
 from tests.support.served import Served
@@ -35,11 +38,12 @@ class Presenting:
 
     served: Served
     folder: Path
-    presenter: Presenter = field(default_factory=lambda: Presenter("run"))
+    presenter: Presenter = field(default_factory=lambda: Presenter("run-0"))
     tierer: Presenter = field(default_factory=lambda: Presenter("tiered"))
     bases: dict[int, Base] = field(default_factory=lambda: {0: Base()})
     """By the snapshot id of a tier record."""
     fetched: list[pb.FetchRequest] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def plan(self, name: str, at: str = "") -> pb.PlanAnswer:
         """The plan of one table."""
@@ -83,14 +87,53 @@ class Presenting:
         _, document = self.present(name, at, form)
         return read(document, self.folder)
 
-    def tier(self, name: str, form: int = 2) -> int:
-        """Make the head a lake snapshot: what is presented there becomes the base. Its id."""
-        request, _, _ = self.request(name, form=form)
+    def tier(self, name: str, form: int = 2, *, rewrite: bool = False) -> int:
+        """Make the head a lake snapshot: what is presented there becomes the base. Its id.
+
+        With `rewrite` its living rows alone are the base, as after a compaction, in another order.
+        """
+        request, scan, document = self.request(name, form=form)
         answer = self.tierer.present(request, self.fetch)
         number = self.served.tier(name)
-        base = request.base
-        self.bases[number] = Base(answer.manifest_list, number, form, base.sequence + 1, answer.next_row_id)
+        base = Base(answer.manifest_list, number, form, request.base.sequence + 1, answer.next_row_id)
+        if rewrite:
+            listed = self._rewritten(request, scan, read(with_snapshot(document, request, answer), self.folder))
+            base = replace(base, manifest_list=listed)
+        self.bases[number] = base
         return number
+
+    def _rewritten(self, request: Present, scan: TableScan, rows: pa.Table) -> str:
+        """A snapshot of these rows, in files of some rows each; its manifest list."""
+        folder = f"file://{self.folder}/rewritten/{request.cut_id}"
+        places.write(f"{folder}/begun", b"")
+        shape = Shape(scan.table, request.schema, request.specs[0], request.specs[1])
+        order = np.random.default_rng(request.cut_id).permutation(rows.num_rows)
+        shuffled = rows.take(pa.array(order)).select(shape.arrow.names).cast(shape.arrow)
+        entries: dict[int, list[Entry]] = {}
+        sequence = request.base.sequence + 1
+        for begin in range(0, rows.num_rows, 15):
+            part = shuffled.slice(begin, 15)
+            for one in write_files(part, np.empty(part.num_rows, np.int64), shape, self._namer(folder)):
+                entry = Entry(ADDED, request.cut_id, sequence, sequence, one.file)
+                entries.setdefault(one.file.spec_id, []).append(entry)
+        manifests = []
+        for spec_id, held in entries.items():
+            said: Json = {"content": DATA, "schema": request.schema, "spec": request.specs[spec_id]}
+            data = write_manifest(held, **said, format_version=request.format)
+            location = f"{folder}/{spec_id}.avro"
+            places.write(location, data)
+            row = described(location, len(data), held, **said, snapshot_id=request.cut_id, sequence=sequence)
+            manifests.append(replace(row, first_row_id=0) if request.format >= 3 else row)
+        if not manifests:
+            return ""
+        listed = write_list(
+            manifests, format_version=request.format, snapshot_id=request.cut_id, parent_id=None, sequence=sequence
+        )
+        places.write(f"{folder}/list.avro", listed)
+        return f"{folder}/list.avro"
+
+    def _namer(self, folder: str) -> Callable[[str], str]:
+        return lambda ending: f"{folder}/{next(self._numbers)}-{ending}"
 
 
 def document_of(table: Table, warehouse: str) -> Json:
@@ -178,8 +221,3 @@ def check_structure(answer: Presented, form: int) -> None:
             assert form == 2 or entry.snapshot_id is not None
     assert all(count == 1 for count in vectors.values()), "a data file has two vectors"
     assert form >= 3 or not vectors
-
-
-def merged(parts: Sequence[pa.Table]) -> pa.Table:
-    """Tables one behind the other."""
-    return pa.concat_tables(parts)

@@ -20,7 +20,7 @@ from lakestore.lake.manifests import POSITION_DELETES, Entry, File
 from lakestore.lake.metrics import Metrics
 from lakestore_server.present.base_files import PUFFIN, BaseFiles
 from lakestore_server.present.indexes import Indexes
-from lakestore_server.present.steps import Heads, Ints, Kills, Window, below, inside
+from lakestore_server.present.steps import Heads, Ints, Kills, Window, inside, outside
 
 FILES_MAX = 4
 """Delete files of one data file, from which on the small ones are merged."""
@@ -100,10 +100,12 @@ class Deaths:
         kept = {path: hidden for path, hidden in ledger.hidden.items() if path not in gone}
         all_new = Kills.joined([window.kills for window in new])
         fresh = all_new if same == len(ledger.windows) else all_new.within(ledger.end, end)
-        found = list(self._in_base(np.sort(fresh.victims[below(fresh.victims, ledger.start)]), ledger.start))
-        found += [each for window in old for each in self._in_window(window, fresh.victims)]
+        victims = np.sort(fresh.victims)
+        everyone = victims if fresh is all_new else np.sort(all_new.victims)
+        found = list(self._in_base(inside(victims, (0,) * len(end), ledger.start), ledger.start))
+        found += [each for window in old for each in self._in_window(window, victims)]
         for window in new:
-            found += self._in_window(window, all_new.victims)
+            found += self._in_window(window, everyone)
             found += self._outside(window)
         return replace(ledger, end=end, windows=tuple(windows), hidden=kept), found
 
@@ -123,7 +125,7 @@ class Deaths:
             )
 
     def _in_window(self, window: Window, victims: Ints) -> Iterator[Found]:
-        sought = np.sort(victims[inside(victims, window.start, window.end)])
+        sought = inside(victims, window.start, window.end)
         if not len(sought):
             return
         count = 0
@@ -142,9 +144,9 @@ class Deaths:
     def _outside(self, window: Window) -> Iterator[Found]:
         for file in () if window.is_whole else window.step.files:
             index = self._indexes.of(file)
-            outside = np.flatnonzero(~inside(index.keys, window.start, window.end))
-            if len(outside):
-                yield Found(file, index.positions(outside))
+            hidden = outside(index.keys, window.start, window.end)
+            if len(hidden):
+                yield Found(file, index.positions(hidden))
 
 
 def hide(ledger: Ledger, found: Iterable[Found], base: BaseFiles, name: Name, pool: Executor) -> Ledger:
@@ -169,9 +171,7 @@ def vector_key(file: File) -> str:
 
 def _position_deletes(old: Hidden | None, more: Found, name: Name) -> Hidden:
     """A data file's rows with new ones hidden; the smallest of many delete files are merged."""
-    fresh = more.positions if old is None else np.setdiff1d(more.positions, old.positions, assume_unique=True)
-    if old is not None and not len(fresh):
-        return old
+    fresh = more.positions
     positions = fresh if old is None else _union([old.positions, fresh])
     deletes = () if old is None else old.deletes
     kept = deletes if len(deletes) < FILES_MAX else deletes[: _worth_keeping(deletes, len(fresh))]
@@ -251,6 +251,12 @@ def _vectors(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFil
 
 
 def _union(parts: Sequence[Ints]) -> Ints:
+    """Sorted positions of sorted parts, each once."""
     if len(parts) == 1:
         return parts[0]
-    return np.unique(np.concatenate(parts)) if parts else _NONE
+    if not parts:
+        return _NONE
+    both = np.concatenate(parts)
+    both.sort(kind="stable")  # which merges what is sorted already
+    twice = both[1:] == both[:-1]
+    return both[np.concatenate(([True], ~twice))] if twice.any() else both

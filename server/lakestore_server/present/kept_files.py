@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileType
@@ -22,10 +22,10 @@ log = logging.getLogger("lakestore.present")
 class KeptFiles:
     """The files that one table has in this run."""
 
-    def __init__(self, folder: str) -> None:
-        """`folder` is the run's."""
+    def __init__(self, folder: str, numbers: Iterator[int]) -> None:
+        """`folder` is the run's; `numbers` are the run's, too: readers keep files by path, so none is used twice."""
         self.folder = folder
-        self._made = 0
+        self._numbers = numbers
         self._there: set[str] = set()
         self._new: set[str] = set()
         self._cuts: dict[int, tuple[str, ...]] = {}
@@ -38,8 +38,7 @@ class KeptFiles:
 
     def name(self, ending: str) -> str:
         """The URI of a file that is about to be written."""
-        self._made += 1
-        location = f"{self.folder}/{self._made}-{ending}"
+        location = f"{self.folder}/{next(self._numbers)}-{ending}"
         self._there.add(location)
         self._new.add(location)
         return location

@@ -6,6 +6,7 @@ which are removed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,19 +33,19 @@ LEDGERS_MAX = 8
 class _Table:
     """Everything that is kept of one table."""
 
-    def __init__(self, folder: str) -> None:
-        self.files = KeptFiles(folder)
+    def __init__(self, folder: str, numbers: Iterator[int]) -> None:
+        self.files = KeptFiles(folder, numbers)
+        self._numbers = numbers
         self.answers: dict[int, Presented] = {}
         """By cut."""
         self._steps: list[Step] = []
         self._ledgers: list[Ledger] = []
         """The one that was used last is the last."""
         self._used: dict[int, tuple[Step, ...]] = {}
-        self._made = 0
 
     def known(self) -> Known:
         """The part of it that a presenting may use again."""
-        return Known(tuple(self._steps), tuple(self._ledgers), self.files.name, self._number)
+        return Known(tuple(self._steps), tuple(self._ledgers), self.files.name, self._numbers)
 
     def keep(self, cut_id: int, outcome: Outcome) -> list[str]:
         """Take over what a presenting made; the files that nobody needs any more."""
@@ -62,10 +63,6 @@ class _Table:
         self.files.forget(cut_ids)
         return self._swept()
 
-    def _number(self) -> int:
-        self._made += 1
-        return self._made
-
     def _swept(self) -> list[str]:
         """Drop steps and ledgers of cuts that are gone, and their files."""
         used = {step for steps in self._used.values() for step in steps}
@@ -82,14 +79,14 @@ class Presenter:
 
     def __init__(self, run: str) -> None:
         """`run` names this life's folder under each table's."""
-        self._run = run
+        self._run, self._numbers = run, itertools.count(1)
         self._tables: dict[str, _Table] = {}
         self._tools = Tools(Manifests(), Indexes(), ThreadPoolExecutor(THREADS, "present"))
 
     def present(self, request: Present, fetch: Fetch) -> Presented:
         """The files of a table at a cut; the same ones if the cut was presented before."""
         scan = plan.decode(pb.PlanAnswer.FromString(request.plan)).tables[0]
-        table = self._tables.get(request.folder) or _Table(f"{request.folder}/{self._run}")
+        table = self._tables.get(request.folder) or _Table(f"{request.folder}/{self._run}", self._numbers)
         if request.cut_id in table.answers:
             return table.answers[request.cut_id]
         if request.format < request.base.format:

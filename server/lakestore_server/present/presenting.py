@@ -48,8 +48,8 @@ class Known:
     ledgers: Sequence[Ledger]
     name: Callable[[str], str]
     """Gives the URI of a new file with that ending."""
-    number: Callable[[], int]
-    """Gives the number of a new step."""
+    numbers: Iterator[int]
+    """Numbers of new steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Presenting:
         for each in written.files:
             self._tools.indexes.put(each.file.path, each.offsets)
         born, died = tuple(written.born), tuple(written.died)
-        number, table = self._known.number(), self._scan.table
+        number, table = next(self._known.numbers), self._scan.table
         step = Step(number, part.start, part.end, table, files, written.kills, born, died, settled)
         return Window(step, part.start, part.end)
 
@@ -170,7 +170,7 @@ class Presenting:
         moved: _Sums = np.zeros(len(step.start), dtype=object)
         for file in step.files:
             keys = self._tools.indexes.of(file).keys
-            moved += np.array(live_sums(keys[inside(keys, window.start, window.end)], len(moved)), dtype=object)
+            moved += np.array(live_sums(inside(keys, window.start, window.end), len(moved)), dtype=object)
         moved -= np.array(live_sums(np.sort(window.kills.victims), len(moved)), dtype=object)
         return moved
 

@@ -63,8 +63,8 @@ class Kills:
 
     def within(self, start: Heads, end: Heads) -> Kills:
         """The records in [start, end) of each bucket."""
-        mask = inside(self.killers, start, end)
-        return self if mask.all() else Kills(self.killers[mask], self.victims[mask])
+        parts = runs(self.killers, start, end)
+        return Kills(sliced(self.killers, parts), sliced(self.victims, parts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,18 +127,32 @@ class Gap:
         return sum(self.end) - sum(self.start)
 
 
-def inside(keys: Ints, start: Heads, end: Heads) -> npt.NDArray[np.bool_]:
-    """For each packed key, whether its offset is in [start, end) of its bucket."""
-    if not len(keys):
-        return np.zeros(0, dtype=np.bool_)
-    buckets, offsets = keys >> BUCKET_SHIFT, keys & OFFSET_MASK
-    low, high = np.asarray(start, np.int64), np.asarray(end, np.int64)
-    return np.asarray((offsets >= low[buckets]) & (offsets < high[buckets]))
+def runs(keys: Ints, start: Heads, end: Heads) -> list[tuple[int, int]]:
+    """The runs of sorted packed keys whose offsets are in [start, end) of their bucket, bucket by bucket."""
+    shifted = np.arange(len(start), dtype=np.int64) << BUCKET_SHIFT
+    begins = np.searchsorted(keys, shifted + np.asarray(start, np.int64)).tolist()
+    ends = np.searchsorted(keys, shifted + np.asarray(end, np.int64)).tolist()
+    return [(a, b) for a, b in zip(begins, ends, strict=True) if a < b]
 
 
-def below(keys: Ints, heads: Heads) -> npt.NDArray[np.bool_]:
-    """For each packed key, whether its offset is below its bucket's head."""
-    return np.asarray((keys & OFFSET_MASK) < np.asarray(heads, np.int64)[keys >> BUCKET_SHIFT])
+def inside(keys: Ints, start: Heads, end: Heads) -> Ints:
+    """The sorted packed keys whose offsets are in [start, end) of their bucket."""
+    return sliced(keys, runs(keys, start, end))
+
+
+def outside(keys: Ints, start: Heads, end: Heads) -> Ints:
+    """The places of the sorted packed keys whose offsets are not in [start, end) of their bucket."""
+    mask = np.ones(len(keys), dtype=np.bool_)
+    for a, b in runs(keys, start, end):
+        mask[a:b] = False
+    return np.flatnonzero(mask)
+
+
+def sliced(array: Ints, parts: Sequence[tuple[int, int]]) -> Ints:
+    """These runs of an array one behind the other."""
+    if len(parts) == 1:
+        return array[parts[0][0] : parts[0][1]]
+    return np.concatenate([array[a:b] for a, b in parts]) if parts else array[:0]
 
 
 def is_readable(step: Step, table: Table) -> bool:

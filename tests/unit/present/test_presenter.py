@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.presenting import Presenting, check_structure
+from tests.support.presenting import Entries, Presenting, check_structure
 from tests.support.served import Served
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -45,3 +45,15 @@ def test_a_cut_is_read_as_the_table_is(presenting: Presenting, form: int) -> Non
     answer, _ = presenting.present("a.t", form=form)
     check_structure(answer, form)
     assert held(presenting.rows("a.t", form=form)) == wanted | {60: "c", 70: "c"}
+
+
+def test_no_path_is_used_twice_in_a_run(presenting: Presenting) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
+    paths: list[str] = []
+    for number in range(3):
+        table.upsert(rows([number], "a"))
+        answer, document = presenting.present("a.t")
+        paths += [answer.manifest_list, *(entry.file.path for _, entry in Entries.of(answer).data)]
+        presenting.presenter.forget([document["current-snapshot-id"]])
+    assert len(set(paths)) == len(paths), "engines keep files by path"
+    assert not [path for path in presenting.folder.rglob("run-0/*") if path.is_file()]
