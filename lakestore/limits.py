@@ -41,6 +41,18 @@ class Limits:
     """Rows of one change; more are refused."""
     commit_changes: int = option(1_000, low=1, high=100_000)
     """Changes of one commit; more are refused."""
+    commit_rows: int = option(5_000_000, low=1, high=_INT32)
+    """Rows of one commit, those of its parts among them; more are refused. Other writers wait while it is made, about a
+    second for each million rows that replace others."""
+    commit_bytes: int = option(512 * _MB, low=1 * _KB, high=_INT32)
+    """Rows of one commit as they are sent, those of its parts among them; more are refused. A commit is made in memory,
+    and is one journal frame."""
+    parts: int = option(20_000, low=1, high=1_000_000)
+    """Uploaded parts that no commit has named yet; one more is `Exhausted`."""
+    parts_bytes: int = option(16 * _GB, low=1 * _KB, high=1 << 50)
+    """Bytes of such parts; more are `Exhausted`."""
+    part_seconds: int = option(86_400, low=60, high=31 * 86_400)
+    """Time for which a part waits for its commit; then it is removed."""
     progress_bytes: int = option(1 * _MB, low=0, high=16 * _MB)
     """Progress that a producer may attach to a commit; more is refused."""
     progress_total_bytes: int = option(64 * _MB, low=0, high=16 * _GB)
@@ -170,8 +182,8 @@ class Limits:
     """Time for which a clock that has jumped, or that a start found, has to stand before it is believed: until then
     nothing is deleted because of its age. 0 believes every clock."""
     principal_percent: int = option(50, low=1, high=100)
-    """Part of streams, calls, leases, subscriptions and HTTP that one principal may take; the rest stays for others. A
-    server without `auth` has one principal, which may take all."""
+    """Part of streams, calls, leases, subscriptions, parts and HTTP that one principal may take; the rest stays for
+    others. A server without `auth` has one principal, which may take all."""
     access_token_seconds: int = option(3_600, low=1, high=31 * 86_400)
     """Life of a token that a catalog client got for its credentials."""
     idempotency_keys: int = option(10_000, low=1, high=1_000_000)

@@ -53,6 +53,8 @@ TRIES: dict[str, Tries] = {
     "OpenRegisters": Tries.ALWAYS,
     "ListRegisters": Tries.ALWAYS,
     "DropRegisters": Tries.ALWAYS,
+    "UploadPart": Tries.ALWAYS,
+    "DropParts": Tries.ALWAYS,
     "Commit": Tries.NUMBERED,
     "Write": Tries.RESUMED,
     "Lookup": Tries.ALWAYS,
@@ -73,7 +75,8 @@ TRIES: dict[str, Tries] = {
     "AcceptClock": Tries.ALWAYS,
     "Report": Tries.ONCE,
 }
-"""The rule of every RPC. A second `OpenProducer` or `OpenRegisters` fences only the epoch that nobody was given."""
+"""The rule of every RPC. A second `OpenProducer` or `OpenRegisters` fences only the epoch that nobody was given;
+a second `UploadPart` leaves a part that nobody names, which goes by its age."""
 
 
 class Calls:

@@ -141,10 +141,14 @@ class Lake:
 
     @contextmanager
     def commit(self) -> Iterator[Commit]:
-        """Changes to several tables, committed together at the end of the block; an error discards them."""
-        commit = Commit(self._connection)
-        yield commit
-        commit.send()
+        """Changes to several tables, committed together at the end of the block; an error discards them.
+
+        Rows beyond a message are uploaded while they are added; `limits.commit_rows` and `commit_bytes` of the server
+        are the most that one commit takes.
+        """
+        with Commit(self._connection) as commit:
+            yield commit
+            commit.send()
 
     def snapshot(self) -> Snapshot:
         """One cut over all tables."""

@@ -45,12 +45,12 @@ class NamedWrites:
 
         After an error with `applied="unknown"` open the name anew: its progress says whether the commit happened.
         """
-        commit = Commit(self._connection)
-        yield commit
-        if progress and commit.is_empty:
-            raise Invalid("progress is kept with rows, and this commit has none: add some, or leave the commit out")
-        if not commit.is_empty:
-            commit.send(lambda changes: self._committed(changes, progress))
+        with Commit(self._connection) as commit:
+            yield commit
+            if progress and commit.is_empty:
+                raise Invalid("progress is kept with rows, and this commit has none: add some, or leave the commit out")
+            if not commit.is_empty:
+                commit.send(lambda changes: self._committed(changes, progress))
 
     def _committed(self, changes: Sequence[pb.Change], progress: str) -> pb.CommitAnswer:
         PROCESS.check()

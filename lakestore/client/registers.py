@@ -127,9 +127,9 @@ class Registers:
             raise Invalid("a commit of these registers is under way: end it before the next one, or open others")
         self._is_committing = True
         try:
-            commit = Commit(self._connection)
-            yield commit
-            commit.send(lambda changes: self._committed(changes, progress))
+            with Commit(self._connection) as commit:
+                yield commit
+                commit.send(lambda changes: self._committed(changes, progress))
         finally:
             self._is_committing = False
 

@@ -32,13 +32,14 @@ SINCE = {
     "AcceptClock": 5,
     "ChangeRanges": 5,
     "Report": 5,
+    **dict.fromkeys(("UploadPart", "DropParts"), 5),
     **dict.fromkeys(("ListProducers", "DropProducer", "OpenRegisters", "ListRegisters", "DropRegisters"), 5),
 }
 """RPC to the protocol that it came with, where that is not the first one."""
 FIELDS_SINCE = {
     "AuditRequest": {"deep": 2},
     "BackupRequest": {"without_lake": 5},
-    "Change": {"schema_id": 2, "keep": 5, "as_of": 5},
+    "Change": {"schema_id": 2, "keep": 5, "as_of": 5, "part": 5},
     "CommitRequest": {"registers": 5},
     "ChangesRequest": {"subscription": 2, "where": 3, "member": 3},
     "CreateTableRequest": {"check_only": 2},

@@ -56,6 +56,8 @@ class Verbs(TypedDict):
     OpenRegisters: Callable[[pb.OpenRegistersRequest], pb.OpenRegistersAnswer]
     ListRegisters: Callable[[pb.ListRegistersRequest], pb.ListRegistersAnswer]
     DropRegisters: Callable[[pb.DropRegistersRequest], pb.DropRegistersAnswer]
+    UploadPart: Callable[[pb.UploadPartRequest], pb.PartInfo]
+    DropParts: Callable[[pb.DropPartsRequest], pb.DropPartsAnswer]
     Commit: Callable[[pb.CommitRequest], pb.CommitAnswer]
     Write: Callable[[Iterator[pb.CommitRequest]], Iterator[pb.CommitAnswer]]
     Lookup: Callable[[pb.LookupRequest], pb.RowBatch]
@@ -126,6 +128,8 @@ class Service:
             "OpenRegisters": registers.open_registers,
             "ListRegisters": registers.list_registers,
             "DropRegisters": registers.drop_registers,
+            "UploadPart": writes.upload_part,
+            "DropParts": writes.drop_parts,
             "Commit": Inserts(writes, lookups, engine.limits).commit,
             "Write": writes.write,
             "Lookup": lookups.lookup,

@@ -39,7 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "t.log": {"buckets": 2, "lake": {"format_version": 3}},
 }
 KINDS = {"upsert": pb.UPSERT, "delete": pb.DELETE, "append": pb.APPEND}
-COMMIT = next(method for method in rpc.methods() if method.name == "Commit")
+COMMIT, UPLOAD = ({method.name: method for method in rpc.methods()}[name] for name in ("Commit", "UploadPart"))
 PRODUCER = "machine"
 Place = tuple[str, int, int]
 
@@ -180,14 +180,22 @@ class Harness:
         schema, keys = SCHEMAS[name]
         return TableModel(keys, [tuple(Field(i, f.name, type_name(f.type, "")) for i, f in enumerate(schema, start=1))])
 
-    def request(self, changes: Sequence[Change], sequence: int, tables: Mapping[str, TableModel]) -> pb.CommitRequest:
-        """A commit on the wire."""
+    def request(
+        self, changes: Sequence[Change], sequence: int, tables: Mapping[str, TableModel], *, in_parts: bool = False
+    ) -> pb.CommitRequest:
+        """A commit on the wire, its rows in it or uploaded before."""
+        made = [wire_change(c.table, KINDS[c.kind], [batch_of(c, tables[c.table])], c.schema_id) for c in changes]
         return pb.CommitRequest(
-            changes=[wire_change(c.table, KINDS[c.kind], [batch_of(c, tables[c.table])], c.schema_id) for c in changes],
+            changes=[self._uploaded(change) for change in made] if in_parts else made,
             producer=PRODUCER,
             epoch=self.epoch,
             sequence=sequence,
         )
+
+    def _uploaded(self, change: pb.Change) -> pb.Change:
+        """The change of a commit that names its rows as a part, which is sent once."""
+        info: pb.PartInfo = self._wire.call(UPLOAD, pb.UploadPartRequest(change=change), 60.0)
+        return pb.Change(table=change.table, kind=change.kind, crc32c=change.crc32c, part=info.part)
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """Send it once: no retry hides an error."""

@@ -39,7 +39,7 @@ class Tour:
         if point is not None:
             self.harness.disk.lose_power_at(point, passes)
         checkpoints = self._checkpoint, self._compaction, self._drop
-        for stage in (self._commits, *checkpoints, self._catalog, self._recovery, self._rebuild):
+        for stage in (self._commits, self._parts, *checkpoints, self._catalog, self._recovery, self._rebuild):
             try:
                 stage()
             except (OSError, LakestoreError):
@@ -69,6 +69,15 @@ class Tour:
         self._fails(lambda: self.harness.commit(request))
         if self.harness.disk.powered:
             self._write(MORE)
+
+    def _parts(self) -> None:
+        """A commit whose rows were uploaded before; its files go with the checkpoint behind it."""
+        request = self.harness.request(LAST, self.story.sequence + 1, self.story.model.tables, in_parts=True)
+        self.pending = LAST
+        self.harness.commit(request)
+        self.story.sequence += 1
+        self.story.model.commit(LAST)
+        self.pending = ()
 
     def _checkpoint(self) -> None:
         self.harness.disk.fail("rename checkpoint")

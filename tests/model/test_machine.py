@@ -107,10 +107,10 @@ class LakeMachine(RuleBasedStateMachine):
         self.sequence = request.sequence
         self.last = request, answer
 
-    @rule(commit=COMMITS)
-    def write(self, commit: list[Change]) -> None:
+    @rule(commit=COMMITS, in_parts=st.booleans())
+    def write(self, commit: list[Change], in_parts: bool) -> None:
         if commit := self.known(commit):
-            request = self.harness.request(commit, self.sequence + 1, self.model.tables)
+            request = self.harness.request(commit, self.sequence + 1, self.model.tables, in_parts=in_parts)
             self.accept(request, self.harness.commit(request), commit)
 
     @rule()
@@ -243,12 +243,12 @@ class LakeMachine(RuleBasedStateMachine):
         self.harness.crash(seed, lost=lost)
         self.harness.check(self.model.tables)
 
-    @rule(commit=COMMITS, steps=st.integers(0, 2), seed=SEEDS)
-    def lose_power_in_a_commit(self, commit: list[Change], steps: int, seed: int | None) -> None:
+    @rule(commit=COMMITS, steps=st.integers(0, 2), seed=SEEDS, in_parts=st.booleans())
+    def lose_power_in_a_commit(self, commit: list[Change], steps: int, seed: int | None, in_parts: bool) -> None:
         """The commit is there whole or not at all, and its retry is applied exactly once."""
         if not (commit := self.known(commit)):
             return
-        request = self.harness.request(commit, self.sequence + 1, self.model.tables)
+        request = self.harness.request(commit, self.sequence + 1, self.model.tables, in_parts=in_parts)
         self.harness.disk.lose_power_after(steps)
         answer = None
         try:

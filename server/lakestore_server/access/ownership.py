@@ -20,8 +20,16 @@ from lakestore_server.access.callers import Caller
 from lakestore_server.access.policy import Listing, Own, Row
 from lakestore_server.access.principals import EVERYTHING
 
-_COUNTED = (pb.PlanRequest, pb.ChangesRequest, pb.OpenProducerRequest, pb.OpenRegistersRequest, pb.CommitRequest)
-"""Requests that take something which is counted against their principal."""
+_COUNTED = (
+    pb.PlanRequest,
+    pb.ChangesRequest,
+    pb.OpenProducerRequest,
+    pb.OpenRegistersRequest,
+    pb.UploadPartRequest,
+    pb.DropPartsRequest,
+    pb.CommitRequest,
+)
+"""Requests that take something which is counted against their principal, or that is the principal's alone."""
 
 
 def kept(caller: Caller, row: Row, request: Any) -> None:

@@ -175,6 +175,10 @@ def _changes_field(request: Any, _: TableFacts) -> Iterable[str]:
     return dict.fromkeys(change.table for change in request.changes)
 
 
+def _change_field(request: Any, _: TableFacts) -> Sequence[str]:
+    return (request.change.table,)
+
+
 def _wanted_field(request: Any, _: TableFacts) -> Iterable[str]:
     return [change.table for change in request.changes if change.want_rows]
 
@@ -207,6 +211,8 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}OpenRegisters": Row("write", _nothing, "some table", owns=(Own.REGISTERS,)),
     f"{SERVICE}ListRegisters": Row("known", _nothing, owns=(Own.REGISTER_PREFIX,), lists=Listing.REGISTERS),
     f"{SERVICE}DropRegisters": Row("write", _nothing, "some table", owns=(Own.REGISTERS,)),
+    f"{SERVICE}UploadPart": Row("write", _change_field, "the table of `change`"),
+    f"{SERVICE}DropParts": Row("write", _nothing, "some table"),
     f"{SERVICE}Commit": Row(
         "write",
         _changes_field,

@@ -53,6 +53,7 @@ def build(group: Sequence[Request], view: View, index: Index, record: CommitReco
         answers.append(Answer(record.lsn, results))
         if request.producer:
             draft.record.producers.append(_producer_commit(request, results))
+        draft.record.parts += request.parts
         if request.moves.each:
             draft.record.registers.append(_registers_move(request))
     return Commit(draft.record, answers, draft.entries)

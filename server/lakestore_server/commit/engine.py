@@ -10,6 +10,7 @@ from lakestore.errors import Exhausted, OtherTimeline, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit import recovery
 from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.commit.parts import PartStore
 from lakestore_server.commit.queue import Done, Operation, T
 from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.commit.request import Request
@@ -47,7 +48,8 @@ class Engine:
         began = clock.monotonic()
         opened = recovery.open_folder(folder, disk, limits, journal_of)
         self.recovery_seconds = clock.monotonic() - began
-        self.loop = CommitLoop(opened, disk, clock, limits, on_fatal)
+        self.parts = PartStore(disk, folder, limits, opened.parts, clock.now_us())
+        self.loop = CommitLoop(opened, self.parts, disk, clock, limits, on_fatal)
         self.time = self.loop.time
         self.index, self.bells, self.totals = self.loop.index, self.loop.published.bells, self.loop.totals
         self.supervisor = self.loop.supervisor

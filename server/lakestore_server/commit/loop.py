@@ -21,6 +21,7 @@ from lakestore_server.commit.build import build
 from lakestore_server.commit.draft import GroupTooLarge, RequestRefused
 from lakestore_server.commit.flight import Flight, Underway
 from lakestore_server.commit.moves import repeated
+from lakestore_server.commit.parts import PartStore
 from lakestore_server.commit.published import JournalSize, Published, Totals
 from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
 from lakestore_server.commit.recovery import Opened
@@ -70,12 +71,19 @@ class CommitLoop:
     """State, journal, index and the thread that owns them. Public methods are called by any thread."""
 
     def __init__(
-        self, opened: Opened, disk: Disk, clock: Clock, limits: Limits, on_fatal: Callable[[BaseException], None]
+        self,
+        opened: Opened,
+        parts: PartStore,
+        disk: Disk,
+        clock: Clock,
+        limits: Limits,
+        on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.journal, self.index, self.limits = opened.journal, opened.index, limits
         self._disk, self._clock, self._on_fatal = disk, clock, on_fatal
         self.time = Timekeeper(clock, opened.state.view.clock_us, limits.clock_confirm_seconds)
         self.totals, self.supervisor = Totals(), Supervisor()
+        self.parts = parts
         self.published = Published(opened.state, opened.index, JournalSize(opened.journal_bytes))
         self._next = opened.state.copy()
         """The state with all commits under way, upon which the next one is made."""
@@ -130,7 +138,7 @@ class CommitLoop:
         return task.answer.result()
 
     def on_checkpoint_due(self, listener: Callable[[], None]) -> None:
-        """Tell `listener`, on the loop, after every turn that leaves a checkpoint due; and now, if one is due."""
+        """Tell `listener` after every turn and every commit that leave a checkpoint due; and now, if one is due."""
         self._checkpoint_due = listener
         self._maybe_checkpoint()
 
@@ -356,6 +364,7 @@ class CommitLoop:
         """Publish a commit that is durable; its answers are given next."""
         record, totals = commit.record, self.totals
         self.published.show(record, commit.view, commit.entries)
+        self.parts.committed(record.parts)
         self.published.size.since_checkpoint += commit.nbytes
         totals.frames += 1
         totals.bytes += commit.nbytes
@@ -366,6 +375,7 @@ class CommitLoop:
             now = self._clock.monotonic()
             for queued in commit.queued:
                 totals.commit_seconds.add(now - queued)
+        self._maybe_checkpoint()  # a single commit may fill the journal, and then no further turn comes
 
     def _maybe_checkpoint(self) -> None:
         if (

@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack
 
-from lakestore.errors import Invalid, LakestoreError, NotFound, Unavailable
+from lakestore.errors import Invalid, LakestoreError, Unavailable
+from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
 from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.moves import moves_of
+from lakestore_server.commit.moves import Moves, moves_of
 from lakestore_server.commit.named_producers import check_name
-from lakestore_server.commit.request import Request, change_of
+from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
 from lakestore_server.commit.wakeups import waited
 from lakestore_server.commit.write_stream import ANSWER_SECONDS, DEFECTS, WriteStream
-from lakestore_server.host.permits import Permits
+from lakestore_server.host.permits import Claim, Permits
 from lakestore_server.state.commit_record import Answer, ChangeResult
 
 IDLE_SECONDS = 1.0
@@ -57,30 +59,86 @@ class Writes:
             self._engine.limits.producer_answers,
         )
 
+    def upload_part(self, request: pb.UploadPartRequest) -> pb.PartInfo:
+        """Keep rows for a later commit: checked as those of a commit are, durable when answered."""
+        change, engine = request.change, self._engine
+        if change.part or change.want_rows:
+            raise Invalid("a part has rows of its own and gives none back: upload it without `part` and `want_rows`")
+        engine.check_timeline(request.timeline, "the commit that the part is for")
+        engine.await_room(nbytes=0)
+        with self._decoding.taken(DECODING_COPIES * len(change.rows)) as claim:
+            state = engine.view.meant(change.table, change.table_uuid)
+            checked = change_of(state.versions, change, "", engine.limits, claim)
+            change.table_uuid = state.table.uuid
+            if not change.HasField("schema_id"):
+                change.schema_id = state.table.schema_id
+            change.crc32c = change.crc32c or crc32c(change.rows)
+            rows = checked.batch.num_rows
+            head = engine.parts.add(change, rows, request.owner, engine.now_us())
+        return pb.PartInfo(part=head.id, rows=rows, bytes=head.nbytes, seconds=engine.limits.part_seconds)
+
+    def drop_parts(self, request: pb.DropPartsRequest) -> pb.DropPartsAnswer:
+        """Remove parts that no commit will name. Absent ones are passed over."""
+        return pb.DropPartsAnswer(dropped=self._engine.parts.drop(request.parts, request.owner))
+
     def _submit(self, request: pb.CommitRequest) -> Request:
         self._check(request)
+        parts = [change.part for change in request.changes if change.part]
         nbytes = sum(len(change.rows) for change in request.changes)
         if request.registers:
             nbytes = request.ByteSize() + MOVE_BYTES * len(request.registers)
+        if parts:
+            nbytes += self._engine.parts.bytes_of(parts)
+            self._check_bytes(nbytes)
         self._engine.await_room(nbytes=nbytes)
-        with self._decoding.taken(DECODING_COPIES * nbytes) as claim:
+        with self._decoding.taken(DECODING_COPIES * nbytes) as claim, ExitStack() as held:
             moves = moves_of(request, self._engine.limits)
-            spread = request.producer or (moves.each[0].register if moves.each else "")
-            view = self._engine.view
-            refusal: Invalid | NotFound | None = None
+            refusal: Refusal | None = None
             try:
-                states = [view.meant(change.table, change.table_uuid) for change in request.changes]
-                changes = tuple(
-                    change_of(state.versions, change, spread, self._engine.limits, claim)
-                    for state, change in zip(states, request.changes, strict=True)
-                )
-            except (Invalid, NotFound) as error:
+                changes = self._changes(request, parts, moves, claim, held)
+            except REFUSALS as error:
                 if not (request.producer or moves.each):
                     raise
                 changes, refusal = (), error  # it may be the retry of a commit from before the table was altered
             prepared = Request.of(request, changes, refusal, moves)
             self._engine.submit(prepared)
+            letting_go = held.pop_all()
+            prepared.answer.add_done_callback(lambda _: letting_go.close())
         return prepared
+
+    def _changes(
+        self, request: pb.CommitRequest, parts: list[str], moves: Moves, claim: Claim, held: ExitStack
+    ) -> tuple[Change, ...]:
+        """The changes of a request; its parts are taken until `held` is closed."""
+        engine, spread = self._engine, request.producer or (moves.each[0].register if moves.each else "")
+        view, limits = engine.view, engine.limits
+        states = [view.meant(change.table, change.table_uuid) for change in request.changes]
+        heads = engine.parts.take(parts, request.owner)
+        if parts:
+            held.callback(engine.parts.release, parts)
+            self._check_rows(sum(head.rows for head in heads.values()))
+        changes = []
+        for state, change in zip(states, request.changes, strict=True):
+            sent = engine.parts.change(change, state.table.uuid, heads[change.part]) if change.part else change
+            changes.append(change_of(state.versions, sent, spread, limits, claim))
+        self._check_rows(sum(change.batch.num_rows for change in changes))
+        return tuple(changes)
+
+    def _check_bytes(self, nbytes: int) -> None:
+        most = self._engine.limits.commit_bytes
+        if nbytes > most:
+            raise Invalid(
+                f"the rows of this commit take {nbytes} bytes, more than limits.commit_bytes={most}: write them in"
+                " several commits, or raise the limit at the server"
+            )
+
+    def _check_rows(self, rows: int) -> None:
+        most = self._engine.limits.commit_rows
+        if rows > most:
+            raise Invalid(
+                f"this commit has {rows} rows, more than limits.commit_rows={most}: write them in several commits, or"
+                " raise the limit at the server"
+            )
 
     def _check(self, request: pb.CommitRequest) -> None:
         limits = self._engine.limits
@@ -89,6 +147,8 @@ class Writes:
             raise Invalid(f"a commit has {least} to {limits.commit_changes} changes, not {len(request.changes)}")
         if len(request.progress.encode()) > limits.progress_bytes:
             raise Invalid(f"the progress of a producer is longer than {limits.progress_bytes} bytes: keep it elsewhere")
+        if any(change.part and change.want_rows for change in request.changes):
+            raise Invalid("rows of a part are not given back: send them in the commit, or without `want_rows`")
         check_name(request.producer, limits)
         self._engine.check_timeline(request.timeline, "a register" if request.registers else "the producer")
 

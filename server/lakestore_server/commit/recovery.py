@@ -7,7 +7,7 @@ order, which keeps a folder recoverable when the power is lost between any two o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,8 @@ class Opened:
     index: Index
     journal_bytes: int
     """Bytes of the records behind the checkpoint."""
+    parts: Sequence[str] = ()
+    """Parts of the commits behind the checkpoint."""
 
 
 JournalOf = Callable[[Disk, Path], LocalJournal]
@@ -57,9 +59,10 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal) -> Op
     data_folder.remove_temporary(disk, folder)
     data_folder.remove_unnamed(disk, folder, held.segment_names())
     keyed: list[KeyedRows] = []
+    parts: list[str] = []
     journal_bytes = 0
     for entry in _entries(journal, held.lsn):
-        keyed += _applied(entry, state)
+        keyed += _applied(entry, state, parts)
         journal_bytes += nbytes_of(entry.record)
     formats.sign(disk, folder)
     disk.reach(CrashPoint.RECOVERY_REPLAYED)
@@ -70,7 +73,7 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal) -> Op
     except BaseException:
         index.close()
         raise
-    return Opened(state, journal, index, journal_bytes)
+    return Opened(state, journal, index, journal_bytes, parts)
 
 
 def _entries(journal: Journal, after: int) -> Iterator[Entry]:
@@ -88,12 +91,13 @@ def _first_checkpoint(folder: Path, disk: Disk) -> Checkpoint:
     return first
 
 
-def _applied(entry: Entry, state: State) -> Iterator[KeyedRows]:
-    """Apply a record; the rows that the index must know."""
+def _applied(entry: Entry, state: State, parts: list[str]) -> Iterator[KeyedRows]:
+    """Apply a record; the rows that the index must know. Its parts are added to `parts`."""
     raw = raw_of(entry.lsn, entry.record)
     versions = {rows.table: state.view.tables[rows.table].versions for rows in raw.rows()}
     record = decode(raw, lambda uuid, schema_id: versions[uuid].stored(schema_id))
     state.apply(record)
+    parts += record.parts
     for part in record.rows:
         table = versions[part.table].numbered(part.schema_id)
         if table.keyed:

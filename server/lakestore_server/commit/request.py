@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.errors import Invalid, NotFound
+from lakestore.errors import Conflict, Corrupt, Invalid, NotFound
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.projection import Projection, check_present, renamed
 from lakestore.model.table import Table
@@ -35,6 +35,10 @@ from lakestore_server.state.commit_record import Answer
 from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import View
+
+Refusal = Invalid | NotFound | Conflict | Corrupt
+"""The reason why the rows of a request cannot be taken."""
+REFUSALS = (Invalid, NotFound, Conflict, Corrupt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class Request:
     epoch: int = 0
     sequence: int = 0
     progress: str = ""
-    refusal: Invalid | NotFound | None = None
+    refusal: Refusal | None = None
     """Why the rows cannot be taken; the commit loop says so, unless the request was answered before."""
     timeline: str = ""
     """The history that the client means; empty for a client that does not say."""
@@ -87,6 +91,8 @@ class Request:
     """The principal that sent it."""
     moves: Moves = NONE
     """Registers that move with it, or it is refused."""
+    parts: tuple[str, ...] = ()
+    """Ids of the parts that have rows of it."""
     answer: Future[Answer] = field(default_factory=Future)
     queued: float = 0.0
     """When, in monotonic seconds; set by the engine."""
@@ -101,7 +107,7 @@ class Request:
     def of(
         message: pb.CommitRequest,
         changes: tuple[Change, ...],
-        refusal: Invalid | NotFound | None,
+        refusal: Refusal | None,
         moves: Moves = NONE,
     ) -> Request:
         """A request as it came off the wire, with its changes and moves decoded."""
@@ -116,6 +122,7 @@ class Request:
             message.born if message.HasField("born") else None,
             message.owner,
             moves,
+            tuple([change.part for change in message.changes if change.part]),
         )
 
     @property

@@ -138,6 +138,7 @@ class Checkpointer:
             served = _served(frozen)
             self._index.merge(frozen.view.lsn, served)
             content = Checkpoint.of(frozen, cut)
+            self._loop.parts.clear()  # of commits that the journal may have to tell of no longer
             checkpoint.write(self._disk, self._folder, content)
         except Exception:
             self._undo(frozen.view.lsn, segments.made)

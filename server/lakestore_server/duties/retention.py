@@ -147,6 +147,7 @@ class Retention:
             now = self._engine.time.read()
             if now.may_delete:
                 self._subscriptions.note_consumers(now.time_us)
+                self._engine.parts.expire(now.time_us)
                 if not self._leases.in_grace:
                     self._subscriptions.forget_idle(now.time_us)
                     self._producers.forget_idle(now.time_us)

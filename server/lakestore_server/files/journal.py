@@ -6,7 +6,8 @@ meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells
 user that look like one; files of version 1 (release 0.1) have neither header nor salt. Version 2 is release 0.2's.
 Keys of the meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
 schema version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions,
-slots [[part, row, slot, link]], registers [[names, [epoch, owner]] | [names, values, mark] | [names]].
+slots [[part, row, slot, link]], registers [[names, [epoch, owner]] | [names, values, mark] | [names]],
+parts (their ids).
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
         "beside": record.beside_us,
         "doubt": record.in_doubt,
         "registers": [json_forms.registers_list(change) for change in record.registers],
+        "parts": record.parts,
     }
     return {"t": record.time_us} | {name: section for name, section in sections.items() if section}
 
@@ -240,6 +242,7 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         meta.get("beside", 0),
         meta.get("doubt", False),
         list(map(json_forms.registers_of, meta.get("registers", []))),
+        meta.get("parts", []),
     )
 
 

@@ -192,6 +192,8 @@ class CommitRecord:
     """Whether nothing may be forgotten because of its age."""
 
     registers: list[RegisterChange] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    """Ids of the parts whose rows are in it: none of them is committed again."""
 
     @property
     def clock_us(self) -> int:
