@@ -23,9 +23,10 @@ from lakestore.union import plan
 from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.iceberg.our_tables import first_metadata, schema_of
-from lakestore_server.present.hot_files import Shape, write_files
+from lakestore_server.present.hot_files import write_files
 from lakestore_server.present.messages import Base, Present, Presented
 from lakestore_server.present.presenter import Presenter
+from lakestore_server.present.shape import Shape
 from tests.support.served import Served
 
 Json = dict[str, Any]

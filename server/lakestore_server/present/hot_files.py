@@ -17,9 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakestore.errors import Internal
 from lakestore.lake import partitions
-from lakestore.lake.field_ids import FIELD_ID
 from lakestore.lake.manifests import DATA, File
 from lakestore.lake.metrics import metrics
 from lakestore.lake.offset_index import FileOffsets
@@ -27,10 +25,10 @@ from lakestore.lake.partitions import RowNumbers
 from lakestore.lake.places import place
 from lakestore.lake.values import Value
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP, PREV
-from lakestore.model.table import Table
 from lakestore.rows.live_sum import live_sum
 from lakestore.union.lake_columns import recast
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.present.shape import Shape
 from lakestore_server.present.steps import BUCKET_SHIFT, Gap, Ints, Kills
 
 CHANGE, DELETED = "__change", "-D"
@@ -46,27 +44,8 @@ PARTITIONS_MAX = 16
 SPLIT_OFFSETS = 1 << 20
 """Offsets of one fetch."""
 
-Json = dict[str, Any]
 Group = tuple[dict[str, Value], RowNumbers | None]
 Fetch = Callable[[pb.FetchRequest], Iterable[pa.RecordBatch]]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The form of a table's files: its version at a cut as the lake has it."""
-
-    table: Table
-    schema: Json
-    """Iceberg's schema of the version."""
-    spec: Json
-    """The partition spec of few partitions."""
-    flat: Json
-    """The unpartitioned spec of many."""
-
-    @property
-    def arrow(self) -> pa.Schema:
-        """The schema of the files, with field ids at every depth."""
-        return pa.schema([_field(part) for part in self.schema["fields"]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +152,13 @@ class StepWriter:
         self._rows, self._keys, self._count, self._bytes = [], [], 0, 0
 
 
+def write_pieces(rows: pa.Table, keys: Ints, shape: Shape, name: Callable[[str], str]) -> list[HotFile]:
+    """Rows as files, however many they are."""
+    starts = range(0, rows.num_rows, FILE_ROWS_MAX)
+    pieces = ((rows.slice(at, FILE_ROWS_MAX), keys[at : at + FILE_ROWS_MAX]) for at in starts)
+    return [file for part, held in pieces for file in write_files(part, held, shape, name)]
+
+
 def write_files(rows: pa.Table, keys: Ints, shape: Shape, name: Callable[[str], str]) -> list[HotFile]:
     """Rows of one piece as files: one for each partition, or a single one where those are many."""
     spec = shape.flat
@@ -224,46 +210,3 @@ def _joined(arrays: Sequence[Ints]) -> Ints:
 
 def _summed(total: int, offsets: npt.NDArray[np.int64]) -> int:
     return (total + live_sum(offsets)) & ((1 << 64) - 1)
-
-
-_PRIMITIVE: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "time": pa.time64("us"),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", tz="UTC"),
-    "string": pa.string(),
-    "binary": pa.binary(),
-}
-
-
-def _field(part: Json) -> pa.Field:
-    """A column of files. Parts of nested ones are optional: Parquet's writer refuses required parts of null structs."""
-    metadata = {FIELD_ID: str(part["id"]).encode()}
-    return pa.field(part["name"], _arrow(part["type"]), nullable=not part["required"], metadata=metadata)
-
-
-def _part(name: str, number: int, kind: Any, *, nullable: bool = True) -> pa.Field:
-    return pa.field(name, _arrow(kind), nullable=nullable, metadata={FIELD_ID: str(number).encode()})
-
-
-def _arrow(kind: Any) -> pa.DataType:
-    if not isinstance(kind, str):
-        if kind["type"] == "struct":
-            return pa.struct([_part(part["name"], part["id"], part["type"]) for part in kind["fields"]])
-        if kind["type"] == "list":
-            return pa.list_(_part("element", kind["element-id"], kind["element"]))
-        key = _part("key", kind["key-id"], kind["key"], nullable=False)
-        return pa.map_(key, _part("value", kind["value-id"], kind["value"]))
-    if kind in _PRIMITIVE:
-        return _PRIMITIVE[kind]
-    numbers = [int(number) for number in kind.partition("(" if "(" in kind else "[")[2].rstrip(")]").split(",")]
-    if kind.startswith("decimal"):
-        return pa.decimal128(*numbers)
-    if kind.startswith("fixed"):
-        return pa.binary(numbers[0])
-    raise Internal(f"the lake's type {kind} is none of a table of ours")

@@ -43,6 +43,10 @@ class KeptFiles:
         self._new.add(location)
         return location
 
+    def adopt(self, paths: Iterable[str]) -> None:
+        """Take over files that were written beside the answers."""
+        self._there.update(paths)
+
     def keep(self, cut_id: int, paths: Iterable[str]) -> None:
         """Note the files that a cut is made of; those of the base are nobody's here."""
         own = tuple(path for path in paths if path in self._there)
@@ -70,7 +74,7 @@ class KeptFiles:
     def _removed(self, paths: Iterable[str]) -> list[str]:
         gone = []
         for path in paths:
-            if _remove(path):
+            if remove(path):
                 self._there.discard(path)
                 gone.append(path)
         return gone
@@ -98,8 +102,8 @@ def remove_runs(folder: str, wanted: Callable[[str], bool]) -> list[str]:
     return gone
 
 
-def _remove(location: str) -> bool:
-    """Whether the file is gone; one that is not is tried again with the next sweep."""
+def remove(location: str) -> bool:
+    """Remove a file: whether it is gone; one that is not is tried again with the next sweep."""
     filesystem, path = place(location)
     try:
         filesystem.delete_file(path)

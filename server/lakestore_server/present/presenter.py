@@ -21,9 +21,10 @@ from lakestore_server.present.deletes import Ledger
 from lakestore_server.present.hot_files import Fetch
 from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.kept_files import KeptFiles
+from lakestore_server.present.merging import Merger
 from lakestore_server.present.messages import Present, Presented
 from lakestore_server.present.presenting import Known, Outcome, Presenting, Tools
-from lakestore_server.present.steps import Step
+from lakestore_server.present.steps import Step, Window, to_merge
 
 THREADS = 2
 LEDGERS_MAX = 8
@@ -42,6 +43,9 @@ class _Table:
         self._ledgers: list[Ledger] = []
         """The one that was used last is the last."""
         self._used: dict[int, tuple[Step, ...]] = {}
+        self._merged: dict[Step, tuple[Step, ...]] = {}
+        """Merged steps that no cut reads yet, and their parts."""
+        self._newest: tuple[Window, ...] = ()
 
     def known(self) -> Known:
         """The part of it that a presenting may use again."""
@@ -53,6 +57,7 @@ class _Table:
         self._steps += [step for step in steps if step not in self._steps]
         self._ledgers = [*(each for each in self._ledgers if each is not outcome.earlier), outcome.ledger]
         self.answers[cut_id], self._used[cut_id] = outcome.answer, steps
+        self._newest = outcome.windows
         self.files.keep(cut_id, outcome.files)
         return self._swept()
 
@@ -63,9 +68,24 @@ class _Table:
         self.files.forget(cut_ids)
         return self._swept()
 
+    def to_merge(self) -> tuple[Step, ...]:
+        """Steps of the cut that was presented last that are worth one."""
+        return to_merge(self._newest) if not self._merged else ()
+
+    def merged(self, parts: tuple[Step, ...], step: Step) -> bool:
+        """Take over a merged step; False if some cut's end has taken a part of it with it."""
+        if not all(part in self._steps for part in parts):
+            return False
+        self._steps.append(step)
+        self._merged[step] = parts
+        self.files.adopt(file.path for file in step.files)
+        return True
+
     def _swept(self) -> list[str]:
         """Drop steps and ledgers of cuts that are gone, and their files."""
         used = {step for steps in self._used.values() for step in steps}
+        self._merged = {one: parts for one, parts in self._merged.items() if one not in used and used.issuperset(parts)}
+        used |= self._merged.keys()
         self._steps = [step for step in self._steps if step in used]
         fresh = [each for each in self._ledgers if all(window.step in used for window in each.windows)]
         self._ledgers = fresh[-LEDGERS_MAX:] if self.answers else []
@@ -82,9 +102,11 @@ class Presenter:
         self._run, self._numbers = run, itertools.count(1)
         self._tables: dict[str, _Table] = {}
         self._tools = Tools(Manifests(), Indexes(), ThreadPoolExecutor(THREADS, "present"))
+        self._merger = Merger(self._tools.indexes, self._numbers)
 
     def present(self, request: Present, fetch: Fetch) -> Presented:
         """The files of a table at a cut; the same ones if the cut was presented before."""
+        self._merge_done()
         scan = plan.decode(pb.PlanAnswer.FromString(request.plan)).tables[0]
         table = self._tables.get(request.folder) or _Table(f"{request.folder}/{self._run}", self._numbers)
         if request.cut_id in table.answers:
@@ -107,6 +129,7 @@ class Presenter:
 
     def forget(self, cut_ids: Sequence[int]) -> None:
         """Let go of cuts whose leases are over, and remove what nobody needs any more."""
+        self._merge_done()
         for folder, table in list(self._tables.items()):
             gone = [cut_id for cut_id in cut_ids if cut_id in table.answers]
             if gone:
@@ -116,7 +139,23 @@ class Presenter:
 
     def close(self) -> None:
         """End the threads."""
+        self._merger.close()
         self._tools.pool.shutdown(cancel_futures=True)
+
+    def tidy(self) -> None:
+        """Begin what makes later answers cheaper, beside them; called after an answer is given."""
+        self._merge_done()
+        for folder, table in self._tables.items():
+            self._merger.begin(folder, table.files.folder, table.to_merge())
+
+    def _merge_done(self) -> None:
+        done = self._merger.done()
+        if done is None:
+            return
+        merge, step = done
+        table = self._tables.get(merge.owner)
+        if table is None or not table.merged(merge.parts, step):
+            self._merger.discard(merge)
 
 
 @contextmanager

@@ -20,9 +20,10 @@ from lakestore.errors import Internal, PositionExpired
 from lakestore.union.plan import TableScan
 from lakestore_server.present.base_files import BaseFiles, Manifests
 from lakestore_server.present.deletes import Deaths, Found, Ledger, hide
-from lakestore_server.present.hot_files import Fetch, Shape, StepWriter
+from lakestore_server.present.hot_files import Fetch, StepWriter
 from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.messages import Present, Presented
+from lakestore_server.present.shape import Shape
 from lakestore_server.present.snapshot import Snapshot
 from lakestore_server.present.steps import Gap, Heads, Step, Window, absorbed, cover, inside, live_sums
 
@@ -117,8 +118,8 @@ class Presenting:
         for each in written.files:
             self._tools.indexes.put(each.file.path, each.offsets)
         born, died = tuple(written.born), tuple(written.died)
-        number, table = next(self._known.numbers), self._scan.table
-        step = Step(number, part.start, part.end, table, files, written.kills, born, died, settled)
+        number = next(self._known.numbers)
+        step = Step(number, part.start, part.end, self._shape, files, written.kills, born, died, settled)
         return Window(step, part.start, part.end)
 
     def _earlier(self) -> Ledger | None:

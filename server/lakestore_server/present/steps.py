@@ -18,6 +18,7 @@ import numpy.typing as npt
 from lakestore.lake.manifests import File
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import live_sum
+from lakestore_server.present.shape import Shape
 
 Ints = npt.NDArray[np.int64]
 Heads = tuple[int, ...]
@@ -31,8 +32,8 @@ MERGED_STEPS = 4
 """Neighbours of one size that are merged into a step of the next."""
 LEVEL_OFFSETS = 1 << 14
 """Offsets below which all steps are of one size; each next size is `MERGED_STEPS` times as large."""
-GROWN_OFFSETS = 1 << 19
-"""Offsets from which on a step is left as it is: merging would make no fewer files of it."""
+GROWN_OFFSETS, GROWN_BYTES = 1 << 19, 16 << 20
+"""Offsets, and bytes of files, from which on a step is left as it is: merging would make hardly fewer files of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +75,8 @@ class Step:
     number: int
     start: Heads
     end: Heads
-    table: Table
-    """The version of the definition that the files have."""
+    shape: Shape
+    """The version of the table that the files have."""
     files: tuple[File, ...]
     kills: Kills
     born: tuple[int, ...]
@@ -93,6 +94,11 @@ class Step:
     def rows(self) -> int:
         """Rows in the files."""
         return sum(file.rows for file in self.files)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files."""
+        return sum(file.bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +166,9 @@ def is_readable(step: Step, table: Table) -> bool:
 
     Columns are found by id and widened; one that came later and has a value in older rows is not in the files.
     """
-    if step.table.schema_id > table.schema_id:
+    if step.shape.table.schema_id > table.schema_id:
         return False
-    known = {column.id for column in step.table.columns}
+    known = {column.id for column in step.shape.table.columns}
     return all(column.id in known or column.initial is None for column in table.columns)
 
 
@@ -213,21 +219,27 @@ def absorbed(parts: Sequence[Window | Gap]) -> list[Window | Gap]:
     return [*kept, gap]
 
 
-def to_merge(windows: Sequence[Window]) -> tuple[Window, ...]:
-    """Neighbouring whole steps of one size that are worth one step; none if there are not enough of them."""
-    run: list[Window] = []
+def to_merge(windows: Sequence[Window]) -> tuple[Step, ...]:
+    """Neighbouring steps of one size that are worth one step; none if there are not enough of them.
+
+    Only steps that are shown whole: none reaches over a tier point in use.
+    """
+    run: list[Step] = []
     for window in reversed(windows):
         step = window.step
-        fits = window.is_whole and not step.settled and step.offsets < GROWN_OFFSETS
-        if not fits or (
-            run and (_size(step) != _size(run[0].step) or step.table.schema_id != run[0].step.table.schema_id)
-        ):
+        fits = window.is_whole and not step.settled and step.offsets < GROWN_OFFSETS and step.nbytes < GROWN_BYTES
+        if run and not (fits and _is_like(step, run[0])):
             run = []
         if fits:
-            run.insert(0, window)
+            run.insert(0, step)
         if len(run) == MERGED_STEPS:
             return tuple(run)
     return ()
+
+
+def _is_like(one: Step, other: Step) -> bool:
+    """Whether steps are of one size and of one version of the table."""
+    return _size(one) == _size(other) and one.shape.schema == other.shape.schema
 
 
 def _size(step: Step) -> int:

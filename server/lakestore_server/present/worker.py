@@ -33,6 +33,7 @@ class Worker:
         try:
             while True:
                 self._send(self._answered(Frame.read(self._from)))
+                self._presenter.tidy()
         except (EOFError, BrokenPipeError, KeyboardInterrupt):
             self._presenter.close()
 

@@ -61,6 +61,7 @@ class Model:
     next_id: int = 0
     names: int = 0
     restarts: int = 0
+    merges: int = 0
 
     def row(self, number: int) -> Row:
         """A row with random values."""
@@ -131,6 +132,11 @@ class Model:
         answer, document = self.presenting.present("m.t", at, form)
         check_structure(answer, form)
         self.same(document, rows)
+        self.presenting.presenter.tidy()
+        running = self.presenting.presenter._merger._running
+        if running is not None and self.chance.random() < 0.8:
+            running.files.result()
+            self.merges += 1
         self.shown = [each for each in self.shown if each[0] != request.cut_id]
         self.shown.append((request.cut_id, document, dict(rows)))
 
@@ -167,17 +173,17 @@ class Model:
         forms = [2, 3] if self.form == 2 else [3]
         if chance < 0.4 or not self.past:
             self.commit()
-        elif chance < 0.65:
+        elif chance < 0.76:
             self.present("", self.rows, self.chance.choice(forms))
-        elif chance < 0.77:
+        elif chance < 0.84:
             at, rows = self.chance.choice(self.past[-6:])
             self.present(at, rows, self.chance.choice(forms))
-        elif chance < 0.85:
+        elif chance < 0.88:
             self.presenting.tier("m.t", self.form, rewrite=self.chance.random() < 0.5)
             self.past = self.past[-3:]
-        elif chance < 0.9:
+        elif chance < 0.92:
             self.alter()
-        elif chance < 0.97:
+        elif chance < 0.985:
             self.forget()
         else:
             self.restarts += 1
@@ -185,7 +191,7 @@ class Model:
             self.shown = []
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(5))
 def test_every_cut_is_read_as_the_table_was(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = seeded(f"presented {number}")
     monkeypatch.setattr("lakestore_server.present.hot_files.FILE_ROWS_MAX", chance.choice([5, 20, 1000]))
@@ -193,6 +199,9 @@ def test_every_cut_is_read_as_the_table_was(tmp_path: Path, number: int, monkeyp
     monkeypatch.setattr("lakestore_server.present.hot_files.PARTITIONS_MAX", chance.choice([2, 16]))
     monkeypatch.setattr("lakestore_server.present.base_files._SCANNED_PER_SOUGHT", chance.choice([0, 24]))
     monkeypatch.setattr("lakestore_server.present.indexes.KEPT_ROWS_MIN", chance.choice([0, 100]))
+    monkeypatch.setattr("lakestore_server.present.steps.LEVEL_OFFSETS", chance.choice([4, 64]))
+    monkeypatch.setattr("lakestore_server.present.steps.MERGED_STEPS", chance.choice([2, 3]))
+    monkeypatch.setattr("lakestore_server.present.steps.ABSORBED_OFFSETS_MAX", chance.choice([0, 8, 100]))
     (tmp_path / "lake").mkdir()
     keyed = chance.random() < 0.8
     with Served(tmp_path / "data", limits=Limits(fetch_batch_rows=chance.choice([3, 1000]))) as served:
@@ -206,6 +215,6 @@ def test_every_cut_is_read_as_the_table_was(tmp_path: Path, number: int, monkeyp
             lake={"partition_by": parts, "format_version": form},
         )
         model = Model(Presenting(served, tmp_path / "lake"), chance, keyed, form)
-        for _ in range(45):
+        for _ in range(40):
             model.step()
         model.present("", model.rows, form)
