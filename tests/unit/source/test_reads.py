@@ -1,0 +1,300 @@
+"""Batch reads of the data source: parts that are the table at one cut, and filters that mean what Spark's mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import datasource as spark
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from lakestore.client.table import Table
+from lakestore.errors import Invalid, NotFound
+from lakestore_spark.source import table_reader
+from lakestore_spark.source.options import KEPT, Options
+from tests.support.log_tierer import LogTierer
+from tests.support.micro_batches import loaded, read_rows, through_pickle
+from tests.support.served import Served
+
+NAME = "shop.orders"
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("f", pa.float64()),
+        ("s", pa.string()),
+        ("b", pa.bool_()),
+        ("d", pa.date32()),
+        ("t", pa.timestamp("us", tz="UTC")),
+        ("z", pa.timestamp("us")),
+        ("m", pa.decimal128(9, 2)),
+        ("u", pa.uint16()),
+        ("h", pa.time64("us")),
+    ]
+)
+VALUES: dict[str, list[Any]] = {
+    "id": [0, 1, 2, 3],
+    "f": [0.0, -1.5, 2.0, math.nan],
+    "s": ["", "a", "ab%", "é'\\"],
+    "b": [True, False],
+    "d": [date(2026, 1, 1), date(1969, 12, 31)],
+    "t": [datetime(2026, 1, 1, tzinfo=UTC), datetime(1969, 1, 1, 0, 0, 0, 1, tzinfo=UTC)],
+    "z": [datetime(2026, 1, 1), datetime(1969, 1, 1, 0, 0, 0, 1)],
+    "m": [Decimal("1.25"), Decimal("-3.00")],
+    "u": [0, 65_535],
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with its ports open, and small tasks."""
+    with pytest.MonkeyPatch.context() as patch, Served(tmp_path_factory.mktemp("reads"), ports=True) as served:
+        patch.setattr(table_reader, "PART_ROWS", 3)
+        patch.setattr(table_reader, "SPLIT_ROWS", 2)
+        patch.setattr(table_reader, "PART_BYTES", 1)
+        yield served
+
+
+@pytest.fixture(scope="module")
+def orders(served: Served) -> Table:
+    """Every value of every column once, and nulls."""
+    table = served.lake.create_table(NAME, schema=SCHEMA, primary_key=["id"], buckets=2)
+    table.upsert(
+        [
+            {"id": i, **{name: values[i % len(values)] for name, values in VALUES.items() if name != "id"}}
+            for i in range(8)
+        ]
+    )
+    table.upsert([{"id": 8}])
+    return table
+
+
+def options(served: Served, **more: str) -> dict[str, str]:
+    """The options of a read of the table."""
+    return {"server": served.server.about["grpc"], "table": NAME, **more}
+
+
+_COMPARED = {
+    spark.EqualTo: lambda a, b: a == b,
+    spark.LessThan: lambda a, b: a < b,
+    spark.LessThanOrEqual: lambda a, b: a <= b,
+    spark.GreaterThan: lambda a, b: a > b,
+    spark.GreaterThanOrEqual: lambda a, b: a >= b,
+}
+
+
+def meets(row: dict[str, Any], each: spark.Filter) -> bool | None:
+    """Spark's meaning of a filter: null where it is unknown, and a NaN above all numbers, equal to itself."""
+    if isinstance(each, spark.Not):
+        inner = meets(row, each.child)
+        return None if inner is None else not inner
+    value = row[each.attribute[0]]  # type: ignore[attr-defined]
+    if isinstance(each, spark.IsNull | spark.IsNotNull):
+        return (value is None) == isinstance(each, spark.IsNull)
+    if value is None:
+        return None
+    if isinstance(each, spark.In):
+        return any(_ordered(value) == _ordered(one) for one in each.value)
+    if isinstance(each, spark.StringStartsWith):
+        return bool(value.startswith(each.value))
+    if isinstance(each, spark.StringEndsWith):
+        return bool(value.endswith(each.value))
+    if isinstance(each, spark.StringContains):
+        return each.value in value
+    return bool(_COMPARED[type(each)](_ordered(value), _ordered(each.value)))  # type: ignore[attr-defined, index]
+
+
+def _ordered(value: Any) -> Any:
+    """The value so that Python orders it as Spark does."""
+    if isinstance(value, float):
+        return (math.isnan(value), 0.0 if math.isnan(value) else value)
+    return value.encode() if isinstance(value, str) else value
+
+
+def _filters() -> st.SearchStrategy[spark.Filter]:
+    def of(name: str) -> st.SearchStrategy[spark.Filter]:
+        value = st.sampled_from(VALUES[name])
+        tests = [st.sampled_from(list(_COMPARED)).flatmap(lambda kind: value.map(lambda v: kind((name,), v)))]
+        tests.append(st.lists(value, min_size=1, max_size=3).map(lambda v: spark.In((name,), tuple(v))))
+        tests.append(st.sampled_from([spark.IsNull((name,)), spark.IsNotNull((name,))]))
+        if name == "s":
+            kinds = st.sampled_from([spark.StringStartsWith, spark.StringEndsWith, spark.StringContains])
+            tests.append(kinds.flatmap(lambda kind: value.map(lambda v: kind((name,), v))))
+        return st.one_of(*tests)
+
+    plain = st.sampled_from(list(VALUES)).flatmap(of)
+    return plain | plain.map(spark.Not)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(_filters(), max_size=3))
+def test_a_filter_means_what_spark_means(served: Served, orders: Table, filters: list[spark.Filter]) -> None:
+    """What is pushed leaves out no row that Spark would keep, and keeps none that Spark would not look at again."""
+    source, schema = loaded(**options(served))
+    reader = source.reader(schema)
+    left = list(reader.pushFilters(filters))
+    assert all(any(each is one for one in filters) for each in left)
+    every = read_rows(options(served))
+    pushed = [each for each in filters if not any(each is one for one in left)]
+    found = {row["id"] for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()}
+    assert found == {row["id"] for row in every if all(meets(row, each) for each in pushed)}
+    patterns = spark.StringStartsWith | spark.StringEndsWith | spark.StringContains
+    for each in left:
+        of_floats = "('f',)" in repr(each)
+        assert of_floats or isinstance(each.child if isinstance(each, spark.Not) else each, patterns), each
+
+
+def test_times_of_the_day_are_left_to_spark(served: Served, orders: Table) -> None:
+    """Spark sees them as numbers, and a nested or unknown column not at all."""
+    source, schema = loaded(**options(served))
+    filters = [spark.EqualTo(("h",), 5), spark.EqualTo(("a", "b"), 1), spark.EqualTo(("id",), 1)]
+    assert list(source.reader(schema).pushFilters(filters)) == filters[:2]
+
+
+def test_parts_are_the_table_at_one_cut(served: Served, orders: Table) -> None:
+    """Each row once, of several tasks, whatever is written while they read."""
+    source, schema = loaded(**options(served))
+    reader = source.reader(schema)
+    before = orders.scan().to_arrow().num_rows
+    parts = [through_pickle(part) for part in reader.partitions()]
+    token = orders.upsert([{"id": 100}])
+    assert len(parts) > 1
+    assert sum(batch.num_rows for part in parts for batch in reader.read(part)) == before
+    assert len(read_rows(options(served))) == before + 1
+    assert orders.delete([{"id": 100}])
+    assert len(read_rows(options(served, at=str(token)))) == before + 1
+    assert len(read_rows(options(served))) == before
+
+
+def test_columns_and_conditions(served: Served, orders: Table) -> None:
+    """Columns in the order of the option, system columns among them; a condition on others."""
+    rows = read_rows(options(served, columns="s,__offset,id", where="id < 2 OR b IS NULL"))
+    assert [list(row) for row in rows] == [["s", "__offset", "id"]] * 3
+    assert sorted(row["id"] for row in rows) == [0, 1, 8]
+
+
+def test_files_of_the_lake(served: Served) -> None:
+    """A part reads its own files: the rows of a table in the lake and the log, each once."""
+    table = served.lake.create_table("shop.log", schema=pa.schema([("n", pa.int64())]), buckets=2)
+    tierer = LogTierer(served.server, served.lake.transport)
+    for start in (0, 20, 40):
+        table.append([{"n": n} for n in range(start, start + 20)])
+        tierer.flush("shop.log")
+    table.append([{"n": n} for n in range(60, 70)])
+    said = {**options(served), "table": "shop.log"}
+    source, schema = loaded(**said)
+    parts = source.reader(schema).partitions()
+    assert len([part for part in parts if part.part.files]) >= 3
+    assert sorted(row["n"] for row in read_rows(said)) == list(range(70))
+    assert sorted(row["n"] for row in read_rows(said, [spark.GreaterThan(("n",), 58)])) == list(range(59, 70))
+    narrow = source.reader(schema)
+    narrow.pushFilters([spark.LessThan(("n",), 10)])
+    assert len([part for part in narrow.partitions() if part.part.files]) < len(parts)
+    served.lake.drop_table("shop.log")
+
+
+def test_a_lost_lease_is_taken_anew(served: Served, orders: Table) -> None:
+    """A task that begins after the lease has run out leases the same rows again."""
+    source, schema = loaded(**options(served))
+    reader = source.reader(schema)
+    parts = reader.partitions()
+    served.clock.advance(table_reader.LEASE_SECONDS * 3)
+    assert sum(batch.num_rows for part in parts for batch in reader.read(part)) == len(read_rows(options(served)))
+
+
+def test_a_declared_schema(served: Served, orders: Table) -> None:
+    """Some columns in another order and case; what the table does not have is an error."""
+    said = StructType([StructField("S", StringType()), StructField("id", LongType())])
+    assert list(read_rows(options(served), schema=said)[0]) == ["S", "id"]
+    with pytest.raises(Invalid, match="no column 'x'"):
+        read_rows(options(served), schema=StructType([StructField("x", LongType())]))
+    with pytest.raises(Invalid, match="id is bigint and the schema says int"):
+        read_rows(options(served), schema=StructType([StructField("id", IntegerType())]))
+    with pytest.raises(Invalid, match="no startingOffsets"):
+        read_rows(options(served), schema=StructType([StructField("__change", StringType())]))
+
+
+def test_an_altered_table(served: Served) -> None:
+    """A DataFrame keeps its columns by id, and says so where it cannot."""
+    table = served.lake.create_table("shop.a", schema=pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    table.append([{"a": 1, "b": 2}])
+    said = {**options(served), "table": "shop.a"}
+    source, schema = loaded(**said)
+    table.alter(rename={"a": "c"})
+    reader = source.reader(schema)
+    assert [batch.to_pylist() for part in reader.partitions() for batch in reader.read(part)] == [[{"a": 1, "b": 2}]]
+    table.alter(add={"a": pa.int64()})
+    filtered = source.reader(schema)
+    filtered.pushFilters([spark.EqualTo(("a",), 1)])
+    with pytest.raises(Invalid, match="another column by now"):
+        filtered.partitions()
+    table.alter(drop=["b"])
+    with pytest.raises(Invalid, match="b was dropped"):
+        source.reader(schema).partitions()
+    served.lake.drop_table("shop.a")
+    served.lake.create_table("shop.a", schema=pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    with pytest.raises(NotFound, match="another one of that name"):
+        source.reader(schema).partitions()
+    served.lake.drop_table("shop.a")
+
+
+def test_a_table_of_sparks_catalog_keeps_its_options(served: Served, orders: Table) -> None:
+    """In its schema, as PySpark gives a data source nothing else; never a secret."""
+    said = options(served, columns="id")
+    _, schema = loaded(**said, **{f"option.{name}": value for name, value in said.items()})
+    assert schema.fields[0].metadata[KEPT]["table"] == NAME
+    assert len(_read_bare(schema)) == 9
+    with pytest.raises(Invalid, match="keeps no token"):
+        loaded(**said, token="t", **{"option.table": NAME})
+    plain = loaded(**said)[1]
+    assert plain.fields[0].metadata == {}
+
+
+def _read_bare(schema: StructType) -> list[Any]:
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from lakestore_spark.source import LakestoreSource
+
+    reader = LakestoreSource(CaseInsensitiveDict({"path": "file:/somewhere"})).reader(schema)
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_the_path_may_name_the_table(served: Served, orders: Table) -> None:
+    """`load("shop.orders")`; no table at all is an error."""
+    server = served.server.about["grpc"]
+    assert len(read_rows({"server": server, "path": NAME})) == 9
+    with pytest.raises(Invalid, match="needs a table"):
+        read_rows({"server": server})
+    with pytest.raises(Invalid, match="no option 'tabel'"):
+        read_rows({"server": server, "tabel": NAME})
+
+
+def test_credentials_go_with_the_tasks(tmp_path: Any) -> None:
+    """A token of the options, a certificate as text or as a file; both or none."""
+    pem = "-----BEGIN CERTIFICATE-----\n"
+    file = tmp_path / "ca.pem"
+    file.write_text(pem)
+    for said in (pem, str(file)):
+        address = Options({"server": "far:1", "token": "t", "tls_ca": said}, "spark.read", ()).address
+        again = through_pickle(address)
+        assert again.credentials.bearer == "t"
+        assert again.credentials.pem.ca == pem.strip().encode() or again.credentials.pem.ca == pem.encode()
+    with pytest.raises(Invalid, match="in the clear"):
+        _ = Options({"server": "far:1", "token": "t"}, "spark.read", ()).address
+    with pytest.raises(Invalid, match="go together"):
+        _ = Options({"server": "far:1", "tls_cert": pem}, "spark.read", ()).address
+    with pytest.raises(Invalid, match="cannot be read"):
+        _ = Options({"server": "far:1", "tls_ca": "/nowhere"}, "spark.read", ()).address
+
+
+def test_it_is_found_by_name() -> None:
+    """PySpark looks for modules that begin with `pyspark_`, and registers their `DefaultSource`."""
+    import pyspark_lakestore
+
+    assert pyspark_lakestore.DefaultSource.name() == "lakestore"
