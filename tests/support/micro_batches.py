@@ -21,9 +21,10 @@ class Killed(Exception):
     """The driver died here."""
 
 
-def loaded(**options: str) -> tuple[LakestoreSource, StructType]:
+def loaded(**options: str) -> tuple[Any, StructType]:
     """The data source as Spark has it after `load`, and its schema."""
-    source = LakestoreSource(CaseInsensitiveDict(options))
+    said: Any = CaseInsensitiveDict(options)
+    source = LakestoreSource(said)
     schema = source.schema()
     assert isinstance(schema, StructType)
     return through_pickle(source), StructType.fromJson(json.loads(schema.json()))

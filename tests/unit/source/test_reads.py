@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from lakestore.client.table import Table
 from lakestore.errors import Invalid, NotFound
-from lakestore_spark.source import table_reader
+from lakestore_spark.source import LakestoreSource, table_reader
 from lakestore_spark.source.options import KEPT, Options
 from tests.support.log_tierer import LogTierer
 from tests.support.micro_batches import loaded, read_rows, through_pickle
@@ -80,7 +81,7 @@ def options(served: Served, **more: str) -> dict[str, str]:
     return {"server": served.server.about["grpc"], "table": NAME, **more}
 
 
-_COMPARED = {
+_COMPARED: dict[Any, Any] = {
     spark.EqualTo: lambda a, b: a == b,
     spark.LessThan: lambda a, b: a < b,
     spark.LessThanOrEqual: lambda a, b: a <= b,
@@ -107,7 +108,7 @@ def meets(row: dict[str, Any], each: spark.Filter) -> bool | None:
         return bool(value.endswith(each.value))
     if isinstance(each, spark.StringContains):
         return each.value in value
-    return bool(_COMPARED[type(each)](_ordered(value), _ordered(each.value)))  # type: ignore[attr-defined, index]
+    return bool(_COMPARED[type(each)](_ordered(value), _ordered(each.value)))  # type: ignore[attr-defined]
 
 
 def _ordered(value: Any) -> Any:
@@ -153,7 +154,7 @@ def test_a_filter_means_what_spark_means(served: Served, orders: Table, filters:
 def test_times_of_the_day_are_left_to_spark(served: Served, orders: Table) -> None:
     """Spark sees them as numbers, and a nested or unknown column not at all."""
     source, schema = loaded(**options(served))
-    filters = [spark.EqualTo(("h",), 5), spark.EqualTo(("a", "b"), 1), spark.EqualTo(("id",), 1)]
+    filters: list[spark.Filter] = [spark.EqualTo(("h",), 5), spark.EqualTo(("a", "b"), 1), spark.EqualTo(("id",), 1)]
     assert list(source.reader(schema).pushFilters(filters)) == filters[:2]
 
 
@@ -257,11 +258,9 @@ def test_a_table_of_sparks_catalog_keeps_its_options(served: Served, orders: Tab
 
 
 def _read_bare(schema: StructType) -> list[Any]:
-    from pyspark.sql.datasource import CaseInsensitiveDict
-
-    from lakestore_spark.source import LakestoreSource
-
-    reader = LakestoreSource(CaseInsensitiveDict({"path": "file:/somewhere"})).reader(schema)
+    """Rows of the table whose options its schema keeps, as Spark reads a table of its catalog."""
+    said: Any = CaseInsensitiveDict({"path": "file:/somewhere"})
+    reader: Any = LakestoreSource(said).reader(schema)
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
