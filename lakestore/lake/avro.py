@@ -6,10 +6,11 @@ and one other type, the only one that Iceberg uses. An array that Iceberg marks 
 
 from __future__ import annotations
 
+import bz2
 import hashlib
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,8 +18,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakestore.errors import Corrupt
-from lakestore.lake.avro_values import Codec, codec_of, read_long, take, write_long
+from lakestore.errors import Corrupt, Invalid
+from lakestore.lake.avro_values import Codec, Read, codec_of, read_long, take, write_long
 
 Names = tuple[tuple[int, str], ...]
 """Field ids with the names that records use for them, whatever the file calls the fields."""
@@ -28,6 +29,9 @@ _SYNC_BYTES = 16
 _SCHEMA, _CODEC = "avro.schema", "avro.codec"
 _META = b'{"type":"map","values":"bytes"}'
 _CODECS_KEPT = 256
+_CRC_BYTES = 4
+_SNAPPY_RATIO_MAX = 64
+"""Bytes that one byte of snappy can stand for, at most."""
 _FAILURES = (struct.error, AttributeError, IndexError, KeyError, TypeError, ValueError, OSError, zlib.error)
 
 
@@ -81,28 +85,33 @@ class Container:
 
     def records(self, names: Names = ()) -> list[Any]:
         """All records, with fields named by their ids where `names` has them; `Corrupt` where the bytes say no."""
-        try:
-            return self._records(_codec(self.meta[_SCHEMA], names))
-        except _FAILURES as error:
-            raise _damage(self.name, error) from error
+        return [record for block in self.blocks(names) for record in block]
 
-    def _records(self, codec: Codec) -> list[Any]:
+    def blocks(self, names: Names = ()) -> Iterator[list[Any]]:
+        """The records of one block after the other."""
+        at = self.begin
+        while at < len(self.data):
+            try:
+                found, at = self._block(_codec(self.meta[_SCHEMA], names).read, at)
+            except _FAILURES as error:
+                raise _damage(self.name, error) from error
+            yield found
+
+    def _block(self, read: Read, at: int) -> tuple[list[Any], int]:
+        count, at = read_long(self.data, at)
+        size, at = read_long(self.data, at)
+        packed, at = take(self.data, at, size)
+        block, place = _expanded(packed, self.meta.get(_CODEC, b"null")), 0
+        if not 0 <= count <= len(block):
+            raise ValueError("a block has another number of records than bytes for them")
         found: list[Any] = []
-        data, at, packing, read = self.data, self.begin, self.meta.get(_CODEC, b"null"), codec.read
-        while at < len(data):
-            count, at = read_long(data, at)
-            size, at = read_long(data, at)
-            packed, at = take(data, at, size)
-            block, place = _expanded(packed, packing), 0
-            if not 0 <= count <= len(block):
-                raise ValueError("a block has another number of records than bytes for them")
-            for _ in range(count):
-                record, place = read(block, place)
-                found.append(record)
-            sync, at = take(data, at, _SYNC_BYTES)
-            if sync != self.sync or place != len(block):
-                raise ValueError("a block does not end where it should")
-        return found
+        for _ in range(count):
+            record, place = read(block, place)
+            found.append(record)
+        sync, at = take(self.data, at, _SYNC_BYTES)
+        if sync != self.sync or place != len(block):
+            raise ValueError("a block does not end where it should")
+        return found, at
 
 
 def encoded(schema: bytes, meta: Mapping[str, bytes], records: Sequence[Any]) -> bytes:
@@ -144,7 +153,27 @@ def _expanded(block: bytes, codec: bytes) -> bytes:
     if codec == b"zstandard":
         with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
             return bytes(stream.read())
+    if codec == b"snappy":
+        return _unsnapped(block)
+    if codec == b"bzip2":
+        return bz2.decompress(block)
     raise ValueError(f"its codec {codec.decode(errors='replace')!r} is not read here")
+
+
+def _unsnapped(block: bytes) -> bytes:
+    """The bytes of a block of snappy: it begins with their number, and a checksum of them stands behind it."""
+    size = place = 0
+    while True:
+        size |= (block[place] & 0x7F) << 7 * place
+        if block[place] < 0x80:
+            break
+        place += 1
+    if size > len(block) * _SNAPPY_RATIO_MAX:
+        raise ValueError("a block says that it is larger than snappy makes it")
+    made: bytes = pa.decompress(block[:-_CRC_BYTES], decompressed_size=size, codec="snappy", asbytes=True)
+    if zlib.crc32(made) != int.from_bytes(block[-_CRC_BYTES:], "big"):
+        raise ValueError("a block has another checksum")
+    return made
 
 
 def _compressed(block: bytes, codec: bytes) -> bytes:
@@ -153,4 +182,6 @@ def _compressed(block: bytes, codec: bytes) -> bytes:
     if codec == b"deflate":
         maker = zlib.compressobj(wbits=-15)
         return maker.compress(block) + maker.flush()
-    return bytes(pa.compress(block, "zstd", asbytes=True))
+    if codec == b"zstandard":
+        return bytes(pa.compress(block, "zstd", asbytes=True))
+    raise Invalid(f"Avro files with codec {codec.decode()!r} are not written here")

@@ -245,7 +245,7 @@ _ITEMS: Mapping[tuple[Any, ...], bytes] = {
 
 def _packed(whole: Codec, kinds: tuple[Any, ...]) -> Codec:
     """The codec of a map whose bytes are passed over at once, where they have a form that can be."""
-    item = _ITEMS.get(kinds)
+    item = _ITEMS.get(kinds) if all(isinstance(kind, str) for kind in kinds) else None
     if item is None:
         return whole
     whole_read, whole_write, forms = whole.read, whole.write, _Forms(item)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestore.errors import Corrupt, NewerFormat
+from lakestore.lake import other_formats
 from lakestore.lake.places import place
 from lakestore.lake.puffin import Positions
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
@@ -215,8 +216,6 @@ def read_offsets(file: DataFile) -> FileOffsets:
 def read_columns(location: str, form: str, columns: Sequence[str]) -> pa.Table:
     """Columns of a data or delete file, in the order of its rows."""
     if form != "PARQUET":
-        from lakestore.lake import other_formats  # seldom needed, and slow to import
-
         with other_formats.opened_at(location, form) as other:
             schema = pa.schema([other.schema.field(name) for name in columns])
             return pa.Table.from_batches(other.batches(columns), schema)

@@ -28,6 +28,7 @@ from pyiceberg.table import FileScanTask, StaticTable
 from lakestore.errors import Corrupt, Invalid, PlanExpired
 from lakestore.lake import other_formats, position_deletes, puffin
 from lakestore.lake.field_ids import id_of
+from lakestore.lake.metrics import Metrics
 from lakestore.lake.puffin import Positions
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.projection import filled
@@ -171,16 +172,15 @@ class _Deletes:
         return self._by_delete_file[path]
 
     def _decoded(self, file: DataFile) -> Mapping[str, Positions]:
-        source = self._io.new_input(file.file_path)
-        if file.file_format not in (FileFormat.PUFFIN, FileFormat.PARQUET):
-            with other_formats.opened(source, file.file_format.value) as other:
+        path, form = file.file_path, file.file_format
+        with self._io.new_input(path).open() as stream:
+            if form == FileFormat.PUFFIN:
+                return puffin.vectors(stream.read(), path)
+            if form == FileFormat.PARQUET:
+                return position_deletes.decode(stream.read(), path)
+            with other_formats.opened(stream, path, form.value) as other:
                 batches = list(other.batches(position_deletes.COLUMNS))
-                return position_deletes.decode(pa.Table.from_batches(batches), file.file_path) if batches else {}
-        with source.open() as stream:
-            data = stream.read()
-        if file.file_format == FileFormat.PUFFIN:
-            return puffin.vectors(data, file.file_path)
-        return position_deletes.decode(data, file.file_path)
+        return position_deletes.decode(pa.Table.from_batches(batches), path) if batches else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +238,11 @@ class _FileReader:
     def _other(self, deleted: Positions) -> Iterator[pa.RecordBatch]:
         """The `batches` of a file that is not Parquet: it has no groups of rows to leave out."""
         path, form = self._file.file_path, self._file.file_format.value
-        metrics = other_formats.Metrics.of(self._file)
-        with _named(path), other_formats.opened(self._io.new_input(path), form, metrics) as other:
+        with (
+            _named(path),
+            self._io.new_input(path).open() as stream,
+            other_formats.opened(stream, path, form, _metrics(self._file)) as other,
+        ):
             names = self._names(other.schema)
             alive, start = self._alive(self._file.record_count, deleted), 0
             for batch in other.batches(self._needed(names)):
@@ -319,6 +322,12 @@ class _FileReader:
         if field.name in SYSTEM_TYPES:
             return pa.nulls(rows, field.type)
         return filled(self._table.column(field.name), rows, "initial")
+
+
+def _metrics(file: DataFile) -> Metrics:
+    """The manifest's words on the columns of a file."""
+    lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
+    return Metrics(lower, upper, file.null_value_counts or {}, file.value_counts or {})
 
 
 def dead_mask(buckets: npt.NDArray[Any], offsets: npt.NDArray[np.int64], dead: Hidden) -> npt.NDArray[np.bool_]:

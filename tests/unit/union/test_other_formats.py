@@ -14,7 +14,7 @@ from pyiceberg.manifest import DataFile, FileFormat
 
 from lakestore.errors import Corrupt, Invalid
 from lakestore.lake import other_formats
-from lakestore.lake.other_formats import Metrics
+from lakestore.lake.metrics import Metrics
 from lakestore.union import lake_files
 
 TIMES = [datetime(2000, 1, 1), None, datetime(2026, 5, 6, 7, 8, 9, 10)]
@@ -32,7 +32,7 @@ def file(folder: Path) -> str:
 
 
 def read(path: str, metrics: Metrics | None, column: str) -> list[object]:
-    with other_formats.opened(PyArrowFileIO().new_input(path), "ORC", metrics) as opened:
+    with open(path, "rb") as stream, other_formats.opened(stream, path, "ORC", metrics) as opened:
         return [value for batch in opened.batches([column]) for value in batch.column(0).to_pylist()]
 
 
@@ -75,11 +75,10 @@ def test_position_deletes_may_carry_the_rows_as_well(tmp_path: Path, rows: int) 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.avro"
     path.write_bytes(b"Obj\x01nothing of the kind" * 10)
-    source = PyArrowFileIO().new_input(str(path))
     with (
         pytest.raises(Invalid, match=r"a\.avro is LANCE, which is not read here"),
-        other_formats.opened(source, "LANCE"),
+        other_formats.opened_at(str(path), "LANCE"),
     ):
         pass
-    with pytest.raises(Corrupt, match=r"a\.avro cannot be read as Avro"), other_formats.opened(source, "AVRO"):
+    with pytest.raises(Corrupt, match=r"a\.avro is no readable Avro file"), other_formats.opened_at(str(path), "AVRO"):
         pass

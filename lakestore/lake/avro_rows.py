@@ -1,0 +1,126 @@
+"""Avro data files as Arrow batches: a table's rows, where another engine wrote them so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Context, Decimal
+from itertools import islice
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore.lake.avro import Container
+from lakestore.lake.field_ids import FIELD_ID
+
+BATCH_ROWS = 16_384
+_EXACT = Context(prec=77)
+_PLAIN: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+_UNITS = {"micros": "us", "nanos": "ns"}
+
+
+class AvroRows:
+    """A file, read whole; its rows are decoded batch by batch."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        """`Corrupt`, with the file's name, of bytes that are no Avro file with Iceberg's field ids."""
+        self._container, self._name = Container.opened(data, name), name
+        try:
+            self._schema = pa.schema(list(_Types().struct(orjson.loads(self._container.meta["avro.schema"]))))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"file {name} cannot be read as Avro: {error}") from error
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, with their field ids."""
+        return self._schema
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """All rows in the order of the file, with these columns."""
+        fields = [self._schema.field(name) for name in columns]
+        rows = (row for block in self._container.blocks() for row in block)
+        while some := list(islice(rows, BATCH_ROWS)):
+            yield pa.RecordBatch.from_arrays([self._array(some, field) for field in fields], schema=pa.schema(fields))
+
+    def _array(self, rows: Sequence[Any], field: pa.Field) -> pa.Array:
+        try:
+            return pa.array([_value(row[field.name], field.type) for row in rows], field.type)
+        except (pa.ArrowInvalid, OverflowError) as error:
+            raise Corrupt(f"file {self._name} cannot be read as Avro: {error}") from error
+
+
+class _Types:
+    """Arrow types of the parts of one schema, and its named types so far."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, pa.DataType] = {}
+
+    def struct(self, schema: Any) -> pa.StructType:
+        """The struct of a record."""
+        return pa.struct([self._field(part["name"], part["type"], part.get("field-id")) for part in schema["fields"]])
+
+    def _field(self, name: str, schema: Any, number: int | None) -> pa.Field:
+        nullable = isinstance(schema, list)
+        kind = next(part for part in schema if part != "null") if nullable else schema
+        ids = None if number is None else {FIELD_ID: str(number).encode()}
+        return pa.field(name, self._type(kind), nullable=nullable, metadata=ids)
+
+    def _type(self, schema: Any) -> pa.DataType:
+        if isinstance(schema, str):
+            return _PLAIN[schema] if schema in _PLAIN else self._known[schema]
+        kind, logical = schema["type"], schema.get("logicalType", "")
+        made = self._nested(schema, kind, logical)
+        if made is None:
+            made = _logical(schema, logical) or (pa.binary(schema["size"]) if kind == "fixed" else self._type(kind))
+        if kind in ("record", "fixed"):
+            self._known[schema["name"]] = made
+        return made
+
+    def _nested(self, schema: Any, kind: Any, logical: str) -> pa.DataType | None:
+        if kind == "record":
+            return self.struct(schema)
+        if kind == "map":
+            key = self._field("key", "string", schema.get("key-id"))
+            return pa.map_(key.with_nullable(False), self._field("value", schema["values"], schema.get("value-id")))
+        if kind == "array" and logical == "map":
+            key, value = (
+                self._field(part["name"], part["type"], part["field-id"]) for part in schema["items"]["fields"]
+            )
+            return pa.map_(key, value)
+        return pa.list_(self._field("element", schema["items"], schema.get("element-id"))) if kind == "array" else None
+
+
+def _logical(schema: Any, logical: str) -> pa.DataType | None:
+    """The type that a logical type stands for; None where it adds nothing."""
+    if logical == "date":
+        return pa.date32()
+    if logical == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    name, _, unit = logical.rpartition("-")
+    if unit not in _UNITS:
+        return None
+    if name == "time":
+        return pa.time64(_UNITS[unit])
+    return pa.timestamp(_UNITS[unit], "UTC" if schema.get("adjust-to-utc", True) else None)
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """A decoded value as one that pyarrow takes: maps are pairs, and decimals are no bytes."""
+    if value is None:
+        return None
+    if pa.types.is_decimal(kind):
+        return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-kind.scale, _EXACT)
+    if pa.types.is_struct(kind):
+        return {part.name: _value(value[part.name], part.type) for part in kind}
+    if pa.types.is_map(kind):
+        return [(_value(key, kind.key_type), _value(item, kind.item_type)) for key, item in value.items()]
+    return [_value(part, kind.value_type) for part in value] if pa.types.is_list(kind) else value
