@@ -199,7 +199,7 @@ class Snapshot:
 
 def data_entries(table: Snapshot, rows: pa.Table) -> list[Entry]:
     """The rows as one data file of each partition."""
-    entries = []
+    entries: list[Entry] = []
     for partition, numbers in groups(rows, table.spec, SCHEMA):
         own = rows if numbers is None else rows.take(pa.array(numbers))
         out = pa.BufferOutputStream()
