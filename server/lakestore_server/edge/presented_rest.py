@@ -24,6 +24,8 @@ from lakestore_server.present.warehouse import Warehouse
 LEASE_HEADER = "x-lakestore-lease-seconds"
 """The header of a load that asks for another lease than the default."""
 _READS = ("GET", "HEAD")
+_ROOTED = "ClickHouse/"
+"""The user agent that misreads paths of files outside of a table's location: it gets the whole warehouse for one."""
 
 
 def verbs() -> Verbs:
@@ -132,6 +134,7 @@ def _ask(call: CatalogRequest) -> Ask | None:
         format_version=shown.format_version,
         seconds=_seconds(call),
         etags=call.headers.get("if-none-match", ""),
+        is_rooted=call.headers.get("user-agent", "").startswith(_ROOTED),
     )
 
 

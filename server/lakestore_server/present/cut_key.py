@@ -31,9 +31,9 @@ class CutKey:
         """The id of the cut's snapshot, from 1 to 2^63 - 1."""
         return int.from_bytes(self._hash(8), "big") % ID_MAX + 1
 
-    def etag(self, metadata_location: str) -> str:
-        """The ETag of the cut over one metadata file, whose properties it shows; with its quotes."""
-        said = hashlib.blake2b(metadata_location.encode(), key=self._hash(16), digest_size=_ETAG_BYTES)
+    def etag(self, made_of: str) -> str:
+        """The ETag of the cut as a document with its quotes; `made_of` names whatever else the document shows."""
+        said = hashlib.blake2b(made_of.encode(), key=self._hash(16), digest_size=_ETAG_BYTES)
         return f'"{said.hexdigest()}"'
 
     def _hash(self, size: int) -> bytes:

@@ -105,8 +105,12 @@ def frame(doc: Json, base: Base, version: Table, format_version: int) -> Frame:
     return Frame(made, base, flat, is_added)
 
 
-def document(of: Frame, key: CutKey, files: Written, said: Mapping[str, str]) -> Json:
-    """The document of a cut; `said` are its own properties."""
+def document(of: Frame, key: CutKey, files: Written, said: Mapping[str, str], location: str) -> Json:
+    """The document of a cut; `said` are its own properties.
+
+    Its location is none of the lake's: there would be the lake's own metadata, which an engine's clean-up of files that
+    a document does not name would take away. GC is off for that reason as well.
+    """
     base, doc = of.base, of.doc
     number, time_ms, sequence = key.snapshot_id, base.timestamp_ms + 1, base.sequence + 1
     snapshot: Json = {
@@ -132,7 +136,8 @@ def document(of: Frame, key: CutKey, files: Written, said: Mapping[str, str]) ->
         "refs": {metadata.MAIN: {"snapshot-id": number, "type": "branch"}},
         "statistics": [],
         "partition-statistics": [],
-        "properties": {**_shown(doc["properties"]), **said},
+        "location": location,
+        "properties": {**_shown(doc["properties"]), "gc.enabled": "false", **said},
     }
     if doc["format-version"] >= V3:
         snapshot |= {"first-row-id": files.first_row_id, "added-rows": files.next_row_id - files.first_row_id}

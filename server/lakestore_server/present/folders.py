@@ -39,6 +39,18 @@ class Folders:
         """The URI of a table's folder."""
         return f"{self._root}/{table_uuid}"
 
+    def run(self, table_uuid: str, run: str) -> str:
+        """The URI of a run's folder of a table."""
+        return f"{self.of(table_uuid)}/{run}"
+
+    def remove_document(self, location: str) -> None:
+        """Remove a metadata file."""
+        filesystem, path = place(location)
+        try:
+            filesystem.delete_file(path)
+        except FileNotFoundError:
+            return  # the run is gone with all it had
+
     def usage(self) -> Usage:
         """All files of all tables; one look at each."""
         files = [info for info in self._infos(self._root, recursive=True) if info.type == FileType.File]
@@ -54,7 +66,7 @@ class Folders:
 
     def remove_run(self, table_uuid: str, run: str) -> None:
         """Remove what a run wrote of a table."""
-        self._remove(f"{self.of(table_uuid)}/{run}")
+        self._remove(self.run(table_uuid, run))
 
     def remove_table(self, table_uuid: str) -> None:
         """Remove all of a table, the indexes of its base files included."""

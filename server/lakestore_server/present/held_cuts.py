@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakestore.errors import PlanExpired
 from lakestore_server.host.clock import Clock
@@ -29,6 +29,8 @@ class HeldCut:
     """The commit that the cut's token names."""
     run: str
     """The life of the presenter that wrote the files."""
+    documents: set[str] = field(default_factory=set)
+    """The metadata files that were written for it."""
     expires: float = 0.0
     """Monotonic seconds."""
 
@@ -75,6 +77,11 @@ class HeldCuts:
                 return None
             cut.expires = max(cut.expires, now + seconds)
             return cut
+
+    def document_written(self, cut: HeldCut, location: str) -> None:
+        """Note a metadata file that goes with the cut."""
+        with self._lock:
+            cut.documents.add(location)
 
     def _hold_base(self, key: CutKey, seconds: int) -> None:
         """Hold the snapshot below, no shorter than before."""

@@ -11,7 +11,10 @@ import logging
 import threading
 from dataclasses import dataclass, replace
 
+import orjson
+
 from lakestore.errors import Exhausted, Invalid, NotFound, Unavailable
+from lakestore.lake import places
 from lakestore.model import times
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
@@ -58,6 +61,8 @@ class Ask:
     """The lease that is asked for; 0 for the default."""
     etags: str = ""
     """If-None-Match of the request."""
+    is_rooted: bool = False
+    """Whether the reader opens only files below the document's location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ class PresentedTables:
         held = self._held.renewed(cut.key.snapshot_id, self._seconds(ask))
         if held is None:
             return None
-        answer = self._made(cut, held)
+        answer = self._made(cut, held, ask)
         if ask.etags and is_same(ask.etags, answer.etag):
             self.figures.loaded(SAME)
             return Answer(answer.etag, None)
@@ -132,12 +137,15 @@ class PresentedTables:
             held = self._held.renewed(found.key.snapshot_id, self._seconds(ask)) if found else None
             if found and held:
                 self.figures.loaded(NEW)
-                return self._told(self._made(found, held), held)
+                return self._told(self._made(found, held, ask), held)
 
     def _told(self, answer: KeptAnswer, held: HeldCut) -> Answer:
-        left = held.expires - self._clock.monotonic()
-        until_us = self._engine.now_us() + int(left * 1e6)
-        return Answer(answer.etag, answer.body(times.text_of(until_us - until_us % 1_000_000)))
+        return Answer(answer.etag, answer.body(self._until(held)))
+
+    def _until(self, held: HeldCut) -> str:
+        """The end of a cut's lease."""
+        until_us = self._engine.now_us() + int((held.expires - self._clock.monotonic()) * 1e6)
+        return times.text_of(until_us - until_us % 1_000_000)
 
     def _seconds(self, ask: Ask) -> int:
         """The lease of a load: what was asked for, else the default, less where much lies there already."""
@@ -152,18 +160,38 @@ class PresentedTables:
         pressed = int(limits.present_lease_seconds * max(free, 0) / half)
         return min(max(pressed, PRESSED_SECONDS_MIN), limits.present_lease_seconds)
 
-    def _made(self, cut: _Cut, held: HeldCut) -> KeptAnswer:
-        """The answer of a cut whose files are there, made once for each metadata file below."""
-        number, location = cut.key.snapshot_id, cut.metadata_location
-        answer = self._answers.get(number, location)
+    def _made(self, cut: _Cut, held: HeldCut, ask: Ask) -> KeptAnswer:
+        """The answer of a cut whose files are there, made once for each metadata file below and each location."""
+        number, run = cut.key.snapshot_id, self._folders.run(cut.key.table_uuid, held.run)
+        folder = self._catalog.warehouse if ask.is_rooted else run
+        what = f"{cut.metadata_location} {held.files.manifest_list} {folder}"
+        answer = self._answers.get(number, what)
         if answer is None:
             of = document.frame(cut.doc, held.base, cut.version, cut.key.format_version)
             token = self._engine.view.token(held.lsn)
             said = {document.POSITION_PROPERTY: token, document.LEASE_PROPERTY: UNTIL}
-            made = document.document(of, cut.key, held.files, said)
-            answer = KeptAnswer.of(made, cut.key.etag(f"{location} {held.files.manifest_list}"))
-            self._answers.put(number, location, answer)
+            made = document.document(of, cut.key, held.files, said, folder)
+            etag = cut.key.etag(what)
+            # The name begins with a version, as some engines want it.
+            file = f"{run}/00001-{etag[1:-1]}.metadata.json"
+            answer = KeptAnswer.of(made, etag, file)
+            self._write_document(made, file, held)
+            self._answers.put(number, what, answer)
         return answer
+
+    def _write_document(self, doc: Json, file: str, held: HeldCut) -> None:
+        """Write the document as a file too, once.
+
+        ClickHouse reads that and not the answer, and to Iceberg's Java a table has changed when its location has.
+        """
+        if file in held.documents:
+            return
+        properties = {**doc["properties"], document.LEASE_PROPERTY: self._until(held)}
+        try:
+            places.write(file, orjson.dumps({**doc, "properties": properties}))
+        except OSError as error:
+            raise Unavailable(f"{file} could not be written: {error}") from error
+        self._held.document_written(held, file)
 
     # Cuts.
 
@@ -232,6 +260,7 @@ class PresentedTables:
                 files = self._presenter.present(request, self.plans.fetch)
                 held = HeldCut(cut.key, _written(files), base, cut.last_lsn, self._presenter.runs[-1])
                 self._held.add(held, self._seconds(ask))
+                self._made(cut, held, ask)
             finally:
                 self._leases.release(plan.lease)
             self._upkeep.written(files.written_bytes)

@@ -75,6 +75,8 @@ class Upkeep:
             over, now = self._held.take_over(), self._clock.monotonic()
             if over:
                 self._presenter.forget([cut.key.snapshot_id for cut in over])
+                for location in [location for cut in over for location in cut.documents]:
+                    self._folders.remove_document(location)
             if over or self._is_old or now >= self._next_look:
                 self._remove_unheld()
                 self._is_old, self._next_look = True, now + LOOK_SECONDS

@@ -52,7 +52,7 @@ def _presented(served: Served) -> PresentedTables:
 def _doc(answer: Answer) -> dict[str, Any]:
     assert answer.body is not None
     said = json.loads(answer.body)
-    assert said.keys() == {"metadata", "config"}
+    assert said.keys() == {"metadata-location", "metadata", "config"}
     assert said["config"] == {}
     found: dict[str, Any] = said["metadata"]
     return found
@@ -113,7 +113,8 @@ def test_a_document_is_one_snapshot_without_properties_of_writers(served: Served
     assert doc["refs"] == {"main": {"snapshot-id": snapshot["snapshot-id"], "type": "branch"}}
     assert snapshot["timestamp-ms"] == table.created_us // 1_000 + 1 == doc["last-updated-ms"]
     assert doc["statistics"] == doc["partition-statistics"] == doc["metadata-log"] == []
-    assert set(doc["properties"]) == {"lakestore.table-uuid", "lakestore.token", "lakestore.lease-until"}
+    shown = {"lakestore.table-uuid", "lakestore.token", "lakestore.lease-until", "gc.enabled"}
+    assert set(doc["properties"]) == shown
 
 
 def test_a_load_shows_every_commit_that_was_acknowledged_before_it(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_files_go_with_the_last_lease(served: Served, stand_in: StandIn) -> None
     served.clock.advance(40)
     assert presented.kept(Ask("shop.orders", seconds=20))
     _sweep(served, 19)
-    assert (_files(served), stand_in.forgotten) == (1, [])
+    assert (_files(served), stand_in.forgotten) == (2, [])
     assert presented.status().cuts == 1
     assert presented.kept(Ask("shop.orders", seconds=1))
     _sweep(served, 1.5)
