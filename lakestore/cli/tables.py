@@ -180,7 +180,7 @@ def _behind(part: dict[str, Any], seconds: float) -> str:
 @json_option
 def files(table: str, server: str, as_json: bool) -> None:
     """List the files of TABLE in the lake."""
-    from lakestore.union import lake_files as cold
+    from lakestore.union import lake_snapshot as cold
     from lakestore.union.plan import decode, request
 
     with connected(server) as lake:

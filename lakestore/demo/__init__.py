@@ -28,7 +28,7 @@ from lakestore.demo.processes import Process, free_ports, lakestore
 from lakestore.demo.reader import Answer, Reader
 from lakestore.demo.shop import EVENTS, ORDERS, TABLES_FILE, State, definitions
 from lakestore.errors import LakestoreError, Unavailable
-from lakestore.union import lake_files as cold
+from lakestore.union import lake_snapshot as cold
 from lakestore.union import plan
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb

@@ -47,10 +47,10 @@ def opened(stream: Any, location: str, form: str, metrics: Metrics | None = None
 
 
 @contextmanager
-def opened_at(location: str, form: str) -> Iterator[OpenFile]:
+def opened_at(location: str, form: str, metrics: Metrics | None = None) -> Iterator[OpenFile]:
     """The file at a location, as `opened` gives it."""
     filesystem, path = place(location)
-    with filesystem.open_input_file(path) as stream, opened(stream, location, form) as found:
+    with filesystem.open_input_file(path) as stream, opened(stream, location, form, metrics) as found:
         yield found
 
 

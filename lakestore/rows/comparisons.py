@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.rows.condition import Comparison, Skip
+from lakestore.rows.condition import NEVER, UNKNOWN, Comparison, Skip
 from lakestore.rows.literals import Literal, cast_scalar, readable, short
 
-Read = tuple[pc.Expression, Skip | None]
+Read = tuple[pc.Expression, Skip]
 _ARROW: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
     "=": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
@@ -52,12 +52,17 @@ class Operand:
 
     @property
     def counts(self) -> bool:
-        """Whether file statistics may decide: they leave NaN out, so not of floats."""
+        """Whether statistics may decide: they leave NaN out, so not of floats."""
         return self.plain and not pa.types.is_floating(self.type)
 
-    def skip(self, sign: str, *values: Any) -> Skip | None:
-        """The comparison for file statistics, where they may decide."""
-        return Comparison(self.column, sign, values) if self.counts else None
+    def skip(self, sign: str, *values: Any) -> Skip:
+        """The comparison for statistics, where they may decide."""
+        return Comparison(self.column, sign, values) if self.counts else UNKNOWN
+
+    @property
+    def present(self) -> Read:
+        """The condition that it is not null, which statistics know of floats as well."""
+        return self.expression.is_valid(), Comparison(self.column, "is not null") if self.plain else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +81,23 @@ def with_literal(operand: Operand, sign: str, literal: Literal) -> Read:
         return _with_bytes(operand, sign, literal)
     fitted = _fitted(operand, literal)
     if fitted.exact:
-        compared = _ARROW[sign](operand.expression, pc.scalar(pa.scalar(fitted.value, kind)))
-        return compared, operand.skip(sign, fitted.value)
+        return _beside(operand, sign, fitted.value), operand.skip(sign, fitted.value)
     if sign == "=" or (fitted.value is None and sign in ("<", "<=")):
-        return pc.scalar(False), None
+        return pc.scalar(False), NEVER
     if sign == "!=" or fitted.value is None:
-        return operand.expression.is_valid(), None
+        return operand.present
     beside = _BESIDE[sign]
-    compared = _ARROW[beside](operand.expression, pc.scalar(pa.scalar(fitted.value, kind)))
-    return compared, operand.skip(beside, fitted.value)
+    return _beside(operand, beside, fitted.value), operand.skip(beside, fitted.value)
+
+
+def _beside(operand: Operand, sign: str, value: Any) -> pc.Expression:
+    """A comparison with a value of the operand's type. Arrow calls each one with NaN false but `!=`."""
+    column = operand.expression
+    if isinstance(value, float) and math.isnan(value):
+        nan = pc.is_nan(column)
+        return {"=": nan, ">=": nan, "!=": ~nan, "<": ~nan, ">": pc.scalar(False), "<=": column.is_valid()}[sign]
+    compared = _ARROW[sign](column, pc.scalar(pa.scalar(value, operand.type)))
+    return compared | pc.is_nan(column) if sign in (">", ">=") and pa.types.is_floating(operand.type) else compared
 
 
 def among(operand: Operand, literals: Sequence[Literal], *, negated: bool) -> Read:
@@ -95,10 +108,12 @@ def among(operand: Operand, literals: Sequence[Literal], *, negated: bool) -> Re
     else:
         fitted = [_fitted(operand, literal) for literal in literals]
         held = [each.value for each in fitted if each.exact]
+    if pa.types.is_floating(operand.type) and 0 in held:
+        held += [0.0, -0.0]  # one value, which Arrow hashes as two
     inside = operand.expression.isin(pa.array(held, operand.type)) if held else pc.scalar(False)
     if negated:
-        return ~inside & operand.expression.is_valid(), None
-    return inside, operand.skip("in", *held) if held else None
+        return (~inside & operand.expression.is_valid(), UNKNOWN) if held else operand.present
+    return inside, operand.skip("in", *held) if held else NEVER
 
 
 def with_column(a: Operand, sign: str, b: Operand) -> pc.Expression:
@@ -109,7 +124,21 @@ def with_column(a: Operand, sign: str, b: Operand) -> pc.Expression:
             f"column {a.column!r} is {a.type} and column {b.column!r} is {b.type}, which cannot be compared without"
             " rounding or failing on some row: cast one of them, or use lake.sql"
         )
-    return _ARROW[sign](*(each.expression if each.type == kind else each.expression.cast(kind) for each in (a, b)))
+    first, second = (each.expression if each.type == kind else each.expression.cast(kind) for each in (a, b))
+    compared = _ARROW[sign](first, second)
+    return _with_nan(compared, sign, first, second) if pa.types.is_floating(kind) else compared
+
+
+def _with_nan(compared: pc.Expression, sign: str, a: pc.Expression, b: pc.Expression) -> pc.Expression:
+    """The comparison of two columns of floats, where NaN is one value and the greatest."""
+    if sign in ("<", "<="):
+        return _with_nan(compared, {"<": ">", "<=": ">="}[sign], b, a)
+    nan_a, nan_b = pc.is_nan(a), pc.is_nan(b)
+    if sign == "=":
+        return compared | (nan_a & nan_b)
+    if sign == "!=":
+        return compared & ~(nan_a & nan_b)
+    return compared | (nan_a & (~nan_b if sign == ">" else b.is_valid()))
 
 
 def widened(operand: Operand, target: pa.DataType, text: str) -> Operand:
@@ -189,7 +218,8 @@ def _with_bytes(operand: Operand, sign: str, literal: Literal) -> Read:
     """Bytes of any length against those of a fixed length."""
     same = len(literal.value.as_py()) == operand.type.byte_width
     whole = operand if same else _binary(operand)
-    return _ARROW[sign](whole.expression, pc.scalar(literal.value.cast(whole.type))), None
+    skip = operand.skip(sign, literal.value.as_py()) if same else UNKNOWN
+    return _ARROW[sign](whole.expression, pc.scalar(literal.value.cast(whole.type))), skip
 
 
 def _fitted(operand: Operand, literal: Literal) -> _Fitted:

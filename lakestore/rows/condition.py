@@ -2,7 +2,7 @@
 
 Three-valued as in SQL: a row stays when the condition is true. NaN is greater than every number, as in DuckDB
 and Spark.
-`Skip` values are weaker than the filter, or equal: what they refuse, the filter refuses.
+`Skip` says the same for statistics: its unknown parts may hold, and may not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakestore.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a column with literals, as file statistics can answer it."""
+    """A comparison of a column with literals, as statistics can answer it; never of floats, for NaN is not in them."""
 
     column: str
     sign: str
@@ -33,19 +33,25 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Every part holds."""
+    """Every part holds; without parts it always holds."""
 
     parts: tuple[Skip, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """At least one part holds."""
+    """At least one part holds; without parts it never holds."""
 
     parts: tuple[Skip, ...]
 
 
-Skip = Comparison | AllOf | AnyOf
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A part that only the rows can answer."""
+
+
+UNKNOWN, ALWAYS, NEVER = Unknown(), AllOf(()), AnyOf(())
+Skip = Comparison | AllOf | AnyOf | Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,13 @@ class RowFilter:
     columns: tuple[str, ...]
     """Columns that the expression reads."""
     floats: tuple[str, ...] = ()
-    """The columns among them that may hold NaN."""
-    skip: Skip | None = None
-    """The condition that a file must satisfy to matter; None when nothing is known."""
+    """The columns among them that may hold NaN, where the expression does not see to that itself."""
+    skip: Skip = UNKNOWN
+    """The condition for statistics: the very same one but for its unknown parts."""
+    text: str = ""
+    """The condition in SQL, as a server takes it; empty for one that came as an expression alone."""
+    inside: tuple[str, ...] = ()
+    """The columns among them of which only fields are read."""
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the batch for which the condition is true."""

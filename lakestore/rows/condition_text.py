@@ -17,7 +17,7 @@ from lakestore.errors import Invalid
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.table import Table
 from lakestore.rows.comparisons import Operand, Read, among, widened, with_column, with_literal
-from lakestore.rows.condition import AllOf, AnyOf, Comparison, RowFilter, row_filter
+from lakestore.rows.condition import ALWAYS, NEVER, UNKNOWN, AllOf, AnyOf, Comparison, RowFilter
 from lakestore.rows.literals import Literal, cast, cast_type, constant, first_line, minus, refused, short
 
 CHARS_MAX = 1 << 18
@@ -46,10 +46,10 @@ def parse(text: str, table: Table) -> RowFilter:
         raise Invalid("the condition holds half of a character (a surrogate): write it as Unicode") from error
     except RecursionError as error:
         raise Invalid(f"condition {short(text)!r} nests too deep: at most {DEPTH_MAX} levels are read") from error
-    columns = sorted(reader.columns)
-    made = row_filter(expression, columns, table.read_schema(columns) if columns else pa.schema([]))
+    columns, inside = tuple(sorted(reader.columns)), tuple(sorted(reader.inside))
+    made = RowFilter(expression, columns, skip=skip, text=text, inside=inside)
     _try(made, table, text)
-    return RowFilter(made.expression, made.columns, made.floats, skip)
+    return made
 
 
 @lru_cache(maxsize=_TREES_KEPT)
@@ -105,12 +105,31 @@ def _joined(parts: list[pc.Expression], *, every: bool) -> pc.Expression:
     return parts[0]
 
 
+def _path(node: exp.Expr) -> list[str]:
+    """The names of a column, or of a field inside it, from the outside in."""
+    if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
+        return [*_path(node.this), node.name]
+    if not isinstance(node, exp.Column) or not all(isinstance(part, exp.Identifier) for part in node.parts):
+        raise refused(node)
+    return [part.name for part in node.parts]
+
+
+def _field(outer: pa.Field, name: str, node: exp.Expr) -> pa.Field:
+    """A field of a struct; its name's case decides only where two differ in nothing else."""
+    known = list(outer.type) if pa.types.is_struct(outer.type) else []
+    found = [part for part in known if part.name == name] or [p for p in known if p.name.lower() == name.lower()]
+    if len(found) != 1:
+        raise Invalid(f"{short(node.sql())!r} is no column, nor a field of a struct: name one that there is")
+    return found[0]
+
+
 class _Reader:
     """Walks the tree of one condition."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self.columns: set[str] = set()
+        self.inside: set[str] = set()
         self._nodes = self._values = 0
         self._names = {name.lower(): name for name in (*table.selected(None), *SYSTEM_TYPES) if name != "__change"}
 
@@ -136,10 +155,8 @@ class _Reader:
     def _connected(self, node: exp.And | exp.Or, *, negated: bool, depth: int) -> Read:
         reads = [self.condition(part, negated=negated, depth=depth) for part in node.flatten()]
         every = isinstance(node, exp.And) != negated
-        expression, skips = _joined([read for read, _ in reads], every=every), [s for _, s in reads if s is not None]
-        if every:
-            return expression, AllOf(tuple(skips)) if skips else None
-        return expression, AnyOf(tuple(skips)) if len(skips) == len(reads) else None
+        skips = tuple(skip for _, skip in reads)
+        return _joined([read for read, _ in reads], every=every), (AllOf if every else AnyOf)(skips)
 
     def _leaf(self, node: exp.Expr, *, negated: bool) -> Read:
         if any(value for name, value in node.args.items() if name not in _ARGUMENTS):
@@ -157,8 +174,8 @@ class _Reader:
         if isinstance(node, exp.Like | exp.ILike):
             return self._like(node, negated=negated)
         if isinstance(node, exp.Boolean):
-            return pc.scalar(bool(node.this) != negated), None
-        if isinstance(node, exp.Column):
+            return pc.scalar(bool(node.this) != negated), NEVER if bool(node.this) == negated else ALWAYS
+        if isinstance(node, exp.Column | exp.Dot):
             return self._compared(node, "=", exp.Boolean(this=not negated))
         raise refused(node)
 
@@ -168,16 +185,14 @@ class _Reader:
             if isinstance(b, Literal):
                 raise Invalid(f"condition {short(f'{a.text} {sign} {b.text}')} names no column")
             return with_literal(b, _MIRRORED[sign], a)
-        return with_literal(a, sign, b) if isinstance(b, Literal) else (with_column(a, sign, b), None)
+        return with_literal(a, sign, b) if isinstance(b, Literal) else (with_column(a, sign, b), UNKNOWN)
 
     def _between(self, node: exp.Between, *, negated: bool) -> Read:
         low, high = node.args["low"], node.args["high"]
         first, first_skip = self._compared(node.this, "<" if negated else ">=", low)
         last, last_skip = self._compared(node.this, ">" if negated else "<=", high)
-        skips = [skip for skip in (first_skip, last_skip) if skip is not None]
-        if negated:
-            return first | last, AnyOf(tuple(skips)) if len(skips) == 2 else None
-        return first & last, AllOf(tuple(skips)) if skips else None
+        skips = first_skip, last_skip
+        return (first | last, AnyOf(skips)) if negated else (first & last, AllOf(skips))
 
     def _among(self, node: exp.In, *, negated: bool) -> Read:
         if node.args.get("query") or node.args.get("unnest") or not node.expressions:
@@ -190,13 +205,13 @@ class _Reader:
         if isinstance(node.expression, exp.Boolean):
             operand = self._column(node.this)
             held = operand.expression == pc.scalar(bool(node.expression.this))
-            return (~held | operand.expression.is_null() if negated else held & operand.expression.is_valid()), None
+            return (~held | operand.expression.is_null() if negated else held & operand.expression.is_valid()), UNKNOWN
         if not isinstance(node.expression, exp.Null):
             raise refused(node)
         operand = self._column(node.this)
         if negated:
-            return operand.expression.is_valid(), Comparison(operand.column, "is not null") if operand.plain else None
-        return operand.expression.is_null(), Comparison(operand.column, "is null") if operand.plain else None
+            return operand.present
+        return operand.expression.is_null(), Comparison(operand.column, "is null") if operand.plain else UNKNOWN
 
     def _like(self, node: exp.Like | exp.ILike, *, negated: bool) -> Read:
         operand, pattern = self._column(node.this), self._literal(node.expression).value.as_py()
@@ -211,13 +226,13 @@ class _Reader:
         else:
             matched = pc.match_like(operand.expression, pattern=pattern, ignore_case=isinstance(node, exp.ILike))
         if negated:
-            return ~matched, None
-        return matched, Comparison(operand.column, "starts with", (prefix,)) if exact and operand.plain else None
+            return ~matched, UNKNOWN
+        return matched, operand.skip("starts with", prefix) if exact else UNKNOWN
 
     def _operand(self, node: exp.Expr) -> Operand | Literal:
         if isinstance(node, exp.Paren):
             return self._operand(node.this)
-        if isinstance(node, exp.Column) or (isinstance(node, exp.Cast) and node.find(exp.Column)):
+        if isinstance(node, exp.Column | exp.Dot) or (isinstance(node, exp.Cast) and node.find(exp.Column)):
             return self._column(node)
         return self._literal(node)
 
@@ -227,16 +242,24 @@ class _Reader:
         if isinstance(node, exp.Cast):
             self._count(1)
             return widened(self._column(node.this), cast_type(node), node.sql())
-        if not isinstance(node, exp.Column) or node.table or not isinstance(node.this, exp.Identifier):
-            raise refused(node)
-        name = self._names.get(node.name.lower())
+        path = _path(node)
+        name = self._names.get(path[0].lower())
         if name is None:
-            raise Invalid(f"table {self.table.name} has no column {short(node.name)!r}")
+            raise Invalid(f"table {self.table.name} has no column {short('.'.join(path))!r}")
+        field, inner = self.table.read_schema([name]).field(0), [name]
+        for part in path[1:]:
+            field = _field(field, part, node)
+            inner.append(field.name)
+        if pa.types.is_nested(field.type):
+            raise Invalid(
+                f"column {'.'.join(inner)!r} is nested and cannot stand in a condition: name a field of a struct"
+                " (place.city), or use lake.sql"
+            )
         self.columns.add(name)
-        kind = self.table.read_schema([name]).field(0).type
-        if pa.types.is_nested(kind):
-            raise Invalid(f"column {name!r} is nested and cannot stand in a condition: use lake.sql for that")
-        return Operand(name, pc.field(name), kind, plain=name not in SYSTEM_TYPES)
+        if path[1:]:
+            self.inside.add(name)
+            return Operand(name, pc.field(*inner), field.type)
+        return Operand(name, pc.field(name), field.type, plain=True)
 
     def _literal(self, node: exp.Expr) -> Literal:
         return Literal(self._value(node), node)

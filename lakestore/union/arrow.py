@@ -1,11 +1,13 @@
 """The plan's executor in Arrow: lake rows that are alive, then live rows of the hot ranges.
 
-The condition meets only rows that are alive at the cut, on both sides, so it never sees an old version of one.
+The condition meets only rows that are alive at the cut, on both sides, so it never sees an old version of one: here of
+lake rows, on the server of hot ones. One that says the whole key is a look-up at the cut in place of both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +17,15 @@ from lakestore.model.columns import LAKE_OFFSET
 from lakestore.model.table import Table
 from lakestore.rows import ipc
 from lakestore.rows.condition import RowFilter
-from lakestore.union import plan
+from lakestore.union import key_reads, plan
 from lakestore.union.cut import Cut
+from lakestore.union.figures import Figures
+from lakestore.union.lake_files import LakeRead
 from lakestore.union.plan import TableScan
+from lakestore.wire import rpc
 
 BATCH_ROWS_MAX = 131_072
+WHERE_SINCE = rpc.FIELDS_SINCE["FetchRequest"]["where"]
 
 
 def schema(table: Table, columns: Sequence[str] | None) -> pa.Schema:
@@ -33,55 +39,136 @@ def schema(table: Table, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def execute(
-    cut: Cut, scan: TableScan, columns: Sequence[str], condition: RowFilter | None = None
+    cut: Cut,
+    scan: TableScan,
+    columns: Sequence[str],
+    condition: RowFilter | None = None,
+    figures: Figures | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The table's rows at the cut that meet the condition, in batches of bounded size.
 
     No columns at all give batches that only have a number of rows.
     """
-    needed = list(dict.fromkeys([*columns, *(condition.columns if condition else ())])) or [LAKE_OFFSET]
-    wanted = list(columns)
-    for batch in _alive(cut, scan, needed, condition):
+    noted = Figures() if figures is None else figures
+    for batch in _found(cut, scan, list(columns), condition, noted):
         cut.keep()
-        kept = condition.apply(batch) if condition else batch
-        if kept.num_rows:
-            yield from _pieces(kept.select(wanted) if wanted else kept)
+        if batch.num_rows:
+            yield from _pieces(batch)
 
 
-def _alive(cut: Cut, scan: TableScan, needed: list[str], condition: RowFilter | None) -> Iterator[pa.RecordBatch]:
-    if scan.in_lake:
-        from lakestore.union import lake_files  # PyIceberg takes half a second to import, and a server never needs it
+def _found(
+    cut: Cut, scan: TableScan, columns: list[str], condition: RowFilter | None, figures: Figures
+) -> Iterator[pa.RecordBatch]:
+    by_key = _by_key(cut, scan, columns, condition, figures)
+    if by_key is not None:
+        yield from by_key
+        return
+    yield from LakeRead.of(scan, condition, figures).batches(columns, cut.keep)
+    yield from hot(cut, scan, columns, condition, figures)
 
-        yield from lake_files.read(scan, needed, condition)
-    yield from hot(cut, scan, needed)
+
+def _by_key(
+    cut: Cut, scan: TableScan, columns: list[str], condition: RowFilter | None, figures: Figures
+) -> list[pa.RecordBatch] | None:
+    """The rows of a condition that says the key; None where they must be scanned."""
+    keys = key_reads.keys_of(condition, scan.table) if scan.part is None else None
+    if keys is None or condition is None:
+        return None
+    needed = list(dict.fromkeys([*columns, *condition.columns]))
+    found = key_reads.looked_up(cut, scan, keys, needed, figures)
+    if found is None:
+        return None
+    declared = scan.table.read_schema(needed)
+    kept = (condition.apply(_declared(batch, declared)) for batch in found)
+    return [_selected(batch, columns) for batch in kept]
 
 
-def hot(cut: Cut, scan: TableScan, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Live rows of the hot ranges."""
-    declared = scan.table.read_schema(list(columns))
-    for split in scan.hot_splits():
+def count(cut: Cut, scan: TableScan, condition: RowFilter | None, figures: Figures | None = None) -> int:
+    """The number of rows that meet the condition; files are read where statistics do not tell."""
+    if condition is None and scan.part is None:
+        return scan.live_rows
+    noted = Figures() if figures is None else figures
+    by_key = _by_key(cut, scan, [], condition, noted)
+    if by_key is not None:
+        return sum(int(batch.num_rows) for batch in by_key)
+    left, found = LakeRead.of(scan, condition, noted).counted()
+    for batch in left.batches([], cut.keep):
         cut.keep()
-        for batch in _rows_of(cut, scan, split, columns):
-            yield _declared(batch, declared)
+        found += int(batch.num_rows)
+    return found + sum(int(batch.num_rows) for batch in hot(cut, scan, [], condition, noted))
 
 
-def _rows_of(cut: Cut, scan: TableScan, split: plan.Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, each once, also if the lease is lost meanwhile and the same rows are leased again."""
-    given = 0
-    while True:
-        again = given
-        try:
-            for message in cut.transport.fetch(plan.fetch_request(scan, split, columns, cut.plan.lease)):
-                for batch in ipc.decode_trusted(message.rows, crc=message.crc32c):
+def hot(
+    cut: Cut,
+    scan: TableScan,
+    columns: Sequence[str],
+    condition: RowFilter | None = None,
+    figures: Figures | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Live rows of the hot ranges that meet the condition."""
+    noted = Figures() if figures is None else figures
+    splits = scan.hot_splits()
+    noted.add(hot_offsets=sum(split.end - split.start for split in splits))
+    on_server = condition is not None and bool(condition.text) and cut.transport.server.protocol >= WHERE_SINCE
+    asked = list(columns)
+    if condition is not None and not on_server:
+        asked = list(dict.fromkeys([*columns, *condition.columns]))
+    hot_range = _HotRange(cut, scan, asked or [LAKE_OFFSET], condition.text if condition and on_server else "", noted)
+    declared = scan.table.read_schema(asked or [LAKE_OFFSET])
+    for split in splits:
+        cut.keep()
+        for batch in hot_range.rows(split):
+            made = _declared(batch, declared)
+            kept = made if condition is None or on_server else condition.apply(made)
+            yield _selected(kept, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _HotRange:
+    """The hot ranges of a table, as they are fetched."""
+
+    cut: Cut
+    scan: TableScan
+    columns: list[str]
+    where: str
+    figures: Figures
+
+    def rows(self, split: plan.Split) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, each once, also if the lease is lost meanwhile and the same rows are leased again."""
+        given = 0
+        while True:
+            again = given
+            try:
+                for batch in self._fetched(split):
                     left = batch.slice(again)
                     again -= batch.num_rows - left.num_rows
                     given += left.num_rows
                     if left.num_rows:
                         yield left
-        except PlanExpired as error:
-            cut.hold_again(error)
-        else:
-            return
+            except PlanExpired as error:
+                self.cut.hold_again(error)
+            else:
+                return
+
+    def _fetched(self, split: plan.Split) -> Iterator[pa.RecordBatch]:
+        asked = plan.fetch_request(self.scan, split, self.columns, self.cut.plan.lease, self.where)
+        messages = self.cut.transport.fetch(asked)
+        while True:
+            with self.figures.timed("hot_seconds"):
+                message = next(messages, None)
+            if message is None:
+                return
+            self.figures.add(
+                hot_bytes=len(message.rows), hot_tested=message.tested, hot_passed_over=message.passed_over
+            )
+            if message.rows:
+                for batch in ipc.decode_trusted(message.rows, crc=message.crc32c):
+                    self.figures.add(hot_rows=batch.num_rows)
+                    yield batch
+
+
+def _selected(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    return batch.select(list(columns)) if columns else batch
 
 
 def _declared(batch: pa.RecordBatch, declared: pa.Schema) -> pa.RecordBatch:

@@ -25,6 +25,13 @@ HELD_AGAIN_MAX = 3
 class Transport(Protocol):
     """The calls that union reads make."""
 
+    @property
+    def server(self) -> pb.HelloAnswer:
+        """The server's release and protocol, as far as they are known."""
+
+    def lookup(self, request: pb.LookupRequest, /) -> pb.RowBatch:
+        """The rows of keys."""
+
     def plan(self, request: pb.PlanRequest, /) -> pb.PlanAnswer:
         """One cut over the named tables."""
 

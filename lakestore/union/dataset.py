@@ -1,9 +1,14 @@
-"""A table at a cut as DuckDB asks for it: a pyarrow dataset whose scanner is a union read."""
+"""A table at a cut as DuckDB asks for it: a pyarrow dataset whose scanner is a union read.
+
+The conditions that DuckDB pushes down become conditions of ours, so that they reach files and server as those of a scan
+do. A column of nulls stands in front of the table's: a query that needs no column, such as `count(*)`, asks for the
+first one, and the plan knows how many rows there are.
+"""
 
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +16,17 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lakestore.errors import LakestoreError
+from lakestore.model.columns import SYSTEM_PREFIX
+from lakestore.rows import pushed
 from lakestore.rows.condition import RowFilter, row_filter
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
+from lakestore.union.explanation import Explanation
+from lakestore.union.figures import Figures
 from lakestore.union.plan import TableScan
+
+NO_COLUMN = f"{SYSTEM_PREFIX}lakestore_no_column"
+_NOTHING = pa.field(NO_COLUMN, pa.int8())
 
 
 class Rows(ds.Dataset):  # type: ignore[misc]
@@ -23,29 +35,73 @@ class Rows(ds.Dataset):  # type: ignore[misc]
     def __init__(self, cut: Cut, scan: TableScan, system: Iterable[str], failures: list[LakestoreError]) -> None:
         self._cut, self._scan, self._failures = cut, scan, failures
         self._context = contextvars.copy_context()
-        self._schema = arrow.schema(scan.table, [*scan.table.selected(None), *sorted(set(system) - {"__change"})])
+        names = [*scan.table.selected(None), *sorted(set(system) - {"__change"})]
+        self._schema = pa.schema([_NOTHING, *arrow.schema(scan.table, names)])
+        self.reads: list[Explanation] = []
+        """The reads that were made."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns, and the system columns that the query names."""
+        """The column of nulls, the table's columns, and the system columns that the query names."""
         return self._schema
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that a query sees."""
+        names: list[str] = self._schema.names[1:]
+        return names
+
+    @property
+    def live_rows(self) -> int:
+        """Rows of the table at the cut."""
+        return self._scan.live_rows
 
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> ds.Scanner:
         """A scanner over what DuckDB asks for; it does not apply the filter again."""
         names = self._schema.names if columns is None else columns
-        condition = None
-        if filter is not None:
-            text = str(filter)
-            condition = row_filter(filter, [name for name in self._schema.names if name in text], self._schema)
+        condition = None if filter is None else self._condition(filter, names)
         schema = pa.schema([self._schema.field(name) for name in names])
-        return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, self._batches(names, condition)))
+        batches = self._batches(schema, condition, "" if filter is None else str(filter))
+        return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches))
 
-    def _batches(self, names: list[str], condition: RowFilter | None) -> Iterator[pa.RecordBatch]:
+    def _condition(self, expression: pc.Expression, names: Sequence[str]) -> RowFilter:
+        """The condition that was pushed down: as one of ours, or else applied as it is. DuckDB asks for its columns."""
+        schema = pa.schema([self._schema.field(name) for name in names if name != NO_COLUMN])
+        found = pushed.parse(expression, self._scan.table, schema)
+        return row_filter(expression, schema.names, schema) if found is None else found
+
+    def _batches(self, schema: pa.Schema, condition: RowFilter | None, text: str) -> Iterator[pa.RecordBatch]:
+        names, figures, rows = [name for name in schema.names if name != NO_COLUMN], Figures(), 0
         # DuckDB asks from threads of its own, which know nothing of the caller's deadline.
-        context, batches = self._context.copy(), arrow.execute(self._cut, self._scan, names, condition)
+        context = self._context.copy()
+        counted = not names and condition is None
+        batches = self._counted() if counted else arrow.execute(self._cut, self._scan, names, condition, figures)
         try:
             while (batch := context.run(next, batches, None)) is not None:
-                yield batch
+                rows += batch.num_rows
+                yield _with_nothing(batch, schema)
         except LakestoreError as error:
             self._failures.append(error)
             raise
+        finally:
+            said = (condition.text or text) if condition else ""
+            scan = self._scan
+            made = Explanation(scan.table.name, self._cut.token, tuple(names), said, rows, scan.live_rows, figures)
+            self.reads.append(made)
+
+    def _counted(self) -> Iterator[pa.RecordBatch]:
+        """Rows of nothing, so many of them as the plan says."""
+        left = self._scan.live_rows
+        nulls = pa.nulls(min(left, arrow.BATCH_ROWS_MAX), _NOTHING.type)
+        while left > 0:
+            yield pa.RecordBatch.from_arrays([nulls.slice(0, left)], names=[NO_COLUMN])
+            left -= len(nulls)
+
+
+def _with_nothing(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the column of nulls where it is asked for."""
+    if NO_COLUMN not in schema.names or NO_COLUMN in batch.schema.names:
+        return batch
+    nulls = pa.nulls(batch.num_rows, _NOTHING.type)
+    arrays = [nulls if name == NO_COLUMN else batch.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -165,8 +165,10 @@ def request(tables: Sequence[str], *, at: str = "", lease_seconds: int = 0, no_d
     return pb.PlanRequest(tables=list(tables), at=at, lease_seconds=lease_seconds, no_dead=no_dead)
 
 
-def fetch_request(scan: TableScan, split: Split, columns: Iterable[str], lease: str) -> pb.FetchRequest:
-    """The request for the live rows of one split."""
+def fetch_request(
+    scan: TableScan, split: Split, columns: Iterable[str], lease: str, where: str = ""
+) -> pb.FetchRequest:
+    """The request for the live rows of one split, or for those that meet a condition in SQL."""
     return pb.FetchRequest(
         table_uuid=scan.table.uuid,
         bucket=split.bucket,
@@ -178,6 +180,7 @@ def fetch_request(scan: TableScan, split: Split, columns: Iterable[str], lease: 
         live_end=split.head,
         lease=lease,
         schema_id=scan.table.schema_id,
+        where=where,
     )
 
 

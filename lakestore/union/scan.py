@@ -14,6 +14,8 @@ from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
 from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut, Source, opened
+from lakestore.union.explanation import Explanation
+from lakestore.union.figures import Figures
 from lakestore.union.plan import TableScan
 
 if TYPE_CHECKING:
@@ -80,9 +82,17 @@ class Scan:
             answer = self._source.plan(plan.request([self._table], at=at, no_dead=True))
             return self._meant(plan.decode(answer).scan(self._table)).live_rows
         with self._begun() as (cut, scan, _, condition):
-            if condition is None:
-                return scan.live_rows
-            return sum(batch.num_rows for batch in arrow.execute(cut, scan, (), condition))
+            return arrow.count(cut, scan, condition)
+
+    def explain(self) -> Explanation:
+        """Read the rows, throw them away, and tell what was read, what was spared, and what it took."""
+        figures = Figures()
+        with ExitStack() as held:
+            with figures.timed("plan_seconds"):
+                cut, scan, columns, condition = held.enter_context(self._begun())
+            rows = sum(batch.num_rows for batch in arrow.execute(cut, scan, columns, condition, figures))
+            where = self._where or ""
+            return Explanation(scan.table.name, cut.token, tuple(columns), where, rows, scan.live_rows, figures)
 
     @contextmanager
     def _begun(self) -> Iterator[tuple[Cut, TableScan, list[str], RowFilter | None]]:

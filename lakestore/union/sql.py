@@ -19,7 +19,11 @@ from sqlglot.errors import SqlglotError
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.model.columns import SYSTEM_PREFIX, SYSTEM_TYPES
 from lakestore.model.token import Token
-from lakestore.union.cut import Source, opened
+from lakestore.rows import condition_text
+from lakestore.union import arrow
+from lakestore.union.cut import Cut, Source, opened
+from lakestore.union.explanation import Explanation
+from lakestore.union.figures import Figures
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
 
 if TYPE_CHECKING:
@@ -54,6 +58,12 @@ class SqlResult:
     """All of them."""
     token: str
     """The cut they were read at; empty when the query names no table."""
+    reads: tuple[Explanation, ...] = ()
+    """The reads of tables that the query made, each with the condition that reached it and its figures."""
+
+    def explain(self) -> str:
+        """A few lines for each table: what was read of it, what was spared, and what it took."""
+        return "\n".join(map(str, self.reads))
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table."""
@@ -108,7 +118,33 @@ def run(source: Source, text: str, *, at: str | Token | None = None, external_ac
         system = {word for word in _WORD.findall(text.lower()) if word in SYSTEM_TYPES}
         failures: list[LakestoreError] = []
         tables = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in names}
-        return SqlResult(_answer(engine, tree, text, tables, failures, external_access=external_access), cut.token)
+        counted = _counted(tree, cut, names)
+        if counted is not None:
+            return counted
+        found = _answer(engine, tree, text, tables, failures, external_access=external_access)
+        return SqlResult(found, cut.token, tuple(read for rows in tables.values() for read in rows.reads))
+
+
+def _counted(tree: exp.Expr, cut: Cut, names: list[str]) -> SqlResult | None:
+    """The answer of `SELECT count(*) FROM t WHERE …`, where statistics may know it; None for any other query."""
+    if not isinstance(tree, exp.Select) or not tree.args.get("where"):
+        return None
+    if any(value for name, value in tree.args.items() if name not in ("expressions", "from_", "where")):
+        return None
+    source, where = tree.args["from_"].this, tree.args["where"].this
+    plain = isinstance(source, exp.Table) and not any(v for k, v in source.args.items() if k not in ("this", "db"))
+    (column,) = tree.expressions if len(tree.expressions) == 1 else (exp.Null(),)
+    if not plain or column.unalias().sql(dialect="duckdb").upper() != "COUNT(*)":
+        return None
+    scan, figures = cut.plan.scan(names[0]), Figures()
+    try:
+        condition = condition_text.parse(where.sql(dialect="duckdb"), scan.table)
+    except Invalid:
+        return None  # DuckDB understands more.
+    count = arrow.count(cut, scan, condition, figures)
+    read = Explanation(scan.table.name, cut.token, (), condition.text, count, scan.live_rows, figures)
+    found = pa.table({column.alias or "count_star()": pa.array([count], pa.int64())})
+    return SqlResult(found, cut.token, (read,))
 
 
 def parsed(text: str) -> exp.Expr:
@@ -153,6 +189,7 @@ def _answer(
     *,
     external_access: bool,
 ) -> pa.Table:
+    sized = len(list(tree.find_all(exp.Table))) > 1
     connection = engine.connect(config=_REPLACES_NOTHING if external_access else _CLOSED)
     try:
         connection.execute("SET TimeZone = 'UTC'")
@@ -160,7 +197,7 @@ def _answer(
             connection.execute("SET disabled_optimizers = 'filter_pushdown'")
         connection.execute("SET lock_configuration = true")
         for number, (name, rows) in enumerate(tables.items()):
-            _register(connection, name, f"{SYSTEM_PREFIX}lakestore_{number}", rows)
+            _register(connection, name, f"{SYSTEM_PREFIX}lakestore_{number}", rows, sized=sized)
         return _utc(connection.execute(text).to_arrow_table())
     except engine.Error as error:
         if failures:
@@ -174,11 +211,22 @@ def _answer(
         connection.close()
 
 
-def _register(connection: duckdb.DuckDBPyConnection, name: str, alias: str, rows: Rows) -> None:
+def _register(connection: duckdb.DuckDBPyConnection, name: str, alias: str, rows: Rows, *, sized: bool) -> None:
+    """A view over a table's rows; `sized` tells DuckDB how many there are.
+
+    DuckDB takes no number of rows from a Python object, and joins tables of unknown size in the order of the text: a
+    table of 10 million rows may become the hash table. A branch of no rows, of which it estimates as many as the table
+    has, is the way to say it: LIMIT is no constant there, so the estimate stays, and the branch ends at once.
+    """
     database, short = name.split(".")
     connection.register(alias, rows)
+    names = ", ".join('"' + column.replace('"', '""') + '"' for column in rows.columns)
+    source = f"SELECT * FROM {alias}"  # noqa: S608
+    if sized and rows.live_rows:
+        nulls = ", ".join(["NULL"] * (len(rows.columns) + 1))
+        source += f" UNION ALL (SELECT {nulls} FROM range({rows.live_rows}) LIMIT CAST(random() * 0 AS BIGINT))"  # noqa: S608
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{database}"')
-    connection.execute(f'CREATE VIEW "{database}"."{short}" AS SELECT * FROM {alias}')  # noqa: S608
+    connection.execute(f'CREATE VIEW "{database}"."{short}" AS SELECT {names} FROM ({source})')  # noqa: S608
 
 
 def _utc(table: pa.Table) -> pa.Table:

@@ -43,7 +43,7 @@ FIELDS_SINCE = {
     "CommitRequest": {"registers": 5},
     "ChangesRequest": {"subscription": 2, "where": 3, "member": 3},
     "CreateTableRequest": {"check_only": 2},
-    "FetchRequest": {"schema_id": 2},
+    "FetchRequest": {"schema_id": 2, "where": 5},
     "LookupRequest": {"schema_id": 2, "at": 3, "after": 3, "key": 5},
     "TiererRequest": {"problems": 5},
 }

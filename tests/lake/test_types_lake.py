@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, find, settings
+from pyiceberg.table import StaticTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 import lakestore as ls
 from lakestore.spark import SparkLake
-from lakestore.union import lake_files as files
 from lakestore.union.lake_columns import recast
 from lakestore.union.verify import verify
 from lakestore_server.main import Server
@@ -83,7 +83,7 @@ def check_strangers(lake: ls.Lake, spark: SparkSession, name: str, expected: pa.
     in_spark = spark.table(f"lake.{name}").select(*[f"`{each}`" for each in names])
     assert spark_rows(lake, name, in_spark) == plain(expected, FOR_SPARK)
     location = str(spark.sql(f"SELECT file FROM lake.{name}.metadata_log_entries ORDER BY timestamp").collect()[-1][0])
-    iceberg = files.metadata(location)
+    iceberg = StaticTable.from_metadata(location)
     assert plain(iceberg.scan(selected_fields=tuple(names)).to_arrow(), FOR_SPARK) == plain(expected, FOR_SPARK)
 
 

@@ -16,7 +16,7 @@ from lakestore.errors import Invalid
 from lakestore.limits import Limits
 from lakestore.model.columns import Column
 from lakestore.rows.condition_text import CHARS_MAX
-from lakestore_server.changes.filter import CHARS_KEPT, ParsedConditions
+from lakestore_server.read.parsed_conditions import CHARS_KEPT, ParsedConditions
 from tests.support.folding import Fold, values
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())])

@@ -7,8 +7,6 @@ A dropped column ends the stream. The condition belongs to the request, not to t
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -22,16 +20,13 @@ from lakestore.model.projection import Projection
 from lakestore.model.table import Table
 from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
+from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.read.rows import ReadOptions, Rows, imaged, read
 from lakestore_server.state.bucket_log import BucketLog, Needed
 from lakestore_server.state.chunk import DELETE, INSERT, PREV, UPDATE
 from lakestore_server.state.table_versions import Versions
 
 Mask = npt.NDArray[np.bool_]
-CONDITIONS_KEPT = 1_024
-"""Conditions that are kept parsed, each for one version of a table, in all streams of the process."""
-CHARS_KEPT = 4 * condition_text.CHARS_MAX
-"""Characters of all kept conditions together; parsed they take about ten times as many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +47,11 @@ def bound(text: str, versions: Versions) -> Condition:
     named = [replace(now.get(c.id, c), name=c.name) for table in versions.tables for c in table.columns]
     known = {column.name.lower(): column for column in named}
     parsed = condition_text.parse(text, replace(current, columns=tuple(known.values())))
+    if parsed.inside:
+        raise Invalid(
+            f"the condition of a change stream reads whole columns, not fields of {parsed.inside[0]!r}: a field that is"
+            " renamed later would end the stream"
+        )
     for name in parsed.columns:
         if name in SYSTEM_TYPES:
             raise Invalid(f"{name} cannot stand in the condition of a change stream: name columns of {current.name}")
@@ -149,34 +149,3 @@ def _dropped(name: str, table: Table) -> Invalid:
         f"column {name!r} of the stream's condition was dropped from table {table.name} (schema version "
         f"{table.schema_id}): open the stream at its token with another condition"
     )
-
-
-class ParsedConditions:
-    """The conditions parsed last, as many as the bounds let it keep and at least one. Thread-safe."""
-
-    def __init__(self, most: int, chars_max: int) -> None:
-        self._most, self._chars_max = most, chars_max
-        self._lock = threading.Lock()
-        self._filters: OrderedDict[tuple[str, str, tuple[Column, ...]], RowFilter] = OrderedDict()
-        self.chars = 0
-        """Characters of the texts that are kept."""
-
-    def of(self, text: str, name: str, columns: tuple[Column, ...]) -> RowFilter:
-        """The filter of a condition's text on a table of these columns."""
-        key = text, name, columns
-        with self._lock:
-            if key in self._filters:
-                self._filters.move_to_end(key)
-                return self._filters[key]
-        made = condition_text.parse(text, Table(name, columns))
-        with self._lock:
-            self.chars += 0 if key in self._filters else len(text)
-            self._filters[key] = made
-            while len(self._filters) > self._most or (self.chars > self._chars_max and len(self._filters) > 1):
-                (gone, *_), _ = self._filters.popitem(last=False)
-                self.chars -= len(gone)
-        return made
-
-
-PARSED = ParsedConditions(CONDITIONS_KEPT, CHARS_KEPT)
-"""The conditions of all streams of this process."""

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lakestore.errors import Invalid, PositionExpired, Unavailable
-from lakestore.model.columns import LAKE_TIMESTAMP
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read import rows
+from lakestore_server.read.hot_rows import HotRows
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.positions import check_once, lsn_at, reached
 from lakestore_server.state.catalog_change import TierRecord
-from lakestore_server.state.chunk import PREV
 from lakestore_server.state.view import TableState, View
 
 AGAIN_SECONDS = 0.1
@@ -45,6 +44,7 @@ class Plans:
     def __init__(self, engine: Engine, leases: Leases) -> None:
         self._engine, self._leases = engine, leases
         self._dead = rows.DeadCache(engine.limits.dead_cache_ranges, engine.limits.dead_cache_bytes)
+        self._hot = HotRows(engine, self._dead)
 
     def plan(self, request: pb.PlanRequest) -> pb.PlanAnswer:
         """A cut over tables, with a lease."""
@@ -116,35 +116,8 @@ class Plans:
 
     def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
         """The rows of one split."""
-        limits = self._engine.limits
         self._leases.check(request.lease)
-        state = self._engine.view.by_uuid(request.table_uuid)
-        if request.bucket >= len(state.logs):
-            raise Invalid(f"table {state.table.name} has no bucket {request.bucket}")
-        log = state.logs[request.bucket]
-        if request.end > log.head or request.start > request.end:
-            raise Invalid(f"bucket {request.bucket} has no rows [{request.start}, {request.end})")
-        if request.live_only and not request.live_start <= request.live_end <= log.head:
-            raise Invalid(f"bucket {request.bucket} has no rows [{request.live_start}, {request.live_end})")
-        names = [name for name in request.columns if name != PREV]
-        wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
-        columns = list(request.columns) if request.columns else wanted.selected(None)
-        wanted.selected(names)
-        options = rows.ReadOptions(
-            limits.fetch_batch_rows, LAKE_TIMESTAMP in columns, state.versions.stored_names(wanted, names)
-        )
-        if request.live_only:
-            dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
-            based = log.keyed and request.live_start == 0 and request.live_end >= max(log.base.end, request.end)
-            parts = (rows.live_at if based else rows.live)(log, request.start, request.end, dead, options)
-        else:
-            parts = rows.read(log, request.start, request.end, options)
-
-        shown = (
-            rows.sendable(state.versions.projection(part.schema_id, wanted), part, columns, request.bucket, limits)
-            for part in parts
-        )
-        yield from rows.messages(shown, limits.read_batch_bytes)
+        yield from self._hot.fetch(request)
 
     def renew_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
         """Prolong a lease."""

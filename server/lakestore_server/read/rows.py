@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays import row_sizes
 from lakestore_server.commit import row_limit
 from lakestore_server.state.bucket_log import BucketLog, Needed
-from lakestore_server.state.chunk import CHANGE, DELETE, PREV
+from lakestore_server.state.chunk import CHANGE, DELETE, PREV, StoredBatch
 from lakestore_server.state.table_versions import Versions
 
 Ints = npt.NDArray[np.int64]
@@ -63,11 +63,13 @@ class ReadOptions:
     """Whether times are needed; without them all are zero."""
     needed: Needed | None = None
     """Stored columns that are needed; all by default."""
+    wanted: Callable[[StoredBatch], bool] | None = None
+    """Whether a stored piece has rows for the reader; all have by default."""
 
 
 def read(log: BucketLog, start: int, end: int, options: ReadOptions = ReadOptions()) -> Iterator[Rows]:
     """The rows of [start, end) in pieces."""
-    for at, batch, schema_id in log.rows(start, end, options.rows_max, options.needed):
+    for at, batch, schema_id in log.rows(start, end, options.rows_max, options.needed, options.wanted):
         yield _rows(log, np.arange(at, at + batch.num_rows, dtype=np.int64), batch, schema_id, options)
 
 
@@ -98,7 +100,7 @@ def live_at(
     if not log.keyed:
         yield from live(log, start, end, dead, options)
         return
-    for offsets, batch, schema_id in log.stored(start, end, options.rows_max, options.needed):
+    for offsets, batch, schema_id in log.stored(start, end, options.rows_max, options.needed, options.wanted):
         mask = (batch.column(CHANGE).to_numpy() != DELETE) & ~dead.contains(offsets)
         if mask.any():
             whole = mask.all()

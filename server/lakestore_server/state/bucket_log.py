@@ -203,7 +203,12 @@ class BucketLog:
         return np.asarray(commits.time_us[np.searchsorted(commits.end, offsets, side="right")])
 
     def rows(
-        self, start: int, end: int, rows_max: int = 1 << 62, needed: Needed | None = None
+        self,
+        start: int,
+        end: int,
+        rows_max: int = 1 << 62,
+        needed: Needed | None = None,
+        wanted: Callable[[StoredBatch], bool] | None = None,
     ) -> Iterator[tuple[int, pa.RecordBatch, int]]:
         """(first offset, batch, schema version) triples that cover [start, end), each of at most `rows_max` rows.
 
@@ -214,19 +219,27 @@ class BucketLog:
             raise PositionExpired(
                 f"changes are kept from offset {self.base.end} on, and offset {start} was asked for: read a snapshot"
             )
-        for offsets, batch, schema_id in self.stored(start, end, rows_max, needed):
+        for offsets, batch, schema_id in self.stored(start, end, rows_max, needed, wanted):
             yield int(offsets[0]), batch, schema_id
 
     def stored(
-        self, start: int, end: int, rows_max: int = 1 << 62, needed: Needed | None = None
+        self,
+        start: int,
+        end: int,
+        rows_max: int = 1 << 62,
+        needed: Needed | None = None,
+        wanted: Callable[[StoredBatch], bool] | None = None,
     ) -> Iterator[tuple[Ints, pa.RecordBatch, int]]:
-        """(offsets, batch, schema version) of what is left of [start, end), below the log start as well; see `rows`."""
+        """(offsets, batch, schema version) of what is left of [start, end), below the log start as well; see `rows`.
+
+        A piece that is not `wanted` is not loaded.
+        """
         first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
         for piece in self._batches[first:]:
             if piece.start >= end:
                 return
             low, high, offsets = piece.between(start, end)
-            if low >= high:
+            if low >= high or (wanted is not None and not wanted(piece)):
                 continue
             batch = piece.load(needed(piece.schema_id) if needed else None)
             for at in range(low, high, rows_max):

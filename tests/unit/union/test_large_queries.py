@@ -26,6 +26,6 @@ def test_conditions_of_a_long_query_are_not_handed_down(tmp_path: Any, monkeypat
         table = served.lake.create_table("a.t", pa.schema([("id", pa.int64())]), primary_key=["id"])
         table.upsert([{"id": i} for i in range(10)])
         for spaces in (0, sql.PUSHED_CHARS_MAX):
-            text = "SELECT count(*) AS n FROM a.t WHERE" + " " * spaces + " id = 1 OR id = 2"
+            text = "SELECT count(id) AS n FROM a.t WHERE" + " " * spaces + " id = 1 OR id = 2"
             assert served.lake.sql(text).to_pylist() == [{"n": 2}]
     assert handed == [True, False]

@@ -9,13 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.orc as orc
 import pytest
-from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile, FileFormat
 
 from lakestore.errors import Corrupt, Invalid
 from lakestore.lake import other_formats
+from lakestore.lake.manifests import POSITION_DELETES, File
 from lakestore.lake.metrics import Metrics
-from lakestore.union import lake_files
+from lakestore.union import lake_deletes
 
 TIMES = [datetime(2000, 1, 1), None, datetime(2026, 5, 6, 7, 8, 9, 10)]
 
@@ -67,8 +66,9 @@ def test_position_deletes_may_carry_the_rows_as_well(tmp_path: Path, rows: int) 
     path = tmp_path / "deletes.orc"
     kinds = {"row": pa.string(), "pos": pa.int64(), "file_path": pa.string()}
     orc.write_table(pa.table(held, schema=pa.schema(kinds)), path)
-    deletes = lake_files._Deletes(PyArrowFileIO())
-    found = deletes._decoded(DataFile.from_args(file_path=str(path), file_format=FileFormat.ORC))
+    size = path.stat().st_size
+    file = File(content=POSITION_DELETES, path=str(path), format="ORC", spec_id=0, partition={}, rows=rows, bytes=size)
+    found, _ = lake_deletes.decoded(file)
     assert {name: sorted(held.tolist()) for name, held in found.items()} == ({"a": [2, 4], "b": [1]} if rows else {})
 
 

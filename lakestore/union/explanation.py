@@ -1,0 +1,100 @@
+"""A read explained: what there was to read, what was spared and why, and what it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lakestore.union.figures import Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One table of a read that was made."""
+
+    table: str
+    token: str
+    """The cut."""
+    columns: tuple[str, ...]
+    """The columns that were read."""
+    condition: str
+    """The condition that reached the parts, in SQL; empty without one."""
+    rows: int
+    """Rows that came out."""
+    live_rows: int
+    """Rows of the table at the cut."""
+    figures: Figures
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON takes it."""
+        said = {"table": self.table, "token": self.token, "columns": list(self.columns), "condition": self.condition}
+        return {**said, "rows": self.rows, "live_rows": self.live_rows, **self.figures.as_dict()}
+
+    def __str__(self) -> str:
+        return "\n".join([self._head(), *(f"  {name:<8}{text}" for name, text in self._parts())])
+
+    def _head(self) -> str:
+        where = f" where {self.condition if len(self.condition) <= 200 else self.condition[:197] + '...'}"
+        columns = ", ".join(self.columns) or "no columns"
+        return (
+            f"{self.table} at {self.token}: {self.rows:,} of {self.live_rows:,} rows"
+            f"\n  {'read':<8}{columns}{where if self.condition else ''}"
+        )
+
+    def _parts(self) -> list[tuple[str, str]]:
+        f = self.figures
+        if f.keys:
+            return [
+                (
+                    "keys",
+                    f"{f.keys:,} looked up by the index, {f.hot_rows:,} found, {_bytes(f.hot_bytes)}; no file read",
+                ),
+                ("time", self._time()),
+            ]
+        counted = f", {f.files_counted:,} counted by statistics alone" if f.files_counted else ""
+        parts = [
+            (
+                "lake",
+                f"{f.files:,} files read, {f.files_pruned:,} ruled out by statistics{counted}; row groups"
+                f" {f.row_groups:,} read, {f.row_groups_pruned:,} ruled out; {f.lake_rows:,} rows,"
+                f" {_bytes(f.lake_bytes)}",
+            )
+        ]
+        if f.delete_files or f.hidden_rows:
+            parts.append(
+                (
+                    "deletes",
+                    f"{f.delete_files:,} files, {_bytes(f.delete_bytes)}; {f.hidden_rows:,} rows read are hidden",
+                )
+            )
+        parts.append(("log", self._log()))
+        parts.append(("time", self._time()))
+        return parts
+
+    def _log(self) -> str:
+        f = self.figures
+        if not f.hot_offsets:
+            return "nothing is newer than the lake"
+        told = f"{f.hot_rows:,} rows came, {_bytes(f.hot_bytes)}"
+        if f.hot_passed_over:
+            told = f"{f.hot_passed_over:,} passed over by their ranges, {told}"
+        if f.hot_tested:
+            told = f"{f.hot_tested:,} live ones held against the condition by the server, {told}"
+        return f"{f.hot_offsets:,} offsets behind the lake; {told}"
+
+    def _time(self) -> str:
+        f = self.figures
+        lake = f"files {_ms(f.lake_seconds)} of its threads, " if f.files else ""
+        return f"plan {_ms(f.plan_seconds)}, {lake}server {_ms(f.hot_seconds)}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1_000:,.1f} ms"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1_000:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1_000
+    return f"{count:,.1f} GB"

@@ -1,0 +1,99 @@
+"""Several sources of items read side by side by a few threads, in whatever order they come.
+
+What is read ahead is bounded, so a slow taker stops the threads; they end soon when it goes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+TICK_SECONDS = 1.0
+Source = Callable[[], Iterable[T]]
+
+
+def merged(sources: Iterable[Source[T]], *, threads: int, ahead: int, tick: Callable[[], None]) -> Iterator[T]:
+    """The items of all sources; `tick` is called about once a second while none comes.
+
+    At most `ahead` items wait to be taken, beside the one in each thread's hand.
+    """
+    channel: _Channel[T] = _Channel(iter(sources), ahead)
+    for number in range(threads):
+        channel.begin(f"lakestore-read-{number}")
+    try:
+        while (item := channel.take(tick)) is not None:
+            yield item
+    finally:
+        channel.close()
+
+
+class _Channel(Generic[T]):
+    """Items between the threads that read and the one that takes."""
+
+    def __init__(self, sources: Iterator[Source[T]], ahead: int) -> None:
+        self._sources, self._ahead = sources, ahead
+        # The garbage collector may close a channel within any thread, one that holds this very lock included.
+        self._changed = threading.Condition(threading.RLock())
+        self._items: deque[T] = deque()
+        self._running = 0
+        self._is_closed = False
+        self._failure: BaseException | None = None
+
+    def begin(self, name: str) -> None:
+        """Start one more thread."""
+        self._running += 1
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def take(self, tick: Callable[[], None]) -> T | None:
+        """The next item; None behind the last one."""
+        while True:
+            with self._changed:
+                if self._failure is not None:
+                    raise self._failure
+                if self._items:
+                    self._changed.notify_all()
+                    return self._items.popleft()
+                if not self._running:
+                    return None
+                came = self._changed.wait(TICK_SECONDS)
+            if not came:
+                tick()
+
+    def close(self) -> None:
+        """Let the threads end."""
+        with self._changed:
+            self._is_closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while (source := self._next()) is not None:
+                for item in source():
+                    if not self._put(item):
+                        return
+        except BaseException as error:
+            with self._changed:
+                self._failure = self._failure or error
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def _next(self) -> Source[T] | None:
+        with self._changed:
+            return None if self._is_closed or self._failure is not None else next(self._sources, None)
+
+    def _put(self, item: T) -> bool:
+        """Wait for room and put an item there; False when nobody takes any more."""
+        with self._changed:
+            while len(self._items) >= self._ahead and not self._is_closed:
+                self._changed.wait()
+            if self._is_closed:
+                return False
+            self._items.append(item)
+            self._changed.notify_all()
+            return True
