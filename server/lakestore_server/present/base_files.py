@@ -63,8 +63,13 @@ class BaseFiles:
 
     def __init__(self, manifest_list: str, folder: str, manifests: Manifests, indexes: Indexes) -> None:
         """`folder` is the table's, for indexes that are kept; an empty `manifest_list` is of no snapshot."""
-        self._manifests, self._indexes, self._folder = manifests, indexes, folder
+        self._manifests, self._indexes, self.folder = manifests, indexes, folder
         self.manifests: list[Manifest] = read_list(places.read(manifest_list), manifest_list) if manifest_list else []
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the data files were listed, as rows had died."""
+        return "data" in self.__dict__
 
     @cached_property
     def data(self) -> list[Entry]:
@@ -104,8 +109,7 @@ class BaseFiles:
             return []
         found = []
         look_up = _LookUp(victims)
-        for entry in _candidates(self.data, victims):
-            index = self._indexes.of(entry.file, self._folder)
+        for entry, index in self._indexes.each(_candidates(self.data, victims), self.folder):
             positions = look_up.positions(index)
             if len(positions):
                 found.append(Dead(entry, positions))
@@ -119,7 +123,7 @@ class BaseFiles:
             bounds = entry.file.bounds
             if bounds is not None and bounds.offset[1] < int(limits[bounds.bucket[0] : bounds.bucket[1] + 1].min()):
                 continue
-            index = self._indexes.of(entry.file, self._folder)
+            index = self._indexes.of(entry.file, self.folder)
             places_ = np.flatnonzero((index.keys & OFFSET_MASK) >= limits[index.keys >> BUCKET_SHIFT])
             if len(places_):
                 found.append(Dead(entry, index.positions(places_)))
@@ -130,7 +134,7 @@ class BaseFiles:
         named = self._by_data_file.get(data.file.path, [])
         vectors = [entry for entry in named if entry.file.format.upper() == PUFFIN]
         if vectors:  # it holds all earlier position deletes
-            return _union([_vector(entry.file) for entry in vectors]), vectors
+            return _union([vector_of(entry.file) for entry in vectors]), vectors
         around = [entry for entry in self._by_data_file.get("", []) if _may_cover(entry, data)]
         older = [entry for entry in (*named, *around) if (entry.sequence or 0) >= (data.sequence or 0)]
         return _union([_positions(entry.file, data.file.path) for entry in older]), []
@@ -190,7 +194,8 @@ def _may_cover(delete: Entry, data: Entry) -> bool:
     return delete.file.spec_id == data.file.spec_id and dict(delete.file.partition) == dict(data.file.partition)
 
 
-def _vector(file: File) -> Ints:
+def vector_of(file: File) -> Ints:
+    """The positions in a vector."""
     if file.content_offset is None or file.content_size is None:
         raise Corrupt(f"the manifest does not say where in {file.path} the vector lies")
     return puffin.positions(places.read_part(file.path, file.content_offset, file.content_size), file.path)

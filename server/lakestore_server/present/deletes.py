@@ -18,7 +18,7 @@ from lakestore.errors import Internal
 from lakestore.lake import places, position_deletes, puffin
 from lakestore.lake.manifests import POSITION_DELETES, Entry, File
 from lakestore.lake.metrics import Metrics
-from lakestore_server.present.base_files import PUFFIN, BaseFiles
+from lakestore_server.present.base_files import PUFFIN, BaseFiles, vector_of
 from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.steps import Heads, Ints, Kills, Window, inside, outside
 
@@ -35,14 +35,12 @@ class Hidden:
 
     file: File
     """The data file."""
-    positions: Ints
-    """Sorted."""
-    deletes: tuple[File, ...] = ()
-    """The delete files that say so, or the one vector."""
+    rows: int
+    """The number of these rows. A row dies once, so what is new is never among them already."""
+    deletes: tuple[File, ...]
+    """The delete files that name them, or the one vector."""
     base: Entry | None = None
     """The data file's entry in the base; None of a hot file."""
-    earlier: Ints = field(default_factory=lambda: _NONE)
-    """The positions that the base's own deletes hide, where they are in the vector."""
     replaced: tuple[str, ...] = ()
     """The base's vectors that are merged into this one, by `vector_key`."""
 
@@ -64,12 +62,7 @@ class Ledger:
     @property
     def rows(self) -> int:
         """Rows that are hidden."""
-        return sum(len(each.positions) for each in self.hidden.values())
-
-    @property
-    def base_rows(self) -> int:
-        """Rows of the base that are hidden."""
-        return sum(len(each.positions) for each in self.hidden.values() if each.base is not None)
+        return sum(each.rows for each in self.hidden.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +165,11 @@ def vector_key(file: File) -> str:
 def _position_deletes(old: Hidden | None, more: Found, name: Name) -> Hidden:
     """A data file's rows with new ones hidden; the smallest of many delete files are merged."""
     fresh = more.positions
-    positions = fresh if old is None else _union([old.positions, fresh])
+    rows = len(fresh) + (0 if old is None else old.rows)
     deletes = () if old is None else old.deletes
     kept = deletes if len(deletes) < FILES_MAX else deletes[: _worth_keeping(deletes, len(fresh))]
     fresh = _union([fresh, *(_read(each) for each in deletes[len(kept) :])])
-    return Hidden(more.file, positions, (*kept, _write(more.file, fresh, name)), more.base)
+    return Hidden(more.file, rows, (*kept, _write(more.file, fresh, name)), more.base)
 
 
 def _worth_keeping(deletes: Sequence[File], rows: int) -> int:
@@ -225,11 +218,12 @@ def _vectors(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFil
         if old is None:
             earlier, older = base.deleted(more.base) if more.base is not None else (_NONE, [])
             replaced = tuple(vector_key(entry.file) for entry in older)
-            now = Hidden(more.file, more.positions, base=more.base, earlier=earlier, replaced=replaced)
+            now = Hidden(more.file, len(more.positions), (), more.base, replaced)
         else:
-            now = replace(old, positions=_union([old.positions, more.positions]))
+            earlier = vector_of(old.deletes[0])
+            now = replace(old, rows=old.rows + len(more.positions))
         made.append(now)
-        held.append(_union([now.positions, now.earlier]) if len(now.earlier) else now.positions)
+        held.append(_union([more.positions, earlier]))
     if not made:
         return []
     data, spots = puffin.puffin([(each.file.path, vector) for each, vector in zip(made, held, strict=True)])

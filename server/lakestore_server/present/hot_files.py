@@ -6,6 +6,7 @@ steps are read in parallel; in a file rows are in the order of bucket and offset
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ PIECES_MAX = 2
 """Pieces that are written while the next one is fetched."""
 GROUP_ROWS = 1 << 17
 """Rows of a row group."""
+ASIDE_BYTES_MIN = 1 << 20
+"""Bytes of a step's records from which on they are kept in a file."""
 PARTITIONS_MAX = 16
 """Partitions of a piece from which on its files are unpartitioned: many small files cost more than pruning saves."""
 SPLIT_OFFSETS = 1 << 20
@@ -96,7 +99,7 @@ class StepWriter:
             wait([each for each in self._running if not each.cancel()])
             raise
         files = [file for each in self._running for file in each.result()]
-        kills = Kills(_joined(self._killers), _joined(self._victims))
+        kills = put_aside(Kills(_joined(self._killers), _joined(self._victims)))
         return Written(files, kills, self._born, self._died)
 
     def _request(self, bucket: int, start: int, end: int, head: int, *, settled: bool) -> pb.FetchRequest:
@@ -202,6 +205,20 @@ def _written(rows: pa.Table, location: str, spec_id: int, partition: Any) -> Fil
 def _begin(group: pq.RowGroupMetaData) -> int:
     first = group.column(0)
     return int(first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset)
+
+
+def put_aside(kills: Kills) -> Kills:
+    """The records of a step; many are mapped from a file without a name, which takes no memory while it is not used."""
+    if kills.killers.nbytes < ASIDE_BYTES_MIN:
+        return kills
+    return Kills(_mapped(kills.killers), _mapped(kills.victims))
+
+
+def _mapped(array: Ints) -> Ints:
+    with tempfile.TemporaryFile() as file:
+        array.tofile(file)
+        file.flush()
+        return np.memmap(file, dtype=np.int64, mode="r", shape=array.shape)
 
 
 def _joined(arrays: Sequence[Ints]) -> Ints:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from lakestore.errors import LakestoreError
 from lakestore.lake.places import place
-from lakestore_server.present.hot_files import HotFile, write_pieces
+from lakestore_server.present.hot_files import HotFile, put_aside, write_pieces
 from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.kept_files import remove
 from lakestore_server.present.steps import Ints, Kills, Step
@@ -81,7 +81,7 @@ class Merger:
             last.end,
             first.shape,
             tuple(each.file for each in files),
-            Kills.joined([part.kills for part in merge.parts]),
+            put_aside(Kills.joined([part.kills for part in merge.parts])),
             _added([part.born for part in merge.parts]),
             _added([part.died for part in merge.parts]),
         )

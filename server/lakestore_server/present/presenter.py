@@ -7,7 +7,8 @@ which are removed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -16,7 +17,8 @@ import pyarrow as pa
 from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.union import plan
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.present.base_files import Manifests
+from lakestore_server.present import indexes
+from lakestore_server.present.base_files import BaseFiles, Manifests
 from lakestore_server.present.deletes import Ledger
 from lakestore_server.present.hot_files import Fetch
 from lakestore_server.present.indexes import Indexes
@@ -26,6 +28,7 @@ from lakestore_server.present.messages import Present, Presented
 from lakestore_server.present.presenting import Known, Outcome, Presenting, Tools
 from lakestore_server.present.steps import Step, Window, to_merge
 
+log = logging.getLogger("lakestore.present")
 THREADS = 2
 LEDGERS_MAX = 8
 """Ledgers of a table that are kept: of the newest cut, and of others that somebody reads at the same time."""
@@ -46,6 +49,8 @@ class _Table:
         self._merged: dict[Step, tuple[Step, ...]] = {}
         """Merged steps that no cut reads yet, and their parts."""
         self._newest: tuple[Window, ...] = ()
+        self._base: BaseFiles | None = None
+        """The base of the newest ledger, until the indexes of other files are removed."""
 
     def known(self) -> Known:
         """The part of it that a presenting may use again."""
@@ -58,6 +63,8 @@ class _Table:
         self._ledgers = [*(each for each in self._ledgers if each is not outcome.earlier), outcome.ledger]
         self.answers[cut_id], self._used[cut_id] = outcome.answer, steps
         self._newest = outcome.windows
+        if outcome.base.is_read and outcome.base.manifests and outcome.earlier is None:
+            self._base = outcome.base
         self.files.keep(cut_id, outcome.files)
         return self._swept()
 
@@ -71,6 +78,15 @@ class _Table:
     def to_merge(self) -> tuple[Step, ...]:
         """Steps of the cut that was presented last that are worth one."""
         return to_merge(self._newest) if not self._merged else ()
+
+    def tidy(self) -> None:
+        """Remove the indexes of data files that the newest base no longer has."""
+        base, self._base = self._base, None
+        if base is not None:
+            try:
+                indexes.sweep(base.folder, (entry.file for entry in base.data))
+            except (OSError, pa.ArrowException) as error:
+                log.warning("offset indexes in %s are not swept: %s", base.folder, error)
 
     def merged(self, parts: tuple[Step, ...], step: Step) -> bool:
         """Take over a merged step; False if some cut's end has taken a part of it with it."""
@@ -97,11 +113,12 @@ class _Table:
 class Presenter:
     """Tables at cuts. For one thread."""
 
-    def __init__(self, run: str) -> None:
-        """`run` names this life's folder under each table's."""
+    def __init__(self, run: str, working: Callable[[], None] = lambda: None) -> None:
+        """`run` names this life's folder under each table's; `working` is called before work that takes its time."""
         self._run, self._numbers = run, itertools.count(1)
         self._tables: dict[str, _Table] = {}
-        self._tools = Tools(Manifests(), Indexes(), ThreadPoolExecutor(THREADS, "present"))
+        pool = ThreadPoolExecutor(THREADS, "present")
+        self._tools = Tools(Manifests(), Indexes(working, pool), pool)
         self._merger = Merger(self._tools.indexes, self._numbers)
 
     def present(self, request: Present, fetch: Fetch) -> Presented:
@@ -146,6 +163,7 @@ class Presenter:
         """Begin what makes later answers cheaper, beside them; called after an answer is given."""
         self._merge_done()
         for folder, table in self._tables.items():
+            table.tidy()
             self._merger.begin(folder, table.files.folder, table.to_merge())
 
     def _merge_done(self) -> None:

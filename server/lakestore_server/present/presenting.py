@@ -61,6 +61,7 @@ class Outcome:
     files: Sequence[str]
     """Every file that the cut is made of, those of the base as well."""
     windows: tuple[Window, ...]
+    base: BaseFiles
     ledger: Ledger
     earlier: Ledger | None
     """The ledger that this one was made of."""
@@ -92,7 +93,7 @@ class Presenting:
         self._check(base, ledger)
         with self._clock("manifests"):
             answer, files = Snapshot(request, self._specs, name).written(base, ledger, self._took)
-        return Outcome(answer, files, windows, ledger, earlier)
+        return Outcome(answer, files, windows, base, ledger, earlier)
 
     def _windows(self) -> tuple[Window, ...]:
         """The steps that show the cut's hot range; those that are missing are fetched and written."""

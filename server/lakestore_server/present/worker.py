@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -20,13 +21,16 @@ from lakestore_server.present import messages
 from lakestore_server.present.messages import Frame, Kind, Present
 from lakestore_server.present.presenter import Presenter
 
+WORKING_SECONDS = 1.0
+"""Seconds between two signs of life."""
+
 
 class Worker:
     """The process's end of the pipe."""
 
     def __init__(self, run: str) -> None:
         self._from, self._to = os.fdopen(0, "rb", buffering=1 << 20), os.fdopen(1, "wb", buffering=0)
-        self._presenter = Presenter(run)
+        self._presenter, self._told = Presenter(run, self._working), 0.0
 
     def serve(self) -> None:
         """Answer requests until the pipe closes."""
@@ -60,6 +64,12 @@ class Worker:
                 raise messages.error_in(frame.payload)
             message = pb.RowBatch.FromString(frame.payload)
             yield from ipc.decode_trusted(message.rows, crc=message.crc32c)
+
+    def _working(self) -> None:
+        """Say that an answer is on its way."""
+        if time.monotonic() - self._told > WORKING_SECONDS:
+            self._told = time.monotonic()
+            self._send(Frame(Kind.WORKING))
 
     def _send(self, frame: Frame) -> None:
         left = memoryview(frame.encode())

@@ -202,6 +202,7 @@ def test_every_cut_is_read_as_the_table_was(tmp_path: Path, number: int, monkeyp
     monkeypatch.setattr("lakestore_server.present.steps.LEVEL_OFFSETS", chance.choice([4, 64]))
     monkeypatch.setattr("lakestore_server.present.steps.MERGED_STEPS", chance.choice([2, 3]))
     monkeypatch.setattr("lakestore_server.present.steps.ABSORBED_OFFSETS_MAX", chance.choice([0, 8, 100]))
+    monkeypatch.setattr("lakestore_server.present.hot_files.ASIDE_BYTES_MIN", chance.choice([8, 1 << 20]))
     (tmp_path / "lake").mkdir()
     keyed = chance.random() < 0.8
     with Served(tmp_path / "data", limits=Limits(fetch_batch_rows=chance.choice([3, 1000]))) as served:
