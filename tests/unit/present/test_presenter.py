@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from tests.support.presenting import Entries, Presenting, check_structure
+from lakestore.errors import Internal, PlanExpired, PositionExpired, Unavailable
+from lakestore.lake import places
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.present import indexes, kept_files
+from lakestore_server.present.presenter import Presenter
+from tests.support.presenting import Entries, Presenting, check_structure, read, with_snapshot
 from tests.support.served import Served
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -57,3 +65,240 @@ def test_no_path_is_used_twice_in_a_run(presenting: Presenting) -> None:
         presenting.presenter.forget([document["current-snapshot-id"]])
     assert len(set(paths)) == len(paths), "engines keep files by path"
     assert not [path for path in presenting.folder.rglob("run-0/*") if path.is_file()]
+
+
+def test_each_row_is_fetched_once_for_all_cuts_and_forms(presenting: Presenting) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    table.upsert(rows(range(9), "a"))
+    presenting.tier("a.t")
+    presenting.fetched.clear()
+    old = str(table.upsert(rows(range(20), "b")))
+    table.upsert(rows(range(5), "c"))
+    for at, form in (("", 2), ("", 3), (old, 2), (old, 3), ("", 2)):
+        assert held(presenting.rows("a.t", at, form)) == dict.fromkeys(range(20), "b") | (
+            {} if at else dict.fromkeys(range(5), "c")
+        )
+    assert [(request.start, request.end) for request in presenting.fetched] == [(9, 34)]
+    table.upsert(rows(range(30, 70), "d"))
+    presenting.rows("a.t")
+    assert [(request.start, request.end) for request in presenting.fetched[1:]] == [(9, 74)], "small steps add up"
+
+
+def test_steps_serve_newer_versions_but_not_older_ones_and_not_columns_with_a_value_in_old_rows(
+    presenting: Presenting,
+) -> None:
+    table = presenting.served.lake.create_table(
+        "a.t", SCHEMA, primary_key=["id"], buckets=1, lake={"format_version": 3}
+    )
+    table.upsert(rows([100], "a"))
+    presenting.tier("a.t", 3)
+    presenting.fetched.clear()
+    first = str(table.upsert(rows(range(40), "a")))
+    presenting.present("a.t", form=3)
+    table.alter(add={"x": pa.int32()})
+    table.upsert(pa.table({"id": pa.array([100], pa.int64()), "v": ["b"], "x": pa.array([1], pa.int32())}))
+    presenting.present("a.t", form=3)
+    assert [(request.start, request.schema_id) for request in presenting.fetched] == [(1, 0), (41, 1)]
+    table.alter(add={"y": pa.int32()}, default={"y": 7})
+    assert set(presenting.rows("a.t", form=3)["y"].to_pylist()) == {7}
+    assert [(request.start, request.end, request.schema_id) for request in presenting.fetched[2:]] == [(1, 42, 2)]
+    (kept,) = presenting.presenter._tables.values()
+    presenting.presenter.forget(list(kept.answers))
+    table.upsert(rows([101], "c"))
+    presenting.present("a.t", form=3)
+    assert held(presenting.rows("a.t", first, 3)) == dict.fromkeys([*range(40), 100], "a")
+    assert presenting.fetched[-1].schema_id == 0
+
+
+def test_a_write_that_fails_anywhere_leaves_nothing_and_the_next_try_is_right(
+    presenting: Presenting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = {"partition_by": ["bucket(2, id)"]}
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2, lake=lake)
+    table.upsert(rows(range(30), "a"))
+    presenting.tier("a.t")
+    table.upsert(rows(range(20), "b"))
+    kept, document = presenting.present("a.t")
+    table.upsert(rows(range(5, 25), "c"))
+    real_place, real_write = places.place, places.write
+    left = 0
+
+    def full(*_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write(location: str, data: bytes) -> None:
+        full()
+        real_write(location, data)
+
+    def place(location: str) -> object:
+        full()
+        return real_place(location)
+
+    monkeypatch.setattr("lakestore.lake.places.write", write)
+    monkeypatch.setattr("lakestore_server.present.hot_files.place", place)
+    before = {path for path in presenting.folder.rglob("run-0/*")}
+    for writes in range(40):
+        left = writes
+        try:
+            answer, document = presenting.present("a.t")
+        except Unavailable as error:
+            assert "No space left" in error.message
+            assert "free space" in error.message
+            assert {path for path in presenting.folder.rglob("run-0/*")} == before
+        else:
+            break
+    else:
+        pytest.fail("it never succeeds")
+    assert writes > 5
+    wanted = dict.fromkeys(range(30), "a") | dict.fromkeys(range(20), "b") | dict.fromkeys(range(5, 25), "c")
+    assert held(read(document, presenting.folder)) == wanted
+    assert answer.manifest_list != kept.manifest_list
+
+
+def test_a_fetch_that_breaks_off_leaves_nothing(presenting: Presenting) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
+    table.upsert(rows(range(30), "a"))
+    request, _, _ = presenting.request("a.t")
+
+    def broken(fetched: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
+        yield from presenting.fetch(fetched)
+        if fetched.bucket == 1:
+            raise PlanExpired("the lease is over")
+
+    with pytest.raises(PlanExpired):
+        presenting.presenter.present(request, broken)
+    assert not presenting.presenter._tables
+    assert held(presenting.rows("a.t")) == dict.fromkeys(range(30), "a")
+
+
+def test_a_table_that_was_never_tiered_is_read_though_its_log_start_moves(presenting: Presenting) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
+    table.upsert(rows(range(30), "a"))
+    assert presenting.present("a.t")[0].deleted_rows == 0
+    table.upsert(rows(range(10, 40), "b"))
+    request, _, document = presenting.request("a.t")
+
+    def moved(fetched: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
+        if not fetched.live_only:
+            raise PositionExpired("changes are kept from a later offset on")
+        yield from presenting.fetch(fetched)
+
+    answer = presenting.presenter.present(request, moved)
+    assert answer.deleted_rows == 0
+    found = held(read(with_snapshot(document, request, answer), presenting.folder))
+    assert found == dict.fromkeys(range(10), "a") | dict.fromkeys(range(10, 40), "b")
+
+
+@pytest.mark.parametrize("form", [2, 3])
+def test_rows_of_a_log_table_that_came_after_the_cut_are_hidden(presenting: Presenting, form: int) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, buckets=2)
+    for number in range(6):
+        token = str(table.append(rows(range(10 * number, 10 * number + 10), "a")))
+        if number == 2:
+            cut = token
+    presenting.tier("a.t", form)
+    answer = presenting.plan("a.t", cut)
+    part, newest = answer.tables[0], presenting.plan("a.t").tables[0]
+    part.snapshot_id, part.lake_definition, part.lake_beyond = newest.snapshot_id, newest.lake_definition, True
+    part.tier.CopyFrom(newest.tier)
+    for bucket in part.buckets:
+        bucket.tier_point = bucket.head
+    request, _, document = presenting.request("a.t", form=form)
+    request = replace(request, cut_id=77, plan=answer.SerializeToString())
+    shown = presenting.presenter.present(request, presenting.fetch)
+    assert shown.rows == 0
+    assert held(read(with_snapshot(document, request, shown), presenting.folder)) == dict.fromkeys(range(30), "a")
+
+
+def test_a_base_that_lacks_a_dead_row_or_has_others_is_an_error(presenting: Presenting) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    table.upsert(rows(range(10), "a"))
+    older = presenting.bases[presenting.tier("a.t")]
+    table.upsert(rows(range(10, 20), "a"))
+    newest = presenting.tier("a.t")
+    presenting.bases[newest] = replace(older, snapshot_id=newest)
+    with pytest.raises(Internal, match="has 20 live rows at the cut, and 10 would be shown"):
+        presenting.present("a.t")
+    table.upsert(rows(range(5, 15), "b"))
+    with pytest.raises(Internal, match=r"10 rows below tier point \[20\] have died, and 5 of them were found"):
+        presenting.present("a.t")
+
+
+def test_hot_rows_that_are_not_the_logs_are_an_error(presenting: Presenting) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    table.upsert(rows([0], "a"))
+    presenting.tier("a.t")
+    table.upsert(rows(range(10), "a"))
+    request, _, _ = presenting.request("a.t")
+
+    def twice(fetched: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
+        for batch in presenting.fetch(fetched):
+            place = batch.schema.get_field_index("__offset")
+            yield batch.set_column(place, "__offset", pc.add(batch.column(place), 1))
+
+    with pytest.raises(Internal, match="bucket 0 would show other rows than live there"):
+        presenting.presenter.present(request, twice)
+
+
+def test_indexes_of_base_files_are_kept_read_again_and_swept(
+    presenting: Presenting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexes, "KEPT_ROWS_MIN", 1)
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    table.upsert(rows(range(10), "a"))
+    presenting.tier("a.t", rewrite=True)
+    table.upsert(rows(range(5), "b"))
+    wanted = dict.fromkeys(range(10), "a") | dict.fromkeys(range(5), "b")
+    assert held(presenting.rows("a.t")) == wanted
+    (kept,) = presenting.folder.rglob("indexes/*")
+
+    def read_again(file: object) -> None:
+        raise AssertionError("a base file was read again")
+
+    presenting.presenter = Presenter("run-1")
+    with monkeypatch.context() as patched:
+        patched.setattr(indexes, "read_offsets", read_again)
+        assert held(presenting.rows("a.t")) == wanted
+    kept.write_bytes(kept.read_bytes()[:-3] + b"xyz")
+    presenting.presenter = Presenter("run-2")
+    assert held(presenting.rows("a.t")) == wanted
+    presenting.tier("a.t", rewrite=True)
+    table.upsert(rows([0], "c"))
+    assert held(presenting.rows("a.t")) == wanted | {0: "c"}
+    presenting.presenter.tidy()
+    (other,) = presenting.folder.rglob("indexes/*")
+    assert other != kept
+
+
+def test_runs_of_earlier_lives_are_removed_but_not_indexes(presenting: Presenting) -> None:
+    for run in ("old", "mine"):
+        places.write(f"file://{presenting.folder}/__presented/t/{run}/1-hot.parquet", b"x")
+    places.write(f"file://{presenting.folder}/__presented/t/indexes/1.offsets", b"x")
+    folder = f"file://{presenting.folder}/__presented/t"
+    assert sorted(kept_files.runs(folder)) == ["mine", "old"]
+    assert kept_files.remove_runs(folder, lambda run: run == "mine") == ["old"]
+    assert kept_files.runs(folder) == ["mine"]
+    assert len(list(presenting.folder.rglob("indexes/*"))) == 1
+    assert kept_files.runs(f"file://{presenting.folder}/__presented/nobody") == []
+
+
+@pytest.mark.parametrize("form", [2, 3])
+def test_deletes_of_many_cuts_are_few_files_of_one_data_file_each(presenting: Presenting, form: int) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    table.upsert(rows(range(60), "a"))
+    presenting.tier("a.t", form)
+    wanted = dict.fromkeys(range(60), "a")
+    for number in range(20):
+        table.upsert(rows([number, number + 30], "b"))
+        wanted |= {number: "b", number + 30: "b"}
+        answer, document = presenting.present("a.t", form=form)
+        check_structure(answer, form)
+        of_base = [
+            entry for _, entry in Entries.of(answer).deletes if "/tiered/" in str(entry.file.referenced_data_file)
+        ]
+        assert len(of_base) <= (4 if form == 2 else 1)
+        assert sum(entry.file.rows for entry in of_base) == 2 * number + 2
+    assert held(read(document, presenting.folder)) == wanted
