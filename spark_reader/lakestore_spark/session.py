@@ -20,7 +20,7 @@ from lakestore.client.grpc import connect
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1.lakestore_pb2 import StatusRequest
-from lakestore_spark.source import LakestoreSource
+from lakestore_spark.source import register
 from lakestore_spark.spark_lake import SparkLake
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -57,7 +57,7 @@ def session(
     running = SparkSession.getActiveSession()
     if running is not None:
         own = running.newSession()
-        own.dataSource.register(LakestoreSource)
+        register(own)
         for name, value in {**catalog, **_session_conf(), **(conf or {})}.items():
             # Static settings were given when this Spark started, and are refused now.
             if name in catalog or own.conf.isModifiable(name):
@@ -69,7 +69,7 @@ def session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     made = builder.getOrCreate()
-    made.dataSource.register(LakestoreSource)
+    register(made)
     return made
 
 
@@ -86,7 +86,7 @@ def attach(
     problem = missing(spark, http_address(server, own), own.credentials)
     if problem:
         raise Invalid(problem)
-    spark.dataSource.register(LakestoreSource)
+    register(spark)
     return SparkLake(spark, own, server)
 
 

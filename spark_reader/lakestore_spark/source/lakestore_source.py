@@ -6,6 +6,8 @@ stream always says where it starts.
 
 from __future__ import annotations
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -20,6 +22,8 @@ from lakestore_spark.source.shown import changes_schema, rows_schema
 from lakestore_spark.source.table_reader import TableReader
 
 FORMAT = "lakestore"
+_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"
+"""PySpark's error for a format that it found among the installed modules: that one is ours as well."""
 _STREAM_ONLY = set(options.STREAM) - set(options.READ)
 
 
@@ -57,6 +61,15 @@ class LakestoreSource(DataSource):
         """The table's changes, or the rows of a log table."""
         said = Options(self.options, "spark.readStream", options.STREAM)
         return ChangeReader(said, self._table or _current(said), schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known in a session, unless PySpark has found it by itself."""
+    try:
+        spark.dataSource.register(LakestoreSource)
+    except AnalysisException as error:
+        if error.getCondition() != _KNOWN:
+            raise
 
 
 def _current(said: Options) -> Table:
