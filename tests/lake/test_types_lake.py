@@ -89,7 +89,7 @@ def check_strangers(lake: ls.Lake, spark: SparkSession, name: str, expected: pa.
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_every_type_is_the_same_for_every_reader(
-    lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake, version: int
+    lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake, server: Server, version: int
 ) -> None:
     options = {"format_version": version}
     keyed = lake.create_table("kinds.keyed", SCHEMA, primary_key=["id"], buckets=2, lake=options)
@@ -110,6 +110,8 @@ def test_every_type_is_the_same_for_every_reader(
         merged = pa.concat_tables([first.slice(1, 19), second.slice(0, 24)]).combine_chunks()
         appended = pa.concat_tables([first, second]).combine_chunks()
         check(lake, spark_lake, "kinds.keyed", merged)
+        source = spark.read.format("lakestore").options(server=server.about["grpc"]).load("kinds.keyed")
+        assert spark_rows(lake, "kinds.keyed", source) == plain(merged, FOR_SPARK)
         tierer.run_once()
         check(lake, spark_lake, "kinds.keyed", merged)
         check_strangers(lake, spark, "kinds.keyed", merged)

@@ -1,0 +1,146 @@
+"""The data source on a standalone cluster of two workers, and drivers that are killed: every change once.
+
+The small form starts a master, two workers and two drivers: about 25 s on two quiet cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+import pytest
+
+import lakestore as ls
+from lakestore.client.table import Table
+from lakestore_server.main import Server
+from tests.support.process import free_port
+from tests.support.seeds import seeded
+from tests.support.spark_stream import written
+from tests.support.waiting import until
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+NAME = "shop.orders"
+CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def process(log: Path, *command: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a group of its own, which ends with the block."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **variables}
+    with log.open("ab") as out:
+        running = subprocess.Popen(
+            command, stdout=out, stderr=out, start_new_session=True, env=variables, cwd=log.parent
+        )
+    try:
+        yield running
+    finally:
+        kill(running)
+
+
+def kill(running: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for a process and all that it has started."""
+    if running.poll() is None:
+        os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """The address of a master with two workers of one core each."""
+    port, log = free_port(), tmp_path / "cluster.log"
+    address = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    with ExitStack() as stack:
+        master = (f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        stack.enter_context(process(log, CLASS, *master, SPARK_DAEMON_MEMORY="256m"))
+        for number in range(2):
+            worker = (f"{deploy}.worker.Worker", "--cores", "1", "--memory", "600m", "--webui-port", "0", address)
+            folder = ("--work-dir", str(tmp_path / f"work{number}"))
+            stack.enter_context(process(log, CLASS, worker[0], *folder, *worker[1:], SPARK_DAEMON_MEMORY="256m"))
+        registered = "Successfully registered with master"
+        until(lambda: log.read_text().count(registered) == 2, "both workers are there", 90)
+        yield address
+
+
+def driver(folder: Path, master: str, trigger: str, **options: str) -> Any:
+    """A driver that streams into a folder."""
+    module = (sys.executable, "-m", "tests.support.spark_stream")
+    return process(folder / "driver.log", *module, master, str(folder), json.dumps(options), trigger)
+
+
+def said(folder: Path) -> list[dict[str, Any]]:
+    """The lines of JSON that drivers printed."""
+    return [json.loads(line) for line in (folder / "driver.log").read_text().splitlines() if line.startswith("{")]
+
+
+def check(table: Table, changes: list[dict[str, Any]]) -> None:
+    """Every change once in each bucket, and folded they are the table."""
+    for bucket in {change["__bucket"] for change in changes}:
+        offsets = [change["__offset"] for change in changes if change["__bucket"] == bucket]
+        assert offsets == list(range(len(offsets)))
+    live: dict[int, int] = {}
+    for change in changes:
+        if change["__change"] == "-D":
+            live.pop(change["id"], None)
+        else:
+            live[change["id"]] = change["v"]
+    assert live == {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
+
+
+def fill(table: Table, commits: int, value: int) -> None:
+    """Commits of some rows."""
+    for commit in range(commits):
+        table.upsert([{"id": commit * 7 + i, "v": value + commit} for i in range(20)])
+    table.delete([{"id": 1}])
+
+
+@pytest.mark.timeout(600)
+def test_two_workers_and_a_driver_that_is_killed(cluster: str, server: Server, lake: ls.Lake, tmp_path: Path) -> None:
+    """Executors fetch their own ranges; the restart goes on from the checkpoint; what is behind is told."""
+    table = lake.create_table(NAME, schema=SCHEMA, primary_key=["id"], buckets=3)
+    fill(table, 20, 0)
+    options = {"server": server.about["grpc"], "table": NAME, "startingOffsets": "earliest"}
+    with driver(tmp_path, cluster, "0", maxOffsetsPerTrigger="50", **options) as first:
+        until(lambda: len(list(tmp_path.glob("batch-*.json"))) >= 2 or first.poll() is not None, "two batches", 300)
+        kill(first)
+    fill(table, 5, 100)
+    with driver(tmp_path, cluster, "now", **options) as second:
+        assert second.wait(300) == 0, (tmp_path / "driver.log").read_text()[-4_000:]
+    check(table, written(tmp_path))
+    lines = said(tmp_path)
+    assert [line["rows"] for line in lines if "rows" in line][-1] == table.scan().count()
+    assert "'behind': 0" in lines[-1]["end"]
+    assert len(list(tmp_path.glob("batch-*.json"))) >= 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_drivers_killed_at_random(cluster: str, server: Server, lake: ls.Lake, tmp_path: Path) -> None:
+    """Continuous micro-batches and AvailableNow runs, on the cluster and in one process, killed whenever."""
+    chance = seeded()
+    table = lake.create_table(NAME, schema=SCHEMA, primary_key=["id"], buckets=3)
+    options = {"server": server.about["grpc"], "table": NAME, "startingOffsets": "earliest"}
+    for round_ in range(12):
+        fill(table, chance.randrange(30), round_ * 100)
+        master = chance.choice([cluster, "local[2]"])
+        trigger = chance.choice(["0", "now"])
+        with driver(tmp_path, master, trigger, maxOffsetsPerTrigger=str(chance.randrange(20, 200)), **options) as run:
+            deadline = time.monotonic() + chance.uniform(5.0, 25.0)
+            while time.monotonic() < deadline and run.poll() is None:
+                time.sleep(0.2)
+                if chance.random() < 0.1:
+                    fill(table, 1, round_ * 100 + 50)
+    with driver(tmp_path, "local[2]", "now", **options) as last:
+        assert last.wait(240) == 0
+    check(table, written(tmp_path))
