@@ -1,20 +1,17 @@
 """Which presented files are still needed: those of cuts under a lease, and those that the next cut is made of.
 
-A run is one life of the presenter's process: a folder of its own under the table's. A process knows the files of its
-own run; runs of earlier lives go as a whole when their leases must be over.
+A run is one life of the presenter's process: a folder of its own under the table's, of whose files it alone knows.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import pyarrow as pa
-from pyarrow.fs import FileSelector, FileType
 
 from lakestore.lake.places import place
-from lakestore_server.present.indexes import FOLDER
 
 log = logging.getLogger("lakestore.present")
 
@@ -47,6 +44,10 @@ class KeptFiles:
         """Take over files that were written beside the answers."""
         self._there.update(paths)
 
+    def written_bytes(self, sizes: Mapping[str, int]) -> int:
+        """The bytes of the files among these that were written since the last `keep`."""
+        return sum(size for path, size in sizes.items() if path in self._new)
+
     def keep(self, cut_id: int, paths: Iterable[str]) -> None:
         """Note the files that a cut is made of; those of the base are nobody's here."""
         own = tuple(path for path in paths if path in self._there)
@@ -78,28 +79,6 @@ class KeptFiles:
                 self._there.discard(path)
                 gone.append(path)
         return gone
-
-
-def runs(folder: str) -> list[str]:
-    """The names of the runs that a table's folder has."""
-    filesystem, path = place(folder)
-    found = filesystem.get_file_info(FileSelector(path, allow_not_found=True))
-    return [each.base_name for each in found if each.type == FileType.Directory and each.base_name != FOLDER]
-
-
-def remove_runs(folder: str, wanted: Callable[[str], bool]) -> list[str]:
-    """Remove the runs of a table that are no longer wanted; their names. One that cannot be removed is left."""
-    gone = []
-    for run in runs(folder):
-        if not wanted(run):
-            filesystem, path = place(f"{folder}/{run}")
-            try:
-                filesystem.delete_dir(path)
-            except (OSError, pa.ArrowException) as error:
-                log.warning("presented files %s/%s cannot be removed: %s", folder, run, error)
-                continue
-            gone.append(run)
-    return gone
 
 
 def remove(location: str) -> bool:

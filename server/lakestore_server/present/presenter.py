@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -61,7 +62,8 @@ class _Table:
         steps = tuple(window.step for window in outcome.windows)
         self._steps += [step for step in steps if step not in self._steps]
         self._ledgers = [*(each for each in self._ledgers if each is not outcome.earlier), outcome.ledger]
-        self.answers[cut_id], self._used[cut_id] = outcome.answer, steps
+        written = self.files.written_bytes(outcome.files)
+        self.answers[cut_id], self._used[cut_id] = replace(outcome.answer, written_bytes=written), steps
         self._newest = outcome.windows
         if outcome.base.is_read and outcome.base.manifests and outcome.earlier is None:
             self._base = outcome.base
@@ -142,7 +144,7 @@ class Presenter:
             raise
         self._tables[request.folder] = table
         self._tools.indexes.drop(table.keep(request.cut_id, outcome))
-        return outcome.answer
+        return table.answers[request.cut_id]
 
     def forget(self, cut_ids: Sequence[int]) -> None:
         """Let go of cuts whose leases are over, and remove what nobody needs any more."""

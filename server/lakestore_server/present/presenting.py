@@ -7,7 +7,7 @@ the plan's live sums and row counts: it is exact, or it is an error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,8 +58,8 @@ class Outcome:
     """A presenting that is complete."""
 
     answer: Presented
-    files: Sequence[str]
-    """Every file that the cut is made of, those of the base as well."""
+    files: Mapping[str, int]
+    """Every file that the cut is made of, the base's manifests among them, with its bytes."""
     windows: tuple[Window, ...]
     base: BaseFiles
     ledger: Ledger

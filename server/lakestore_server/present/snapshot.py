@@ -27,8 +27,8 @@ class Snapshot:
         self._request, self._specs, self._name = request, specs, name
         self._sequence = request.base.sequence + 1
 
-    def written(self, base: BaseFiles, ledger: Ledger, took: Mapping[str, float]) -> tuple[Presented, list[str]]:
-        """The answer, and every file that it is made of."""
+    def written(self, base: BaseFiles, ledger: Ledger, took: Mapping[str, float]) -> tuple[Presented, dict[str, int]]:
+        """The answer, and every file that it is made of beside the base's data, with its bytes."""
         request = self._request
         hot = [file for window in ledger.windows for file in window.step.files]
         deletes = [delete for hidden in ledger.hidden.values() for delete in hidden.deletes]
@@ -51,19 +51,22 @@ class Snapshot:
         )
         location = self._name("snapshot.avro")
         places.write(location, listed)
+        sizes = {file.path: file.bytes for file in (*hot, *deletes)} | {each.path: each.length for each in manifests}
+        sizes[location] = len(listed)
+        of_base = {each.path for each in base.manifests}
         answer = Presented(
             manifest_list=location,
             rows=sum(file.rows for file in hot),
             data_files=len(hot),
             delete_files=len(deletes),
             deleted_rows=ledger.rows,
-            file_bytes=sum(file.bytes for file in (*hot, *deletes)) + len(listed),
+            file_bytes=sum(size for path, size in sizes.items() if path not in of_base),
             first_row_id=first,
             next_row_id=next_row,
             flat=any(file.spec_id == request.flat_spec_id for file in hot),
             took=took,
         )
-        return answer, [location, *(each.path for each in manifests), *(file.path for file in (*hot, *deletes))]
+        return answer, sizes
 
     def _of_files(self, files: Sequence[File], content: int) -> list[Manifest]:
         """New manifests of files, one for each partition spec."""

@@ -14,7 +14,7 @@ import pytest
 from lakestore.errors import Internal, PlanExpired, PositionExpired, Unavailable
 from lakestore.lake import places
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.present import indexes, kept_files
+from lakestore_server.present import indexes
 from lakestore_server.present.presenter import Presenter
 from tests.support.presenting import Entries, Presenting, check_structure, read, with_snapshot
 from tests.support.served import Served
@@ -273,16 +273,21 @@ def test_indexes_of_base_files_are_kept_read_again_and_swept(
     assert other != kept
 
 
-def test_runs_of_earlier_lives_are_removed_but_not_indexes(presenting: Presenting) -> None:
-    for run in ("old", "mine"):
-        places.write(f"file://{presenting.folder}/__presented/t/{run}/1-hot.parquet", b"x")
-    places.write(f"file://{presenting.folder}/__presented/t/indexes/1.offsets", b"x")
-    folder = f"file://{presenting.folder}/__presented/t"
-    assert sorted(kept_files.runs(folder)) == ["mine", "old"]
-    assert kept_files.remove_runs(folder, lambda run: run == "mine") == ["old"]
-    assert kept_files.runs(folder) == ["mine"]
-    assert len(list(presenting.folder.rglob("indexes/*"))) == 1
-    assert kept_files.runs(f"file://{presenting.folder}/__presented/nobody") == []
+def test_an_answer_says_what_was_written_for_it(presenting: Presenting) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
+    table.upsert(rows(range(30), "a"))
+    presenting.tier("a.t", 3)
+
+    def on_disk() -> int:
+        return sum(path.stat().st_size for path in presenting.folder.rglob("run-0/*"))
+
+    before = 0
+    for number in range(3):
+        table.upsert(rows(range(number, number + 9), "b"))
+        answer, _ = presenting.present("a.t", form=3)
+        assert answer.written_bytes == on_disk() - before
+        assert (answer.file_bytes == on_disk()) == (number == 0)
+        before = on_disk()
 
 
 @pytest.mark.parametrize("form", [2, 3])
