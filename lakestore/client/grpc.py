@@ -271,7 +271,8 @@ def _small(method: rpc.Method, request: Any) -> bytes | None:
         data: bytes = request.SerializeToString() if request.key else b""
     elif method.name == "Commit":
         few = sum(len(change.rows) for change in request.changes) <= rpc.TALK_BYTES_MAX
-        data = request.SerializeToString() if few else b""
+        is_small = few and not any(change.part for change in request.changes)
+        data = request.SerializeToString() if is_small else b""
     else:
         return None
     return data if 0 < len(data) <= rpc.TALK_BYTES_MAX else None

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from lakestore.model.table import Table
@@ -20,6 +26,8 @@ from lakestore_spark.source.change_reader import ChangeReader
 from lakestore_spark.source.options import Options
 from lakestore_spark.source.shown import changes_schema, rows_schema
 from lakestore_spark.source.table_reader import TableReader
+from lakestore_spark.source.table_writer import StreamWriter, TableWriter
+from lakestore_spark.source.write_target import Target
 
 FORMAT = "lakestore"
 _KNOWN = "DATA_SOURCE_ALREADY_EXISTS"
@@ -61,6 +69,16 @@ class LakestoreSource(DataSource):
         """The table's changes, or the rows of a log table."""
         said = Options(self.options, "spark.readStream", options.STREAM)
         return ChangeReader(said, self._table or _current(said), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A job that writes rows of this schema."""
+        said = Options(self.options, "df.write", options.WRITE)
+        return TableWriter(Target.of(said, schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A query that writes rows of this schema."""
+        said = Options(self.options, "df.writeStream", options.WRITE)
+        return StreamWriter(Target.of(said, schema, overwrite=overwrite))
 
 
 def register(spark: SparkSession) -> None:

@@ -24,7 +24,7 @@ READ = ("at", "columns", "where")
 """Options of `spark.read`."""
 STREAM = ("startingOffsets", "maxOffsetsPerTrigger", "beforeImages", "columns", "where", "subscription")
 """Options of `spark.readStream`."""
-WRITE = ()
+WRITE = ("mode",)
 """Options of `df.write` and `df.writeStream`."""
 OF_SPARK = (
     "path",
