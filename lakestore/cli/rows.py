@@ -98,6 +98,7 @@ def _written(target: Table, paths: list[Path], progress: Progress, *, delete: bo
 @click.option("--at", help="A token or a time such as 2026-11-20T10:00Z: read exactly there.")
 @click.option("--limit", type=click.IntRange(min=0), help="No more rows than this.")
 @click.option("--count", is_flag=True, help="Only the number of rows.")
+@click.option("--explain", is_flag=True, help="Read, and say what was read and spared in place of the rows.")
 @click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
 @server_option
 @json_option
@@ -109,6 +110,7 @@ def read(
     at: str | None,
     limit: int | None,
     count: bool,
+    explain: bool,
     kind: str | None,
     server: str,
     as_json: bool,
@@ -118,6 +120,10 @@ def read(
     with connected(server) as lake:
         target = lake.table(table)
         scan = target.scan(columns=names, where=where, at=at)
+        if explain:
+            made = scan.explain()
+            emit_json(made.as_dict()) if as_json else click.echo(made)
+            return
         if count:
             found = scan.count()
             emit_json({"rows": found}) if as_json else click.echo(found)
@@ -325,12 +331,25 @@ def _key_column(texts: list[str], kind: pa.DataType) -> pa.Array:
 )
 @click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
 @click.option("--external-access", is_flag=True, help="The query may read files and addresses too.")
+@click.option("--explain", is_flag=True, help="Run it, and say what was read of each table in place of the rows.")
 @server_option
 @json_option
-def sql(text: str, output: Path | None, kind: str | None, external_access: bool, server: str, as_json: bool) -> None:
+def sql(
+    text: str,
+    output: Path | None,
+    kind: str | None,
+    external_access: bool,
+    explain: bool,
+    server: str,
+    as_json: bool,
+) -> None:
     """Run one query over tables at one cut: lakestore sql "SELECT count(*) FROM shop.orders"."""
     with connected(server) as lake:
-        found = lake.sql(text, external_access=external_access).to_arrow()
+        result = lake.sql(text, external_access=external_access)
+    if explain:
+        emit_json([read.as_dict() for read in result.reads]) if as_json else click.echo(result.explain())
+        return
+    found = result.to_arrow()
     chosen = row_files.kind_of(output) if output else kind or ("jsonl" if as_json else None)
     if chosen is None:
         _show(iter(found.to_batches()), SHOWN_ROWS)

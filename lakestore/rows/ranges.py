@@ -41,13 +41,15 @@ Ranges = Callable[[str], Range]
 """The range of a column by its name."""
 
 
-def may_meet(skip: Skip, ranges: Ranges) -> bool:
-    """Whether a row of the run can meet the condition."""
+def may_meet(skip: Skip, ranges: Ranges, also: Callable[[Comparison], bool] | None = None) -> bool:
+    """Whether a row of the run can meet the condition; `also` says what else is known of a comparison."""
     if isinstance(skip, AllOf):
-        return all(may_meet(part, ranges) for part in skip.parts)
+        return all(may_meet(part, ranges, also) for part in skip.parts)
     if isinstance(skip, AnyOf):
-        return any(may_meet(part, ranges) for part in skip.parts)
-    return not isinstance(skip, Comparison) or _may(skip, ranges(skip.column))
+        return any(may_meet(part, ranges, also) for part in skip.parts)
+    if not isinstance(skip, Comparison):
+        return True
+    return _may(skip, ranges(skip.column)) and (also is None or also(skip))
 
 
 def all_meet(skip: Skip, ranges: Ranges) -> bool:

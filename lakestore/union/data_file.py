@@ -31,7 +31,7 @@ from lakestore.union.lake_ranges import Fields, GroupRanges, Hidden, RowNumbers,
 from lakestore.union.lake_snapshot import named
 
 BATCH_ROWS, BATCH_ROWS_MIN = 131_072, 1_024
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 8 << 20
 """Bytes of a batch, about: rows that are wide come in fewer."""
 PARQUET = "PARQUET"
 Mask = npt.NDArray[np.bool_]

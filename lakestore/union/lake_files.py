@@ -14,6 +14,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from lakestore.lake.manifests import File
 from lakestore.rows.condition import RowFilter
 from lakestore.rows.offsets import OffsetsFrom
 from lakestore.rows.ranges import all_meet, may_meet
@@ -21,6 +22,7 @@ from lakestore.union import lake_snapshot
 from lakestore.union.data_file import DataFile, Wanted
 from lakestore.union.figures import Figures
 from lakestore.union.lake_deletes import Deletes
+from lakestore.union.lake_partitions import Partitions
 from lakestore.union.lake_ranges import Fields, Hidden, RowNumbers
 from lakestore.union.lake_snapshot import PlannedFile
 from lakestore.union.plan import TableScan
@@ -54,7 +56,7 @@ class LakeRead:
         """The files whose statistics do not rule the condition out."""
         with figures.timed("plan_seconds"):
             every = _files_of(scan)
-            kept = every if condition is None else _kept(every, scan, condition)
+            kept = _kept(every, scan, condition) if every and condition is not None else every
         figures.add(files_pruned=len(every) - len(kept))
         return LakeRead(scan, condition, figures, kept, _hidden(scan) if kept else {})
 
@@ -151,13 +153,14 @@ def _any_file(_: PlannedFile) -> bool:
 
 
 def _kept(files: Sequence[PlannedFile], scan: TableScan, condition: RowFilter) -> tuple[PlannedFile, ...]:
-    """The files in which a row can meet the condition."""
-    fields = Fields.of(scan.table, condition.columns)
-    return tuple(
-        each
-        for each in files
-        if may_meet(condition.skip, lambda name, file=each.file: fields.of_file(file, name))  # type: ignore[misc]
-    )
+    """The files in which a row can meet the condition, by their bounds and partitions."""
+    fields, skip = Fields.of(scan.table, condition.columns), condition.skip
+    partitions = Partitions.of(lake_snapshot.metadata(scan.metadata_location).specs, scan.table, skip)
+
+    def may(file: File) -> bool:
+        return may_meet(skip, partial(fields.of_file, file), partial(partitions.may_hold, file))
+
+    return tuple(each for each in files if may(each.file))
 
 
 def _hidden(scan: TableScan) -> Hidden:

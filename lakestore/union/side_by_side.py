@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ TICK_SECONDS = 1.0
 Source = Callable[[], Iterable[T]]
 
 
-def merged(sources: Iterable[Source[T]], *, threads: int, ahead: int, tick: Callable[[], None]) -> Iterator[T]:
+def merged(sources: Iterable[Source[T]], *, threads: int, ahead: int, tick: Callable[[], None]) -> Generator[T]:
     """The items of all sources; `tick` is called about once a second while none comes.
 
     At most `ahead` items wait to be taken, beside the one in each thread's hand.

@@ -173,6 +173,11 @@ def test_files_of_a_partial_table_set_what_they_name(shell: Shell, orders: str, 
 
 
 def test_sql(shell: Shell, orders: str) -> None:
+    out, _ = shell("sql", f"SELECT sum(amount) AS s FROM {orders}", "--explain")
+    assert orders in out
+    assert "offsets behind the lake" in out
+    out, _ = shell("read", orders, "--where", "amount < 0", "--explain", "--json")
+    assert json.loads(out)["rows"] == 0
     out, _ = shell("sql", f"SELECT customer, count(*) AS n FROM {orders} GROUP BY 1 ORDER BY 1", "--json")
     assert json.loads(out.splitlines()[0]) == {"customer": "c0", "n": 143}
 

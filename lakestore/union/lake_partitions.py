@@ -1,0 +1,63 @@
+"""Partitions that rows with one of some values can be in: a bucket, a day, a beginning, as the lake's specs say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+from lakestore.lake.manifests import File
+from lakestore.lake.transforms import transformed
+from lakestore.lake.values import source_of
+from lakestore.model.table import Table
+from lakestore.model.types import iceberg_type
+from lakestore.rows.condition import AllOf, AnyOf, Comparison, Skip
+
+_EQUAL = ("=", "in")
+_VOID = "void"
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """The partitions of the comparisons of a condition that say what a column equals."""
+
+    _wanted: Mapping[tuple[int, Comparison], tuple[tuple[str, frozenset[object]], ...]]
+    """Spec and comparison to the partition fields of its column, each with the values that rows can have."""
+
+    @staticmethod
+    def of(specs: Mapping[int, Mapping[str, Any]], table: Table, skip: Skip) -> Partitions:
+        """The partitions under each of a lake table's specs."""
+        tests = [test for test in _tests(skip) if test.sign in _EQUAL and test.column in table.selected(None)]
+        found = {(number, test): tuple(_fields(spec, table, test)) for number, spec in specs.items() for test in tests}
+        return Partitions({key: fields for key, fields in found.items() if fields})
+
+    def may_hold(self, file: File, test: Comparison) -> bool:
+        """Whether the partition of a file leaves room for the comparison."""
+        if not self._wanted:
+            return True
+        fields = self._wanted.get((file.spec_id, test), ())
+        return all(file.partition.get(name) in values for name, values in fields)
+
+
+def _tests(skip: Skip) -> Iterator[Comparison]:
+    if isinstance(skip, AllOf | AnyOf):
+        for part in skip.parts:
+            yield from _tests(part)
+    elif isinstance(skip, Comparison):
+        yield skip
+
+
+def _fields(spec: Mapping[str, Any], table: Table, test: Comparison) -> Iterator[tuple[str, frozenset[object]]]:
+    column = table.column(test.column)
+    for field in spec["fields"]:
+        if source_of(field) != column.id or field["transform"] == _VOID:
+            continue
+        try:
+            kind = iceberg_type(column.type)
+            made = transformed(pa.array(list(test.values), column.arrow.type), field["transform"], kind)
+        except (Invalid, pa.ArrowException):
+            continue  # A transform that is not known says nothing.
+        yield field["name"], frozenset(made.to_pylist())
