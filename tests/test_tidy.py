@@ -54,6 +54,7 @@ PURE = (
     "lakestore/lake/partitions.py",
     "lakestore/lake/position_deletes.py",
     "lakestore/lake/puffin.py",
+    "lakestore/lake/row_search.py",
     "lakestore/lake/transforms.py",
     "lakestore/lake/values.py",
     "server/lakestore_server/files/journal.py",

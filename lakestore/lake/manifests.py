@@ -18,7 +18,7 @@ from lakestore.lake import manifest_schemas
 from lakestore.lake.avro import Container, encoded
 from lakestore.lake.manifest_lists import DELETES, Manifest, Summary
 from lakestore.lake.metrics import Metrics
-from lakestore.lake.offset_index import Bounds
+from lakestore.lake.row_search import Bounds
 from lakestore.lake.values import Json, Value, order_of, partition_types, single_value
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 

@@ -1,9 +1,8 @@
-"""The look-up of dead rows in the lake: (bucket, offset) to (data file, position).
+"""Offset indexes of data files, and the look-up of dead rows by them: (bucket, offset) to (data file, position).
 
 A file's `__bucket` and `__offset` columns, sorted, are its offset index. The index is read from the file when first
-needed and kept while memory lasts, as files never change. Manifest bounds prune files, so a look-up costs as much as
-there are dead rows, not as much as the lake is large. Every dead row must be found: a row that is found nowhere would
-stay visible in the lake, so a round compares the number (`flush`). Indexes can be kept as files.
+needed and kept while memory lasts, as files never change; it can be kept as a file. Every dead row must be found: a row
+that is found nowhere would stay visible in the lake, so a round compares the number (`flush`).
 """
 
 from __future__ import annotations
@@ -24,25 +23,16 @@ from lakestore.errors import Corrupt, NewerFormat
 from lakestore.lake import other_formats
 from lakestore.lake.places import place
 from lakestore.lake.puffin import Positions
+from lakestore.lake.row_search import BUCKET_SHIFT, Bounds, BoundsTable, Keys, RowSearch, packed
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
-from lakestore.rows.offsets import Offsets, OffsetSet
+from lakestore.rows.offsets import OffsetSet
 
 INDEX_BYTES_MAX = 512 << 20
-_BUCKET_SHIFT = 48
-_OFFSET_MASK = (1 << _BUCKET_SHIFT) - 1
 _MAGIC, _VERSION = b"LSOI", 1
 _HEAD = struct.Struct("<4sHHQQ")
 """Magic, version, flags, rows, packed bytes; then the packed body and its CRC."""
 _ORDERED = 1
 _CRC_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The least and greatest bucket and offset in a data file."""
-
-    bucket: tuple[int, int]
-    offset: tuple[int, int]
 
 
 class DataFile(Protocol):
@@ -72,8 +62,7 @@ F = TypeVar("F", bound=DataFile)
 class FileOffsets:
     """The offset index of one data file."""
 
-    keys: npt.NDArray[np.int64]
-    """bucket << 48 | offset, sorted."""
+    keys: Keys
     order: npt.NDArray[np.int32] | None
     """Position of each key in the file; None when the file has this order itself."""
 
@@ -111,13 +100,6 @@ class FileOffsets:
         order = np.frombuffer(body, "<i4", rows, offset=8 * rows).astype(np.int32) if flags & _ORDERED else None
         return FileOffsets(keys, order)
 
-    def places(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Places in the index of the given keys, without the keys that the file does not hold."""
-        if not len(self.keys):
-            return np.empty(0, dtype=np.int64)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.asarray(at[self.keys[at] == keys], dtype=np.int64)
-
     def positions(self, places: npt.NDArray[np.int64]) -> Positions:
         """Sorted positions in the file of these places of the index."""
         return np.sort(places if self.order is None else self.order[places]).astype(np.int64)
@@ -129,8 +111,7 @@ class DeadRows(Generic[F]):
 
     file: F
     positions: Positions
-    keys: npt.NDArray[np.int64]
-    """Packed bucket and offset of each row, sorted."""
+    keys: Keys
 
 
 class OffsetIndexes:
@@ -157,41 +138,14 @@ class OffsetIndexes:
 
     def find(self, files: Iterable[F], dead: Mapping[int, OffsetSet]) -> list[DeadRows[F]]:
         """The files that hold dead rows, with their positions."""
-        packed = {bucket: offsets.values for bucket, offsets in dead.items() if len(offsets)}
-        found = []
-        for file in files:
-            candidates = _within(packed, file.bounds)
-            if not len(candidates):
-                continue
+        search, known, found = RowSearch(packed(dead)), list(files), []
+        for number in search.files(BoundsTable(known)):
+            file = known[number]
             index = self.of(file)
-            places = index.places(candidates)
+            places = search.places(index.keys)
             if len(places):
                 found.append(DeadRows(file, index.positions(places), index.keys[places]))
         return found
-
-
-def by_bucket(parts: Sequence[npt.NDArray[np.int64]]) -> dict[int, Offsets]:
-    """The offsets of each bucket in these arrays of keys."""
-    if not parts:
-        return {}
-    keys = np.sort(np.concatenate(parts))
-    edges = np.flatnonzero(np.diff(keys >> _BUCKET_SHIFT)) + 1
-    runs = [run for run in np.split(keys, edges) if len(run)]
-    return {int(run[0] >> _BUCKET_SHIFT): run & _OFFSET_MASK for run in runs}
-
-
-def _within(dead: Mapping[int, Offsets], bounds: Bounds | None) -> npt.NDArray[np.int64]:
-    """The packed keys of the dead rows that may be in a file with these bounds, sorted."""
-    parts = []
-    for bucket in sorted(dead):
-        offsets = dead[bucket]
-        if bounds is not None:
-            if not bounds.bucket[0] <= bucket <= bounds.bucket[1]:
-                continue
-            first, last = np.searchsorted(offsets, [bounds.offset[0], bounds.offset[1] + 1])
-            offsets = offsets[first:last]
-        parts.append(offsets | (bucket << _BUCKET_SHIFT))
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
 def read_offsets(file: DataFile) -> FileOffsets:
@@ -203,7 +157,7 @@ def read_offsets(file: DataFile) -> FileOffsets:
     if rows.num_rows != file.rows:
         raise Corrupt(f"data file {file.path} has {rows.num_rows} rows where its manifest says {file.rows}")
     buckets, offsets = (rows.column(name).to_numpy() for name in (LAKE_BUCKET, LAKE_OFFSET))
-    keys = (buckets.astype(np.int64) << _BUCKET_SHIFT) | offsets
+    keys = (buckets.astype(np.int64) << BUCKET_SHIFT) | offsets
     if len(keys) < 2 or bool(np.all(keys[1:] > keys[:-1])):
         return FileOffsets(keys, None)
     order = np.argsort(keys, kind="stable").astype(np.int32)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt
-from lakestore.lake.offset_index import Bounds, OffsetIndexes, by_bucket
+from lakestore.lake.offset_index import OffsetIndexes
 from lakestore.lake.puffin import vector
+from lakestore.lake.row_search import Bounds, by_bucket
 from lakestore.rows.offsets import OffsetSet
 from lakestore_tiering.iceberg_java import LakeFile
 from lakestore_tiering.record import Record

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Corrupt, LakestoreError
-from lakestore.lake.offset_index import DeadRows, OffsetIndexes, by_bucket
+from lakestore.lake.offset_index import DeadRows, OffsetIndexes
+from lakestore.lake.row_search import by_bucket
 from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
-from lakestore.lake.offset_index import Bounds
+from lakestore.lake.row_search import Bounds
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore_tiering.record import KEYS, Record
 

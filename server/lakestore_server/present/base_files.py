@@ -7,7 +7,7 @@ Manifests of data files are read only where rows have died in the base.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,15 +17,13 @@ from lakestore.errors import Corrupt
 from lakestore.lake import places, position_deletes, puffin
 from lakestore.lake.manifest_lists import Manifest, read_list
 from lakestore.lake.manifests import DATA, EQUALITY_DELETES, Entry, File, read_manifest
-from lakestore.lake.offset_index import FileOffsets, read_columns
-from lakestore.rows.offsets import OffsetSet
+from lakestore.lake.offset_index import read_columns
+from lakestore.lake.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, RowSearch
 from lakestore_server.present.indexes import Indexes
-from lakestore_server.present.steps import BUCKET_SHIFT, OFFSET_MASK, Heads, Ints
+from lakestore_server.present.steps import Heads, Ints
 
 ENTRIES_MAX = 200_000
 PUFFIN = "PUFFIN"
-_SCANNED_PER_SOUGHT = 24
-"""Rows of a file that are looked through in the time in which one row is sought by halving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,10 @@ class BaseFiles:
         return [entry for each in self.manifests if each.content == DATA for entry in self._manifests.of(each)]
 
     @cached_property
+    def _bounds(self) -> BoundsTable:
+        return BoundsTable(entry.file for entry in self.data)
+
+    @cached_property
     def deletes(self) -> list[tuple[Manifest, Entry]]:
         """Every delete file and vector, with its manifest."""
         held = [each for each in self.manifests if each.content != DATA]
@@ -107,12 +109,12 @@ class BaseFiles:
         """The data files that hold rows of these sorted packed keys, with their positions."""
         if not len(victims):
             return []
-        found = []
-        look_up = _LookUp(victims)
-        for entry, index in self._indexes.each(_candidates(self.data, victims), self.folder):
-            positions = look_up.positions(index)
-            if len(positions):
-                found.append(Dead(entry, positions))
+        search, found = RowSearch(victims), []
+        entries = [self.data[number] for number in search.files(self._bounds)]
+        for entry, index in self._indexes.each(entries, self.folder):
+            within = search.places(index.keys)
+            if len(within):
+                found.append(Dead(entry, index.positions(within)))
         return found
 
     def beyond(self, heads: Heads) -> list[Dead]:
@@ -138,45 +140,6 @@ class BaseFiles:
         around = [entry for entry in self._by_data_file.get("", []) if _may_cover(entry, data)]
         older = [entry for entry in (*named, *around) if (entry.sequence or 0) >= (data.sequence or 0)]
         return _union([_positions(entry.file, data.file.path) for entry in older]), []
-
-
-class _LookUp:
-    """Keys that are sought in many files: one by one in large files, and by flags in small ones."""
-
-    def __init__(self, victims: Ints) -> None:
-        self._victims = victims
-        edges = np.flatnonzero(np.diff(victims >> BUCKET_SHIFT)) + 1
-        self._buckets = {int(run[0] >> BUCKET_SHIFT): OffsetSet(run & OFFSET_MASK) for run in np.split(victims, edges)}
-
-    def positions(self, index: FileOffsets) -> Ints:
-        """The positions of the keys that a file holds, sorted."""
-        keys = index.keys
-        if not len(keys):
-            return np.empty(0, np.int64)
-        first, last = np.searchsorted(self._victims, [keys[0], keys[-1] + 1])
-        victims = self._victims[first:last]
-        if len(victims) * _SCANNED_PER_SOUGHT < len(keys):
-            return index.positions(index.places(victims))
-        parts = []
-        for bucket, sought in self._buckets.items():
-            start, end = np.searchsorted(keys, [bucket << BUCKET_SHIFT, (bucket + 1) << BUCKET_SHIFT])
-            if start < end:
-                parts.append(np.flatnonzero(sought.contains(keys[start:end] & OFFSET_MASK)) + start)
-        return index.positions(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-
-
-def _candidates(entries: Sequence[Entry], victims: Ints) -> Iterable[Entry]:
-    """The files whose bounds let them hold one of the keys."""
-    bounds = [entry.file.bounds for entry in entries]
-    bounded = np.array([found is not None for found in bounds], dtype=np.bool_)
-    table = np.array([(*b.bucket, *b.offset) if b else (0, 0, 0, 0) for b in bounds], np.int64).reshape(-1, 4)
-    wanted = ~bounded
-    edges = np.flatnonzero(np.diff(victims >> BUCKET_SHIFT)) + 1
-    for run in np.split(victims, edges):
-        bucket, offsets = int(run[0] >> BUCKET_SHIFT), run & OFFSET_MASK
-        first, last = np.searchsorted(offsets, table[:, 2]), np.searchsorted(offsets, table[:, 3], side="right")
-        wanted |= (table[:, 0] <= bucket) & (bucket <= table[:, 1]) & (first < last)
-    return (entries[place] for place in np.flatnonzero(wanted).tolist())
 
 
 def _referenced(file: File) -> str | None:

@@ -18,6 +18,7 @@ from lakestore.errors import Internal
 from lakestore.lake import places, position_deletes, puffin
 from lakestore.lake.manifests import POSITION_DELETES, Entry, File
 from lakestore.lake.metrics import Metrics
+from lakestore.lake.row_search import RowSearch
 from lakestore_server.present.base_files import PUFFIN, BaseFiles, vector_of
 from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.steps import Heads, Ints, Kills, Window, inside, outside
@@ -121,11 +122,10 @@ class Deaths:
         sought = inside(victims, window.start, window.end)
         if not len(sought):
             return
-        count = 0
+        search, count = RowSearch(sought), 0
         for file in window.step.files:
             index = self._indexes.of(file)
-            first, last = np.searchsorted(sought, [index.keys[0], index.keys[-1] + 1])
-            if first < last and len(held := index.places(sought[first:last])):
+            if len(held := search.places(index.keys)):
                 count += len(held)
                 yield Found(file, index.positions(held))
         if count != len(sought):

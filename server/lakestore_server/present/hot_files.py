@@ -24,13 +24,14 @@ from lakestore.lake.metrics import metrics
 from lakestore.lake.offset_index import FileOffsets
 from lakestore.lake.partitions import RowNumbers
 from lakestore.lake.places import place
+from lakestore.lake.row_search import BUCKET_SHIFT
 from lakestore.lake.values import Value
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP, PREV
 from lakestore.rows.live_sum import live_sum
 from lakestore.union.lake_columns import recast
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.present.shape import Shape
-from lakestore_server.present.steps import BUCKET_SHIFT, Gap, Ints, Kills
+from lakestore_server.present.steps import Gap, Ints, Kills
 
 CHANGE, DELETED = "__change", "-D"
 FILE_ROWS_MAX = 1 << 20

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore.lake.manifests import File
+from lakestore.lake.row_search import BUCKET_SHIFT, OFFSET_MASK
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import live_sum
 from lakestore_server.present.shape import Shape
@@ -24,8 +25,6 @@ Ints = npt.NDArray[np.int64]
 Heads = tuple[int, ...]
 """An offset per bucket: a commit end, so any two are in the same order in every bucket."""
 
-BUCKET_SHIFT = 48
-OFFSET_MASK = (1 << BUCKET_SHIFT) - 1
 ABSORBED_OFFSETS_MAX = 1 << 16
 """Offsets of earlier steps that are fetched again with new ones, rather than left as small files."""
 MERGED_STEPS = 4
