@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from lakestore.errors import Internal, PlanExpired, PositionExpired, Unavailable
-from lakestore.lake import places
+from lakestore.lake import places, position_deletes
+from lakestore.lake.manifest_lists import read_list, write_list
+from lakestore.lake.manifests import Entry, File, described, read_manifest, write_manifest
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.present import indexes
 from lakestore_server.present.presenter import Presenter
@@ -307,3 +310,49 @@ def test_deletes_of_many_cuts_are_few_files_of_one_data_file_each(presenting: Pr
         assert len(of_base) <= (4 if form == 2 else 1)
         assert sum(entry.file.rows for entry in of_base) == 2 * number + 2
     assert held(read(document, presenting.folder)) == wanted
+
+
+def test_deletes_of_a_foreign_base_stay_and_are_in_the_vector_of_a_data_file_that_gets_one(
+    presenting: Presenting,
+) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    table.upsert(rows(range(30), "a"))
+    number = presenting.tier("a.t", rewrite=True)
+    base = presenting.bases[number]
+    manifests = read_list(places.read(base.manifest_list), base.manifest_list)
+    first, second = (entry.file for entry in read_manifest(places.read(manifests[0].path), manifests[0]))
+    gone = {path: [0, 3] for path in (first.path, second.path)}
+    deleted = {
+        number
+        for file in (first, second)
+        for number in pq.read_table(file.path.removeprefix("file://"))["id"].take(pa.array([0, 3])).to_pylist()
+    }
+    location = f"file://{presenting.folder}/rewritten/deletes.parquet"
+    columns = [pa.array([path for path, held in gone.items() for _ in held]), pa.array([*gone[first.path]] * 2)]
+    pq.write_table(pa.table(columns, schema=position_deletes.SCHEMA), location.removeprefix("file://"))
+    shared = File(content=1, path=location, format="PARQUET", spec_id=first.spec_id, partition={}, rows=4, bytes=1)
+    equal = replace(shared, content=2, path=f"{location}.equality", equality_ids=(1,), rows=1)
+    listed = list(manifests)
+    _, _, document = presenting.request("a.t")
+    for name, file in (("shared", shared), ("equal", equal)):
+        entries = [Entry(1, 5, base.sequence, base.sequence, file)]
+        said = {"content": 1, "schema": document["schemas"][0], "spec": document["partition-specs"][first.spec_id]}
+        data = write_manifest(entries, **said, format_version=2)
+        places.write(f"{location}.{name}.avro", data)
+        listed.append(described(f"{location}.{name}.avro", len(data), entries, **said, snapshot_id=5, sequence=1))
+        made = write_list(listed, format_version=2, snapshot_id=5, parent_id=None, sequence=base.sequence)
+        places.write(f"{location}.{name}.list", made)
+        presenting.bases[number] = replace(base, manifest_list=f"{location}.{name}.list")
+        if name == "shared":
+            wanted = {number: "a" for number in range(30) if number not in deleted}
+            assert held(presenting.rows("a.t")) == wanted
+            token = table.upsert(rows([min(set(range(15)) - deleted)], "b"))
+            for form in (2, 3):
+                assert held(presenting.rows("a.t", form=form)) == wanted | {min(set(range(15)) - deleted): "b"}
+            answer, _ = presenting.present("a.t", form=3)
+            (vector,) = [entry.file for _, entry in Entries.of(answer).deletes if entry.file.format == "PUFFIN"]
+            assert vector.rows == 3, "the old position deletes of the file are in its vector"
+    assert token
+    answer, _ = presenting.present("a.t", form=3)
+    paths = {each.path for each in read_list(places.read(answer.manifest_list), "list")}
+    assert {each.path for each in listed} <= paths, "manifests of the base stay as they are"
