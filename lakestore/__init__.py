@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from lakestore.client.changes import ChangeBatch, ChangeStream
     from lakestore.client.commit import Commit
     from lakestore.client.credentials import TLS
-    from lakestore.client.lake import Lake, Snapshot, connect
+    from lakestore.client.lake import Lake, connect
     from lakestore.client.named_producer import NamedProducer
     from lakestore.client.named_writes import NamedWrites
     from lakestore.client.registers import Register, Registers
+    from lakestore.client.snapshot import Snapshot
     from lakestore.client.table import Table
     from lakestore.client.writer import Writer
     from lakestore.client.written import CommitToken, WriteResult
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         LakestoreError,
         NotAuthenticated,
         NotFound,
+        NotFresh,
         NothingToKeep,
         PlanExpired,
         PositionExpired,
@@ -59,6 +61,7 @@ __all__ = [
     "NamedWrites",
     "NotAuthenticated",
     "NotFound",
+    "NotFresh",
     "NothingToKeep",
     "PlanExpired",
     "PositionExpired",
@@ -82,10 +85,11 @@ _HOMES = {
     "lakestore.client.changes": ("ChangeBatch", "ChangeStream"),
     "lakestore.client.credentials": ("TLS",),
     "lakestore.client.commit": ("Commit",),
-    "lakestore.client.lake": ("Lake", "Snapshot", "connect"),
+    "lakestore.client.lake": ("Lake", "connect"),
     "lakestore.client.named_producer": ("NamedProducer",),
     "lakestore.client.named_writes": ("NamedWrites",),
     "lakestore.client.registers": ("Register", "Registers"),
+    "lakestore.client.snapshot": ("Snapshot",),
     "lakestore.client.table": ("Table",),
     "lakestore.client.writer": ("Writer",),
     "lakestore.client.written": ("CommitToken", "WriteResult"),
@@ -101,6 +105,7 @@ _HOMES = {
         "LakestoreError",
         "NotAuthenticated",
         "NotFound",
+        "NotFresh",
         "NothingToKeep",
         "PlanExpired",
         "PositionExpired",

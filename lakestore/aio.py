@@ -21,6 +21,7 @@ from lakestore.client.awaited import Bridge, Commit, NamedWrites, Registers, for
 from lakestore.client.changes import ChangeBatch
 from lakestore.client.row_marks import Keep
 from lakestore.client.scope import SCOPE, Scope
+from lakestore.client.snapshot import Snapshot as SyncSnapshot
 from lakestore.client.table import Table as SyncTable
 from lakestore.client.writer import Writer as SyncWriter
 from lakestore.client.written import CommitToken
@@ -208,13 +209,17 @@ class Table:
         """Insert the rows whose keys are not there; of every key the row that is there then."""
         return await self._bridge.run(self.sync.insert_if_absent, data)
 
-    async def lookup(self, keys: Any, *, columns: Sequence[str] | None = None, at: At | None = None) -> pa.Table:
+    async def lookup(
+        self, keys: Any, *, columns: Sequence[str] | None = None, at: At | None = None, **required: Any
+    ) -> pa.Table:
         """The rows of these keys, or of their first columns, in order, now or at a token or a time."""
-        return await self._bridge.run(self.sync.lookup, keys, columns=columns, at=at)
+        return await self._bridge.run(self.sync.lookup, keys, columns=columns, at=at, **required)
 
-    def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: str | None = None) -> Scan:
-        """A union read."""
-        return Scan(self._bridge, self.sync.scan(columns, where, at))
+    def scan(
+        self, columns: Sequence[str] | None = None, where: str | None = None, at: At | None = None, **required: Any
+    ) -> Scan:
+        """A union read; `require_freshness` and `require_complete_through` as for the sync client."""
+        return Scan(self._bridge, self.sync.scan(columns, where, at, **required))
 
     def writer(self, *, producer: str | None = None) -> Writer:
         """Pipelined writing, in `async with`."""
@@ -223,6 +228,33 @@ class Table:
     def changes(self, start: str = "earliest", **options: Any) -> Changes:
         """The changelog, with the options of the sync client's `changes`; it begins with the first batch asked for."""
         return Changes(self._bridge, lambda: self.sync.changes(start, **options))
+
+
+class Snapshot:
+    """All tables at one cut, in `async with` or not."""
+
+    def __init__(self, bridge: Bridge, snapshot: SyncSnapshot) -> None:
+        self._bridge, self.sync = bridge, snapshot
+        self.token = snapshot.token
+        """The cut."""
+
+    def scan(self, table: str, columns: Sequence[str] | None = None, where: str | None = None) -> Scan:
+        """A union read at the cut."""
+        return Scan(self._bridge, self.sync.scan(table, columns, where))
+
+    async def sql(self, text: str, *, external_access: bool = False) -> SqlResult:
+        """DuckDB over union reads at the cut."""
+        return await self._bridge.run(self.sync.sql, text, external_access=external_access)
+
+    async def aclose(self) -> None:
+        """Let go what the cut needs. Again is harmless."""
+        await self._bridge.run(self.sync.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self.aclose()
 
 
 class Lake:
@@ -267,9 +299,17 @@ class Lake:
         """Open registers, named positions in other systems, and be handed their values."""
         return Registers(self._bridge, await self._bridge.run(self.sync.registers, names))
 
-    async def sql(self, text: str, *, external_access: bool = False) -> SqlResult:
-        """DuckDB over union reads, all tables of the query at one cut."""
-        return await self._bridge.run(self.sync.sql, text, external_access=external_access)
+    async def sql(self, text: str, **options: Any) -> SqlResult:
+        """DuckDB over union reads, all tables of the query at one cut, with the options of the sync client's `sql`."""
+        return await self._bridge.run(self.sync.sql, text, **options)
+
+    async def snapshot(self, **options: Any) -> Snapshot:
+        """One cut over all tables, held until `aclose` or the end of `async with`; options as of the sync client."""
+        return Snapshot(self._bridge, await self._bridge.run(self.sync.snapshot, **options))
+
+    def at(self, position: At, **required: Any) -> Snapshot:
+        """All tables exactly at a token, or as of a time (UTC where it names no zone)."""
+        return Snapshot(self._bridge, self.sync.at(position, **required))
 
     def changes(self, tables: Sequence[str], start: str = "earliest", **options: Any) -> Changes:
         """The changelogs of several tables in one stream, as `Table.changes`."""
@@ -296,4 +336,16 @@ def connect(address: str = "localhost:7340", *, threads: int = THREADS, **option
     return Lake(lambda: sync.connect(address, **options), threads)
 
 
-__all__ = ["Changes", "Commit", "Lake", "NamedWrites", "Registers", "Scan", "Stream", "Table", "Writer", "connect"]
+__all__ = [
+    "Changes",
+    "Commit",
+    "Lake",
+    "NamedWrites",
+    "Registers",
+    "Scan",
+    "Snapshot",
+    "Stream",
+    "Table",
+    "Writer",
+    "connect",
+]

@@ -17,6 +17,7 @@
     ├── Exhausted         a limit is reached: slow down, then try again
     ├── Corrupt           stored bytes are damaged: the message names the file
     │   └── NewerFormat   a newer release wrote them: the message names it
+    ├── NotFresh          the data is not as complete as was required: wait, or ask for less
     ├── PositionExpired   the position lies below the log start: read a snapshot
     │   └── OtherTimeline      the server was restored: this is of a history that has ended
     └── Internal          a defect of Lakestore
@@ -27,8 +28,9 @@ Messages are one sentence: what is wrong, where, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple, Self
 
 Applied = Literal["no", "unknown"]
 
@@ -183,10 +185,22 @@ class NewerFormat(Corrupt):
     """A file has a version that this release does not read."""
 
 
+class NotFresh(LakestoreError):
+    """The data of a read is not complete through the time that was required; nothing was read."""
+
+    kind = "NotFresh"
+    table: str = ""
+    """The table that holds it back."""
+    complete_through: datetime | None = None
+    """The time through which that table is complete; None where it is not known."""
+
+
 class PositionExpired(LakestoreError):
-    """The changelog is no longer complete from the asked position."""
+    """The changelog is no longer complete from the asked position, or the table can no longer be read there."""
 
     kind = "PositionExpired"
+    earliest: str = ""
+    """The token of the first position that can be read now, of all tables asked for; empty where that is not said."""
 
 
 class OtherTimeline(PositionExpired):
@@ -220,6 +234,7 @@ KINDS: dict[str, type[LakestoreError]] = {
         Unavailable,
         Exhausted,
         Corrupt,
+        NotFresh,
         PositionExpired,
         OtherTimeline,
         Internal,
@@ -234,6 +249,7 @@ def error_of(
     retry_after: float = 0.0,
     buckets: Iterable[tuple[str, int]] = (),
     changes: Iterable[ChangeRows] = (),
+    figures: Mapping[str, Any] | None = None,
 ) -> LakestoreError:
     """The error that a kind's name stands for."""
     outcome: Applied = "unknown" if applied == "unknown" else "no"
@@ -242,7 +258,31 @@ def error_of(
         made.buckets = tuple(buckets)
     if isinstance(made, NothingToKeep):
         made.changes = tuple(changes)
+    _put_figures(made, figures or {})
     return made
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def figures_of(error: LakestoreError) -> dict[str, Any]:
+    """The figures of an error beside its message, as `error_of` takes them."""
+    if isinstance(error, PositionExpired) and error.earliest:
+        return {"earliest": error.earliest}
+    if isinstance(error, NotFresh):
+        through = error.complete_through
+        micros = None if through is None else (through - _EPOCH) // timedelta(microseconds=1)
+        return {"table": error.table, "complete_through_us": micros}
+    return {}
+
+
+def _put_figures(error: LakestoreError, figures: Mapping[str, Any]) -> None:
+    if isinstance(error, PositionExpired):
+        error.earliest = str(figures.get("earliest", ""))
+    elif isinstance(error, NotFresh):
+        micros = figures.get("complete_through_us")
+        error.table = str(figures.get("table", ""))
+        error.complete_through = None if micros is None else _EPOCH + timedelta(microseconds=int(micros))
 
 
 __all__ = [
@@ -258,6 +298,7 @@ __all__ = [
     "NewerFormat",
     "NotAuthenticated",
     "NotFound",
+    "NotFresh",
     "NothingToKeep",
     "OtherTimeline",
     "PlanExpired",

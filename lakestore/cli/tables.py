@@ -44,8 +44,12 @@ def tables(server: str, as_json: bool) -> None:
 @json_option
 def describe(table: str, server: str, as_json: bool) -> None:
     """Show the columns and settings of TABLE."""
+    from lakestore.v1 import lakestore_pb2 as pb
+
     with connected(server) as lake:
         found = lake.table(table).definition
+        if not as_json:
+            [part] = json.loads(lake.transport.status(pb.StatusRequest(tables=[table])).status)["tables"]
     if as_json:
         emit_json(found.as_dict())
         return
@@ -59,6 +63,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
         "buckets": f"{found.buckets} by ({', '.join(found.bucket_key)})" if found.bucket_key else str(found.buckets),
         **(_keyed(found) if found.keyed else {}),
         "retention": f"{found.retention}, then only in the lake" if found.retention else "the whole log is kept",
+        **_reads_from(part),
         "lake": f"freshness {found.lake.freshness}, format version {found.lake.format_version}",
         "partitioned by": ", ".join(found.lake.partition_by) or "-",
         "sorted by": ", ".join(found.lake.sort_by) or "-",
@@ -67,6 +72,15 @@ def describe(table: str, server: str, as_json: bool) -> None:
     }
     click.echo("\n".join(f"{name:15}{value}" for name, value in lines.items()) + "\n")
     emit(columns, as_json=False)
+
+
+def _reads_from(part: dict[str, Any]) -> dict[str, str]:
+    """The line of `describe` about the first position that can be read; none of a server that does not say."""
+    if "reads_from_lsn" not in part:
+        return {}
+    since = part["reads_from_us"]
+    shown = text_of(since)[:19].replace("T", " ") if since else f"LSN {part['reads_from_lsn']}"
+    return {"readable from": f"{shown}, {part['reads_from_why']}"}
 
 
 def _keyed(table: Table) -> dict[str, str]:

@@ -14,41 +14,25 @@ from lakestore.client.calls import CALL_SECONDS
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
-from lakestore.client.head import head
 from lakestore.client.named_producer import NamedProducer
 from lakestore.client.named_writes import NamedWrites
 from lakestore.client.registers import Register, Registers, drop_registers, every_register
 from lakestore.client.retry import within
+from lakestore.client.snapshot import Snapshot, requirement
 from lakestore.client.subscription import Subscription
 from lakestore.client.table import Table
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid
 from lakestore.evolution import Step
-from lakestore.limits import WIDEST
+from lakestore.limits import LEASE_SECONDS_DEFAULT, WIDEST
 from lakestore.model.merge_engines import Merge
+from lakestore.model.requirement import Freshness, Through
 from lakestore.model.table import Table as Definition
 from lakestore.model.table import define
 from lakestore.model.times import At, position_text
 from lakestore.model.ttl import TOMBSTONE_SECONDS
 from lakestore.union import sql as union_sql
-from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
-
-
-class Snapshot:
-    """All tables at one cut."""
-
-    def __init__(self, transport: Transport, token: str) -> None:
-        self._transport = transport
-        self.token = token
-
-    def scan(self, table: str, columns: Sequence[str] | None = None, where: str | None = None) -> Scan:
-        """A union read at the cut."""
-        return Scan(self._transport, table, columns=columns, where=where, at=self.token)
-
-    def sql(self, text: str, *, external_access: bool = False) -> union_sql.SqlResult:
-        """DuckDB over union reads at the cut; with `external_access` the query may read files and addresses as well."""
-        return union_sql.run(self._transport, text, at=self.token, external_access=external_access)
 
 
 class Lake:
@@ -150,13 +134,30 @@ class Lake:
             yield commit
             commit.send()
 
-    def snapshot(self) -> Snapshot:
-        """One cut over all tables."""
-        return Snapshot(self.transport, head(self.transport))
+    def snapshot(
+        self,
+        *,
+        require_freshness: Freshness | None = None,
+        require_complete_through: Through | None = None,
+        lease_seconds: int = LEASE_SECONDS_DEFAULT,
+    ) -> Snapshot:
+        """One cut over all tables: the head of this moment, which the server holds until the snapshot's end.
 
-    def at(self, position: At) -> Snapshot:
-        """All tables exactly at a token, or as of a time (UTC where it names no zone)."""
-        return Snapshot(self.transport, position_text(position))
+        It costs the same however many tables there are: each is planned when it is first read. What is required is
+        asked of the tables that are read, as `Table.scan` does.
+        """
+        return Snapshot.of_head(self.transport, require_freshness, require_complete_through, lease_seconds)
+
+    def at(
+        self,
+        position: At,
+        *,
+        require_freshness: Freshness | None = None,
+        require_complete_through: Through | None = None,
+    ) -> Snapshot:
+        """All tables exactly at a token, or as of a time (UTC where it names no zone); the cut is not held."""
+        require = requirement(require_freshness, require_complete_through)
+        return Snapshot(self.transport, position_text(position), require=require)
 
     def changes(
         self,
@@ -219,13 +220,26 @@ class Lake:
         """Forget registers with their values; a process that still moves one is told. The number of them."""
         return drop_registers(self.transport, names)
 
-    def sql(self, text: str, *, external_access: bool = False) -> union_sql.SqlResult:
-        """DuckDB over union reads, all tables of the query at one cut.
+    def sql(
+        self,
+        text: str,
+        *,
+        at: At | None = None,
+        require_freshness: Freshness | None = None,
+        require_complete_through: Through | None = None,
+        external_access: bool = False,
+    ) -> union_sql.SqlResult:
+        """DuckDB over union reads, all tables of the query at one cut: the newest, or exactly at a token or a time.
+
+        With `require_freshness="60s"` or `require_complete_through` a time, all tables of the query are as fresh or as
+        complete, or it is refused with `NotFresh` (docs/time.md).
 
         The query reads nothing else on this machine, unless `external_access=True` lets it read files and addresses and
         load extensions: for texts that you wrote yourself.
         """
-        return union_sql.run(self.transport, text, external_access=external_access)
+        position = None if at is None else position_text(at)
+        require = requirement(require_freshness, require_complete_through)
+        return union_sql.run(self.transport, text, at=position, require=require, external_access=external_access)
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
         """`with lake.within(0.5): …`: every call inside ends by then, tries included; in `Unavailable` if need be."""

@@ -9,9 +9,11 @@ import pyarrow as pa
 
 from lakestore.client.connection import Connection
 from lakestore.errors import Internal, Invalid, OtherTimeline, PositionExpired
+from lakestore.model.requirement import Requirement
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import ipc, user
+from lakestore.union import plan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 
@@ -29,13 +31,15 @@ def lookup(
     keys: Any,
     columns: Sequence[str] | None = None,
     at: At | None = None,
+    require: Requirement | None = None,
 ) -> pa.Table:
     """The rows of keys, or of leading parts of keys, in their order."""
     names = list(columns or ())
+    required = None if require is None else plan.required(require)
     key = _one_key(connection, definition, keys) if at is None else None
     if key is not None:
         try:
-            return _tried(connection, "", lambda: _row_of(connection, definition, key, names))
+            return _tried(connection, "", lambda: _row_of(connection, definition, key, names, required))
         except Invalid:
             if _takes_one_key(connection):
                 raise  # else another server answers there now, an older one
@@ -46,7 +50,7 @@ def lookup(
     return _tried(
         connection,
         position,
-        lambda: joined(list(_answers(connection, definition, wanted, names, position)), definition, names),
+        lambda: joined(list(_answers(connection, definition, wanted, names, position, required)), definition, names),
     )
 
 
@@ -73,15 +77,19 @@ def _one_key(connection: Connection, definition: Definition, keys: Any) -> bytes
     return connection.single_rows(definition).key(keys) if _takes_one_key(connection) else None
 
 
-def _row_of(connection: Connection, definition: Definition, key: bytes, columns: list[str]) -> pa.Table:
-    request = _request(connection, definition, columns)
+def _row_of(
+    connection: Connection, definition: Definition, key: bytes, columns: list[str], required: pb.Requirement | None
+) -> pa.Table:
+    request = _request(connection, definition, columns, required)
     request.key = key
     answer = connection.transport.lookup(request)
     found = connection.single_rows(definition).found(answer, columns)
     return joined([answer], definition, columns) if found is None else found
 
 
-def _request(connection: Connection, definition: Definition, columns: list[str]) -> pb.LookupRequest:
+def _request(
+    connection: Connection, definition: Definition, columns: list[str], required: pb.Requirement | None
+) -> pb.LookupRequest:
     """A request for rows of a table as this lake knows it; it does not say yet of which keys."""
     return pb.LookupRequest(
         table=definition.name,
@@ -90,6 +98,7 @@ def _request(connection: Connection, definition: Definition, columns: list[str])
         schema_id=definition.schema_id,
         table_uuid=definition.uuid,
         in_parts=True,
+        require=required,
     )
 
 
@@ -102,14 +111,19 @@ def _keys_of(batch: pa.RecordBatch, definition: Definition) -> pa.RecordBatch:
 
 
 def _answers(
-    connection: Connection, definition: Definition, keys: pa.RecordBatch, columns: list[str], position: str
+    connection: Connection,
+    definition: Definition,
+    keys: pa.RecordBatch,
+    columns: list[str],
+    position: str,
+    required: pb.Requirement | None,
 ) -> Iterator[pb.RowBatch]:
     """All answers, at the cut of the first."""
     following, after = 0, b""
     room = max(min(KEYS_MAX, KEYS_BYTES_MAX * keys.num_rows // max(keys.nbytes, 1)), 1)
     while True:
         part = keys.slice(following, room)
-        request = _request(connection, definition, columns)
+        request = _request(connection, definition, columns, required)
         request.keys, request.at, request.after = ipc.encode(part.schema, [part]), position, after
         answer = connection.transport.lookup(request)
         yield answer
@@ -118,7 +132,7 @@ def _answers(
         after = answer.next
         if following >= keys.num_rows:
             return
-        position = answer.token
+        position, required = answer.token, None  # the first answer's cut has been judged
 
 
 def joined(answers: list[pb.RowBatch], definition: Definition, columns: Sequence[str] | None = None) -> pa.Table:

@@ -15,11 +15,13 @@ from lakestore.client.connection import Connection
 from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
 from lakestore.client.row_marks import Keep
+from lakestore.client.snapshot import requirement
 from lakestore.client.versioned_rows import fitting, marked_parts
 from lakestore.client.writer import Writer, change_to
 from lakestore.client.written import CommitToken, WriteResult, result_of
 from lakestore.errors import LakestoreError
 from lakestore.evolution import Step
+from lakestore.model.requirement import Freshness, Through
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import user
@@ -143,19 +145,43 @@ class Table:
             taken = Producer.opened(producer, info)
         return Writer(connection.transport, self.definition, taken, history=connection.history)
 
-    def lookup(self, keys: Any, *, columns: Sequence[str] | None = None, at: At | None = None) -> pa.Table:
+    def lookup(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        at: At | None = None,
+        require_freshness: Freshness | None = None,
+        require_complete_through: Through | None = None,
+    ) -> pa.Table:
         """The rows of these keys, in their order, all at one moment; absent keys give no row.
 
         Where the keys name only the first columns of the primary key, with the bucket key among them, each gives all
-        its rows, in key order. With `at`, a token or a time, the rows as they were there, in that schema version.
+        its rows, in key order. With `at`, a token or a time, the rows as they were there, in that schema version. What
+        is required of the table is as in `scan`.
         """
-        return lookups.lookup(self._connection, self.definition, keys, columns, at)
+        require = requirement(require_freshness, require_complete_through)
+        return lookups.lookup(self._connection, self.definition, keys, columns, at, require)
 
-    def scan(self, columns: Sequence[str] | None = None, where: str | None = None, at: At | None = None) -> Scan:
-        """A union read of the newest state, or exactly at a token or a time (UTC where it names no zone)."""
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        at: At | None = None,
+        *,
+        require_freshness: Freshness | None = None,
+        require_complete_through: Through | None = None,
+    ) -> Scan:
+        """A union read of the newest state, or exactly at a token or a time (UTC where it names no zone).
+
+        `require_complete_through="2026-11-20T10:00Z"`: all commits and feeds of the table have come to that time in
+        what is read; `require_freshness="60s"`: to the server's time less so much. A read of the newest state waits for
+        it a while, and is refused with `NotFresh` rather than given less (docs/time.md).
+        """
         position = None if at is None else position_text(at)
         transport, uuid = self._connection.transport, self.definition.uuid
-        return Scan(transport, self.name, columns=columns, where=where, at=position, uuid=uuid)
+        require = requirement(require_freshness, require_complete_through)
+        return Scan(transport, self.name, columns=columns, where=where, at=position, uuid=uuid, require=require)
 
     def changes(
         self,

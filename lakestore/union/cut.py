@@ -12,6 +12,7 @@ from typing import Protocol, Self
 
 from lakestore import limits
 from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
+from lakestore.model.requirement import Requirement
 from lakestore.model.token import Token
 from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan
@@ -54,6 +55,7 @@ class Cut:
         tables: Sequence[str],
         *,
         at: str | Token | None = None,
+        require: Requirement | None = None,
         lease_seconds: int = limits.LEASE_SECONDS_DEFAULT,
         clock: Callable[[], float] = time.monotonic,
         held: ReadPlan | None = None,
@@ -65,7 +67,8 @@ class Cut:
         self._renewed = clock() if held is None else -inf
         self._is_shared = held is not None
         if held is None:
-            request = plan.request(tables, at="" if at is None else str(at), lease_seconds=lease_seconds)
+            position = "" if at is None else str(at)
+            request = plan.request(tables, at=position, lease_seconds=lease_seconds, require=require)
             held = plan.decode(transport.plan(request))
         self.plan = held
         """The tables of the cut, and what to read of them."""
@@ -132,14 +135,18 @@ Source = Transport | Cut
 
 
 @contextmanager
-def opened(source: Source, tables: Sequence[str], at: str | Token | None) -> Iterator[Cut]:
+def opened(
+    source: Source, tables: Sequence[str], at: str | Token | None, require: Requirement | None = None
+) -> Iterator[Cut]:
     """A cut over these tables: the held one, or a new one that ends with the read."""
     if not isinstance(source, Cut):
-        with Cut(source, tables, at=at) as cut:
+        with Cut(source, tables, at=at, require=require) as cut:
             yield cut
         return
     if at is not None:
         raise Invalid("a snapshot is one cut: read it without at=")
+    if require is not None:
+        raise Invalid("a held cut has been judged: say what is required when it is taken")
     for name in tables:
         source.plan.scan(name)
     yield source

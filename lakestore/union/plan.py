@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore.errors import Internal, NotFound
+from lakestore.model.requirement import Requirement
 from lakestore.model.table import Table
 from lakestore.rows.offsets import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
@@ -160,9 +161,25 @@ def decode(answer: pb.PlanAnswer) -> ReadPlan:
     return ReadPlan(answer.token, answer.lsn, answer.lease, tuple(_table(part) for part in answer.tables))
 
 
-def request(tables: Sequence[str], *, at: str = "", lease_seconds: int = 0, no_dead: bool = False) -> pb.PlanRequest:
+def request(
+    tables: Sequence[str],
+    *,
+    at: str = "",
+    lease_seconds: int = 0,
+    no_dead: bool = False,
+    require: Requirement | None = None,
+) -> pb.PlanRequest:
     """The request for one cut over the named tables."""
-    return pb.PlanRequest(tables=list(tables), at=at, lease_seconds=lease_seconds, no_dead=no_dead)
+    asked = None if require is None else required(require)
+    return pb.PlanRequest(tables=list(tables), at=at, lease_seconds=lease_seconds, no_dead=no_dead, require=asked)
+
+
+def required(require: Requirement) -> pb.Requirement:
+    """A requirement as it is asked for."""
+    wait_ms = int(require.wait_seconds * 1_000)
+    return pb.Requirement(
+        complete_through_us=require.through_us, freshness_us=require.freshness_us, wait_ms=max(wait_ms, 0)
+    )
 
 
 def fetch_request(

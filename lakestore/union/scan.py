@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakestore.errors import Invalid, NotFound
+from lakestore.model.requirement import Requirement
 from lakestore.model.token import Token
 from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
@@ -35,6 +36,7 @@ class Scan:
         where: str | None = None,
         at: str | Token | None = None,
         uuid: str = "",
+        require: Requirement | None = None,
     ) -> None:
         """`uuid` says which table of that name is meant; empty for any."""
         if isinstance(columns, str):
@@ -43,7 +45,7 @@ class Scan:
         self._table = table
         self._columns = None if columns is None else tuple(columns)
         self._where = where
-        self._at, self._uuid = at, uuid
+        self._at, self._uuid, self._require = at, uuid, require
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in batches of bounded size, read while they are taken."""
@@ -79,7 +81,7 @@ class Scan:
         """The number of rows; without a condition no row is read."""
         if self._where is None and self._columns is None and not isinstance(self._source, Cut):
             at = "" if self._at is None else str(self._at)
-            answer = self._source.plan(plan.request([self._table], at=at, no_dead=True))
+            answer = self._source.plan(plan.request([self._table], at=at, no_dead=True, require=self._require))
             return self._meant(plan.decode(answer).scan(self._table)).live_rows
         with self._begun() as (cut, scan, _, condition):
             return arrow.count(cut, scan, condition)
@@ -96,7 +98,7 @@ class Scan:
 
     @contextmanager
     def _begun(self) -> Iterator[tuple[Cut, TableScan, list[str], RowFilter | None]]:
-        with opened(self._source, [self._table], self._at) as cut:
+        with opened(self._source, [self._table], self._at, self._require) as cut:
             scan = self._meant(cut.plan.scan(self._table))
             columns = arrow.schema(scan.table, self._columns).names
             condition = None if self._where is None else condition_text.parse(self._where, scan.table)

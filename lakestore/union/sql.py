@@ -18,6 +18,7 @@ from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.model.columns import SYSTEM_PREFIX, SYSTEM_TYPES
+from lakestore.model.requirement import Requirement
 from lakestore.model.token import Token
 from lakestore.rows import condition_text
 from lakestore.union import arrow
@@ -105,7 +106,14 @@ class SqlResult:
         sys.stdout.write(f"{self}\n")
 
 
-def run(source: Source, text: str, *, at: str | Token | None = None, external_access: bool = False) -> SqlResult:
+def run(
+    source: Source,
+    text: str,
+    *,
+    at: str | Token | None = None,
+    require: Requirement | None = None,
+    external_access: bool = False,
+) -> SqlResult:
     """The answer of one query over the tables at one cut, and over nothing else unless `external_access` says so."""
     from lakestore.union.dataset import Rows  # pyarrow.dataset imports pandas, if there is one: only for queries
 
@@ -114,7 +122,7 @@ def run(source: Source, text: str, *, at: str | Token | None = None, external_ac
     names = table_names(tree)
     if not names:
         return SqlResult(_answer(engine, tree, text, {}, [], external_access=external_access), "")
-    with opened(source, names, at) as cut:
+    with opened(source, names, at, require) as cut:
         system = {word for word in _WORD.findall(text.lower()) if word in SYSTEM_TYPES}
         failures: list[LakestoreError] = []
         tables = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in names}

@@ -17,6 +17,7 @@ from lakestore.errors import (
     LakestoreError,
     NothingToKeep,
     error_of,
+    figures_of,
 )
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -31,12 +32,15 @@ EXACT_KEY = "lakestore-kind"
 """The exact kind of an error whose kind older clients do not know; an entry of its own, which they leave out."""
 ROWS_KEY = "lakestore-rows-bin"
 """The rows that a `NothingToKeep` names, as `ChangesRows`."""
+FIGURES_KEY = "lakestore-figures-bin"
+"""The figures of a `NotFresh` or a `PositionExpired`, as JSON."""
 ROWS_BYTES_MAX = 256 << 10
 """Bytes of rows that an error names; the first change is always named whole."""
 KINDS_SINCE_5 = {
     "OtherTimeline": "PositionExpired",
     "ProducerForgotten": "Fenced",
     "NothingToKeep": "Invalid",
+    "NotFresh": "Exhausted",
 }
 """Kinds that came with protocol 5, and the wider kind that clients of every protocol know."""
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -66,6 +70,8 @@ def pack_error(error: LakestoreError) -> Metadata:
         for table, bucket in error.buckets:
             tables.setdefault(table, []).append(bucket)
         told.append((BUCKETS_KEY, json.dumps(tables, separators=(",", ":")).encode()))
+    if figures := figures_of(error):
+        told.append((FIGURES_KEY, json.dumps(figures, separators=(",", ":")).encode()))
     if rows := _packed_rows(error):
         told.append((ROWS_KEY, pb.ChangesRows(changes=rows).SerializeToString()))
     return tuple(told)
@@ -139,7 +145,8 @@ def unpack_error(
         tables = json.loads(metadata.get(BUCKETS_KEY, "{}"))
         buckets = [(table, bucket) for table, numbers in tables.items() for bucket in numbers]
         rows = _rows_of(pb.ChangesRows.FromString(metadata.get(ROWS_KEY, b"")).changes)
-        return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)), buckets, rows)
+        figures = json.loads(metadata.get(FIGURES_KEY, "{}"))
+        return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)), buckets, rows, figures)
     applied = "no" if reads else "unknown"
     if code == "DEADLINE_EXCEEDED":
         return error_of("Unavailable", "the server did not answer in time: try again", applied)

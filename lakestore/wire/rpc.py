@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import message_factory
+from google.protobuf.message import Message
 
 from lakestore.errors import Invalid
 from lakestore.v1 import lakestore_pb2
@@ -44,7 +45,8 @@ FIELDS_SINCE = {
     "ChangesRequest": {"subscription": 2, "where": 3, "member": 3},
     "CreateTableRequest": {"check_only": 2},
     "FetchRequest": {"schema_id": 2, "where": 5},
-    "LookupRequest": {"schema_id": 2, "at": 3, "after": 3, "key": 5},
+    "LookupRequest": {"schema_id": 2, "at": 3, "after": 3, "key": 5, "require": 5},
+    "PlanRequest": {"require": 5},
     "TiererRequest": {"problems": 5},
 }
 """Request fields to the protocol they came with, where a server that does not know them would do something else.
@@ -138,11 +140,17 @@ def methods() -> Iterator[Method]:
         )
 
 
+def _says(message: Any, name: str) -> bool:
+    """Whether a message has a field that asks for something."""
+    value = getattr(message, name)
+    return message.HasField(name) if isinstance(value, Message) else bool(value)
+
+
 def check_known(method: Method, request: Any, protocol: int, release: str) -> None:
     """`Invalid` if a request asks for what a server of an older protocol would ignore without a word."""
     for message in (request, *getattr(request, "changes", ())):
         for name, since in FIELDS_SINCE.get(message.DESCRIPTOR.name, {}).items():
-            if since > protocol and getattr(message, name):
+            if since > protocol and _says(message, name):
                 raise _ignored(method, name, since, release)
     if method.name == "CreateTable":
         definition = json.loads(request.definition)

@@ -35,6 +35,7 @@ from lakestore_server.operate.reports import Reports
 from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
 from lakestore_server.present.presented import PresentedTables
+from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.inserted import Inserts
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.lookup import Lookups
@@ -100,11 +101,11 @@ class Service:
     ) -> None:
         self.reports = Reports(clock)
         """The words of processes beside the server."""
-        tables, writes, lookups = TableVerbs(engine, catalog), Writes(engine), Lookups(engine)
-        plans = presented.plans
+        tables, writes, plans = TableVerbs(engine, catalog), Writes(engine), presented.plans
+        lookups = Lookups(engine, Completeness(engine, clock))
         feed, tierer = Feed(engine, subscriptions, leases, clock), TiererVerbs(engine, clock, catalog)
         status, audits, backups = (
-            StatusVerbs(engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented),
+            StatusVerbs(engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented, leases),
             AuditVerbs(engine, upkeep.integrity),
             BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
         )

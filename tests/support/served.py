@@ -156,9 +156,9 @@ class Served:
         state = view.named(name)
         at = [log.at_lsn(view.lsn if lsn is None else lsn) for log in state.logs]
         snapshot = max([0, *state.tiers]) + 1
-        record = TierRecord(
-            snapshot, tuple(p.end for p in at), tuple(p.live_sum for p in at), max(p.lsn for p in at), 0
-        )
+        reached = max(p.lsn for p in at)
+        ends, sums = tuple(p.end for p in at), tuple(p.live_sum for p in at)
+        record = TierRecord(snapshot, ends, sums, reached, 0, schema_id=state.versions.at(reached).schema_id)
         table = state.table
         pointer = view.pointers[table.namespace, table.short_name]
         moved = Pointer(f"{pointer.location}.{snapshot}", pointer.uuid)

@@ -21,6 +21,7 @@ from lakestore_server.access.policy import Listing, Own, Row
 from lakestore_server.access.principals import EVERYTHING
 
 _COUNTED = (
+    pb.HeadRequest,
     pb.PlanRequest,
     pb.ChangesRequest,
     pb.OpenProducerRequest,

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 from lakestore.errors import Denied
 from lakestore.model import names
+from lakestore.model.requirement import feed_of
 from lakestore_server.access.principals import EVERYTHING, RIGHTS, Principal
 
 SERVICE = "/lakestore.v1.Lakestore/"
@@ -159,6 +160,10 @@ def _nothing(_: Any, __: TableFacts) -> Sequence[str]:
     return ()
 
 
+def _fed_tables(request: Any, _: TableFacts) -> Iterable[str]:
+    return dict.fromkeys(found.table for name in request.registers if (found := feed_of(name)))
+
+
 def _everything(_: Any, __: TableFacts) -> Sequence[str]:
     return (EVERYTHING,)
 
@@ -199,7 +204,7 @@ def _uuid_field(request: Any, known: TableFacts) -> Sequence[str]:
 _NAMED = "`table`"
 RPCS: dict[str, Row] = {
     f"{SERVICE}Hello": Row("known", _nothing),
-    f"{SERVICE}Head": Row("known", _nothing),
+    f"{SERVICE}Head": Row("known", _nothing, owns=(Own.GRANTED_LEASE,)),
     f"{SERVICE}CreateTable": Row("admin", _definition_field, "the name in `definition`"),
     f"{SERVICE}DropTable": Row("admin", _table_field, _NAMED),
     f"{SERVICE}AlterTable": Row("admin", _table_field, _NAMED),
@@ -208,7 +213,7 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}OpenProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
     f"{SERVICE}ListProducers": Row("known", _nothing, lists=Listing.PRODUCERS),
     f"{SERVICE}DropProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
-    f"{SERVICE}OpenRegisters": Row("write", _nothing, "some table", owns=(Own.REGISTERS,)),
+    f"{SERVICE}OpenRegisters": Row("write", _fed_tables, "some table; the tables of feeds", owns=(Own.REGISTERS,)),
     f"{SERVICE}ListRegisters": Row("known", _nothing, owns=(Own.REGISTER_PREFIX,), lists=Listing.REGISTERS),
     f"{SERVICE}DropRegisters": Row("write", _nothing, "some table", owns=(Own.REGISTERS,)),
     f"{SERVICE}UploadPart": Row("write", _change_field, "the table of `change`"),

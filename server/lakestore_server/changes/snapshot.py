@@ -42,8 +42,9 @@ class SnapshotReader:
         """The live rows at the cut from a place on, as inserts."""
         tables = options.shape.tables
         for uuid in tables[tables.index(position.place.table) :]:
-            state = self._engine.view.by_uuid(uuid)
-            check_reach(state, position.lsn)
+            view = self._engine.view
+            state = view.by_uuid(uuid)
+            check_reach(view, state, position.lsn)
             here = replace(position, place=position.place if position.place.table == uuid else Place(uuid, 0, 0))
             if not state.has_all_rows:
                 yield options.sent(_read_the_lake(options, state, here))

@@ -94,7 +94,7 @@ def start_position(engine: Engine, view: View, start: str, tables: tuple[str, ..
     if place:
         check_place(view, place)
     for state in states:
-        check_reach(state, token.lsn)
+        check_reach(view, state, token.lsn)
     return replace(token, tables=tables)
 
 
@@ -103,13 +103,15 @@ def snapshot_start(engine: Engine, view: View, tables: tuple[str, ...]) -> Snaps
     return SnapshotPosition(engine.timeline, view.lsn, tables, Place(tables[0], 0, 0))
 
 
-def check_reach(state: TableState, lsn: int) -> None:
+def check_reach(view: View, state: TableState, lsn: int) -> None:
     """`PositionExpired` if the table's log no longer holds all changes behind an LSN."""
     if lsn < state.log_start_lsn:
-        raise PositionExpired(
+        error = PositionExpired(
             f"the changes of table {state.table.name} are kept from LSN {state.log_start_lsn} (offsets "
             f"{list(state.starts())}) on, and the position is LSN {lsn}: start at 'snapshot', or at 'earliest'"
         )
+        error.earliest = view.token(state.log_start_lsn)
+        raise error
 
 
 def _shape(view: View, request: pb.ChangesRequest) -> Shape:
@@ -152,4 +154,4 @@ def _token(engine: Engine, view: View, start: str, states: list[TableState]) -> 
         return parse_token(start, engine)
     if time_us > view.clock_us:
         return LogPosition(engine.timeline, view.lsn, tables)
-    return LogPosition(engine.timeline, lsn_by_time(states, time_us, view.marks, before=True), tables)
+    return LogPosition(engine.timeline, lsn_by_time(view, states, time_us, before=True), tables)

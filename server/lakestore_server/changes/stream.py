@@ -246,7 +246,7 @@ def _changed(view: View, tables: tuple[str, ...], lsn: int, limit: int) -> bool:
         return False
     for uuid in tables:
         state = view.by_uuid(uuid)
-        check_reach(state, lsn)
+        check_reach(view, state, lsn)
         if any(log.at_lsn(limit).end > log.at_lsn(lsn).end for log in state.logs):
             return True
     return False

@@ -170,6 +170,7 @@ class Retention:
         uuid = state.table.uuid
         holds = [LogHold("lake", self._tiered(state))]
         holds += [LogHold("lease", reaching(state, starts)) for starts in self._leases.starts(uuid)]
+        holds += [LogHold("lease", cut) for cut in self._leases.cuts() if cut >= max(state.created_lsn, 1)]
         holds += [
             LogHold(f"subscription {s.name}", needed(s, state)) for s in view.subscriptions.values() if uuid in s.tables
         ]
@@ -196,7 +197,8 @@ class Retention:
                 found = self._decided(state.view, table, now) if table else None
                 if table is None or found is None or found.lsn <= table.log_start_lsn:
                     continue
-                if self._leases.raise_log_start(uuid, table.from_lsn(found.lsn).starts()):
+                lost = range(max(table.created_lsn, table.log_start_lsn), found.lsn)
+                if self._leases.raise_log_start(uuid, table.from_lsn(found.lsn).starts(), lost):
                     raised[uuid] = table.starts()
                     record.starts.append(LogStart(uuid, found.lsn))
             if not record.starts:

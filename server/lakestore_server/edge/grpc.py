@@ -56,6 +56,7 @@ _CODES = {
     "Unavailable": grpc.StatusCode.UNAVAILABLE,
     "Exhausted": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "Corrupt": grpc.StatusCode.DATA_LOSS,
+    "NotFresh": grpc.StatusCode.FAILED_PRECONDITION,
     "PositionExpired": grpc.StatusCode.OUT_OF_RANGE,
     "OtherTimeline": grpc.StatusCode.OUT_OF_RANGE,
     "Internal": grpc.StatusCode.INTERNAL,

@@ -10,11 +10,13 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.iceberg import locations
 from lakestore_server.read.leases import Leases
+from lakestore_server.read.plan import usable_tier
 from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRecord
 from lakestore_server.state.commit_index import Position
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
+from lakestore_server.state.view import TableState
 
 
 class JournalLedger:
@@ -79,7 +81,14 @@ class JournalLedger:
 
     def pinned_snapshots(self, table_uuid: str) -> frozenset[int]:
         """Snapshots held by leases."""
-        return self._leases.pinned(table_uuid)
+        state = self._engine.view.tables.get(table_uuid)
+        return self._leases.pinned(table_uuid) | (self._of_cuts(state) if state else frozenset())
+
+    def _of_cuts(self, state: TableState) -> frozenset[int]:
+        """The snapshots from which a table is read at the cuts that are held as a whole."""
+        begin = max(state.created_lsn, state.log_start_lsn)
+        found = [usable_tier(state, cut, self._leases) for cut in self._leases.cuts() if cut >= begin]
+        return frozenset(tier.snapshot_id for tier in found if tier is not None)
 
     def holds_metadata(self, location: str) -> bool:
         """Whether a running read may still open this metadata file."""
@@ -118,6 +127,7 @@ class JournalLedger:
             points = {tier.tier_point for tier in known.tiers.values()} if known else set()
             if any(tier.tier_point not in points and tier.epoch != state.view.tierer_epoch for tier in added):
                 raise Conflict("another tierer has taken over")
-            if forgotten and not self._leases.retire(uuid, forgotten):
+            of_cuts = self._of_cuts(known) if known and forgotten else frozenset[int]()
+            if forgotten & of_cuts or (forgotten and not self._leases.retire(uuid, forgotten)):
                 raise Conflict("a read has begun on a snapshot that was to expire")
             retired.append((uuid, forgotten))

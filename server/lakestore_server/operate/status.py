@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, Unavailable
 from lakestore.model.times import text_of
 from lakestore.model.token import SHARD
 from lakestore.release import RELEASE
@@ -26,8 +26,11 @@ from lakestore_server.operate.figures import disk_free_bytes, index_bytes
 from lakestore_server.operate.reports import Reports
 from lakestore_server.present.figures import PresentStatus
 from lakestore_server.present.presented import PresentedTables
+from lakestore_server.read.leases import Leases
+from lakestore_server.read.plan import AGAIN_SECONDS
+from lakestore_server.read.reach import Reach
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.view import TableState
+from lakestore_server.state.view import TableState, View
 
 _CLOCK_HOLDS = ("row TTL", "retention by age", "idle subscriptions", "tombstones")
 
@@ -113,6 +116,10 @@ class ServedTable:
     """None of a table without a TTL."""
     lake_ahead: str
     """Reason why the lake's history is not this one; empty otherwise."""
+    reach: Reach
+    """The first position at which it can be read."""
+    reach_token: str
+    """The token of that position."""
     tier_problem: TierProblem | None
     """None of a table whose last round went well, or that no tierer has spoken of."""
 
@@ -123,7 +130,13 @@ class ServedTable:
         tiering = {"tier_problem": "", "tier_failures": 0}
         if self.tier_problem:
             tiering = {"tier_problem": self.tier_problem.problem, "tier_failures": self.tier_problem.failures}
-        return {**asdict(self.table), **held, **expiring, "lake_ahead": self.lake_ahead, **tiering}
+        reads = {
+            "reads_from_lsn": self.reach.lsn,
+            "reads_from_us": self.reach.time_us,
+            "reads_from_token": self.reach_token,
+            "reads_from_why": self.reach.why,
+        }
+        return {**asdict(self.table), **held, **expiring, **reads, "lake_ahead": self.lake_ahead, **tiering}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +264,9 @@ class StatusVerbs:
         catalog: Catalog,
         reports: Reports,
         presented: PresentedTables,
+        leases: Leases,
     ) -> None:
-        self._reports, self._presented = reports, presented
+        self._reports, self._presented, self._leases = reports, presented, leases
         self._engine, self._upkeep, self._about, self._clock = engine, upkeep, about, clock
         self._retention, self._expiry, self._catalog = retention, expiry, catalog
         self._began = clock.monotonic()
@@ -274,11 +288,26 @@ class StatusVerbs:
         )
 
     def head(self, request: pb.HeadRequest) -> pb.HeadAnswer:
-        """The newest commit, whatever the number of tables; `Invalid` for a shard that this server does not have."""
+        """The newest commit, whatever the number of tables, leased as a cut if that is asked for.
+
+        `Invalid` for a shard that this server does not have.
+        """
         if request.shard != SHARD:
             raise Invalid(f"this server has no shard {request.shard}: ask for shard {SHARD}")
-        view = self._engine.view
-        return pb.HeadAnswer(token=view.token(), timeline=self._engine.timeline, lsn=view.lsn, time_us=view.time_us)
+        view, lease = self._engine.view, ""
+        while request.lease_seconds and not lease:
+            try:
+                lease = self._leases.grant_cut(view.lsn, request.lease_seconds, owner=request.owner)
+            except Unavailable:
+                view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
+        return pb.HeadAnswer(
+            token=view.token(),
+            timeline=self._engine.timeline,
+            lsn=view.lsn,
+            time_us=view.time_us,
+            lease=lease,
+            now_us=self._engine.now_us(),
+        )
 
     def status(self, request: pb.StatusRequest) -> pb.StatusAnswer:
         """The server and the named tables, or all of them, as JSON."""
@@ -313,7 +342,7 @@ class StatusVerbs:
             clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
             presented=self._presented.status(),
             reports=tuple(report.as_dict(age) for age, report in self._reports.now()),
-            tables=tuple(self._table(view.named(name)) for name in list(tables) or sorted(view.names)),
+            tables=tuple(self._table(view, view.named(name)) for name in list(tables) or sorted(view.names)),
         )
 
     def _health(self) -> str:
@@ -332,9 +361,11 @@ class StatusVerbs:
             file_bytes=index_bytes(self._engine),
         )
 
-    def _table(self, state: TableState) -> ServedTable:
-        uuid = state.table.uuid
+    def _table(self, view: View, state: TableState) -> ServedTable:
+        uuid, reach = state.table.uuid, Reach.of(view, state, self._leases)
         return ServedTable(
+            reach=reach,
+            reach_token=view.token(reach.lsn),
             table=table_status(state),
             decision=self._retention.decision(uuid),
             expiry=self._expiry.figures(state),

@@ -34,6 +34,8 @@ from lakestore_server.present.held_cuts import HeldCut, HeldCuts
 from lakestore_server.present.kept_answers import UNTIL, KeptAnswer, KeptAnswers
 from lakestore_server.present.single_flight import Flight, SingleFlight
 from lakestore_server.present.upkeep import Presenter, Upkeep
+from lakestore_server.read import reach
+from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import Plans, usable_tier, without_lake
 from lakestore_server.read.positions import lsn_at, reached
@@ -93,7 +95,7 @@ class PresentedTables:
     """The presented tables of one server. Thread-safe. Nothing runs before `start` or the first load."""
 
     def __init__(self, engine: Engine, leases: Leases, catalog: Catalog, clock: Clock, presenter: Presenter) -> None:
-        self.plans = Plans(engine, leases)
+        self.plans = Plans(engine, leases, Completeness(engine, clock))
         """The cuts of this server, its other readers' too: their memory of dead rows is one."""
         self._engine, self._leases, self._catalog = engine, leases, catalog
         self._clock, self._presenter = clock, presenter
@@ -202,6 +204,7 @@ class PresentedTables:
         state = _named(view, ask.table)
         if state.created_lsn > lsn:
             raise NoSuchTable(f"table {ask.table} did not exist at this position: choose a later one")
+        reach.check(view, [state], lsn, self._leases)
         is_without = without_lake(self._engine, state)
         tier = None if is_without else usable_tier(state, lsn, self._leases)
         location = "" if is_without else view.pointers[state.table.namespace, state.table.short_name].location

@@ -36,6 +36,8 @@ class Lease:
     """The principal that it counts against; empty where there are none."""
     holders: int = 0
     """Number of connected streams that need the lease: it does not expire while there are any."""
+    cut: int | None = None
+    """LSN of a cut that is held as a whole, with what reads of any table at it need; None for a read of named ones."""
     is_kept: bool = False
     """Whether a stream has held it and is gone: it is kept for a consumer that may come back."""
 
@@ -62,6 +64,8 @@ class Leases:
         self._retired: set[tuple[str, int]] = set()
         self._held, self._held_until = held, clock.monotonic() + grace_seconds
         self._log_starts: dict[str, tuple[int, ...]] = {}
+        self._newest_start = 0
+        """The highest LSN that a log start was raised to."""
 
     @property
     def count(self) -> int:
@@ -88,6 +92,21 @@ class Leases:
         with self._lock:
             self._add(name, lease)
         return name
+
+    def grant_cut(self, lsn: int, seconds: int, *, owner: str = "") -> str:
+        """A new lease on a cut over all tables; its id. `Unavailable` if a log start passes the cut."""
+        name = uuid.uuid4().hex
+        with self._lock:
+            if lsn < self._newest_start:
+                raise Unavailable("a log start moves at this moment: take a later cut")
+            self._add(name, Lease(self._until(seconds), {}, owner=owner, cut=lsn))
+        return name
+
+    def cuts(self) -> list[int]:
+        """The LSNs of the cuts that are held as a whole."""
+        with self._lock:
+            self._drop_expired()
+            return sorted({lease.cut for lease in self._leases.values() if lease.cut is not None})
 
     def hold(
         self, name: str, snapshots: Mapping[str, int], starts: Mapping[str, tuple[int, ...]], *, owner: str = ""
@@ -149,14 +168,18 @@ class Leases:
             raise Unavailable("the log start moves at this moment: plan again")
         self._leases[name] = lease
 
-    def raise_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> bool:
+    def raise_log_start(self, table_uuid: str, starts: tuple[int, ...], lsns: range = range(0)) -> bool:
         """Let no read begin below these offsets from now on; False, and nothing done, if a read needs them.
 
-        Checked and noted under one lock, so no read can begin between the check and the cut of the log.
+        `lsns` are the cuts that the log has now and will not have then. Checked and noted under one lock, so no read
+        can begin between the check and the cut of the log.
         """
         with self._lock:
             if any(_below(held, starts) for held in self._starts(table_uuid)):
                 return False
+            if any(lease.cut in lsns for lease in self._leases.values() if lease.cut is not None):
+                return False
+            self._newest_start = max(self._newest_start, lsns.stop)
             self._log_starts[table_uuid] = starts
         return True
 

@@ -23,8 +23,9 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
-from lakestore_server.read import live_offsets, lookup_at
+from lakestore_server.read import live_offsets, lookup_at, reach
 from lakestore_server.read import rows as reads
+from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.lookup_one import KeyForm, KeyForms, row_of
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading
 from lakestore_server.read.lookup_rows import AnswerShape, Located
@@ -88,8 +89,8 @@ class _RequestedKeys:
 class Lookups:
     """Rows by key. Thread-safe."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, completeness: Completeness) -> None:
+        self._engine, self._completeness = engine, completeness
         self._forms = KeyForms()
 
     def lookup(self, request: pb.LookupRequest) -> pb.RowBatch:
@@ -97,6 +98,9 @@ class Lookups:
         engine = self._engine
         if request.at_least:
             reached(engine, parse_token(request.at_least, engine).lsn)
+        if request.HasField("require"):
+            at = lsn_at(engine, request.at, [request.table]) if request.at else None
+            self._completeness.cut([request.table], at, request.require)
         if request.key:
             return row_of(engine, self._forms.of, request) or self._asked(request, self._one_key(request))
         return self._asked(request, ipc.decode(request.keys, limits=engine.limits))
@@ -127,6 +131,7 @@ class Lookups:
         wanted = asking.keys(state)
         if cut is not None:
             check_created(state, cut)
+            reach.check(view, [state], cut)
             offsets = lookup_at.offsets_at(state, cut, wanted.columns, wanted.buckets(state.table), offsets)
         found = np.flatnonzero(offsets >= 0)
         shape = self._shape(state, asking.request, cut)
@@ -158,6 +163,7 @@ class Lookups:
         state = live.view.named(request.table)
         if cut is not None:
             check_created(state, cut)
+            reach.check(live.view, [state], cut)
         shape = self._shape(state, request, cut)
         candidates = live.question.candidates(state, live.ranges, cut)
         if candidates is None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.read import rows
+from lakestore_server.read import reach, rows
+from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.hot_rows import HotRows
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.positions import check_once, lsn_at, reached
@@ -41,20 +42,27 @@ class _LeasedCut:
 class Plans:
     """Cuts. Thread-safe."""
 
-    def __init__(self, engine: Engine, leases: Leases) -> None:
-        self._engine, self._leases = engine, leases
+    def __init__(self, engine: Engine, leases: Leases, completeness: Completeness) -> None:
+        self._engine, self._leases, self._completeness = engine, leases, completeness
         self._dead = rows.DeadCache(engine.limits.dead_cache_ranges, engine.limits.dead_cache_bytes)
         self._hot = HotRows(engine, self._dead)
 
     def plan(self, request: pb.PlanRequest) -> pb.PlanAnswer:
         """A cut over tables, with a lease."""
         check_once(request.tables)
-        lsn = lsn_at(self._engine, request.at, request.tables) if request.at else self._engine.view.lsn
+        lsn = self._lsn(request)
         cut = self._leased(request, lsn)
         answer = pb.PlanAnswer(token=self._engine.view.token(lsn), lsn=lsn, lease=cut.lease)
         for state, tier in zip(cut.states, cut.tiers, strict=True):
             answer.tables.append(self._table_plan(cut.view, state, tier, lsn, dead=not request.no_dead))
         return answer
+
+    def _lsn(self, request: pb.PlanRequest) -> int:
+        """The cut that is meant: a position, or the head, once what is required of it holds."""
+        at = lsn_at(self._engine, request.at, request.tables) if request.at else None
+        if request.HasField("require") and request.tables:
+            return self._completeness.cut(request.tables, at, request.require)
+        return self._engine.view.lsn if at is None else at
 
     def _leased(self, request: pb.PlanRequest, lsn: int) -> _LeasedCut:
         """The cut over the request's tables, leased for its seconds; without a lease for 0.
@@ -68,6 +76,7 @@ class Plans:
             for state in states:
                 if state.created_lsn > lsn:
                     raise Invalid(f"table {state.table.name} did not exist at this position")
+            reach.check(view, states, lsn, self._leases)
             tiers = [
                 None if without_lake(self._engine, state) else usable_tier(state, lsn, self._leases) for state in states
             ]

@@ -9,7 +9,6 @@ from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.model import times
 from lakestore.model.token import Place, Token, position_of
 from lakestore_server.commit.engine import Engine
-from lakestore_server.state.clock_marks import ClockMarks
 from lakestore_server.state.view import TableState, View
 
 AT_WAIT_SECONDS = 30.0
@@ -61,10 +60,10 @@ def lsn_at(engine: Engine, text: str, names: Sequence[str]) -> int:
         raise Invalid(f"the time {text} lies ahead of the server's clock: a read goes back, never forward")
     view = engine.settled() if engine.view.clock_us <= time_us else engine.view
     states = [view.named(name) for name in names]
-    return max([lsn_by_time(states, time_us, view.marks), *(_created(state, time_us, len(states)) for state in states)])
+    return max([lsn_by_time(view, states, time_us), *(_created(state, time_us, len(states)) for state in states)])
 
 
-def lsn_by_time(states: Sequence[TableState], time_us: int, marks: ClockMarks, *, before: bool = False) -> int:
+def lsn_by_time(view: View, states: Sequence[TableState], time_us: int, *, before: bool = False) -> int:
     """The LSN of the last commit to these tables at a time or before; 0 when there is none.
 
     Commits whose stamps are ahead of their time are found by the marks beside them, to the minute.
@@ -72,15 +71,21 @@ def lsn_by_time(states: Sequence[TableState], time_us: int, marks: ClockMarks, *
     With `before` a commit of that very time does not count, as a stream that starts there is to send it.
     `PositionExpired` if the log no longer reaches back to the time.
     """
-    last = time_us - before
+    last, marks = time_us - before, view.marks
     for state in states:
         begins = max(marks.time_us(log.base.lsn, log.base.time_us) for log in state.logs)
         if state.log_start_lsn and last < begins:
-            raise PositionExpired(
+            error = PositionExpired(
                 f"the log of table {state.table.name} starts at {times.text_of(begins)} (LSN {state.log_start_lsn}), "
                 f"and {times.text_of(time_us)} was asked for: choose a later time"
-                + (", or start at 'snapshot' or 'earliest'" if before else "")
+                + (
+                    ", or start at 'snapshot' or 'earliest'"
+                    if before
+                    else "; a longer retention keeps more from now on"
+                )
             )
+            error.earliest = view.token(max(each.log_start_lsn for each in states))
+            raise error
     return max([marks.lsn(last), *(log.at_time(last).lsn for state in states for log in state.logs)])
 
 

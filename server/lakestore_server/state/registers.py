@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from lakestore.model.requirement import feed_of
 from lakestore_server.state.commit_record import RegisterChange, RegistersDrop, RegistersMove
 
 
@@ -27,6 +28,12 @@ class Register(NamedTuple):
     """Checksum of the request that did, which tells its retry from another request."""
 
 
+FEED_VALUES_MAX = 64
+"""Values of one feed that are kept in memory, for cuts of before its newest one."""
+Values = tuple[tuple[int, str], ...]
+"""(LSN, value), ascending."""
+
+
 class Registers:
     """The registers that the commit loop knows."""
 
@@ -34,10 +41,43 @@ class Registers:
         self.known: dict[str, Register] = dict(frozen or {})
         """By name."""
         self._count = Counter(register.owner for register in self.known.values())
+        self._feeds: dict[str, dict[str, Values]] = {}
+        """Table to its feeds by the names of their registers. Read by other threads: each mapping is a value."""
+        for name, register in self.known.items():
+            self._fed(name, ((register.moved, register.value),))
 
     def count(self, owner: str) -> int:
         """The number of an owner's registers."""
         return self._count[owner]
+
+    def said(self, table: str, lsn: int) -> list[tuple[str, str]]:
+        """Each feed of a table and its value at a commit, as far as that is known, which is empty if nothing is.
+
+        For any thread, that has seen the commit published.
+        """
+        feeds = self._feeds.get(table, {})
+        return [(name, next((value for at, value in reversed(v) if at <= lsn), "")) for name, v in feeds.items()]
+
+    def _fed(self, name: str, values: Values | None) -> None:
+        """Note a feed's values, or its end."""
+        found = feed_of(name)
+        if found is None:
+            return
+        feeds = dict(self._feeds.get(found.table, {}))
+        if values is None:
+            feeds.pop(name, None)
+        else:
+            feeds[name] = values
+        self._feeds[found.table] = feeds
+
+    def _moved(self, name: str, lsn: int, value: str) -> None:
+        found = feed_of(name)
+        if found is None:
+            return
+        values = (*self._feeds.get(found.table, {}).get(name, ()), (lsn, value))
+        if len(values) > FEED_VALUES_MAX:  # the older half thins out: an earlier value is a promise of less
+            values = (*values[: FEED_VALUES_MAX // 2 : 2], *values[FEED_VALUES_MAX // 2 :])
+        self._fed(name, values)
 
     def frozen(self) -> Mapping[str, Register]:
         """All of them as of now, as a value."""
@@ -50,15 +90,18 @@ class Registers:
             for name, value in zip(change.names, change.values, strict=True):
                 held = known[name]
                 known[name] = Register(held.epoch, value, held.owner, lsn, change.mark)
+                self._moved(name, lsn, value)
         elif isinstance(change, RegistersDrop):
             for name in change.names:
                 self._less(known.pop(name).owner)
+                self._fed(name, None)
         else:
             for name in change.names:
                 before = known.get(name)
                 if before is None:
                     self._count[change.owner] += 1
                     known[name] = Register(change.epoch, "", change.owner)
+                    self._fed(name, ())
                 else:
                     known[name] = before._replace(epoch=change.epoch)
 

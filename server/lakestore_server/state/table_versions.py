@@ -58,6 +58,10 @@ class Versions:
         """The last LSN up to `limit` that the definition of the commit right behind `lsn` reaches."""
         return min((since - 1 for since in self.lsns if lsn + 1 < since <= limit), default=limit)
 
+    def since(self, schema_id: int) -> int:
+        """The LSN since which the version of that number holds."""
+        return next(lsn for lsn, table in zip(self.lsns, self.tables, strict=True) if table.schema_id == schema_id)
+
     def numbered(self, schema_id: int) -> Table:
         """The version of that number, or `Invalid`."""
         for table in reversed(self.tables):

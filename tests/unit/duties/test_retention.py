@@ -309,7 +309,7 @@ def test_union_reads_stay_exact_over_lake_and_log(tmp_path: Path) -> None:
     assert table.scan().count() == 9
     for newest, token in enumerate(tokens):
         if newest < 5:
-            with pytest.raises(PositionExpired, match="starts at LSN"):
+            with pytest.raises(PositionExpired, match="its log starts there"):
                 table.scan(at=token).to_arrow()
             continue
         assert sorted(table.scan(at=token).to_arrow()["v"].to_pylist()) == list(range(newest + 1))

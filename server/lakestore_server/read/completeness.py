@@ -1,0 +1,109 @@
+"""Completeness of cuts: the time through which a table's data is complete, as commits and feeds say (docs/time.md).
+
+A cut is complete through a time if the clock has passed it, if the cut has every commit to the table until then, and if
+every feed of the table has said so in a commit that the cut has. A head may become complete; a cut of the past cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lakestore.errors import NotFresh
+from lakestore.model import times
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.clock import Clock
+from lakestore_server.read.positions import AT_WAIT_SECONDS, reached
+from lakestore_server.state.view import TableState, View
+
+LOOK_SECONDS = 0.25
+"""Seconds between two looks at a clock that nears a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """The reason why a cut is not complete."""
+
+    table: str
+    through_us: int | None
+    """The time through which the table is complete; None where that is not known."""
+    why: str
+    passes: bool
+    """Whether a later head may be complete."""
+
+    def error(self, wanted_us: int) -> NotFresh:
+        """The error for the reader."""
+        known = f"is complete through {times.text_of(self.through_us)}" if self.through_us else "is not complete"
+        made = NotFresh(f"table {self.table} {known}, and {times.text_of(wanted_us)} was required: {self.why}")
+        made.table = self.table
+        made.complete_through = times.moment_of(self.through_us) if self.through_us else None
+        return made
+
+
+class Completeness:
+    """The judge of cuts. Thread-safe."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+
+    def cut(self, names: Sequence[str], at: int | None, asked: pb.Requirement) -> int:
+        """The LSN of a cut that meets a requirement: `at`, or the head, which is waited for; else `NotFresh`."""
+        engine = self._engine
+        fresh_us = engine.now_us() - asked.freshness_us if asked.freshness_us else 0
+        wanted_us = max(asked.complete_through_us, fresh_us)
+        end = self._clock.monotonic() + min(asked.wait_ms / 1_000, AT_WAIT_SECONDS)
+        view = engine.view if at is None else reached(engine, at)
+        while True:
+            now_us = engine.now_us()
+            if view.clock_us <= wanted_us < now_us:
+                view = engine.settled()
+            lsn = view.lsn if at is None else at
+            lack = self._lack(view, names, lsn, wanted_us, now_us, is_head=at is None)
+            if lack is None:
+                return lsn
+            left = end - self._clock.monotonic()
+            if not lack.passes or left <= 0:
+                raise lack.error(wanted_us)
+            engine.wait_beyond(view.lsn, min(left, LOOK_SECONDS))
+            view = engine.view
+
+    def _lack(
+        self, view: View, names: Sequence[str], lsn: int, wanted_us: int, now_us: int, *, is_head: bool
+    ) -> Lack | None:
+        """The worst reason; None for a cut that is complete."""
+        if wanted_us >= now_us:
+            return Lack(names[0], now_us - 1, "that lies ahead of the server's clock, so commits may still come", True)
+        lacks = [
+            lack
+            for name in names
+            for lack in (
+                *([] if is_head else _behind_commits(view, view.named(name), lsn, wanted_us)),
+                *self._behind_feeds(name, lsn, wanted_us, is_head=is_head),
+            )
+        ]
+        return min(lacks, key=lambda lack: (lack.passes, lack.through_us or 0), default=None)
+
+    def _behind_feeds(self, name: str, lsn: int, wanted_us: int, *, is_head: bool) -> Iterator[Lack]:
+        # The view was taken first: of what the commit loop has done since, nothing up to that view is undone.
+        for feed, said in self._engine.loop.state.registers.said(name, lsn):
+            through_us = times.micros_of(said) if said else None
+            if through_us is None:
+                said_so = f"holds {said[:40]!r}, which is no time" if said else "has said no time by this cut"
+                yield Lack(name, None, f"its feed {feed!r} {said_so}", is_head)
+            elif through_us < wanted_us:
+                advice = "wait for it, or ask for less" if is_head else "read the head, or ask for less"
+                yield Lack(name, through_us, f"its feed {feed!r} has come no further: {advice}", is_head)
+
+
+def _behind_commits(view: View, state: TableState, lsn: int, wanted_us: int) -> Iterator[Lack]:
+    """The commits to a table until the time that a cut of the past lacks."""
+    marked = min(view.marks.lsn(wanted_us), view.lsn)
+    missing = []
+    for log in state.logs:
+        end = log.at_lsn(max(lsn, state.log_start_lsn)).end
+        first = log.lsn_beyond(end)
+        if first is not None and first <= max(marked, log.at_time(wanted_us).lsn):
+            missing.append(view.marks.time_us(first, log.at_lsn(first).time_us))
+    if missing:
+        yield Lack(state.table.name, min(missing) - 1, "the cut lacks later commits: read a later one", False)
