@@ -23,7 +23,10 @@ COMMANDS = {
     ),
     "changes": ("rows", "Show the changes of TABLE in order; the token to go on from comes on stderr."),
     "clock": ("clock", "Show whether the server believes its clock, and what waits for that."),
-    "connect": ("verify", "Print the lines that open this lake in ENGINE."),
+    "connect": (
+        "connect",
+        "Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered.",
+    ),
     "demo": ("serve", "Run the whole story once, and check it: exit code 1 if anything differs."),
     "describe": ("tables", "Show the columns and settings of TABLE."),
     "dlq": ("dlq", "List, show, replay and drop the records that a bridge could not take."),

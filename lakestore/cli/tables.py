@@ -152,9 +152,23 @@ def _server(found: dict[str, Any]) -> dict[str, Any]:
         shown["journal"] = f"{size(found['journal_bytes'])} since the checkpoint"
         shown["checkpoint"] = f"{duration(found['checkpoint_age_seconds'])} ago{failed}"
         shown["disk"] = f"{size(found['disk_free_bytes'])} free"
+    if presented := found.get("presented"):
+        shown["presented"] = _presented(presented)
     if clock := found.get("clock"):
         shown["clock"] = clock["note"] or clock["state"]
     return shown
+
+
+def _presented(found: dict[str, Any]) -> str:
+    """A line about the cuts that other engines are shown."""
+    if not found["presented"] and not found["files"]:
+        return "nothing, as nobody has asked"
+    loads = found["loads_new"] + found["loads_kept"] + found["loads_not_modified"]
+    return (
+        f"{found['cuts']:,} cuts of {found['tables']:,} tables, {found['files']:,} files, {size(found['bytes'])};"
+        f" {loads:,} loads, {found['presented']:,} presented in {duration(found['seconds'])}, the last in"
+        f" {found['last_seconds'] * 1e3:,.0f} ms, 95% in {found['p95_seconds'] * 1e3:,.0f} ms"
+    )
 
 
 def _table_row(part: dict[str, Any]) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def test_status_files_and_verify(shell: Shell, orders: str) -> None:
     assert json.loads(shell("verify", orders, "--json")[0])["same"] is True
 
 
-@pytest.mark.parametrize("engine", ["spark", "duckdb", "trino", "pyiceberg"])
+@pytest.mark.parametrize("engine", ["spark", "duckdb", "trino", "pyiceberg", "clickhouse", "polars"])
 def test_connect_prints_lines_for_each_engine(shell: Shell, orders: str, engine: str) -> None:
     out, _ = shell("connect", engine)
     assert re.search(r"http://[\w.]+:\d+/iceberg", out)

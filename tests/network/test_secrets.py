@@ -116,7 +116,7 @@ def command_words(address: str, auth: Path, folder: Path) -> Iterator[str]:
     for token in (token_of("root"), WRONG):
         for words in (["tables"], ["describe", "shop.orders"], ["status", "--json"], ["verify", "shop.orders"]):
             yield command(*words, "--server", address, token=token)
-        for engine in ("spark", "duckdb", "trino", "pyiceberg"):
+        for engine in ("spark", "duckdb", "trino", "pyiceberg", "clickhouse", "polars"):
             yield command("connect", engine, "--server", address, token=token)
     yield command("serve", "--print-config", "--data", str(folder / "x"), "--auth", str(auth), token=token_of("root"))
     broken = folder / "broken.yaml"

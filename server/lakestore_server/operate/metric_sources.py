@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -68,6 +69,17 @@ class Moment:
     def upkeep(self) -> Upkeep:
         """The duties over the commit loop."""
         return self.sources.upkeep
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name without `_total`, its text, and the reader of its samples."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    read: Callable[[Moment], Iterable[Sample] | float | Histogram]
+    labels: tuple[str, ...] = ()
 
 
 def of_tables(figure: Callable[[TableStatus], float]) -> Callable[[Moment], Iterator[Sample]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -12,8 +10,10 @@ from prometheus_client.registry import Collector
 
 from lakestore.release import RELEASE
 from lakestore_server.host.histogram import Histogram
+from lakestore_server.operate import presented_metrics
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
 from lakestore_server.operate.metric_sources import (
+    Family,
     Moment,
     Sample,
     Sources,
@@ -32,18 +32,6 @@ from lakestore_server.operate.metric_sources import (
     tier_failures,
 )
 from lakestore_server.operate.status import table_status
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric: its name without `_total`, its text, and the reader of its samples."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    text: str
-    read: Callable[[Moment], Iterable[Sample] | float | Histogram]
-    labels: tuple[str, ...] = ()
-
 
 FAMILIES = (
     Family(
@@ -334,6 +322,7 @@ FAMILIES = (
         reported(lambda report: report.rejected),
         ("process",),
     ),
+    *presented_metrics.FAMILIES,
     Family("lakestore_rpc_running", "gauge", "Calls that run now, open streams among them.", running, ("method",)),
 )
 """Every metric, in the order of the page."""

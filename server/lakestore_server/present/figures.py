@@ -48,8 +48,6 @@ class Figures:
         """Loads by what they got: NEW, KEPT, SAME."""
         self.reports = 0
         """Reports of engines on their scans."""
-        self.rows = 0
-        """Rows written to hot data files."""
         self.written_bytes = 0
         self._times: deque[float] = deque(maxlen=TIMES_KEPT)
 

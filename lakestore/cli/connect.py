@@ -1,0 +1,238 @@
+"""The command that prints how an engine opens this lake: the head, one cut of the past, and what is tiered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import click
+
+from lakestore.cli.connection import connected, json_option, server_option, shown
+from lakestore.cli.output import emit_json
+from lakestore.errors import Denied, Unavailable
+from lakestore.model.times import moment_of
+
+HTTP_PORT = 7341
+PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+_COUNT = "SELECT count(*) FROM"
+_WAREHOUSES = ("now", "earlier", "lake")
+"""The names by which the examples open the head, a cut of the past, and what is tiered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A lake as the lines of an engine open it."""
+
+    server: str
+    catalog: str
+    """URL of the catalog."""
+    table: str
+    time: str
+    """A time that the lake can be read at."""
+    is_open: bool
+    """Whether the catalog asks for no token; else the lines have PRINCIPAL and TOKEN for one's own."""
+
+    @property
+    def tokens(self) -> str:
+        """URL of the endpoint of access tokens."""
+        return f"{self.catalog}/v1/oauth/tokens"
+
+    def warehouse(self, name: str) -> str:
+        """The warehouse that a name of the examples stands for."""
+        return f"at:{self.time}" if name == "earlier" else name
+
+
+def _spark(of: Opened) -> str:
+    lines = [
+        "# spark-sql, spark-shell, spark-submit or the Thrift server. A query sees the newest commits in `now`;",
+        "# without cache-enabled=false Spark would go on with the table that it has seen first.",
+        f"--packages {PACKAGES}",
+        "--conf spark.sql.extensions=org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    ]
+    for name in _WAREHOUSES:
+        said = {
+            "": "org.apache.iceberg.spark.SparkCatalog",
+            ".type": "rest",
+            ".uri": of.catalog,
+            ".warehouse": of.warehouse(name),
+            ".cache-enabled": "false",
+        }
+        if not of.is_open:
+            auth = {"rest.auth.type": "oauth2", "oauth2-server-uri": of.tokens, "credential": "PRINCIPAL:TOKEN"}
+            said |= {f".{key}": value for key, value in auth.items()}
+        lines += [f"--conf spark.sql.catalog.{name}{key}={value}" for key, value in said.items()]
+    space, table = of.table.split(".", 1)
+    lines += [
+        f"{_COUNT} now.{of.table};",
+        f"{_COUNT} earlier.{of.table};            -- every table of the query at one cut",
+        f"{_COUNT} now.{space}.`{table}@{of.time}`;  -- one table at a time or a token",
+        f"{_COUNT} lake.{of.table};               -- what is tiered",
+        "",
+        '# Python: pip install "lakestore[spark]"; every table of a query at one cut, and streams',
+        "from lakestore.spark import session, attach",
+        f'spark = session("{of.server}")',
+        f'lake = attach(spark, "{of.server}")',
+        f'lake.sql("{_COUNT} {of.table}").show()',
+    ]
+    return "\n".join(lines)
+
+
+def _duckdb(of: Opened) -> str:
+    lines, auth = ["INSTALL iceberg; LOAD iceberg;"], "AUTHORIZATION_TYPE 'none'"
+    if not of.is_open:
+        lines += [
+            "CREATE SECRET lakestore (TYPE ICEBERG, CLIENT_ID 'PRINCIPAL', CLIENT_SECRET 'TOKEN',",
+            f"    OAUTH2_SERVER_URI '{of.tokens}');",
+        ]
+        auth = "SECRET lakestore"
+    lines += [
+        f"ATTACH '{of.warehouse(name)}' AS {name} (TYPE ICEBERG, ENDPOINT '{of.catalog}', {auth});"
+        for name in _WAREHOUSES
+    ]
+    lines += [
+        f"{_COUNT} now.{of.table};",
+        f"{_COUNT} earlier.{of.table};  -- every table at one cut",
+        f"{_COUNT} lake.{of.table};     -- what is tiered",
+        "-- ATTACH 'now-v3' in place of 'now' reads faster where many rows are new.",
+    ]
+    return "\n".join(lines)
+
+
+def _trino(of: Opened) -> str:
+    lines = []
+    for name in _WAREHOUSES:
+        lines += [
+            f"# etc/catalog/{name}.properties",
+            "connector.name=iceberg",
+            "iceberg.catalog.type=rest",
+            f"iceberg.rest-catalog.uri={of.catalog}",
+            f"iceberg.rest-catalog.warehouse={of.warehouse(name)}",
+        ]
+        if not of.is_open:
+            lines += [
+                "iceberg.rest-catalog.security=OAUTH2",
+                f"iceberg.rest-catalog.oauth2.server-uri={of.tokens}",
+                "iceberg.rest-catalog.oauth2.credential=PRINCIPAL:TOKEN",
+            ]
+        lines += ["fs.native-local.enabled=true", "local.location=/"]
+    lines += [
+        f"-- {_COUNT} now.{of.table};",
+        f"-- {_COUNT} earlier.{of.table};  every table at one cut",
+        f"-- {_COUNT} lake.{of.table};     what is tiered",
+    ]
+    return "\n".join(lines)
+
+
+def _loaded(of: Opened) -> list[str]:
+    """Lines of Python that open the catalogs."""
+    lines = ["from pyiceberg.catalog import load_catalog"]
+    auth = ""
+    if not of.is_open:
+        auth = f""",
+    credential="PRINCIPAL:TOKEN", **{{"oauth2-server-uri": "{of.tokens}"}}"""
+    lines += [
+        f'{name} = load_catalog("{name}", type="rest", uri="{of.catalog}", warehouse="{of.warehouse(name)}"{auth})'
+        for name in _WAREHOUSES
+    ]
+    return lines
+
+
+def _pyiceberg(of: Opened) -> str:
+    lines = [
+        '# pip install "pyiceberg[pyarrow]"; a table is loaded anew, or refreshed, to see newer rows',
+        *_loaded(of),
+    ]
+    lines += [f'{name}.load_table("{of.table}").scan().to_arrow()' for name in _WAREHOUSES]
+    return "\n".join(lines)
+
+
+def _polars(of: Opened) -> str:
+    lines = ['# pip install polars "pyiceberg[pyarrow]"', "import polars as pl", *_loaded(of)]
+    lines += [f'pl.scan_iceberg({name}.load_table("{of.table}")).collect()' for name in _WAREHOUSES]
+    return "\n".join(lines)
+
+
+def _clickhouse(of: Opened) -> str:
+    lines, auth = ["SET allow_database_iceberg = 1;"], ""
+    if not of.is_open:
+        auth = f",\n    catalog_credential = 'PRINCIPAL:TOKEN', oauth_server_uri = '{of.tokens}'"
+    lines += [
+        f"CREATE DATABASE {name} ENGINE = DataLakeCatalog('{of.catalog}')\n    SETTINGS catalog_type = 'rest',"
+        f" warehouse = '{of.warehouse(name)}', vended_credentials = 0{auth};"
+        for name in _WAREHOUSES
+    ]
+    lines += [
+        f"{_COUNT} now.`{of.table}`;",
+        f"{_COUNT} earlier.`{of.table}`;  -- every table at one cut",
+        f"{_COUNT} lake.`{of.table}`;     -- what is tiered",
+        "-- Files of the server's machine are read only if they lie below `user_files_path`.",
+    ]
+    return "\n".join(lines)
+
+
+LINES: Mapping[str, Callable[[Opened], str]] = {
+    "spark": _spark,
+    "duckdb": _duckdb,
+    "trino": _trino,
+    "pyiceberg": _pyiceberg,
+    "clickhouse": _clickhouse,
+    "polars": _polars,
+}
+"""Engine to its lines. Put your own for PRINCIPAL and TOKEN; our own clients take LAKESTORE_TOKEN."""
+
+
+@click.command()
+@click.argument("engine", type=click.Choice(list(LINES)))
+@click.option("--http", help=f"Host and port of the catalog.  [default: the server's host and {HTTP_PORT}]")
+@click.option("--table", help="The table in the example.  [default: the first of the lake, else shop.orders]")
+@server_option
+@json_option
+def connect(engine: str, http: str | None, table: str | None, server: str, as_json: bool) -> None:
+    """Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered."""
+    found = _catalog_of(server)
+    catalog = f"{found.scheme}://{http or found.host}/iceberg"
+    lines = LINES[engine](Opened(server, catalog, table or found.table, found.time, found.is_open))
+    emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else click.echo(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Catalog:
+    """The address of a server's Iceberg catalog."""
+
+    scheme: str
+    host: str
+    """Host and port."""
+    is_open: bool
+    """Whether the catalog asks for no token."""
+    time: str
+    """The time at the server."""
+    table: str = "shop.orders"
+    """A table of the lake, if there is one, that keeps no dead letters or proposals of another."""
+
+
+def _catalog_of(server: str) -> _Catalog:
+    """The catalog's address as the server says it, else the default one."""
+    from lakestore.v1 import lakestore_pb2 as pb
+
+    host = server.rsplit(":", 1)[0]
+    credentials = shown(server)
+    is_open = credentials.token is None
+    scheme = "https" if credentials.pem else "http"
+    try:
+        with connected(server) as lake:
+            said = json.loads(lake.transport.status(pb.StatusRequest()).status)
+            tables = [table.name for table in lake.tables() if "__" not in table.name]
+    except (Unavailable, Denied) as error:
+        is_open = is_open and not isinstance(error, Denied)
+        return _Catalog(scheme, f"{host}:{HTTP_PORT}", is_open, _text(datetime.now(UTC)))
+    http = f"{host}:{said['http'].rsplit(':', 1)[1]}"
+    return _Catalog(said["scheme"], http, is_open, _text(moment_of(said["clock"]["time_us"])), *sorted(tables)[:1])
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+COMMANDS = (connect,)
