@@ -96,6 +96,8 @@ def _written(target: Table, paths: list[Path], progress: Progress, *, delete: bo
 @click.option("--columns", help="Names with commas between; also __bucket, __offset, __timestamp.")
 @click.option("--where", help="A condition in SQL: \"amount > 10 AND customer = 'x'\".")
 @click.option("--at", help="A token or a time such as 2026-11-20T10:00Z: read exactly there.")
+@click.option("--require-freshness", help="A span such as 60s: fail if what is read is older (docs/time.md).")
+@click.option("--require-complete-through", help="A time: fail if what is read is not complete through it.")
 @click.option("--limit", type=click.IntRange(min=0), help="No more rows than this.")
 @click.option("--count", is_flag=True, help="Only the number of rows.")
 @click.option("--explain", is_flag=True, help="Read, and say what was read and spared in place of the rows.")
@@ -108,6 +110,8 @@ def read(
     columns: str | None,
     where: str | None,
     at: str | None,
+    require_freshness: str | None,
+    require_complete_through: str | None,
     limit: int | None,
     count: bool,
     explain: bool,
@@ -119,7 +123,8 @@ def read(
     names = [name.strip() for name in columns.split(",")] if columns else None
     with connected(server) as lake:
         target = lake.table(table)
-        scan = target.scan(columns=names, where=where, at=at)
+        required = {"require_freshness": require_freshness, "require_complete_through": require_complete_through}
+        scan = target.scan(columns=names, where=where, at=at, **required)
         if explain:
             made = scan.explain()
             emit_json(made.as_dict()) if as_json else click.echo(made)
@@ -332,10 +337,16 @@ def _key_column(texts: list[str], kind: pa.DataType) -> pa.Array:
 @click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
 @click.option("--external-access", is_flag=True, help="The query may read files and addresses too.")
 @click.option("--explain", is_flag=True, help="Run it, and say what was read of each table in place of the rows.")
+@click.option("--at", help="A token or a time such as 2026-11-20T10:00Z: read all tables exactly there.")
+@click.option("--require-freshness", help="A span such as 60s: fail if what is read is older (docs/time.md).")
+@click.option("--require-complete-through", help="A time: fail if what is read is not complete through it.")
 @server_option
 @json_option
 def sql(
     text: str,
+    at: str | None,
+    require_freshness: str | None,
+    require_complete_through: str | None,
     output: Path | None,
     kind: str | None,
     external_access: bool,
@@ -345,7 +356,8 @@ def sql(
 ) -> None:
     """Run one query over tables at one cut: lakestore sql "SELECT count(*) FROM shop.orders"."""
     with connected(server) as lake:
-        result = lake.sql(text, external_access=external_access)
+        required = {"require_freshness": require_freshness, "require_complete_through": require_complete_through}
+        result = lake.sql(text, at=at, external_access=external_access, **required)
     if explain:
         emit_json([read.as_dict() for read in result.reads]) if as_json else click.echo(result.explain())
         return

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from lakestore.cli.main import cli
-from lakestore.errors import Invalid, LakestoreError, PositionExpired
+from lakestore.errors import Invalid, LakestoreError, NotFresh, PositionExpired
 from lakestore.model.times import text_of
 from lakestore.model.token import LogPosition, position_of
 from lakestore.v1 import lakestore_pb2 as pb
@@ -142,3 +142,22 @@ def test_describe_and_status_say_since_when_and_why(served: Served) -> None:
     assert (status["reads_from_lsn"], position_of(status["reads_from_token"]).lsn) == (start, start)
     assert text_of(status["reads_from_us"])[:19].replace("T", " ") in described()
     assert served.lake.transport.status(pb.StatusRequest(tables=[KEYED])).status.count("reads_from_why") == 1
+
+
+def test_the_command_line_reads_at_a_position_and_refuses_less_than_is_required(served: Served) -> None:
+    table = served.lake.create_table(KEYED, ROWS, primary_key=["id"], buckets=1)
+    first = str(table.upsert([{"id": 1, "v": 1}]))
+    served.clock.advance(60)
+    table.upsert([{"id": 2, "v": 2}])
+    served.clock.advance(60)
+    count, address = f"SELECT count(*) AS n FROM {KEYED}", ["--server", served.server.about["grpc"]]
+    for asked in (["read", KEYED, "--count"], ["sql", count, "--json"]):
+        done = CliRunner().invoke(cli, [*asked, "--at", first, "--require-freshness", "5m", *address])
+        assert done.exit_code == 0, done.output
+        assert asked[0] == "sql" or done.output.strip() == "1"
+        for demand in (
+            ["--require-freshness", "10s"],
+            ["--require-complete-through", text_of(served.engine.now_us() - 1)],
+        ):
+            refused = CliRunner().invoke(cli, [*asked, "--at", first, *demand, *address])
+            assert isinstance(refused.exception, NotFresh), refused.output
