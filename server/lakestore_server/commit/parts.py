@@ -200,8 +200,9 @@ class PartStore:
             done = set(self._committed)
         if not done:
             return
-        self._remove(done)
-        self._disk.sync_folder(self._folder)
+        if self._folder.name in self._disk.list(self._folder.parent):  # it is in no backup
+            self._remove(done)
+            self._disk.sync_folder(self._folder)
         with self._lock:
             self._committed -= done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from lakestore.limits import Limits
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files import part_file
-from tests.support.served import SCHEMA, START_US, Served
+from tests.support.served import SCHEMA, Served
 
 PAIRS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
@@ -437,9 +438,15 @@ def test_blocks_in_process_and_in_asyncio_use_parts_too(served: Served, monkeypa
     )
 
 
-def test_parts_are_in_no_backup(served: Served, tmp_path: Path) -> None:
-    named = uploaded(served, log_rows(1))
+def test_parts_are_in_no_backup_and_a_folder_without_them_goes_on(served: Served, tmp_path: Path) -> None:
+    named, left = uploaded(served, log_rows(1), log_rows(2))
     served.lake.transport.backup(pb.BackupRequest(folder=str(tmp_path / "copy")))
     assert not [path for path in (tmp_path / "copy").rglob("*") if part_file.FOLDER in path.parts[-2:]]
-    served.lake.transport.commit(request(named))
-    assert START_US < served.clock.now_us() + 1
+    served.lake.transport.commit(request([named]))
+    served.kill()
+    shutil.rmtree(served.engine.folder / part_file.FOLDER)  # as a restore leaves it, with the commit in the journal
+    served.start()
+    served.checkpoint()
+    with pytest.raises(NotFound, match="the server was restored"):
+        served.lake.transport.commit(request([left], 2))
+    assert values(served) == [1]
