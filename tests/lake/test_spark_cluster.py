@@ -1,6 +1,6 @@
 """The data source on a standalone cluster of two workers, and drivers that are killed: every change once.
 
-The small form starts a master, two workers and two drivers: about 25 s on two quiet cores.
+The small form starts a master, two workers and two drivers: about 40 s of two quiet cores.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from lakestore.client.table import Table
 from lakestore_server.main import Server
 from tests.support.process import free_port
 from tests.support.seeds import seeded
-from tests.support.spark_stream import written
+from tests.support.spark_stream import SHORT_LIVED, written
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 NAME = "shop.orders"
 CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+SMALL = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -63,11 +64,11 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     deploy = "org.apache.spark.deploy"
     with ExitStack() as stack:
         master = (f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-        stack.enter_context(process(log, CLASS, *master, SPARK_DAEMON_MEMORY="256m"))
+        stack.enter_context(process(log, CLASS, *master, **SMALL))
         for number in range(2):
             worker = (f"{deploy}.worker.Worker", "--cores", "1", "--memory", "600m", "--webui-port", "0", address)
             folder = ("--work-dir", str(tmp_path / f"work{number}"))
-            stack.enter_context(process(log, CLASS, worker[0], *folder, *worker[1:], SPARK_DAEMON_MEMORY="256m"))
+            stack.enter_context(process(log, CLASS, worker[0], *folder, *worker[1:], **SMALL))
         registered = "Successfully registered with master"
         until(lambda: log.read_text().count(registered) == 2, "both workers are there", 90)
         yield address

@@ -16,6 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakestore_spark.source import FORMAT, register
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that lives for seconds: it takes half the time to warm up."""
+
 
 def main(master: str, folder: Path, options: dict[str, str], trigger: str) -> None:
     """Read the table once, then stream its changes until the trigger is done or somebody kills this."""
@@ -24,8 +27,11 @@ def main(master: str, folder: Path, options: dict[str, str], trigger: str) -> No
     for name, value in {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": "2",
     }.items():

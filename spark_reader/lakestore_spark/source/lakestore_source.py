@@ -6,7 +6,8 @@ stream always says where it starts.
 
 from __future__ import annotations
 
-from pyspark.errors import AnalysisException
+from typing import Any
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -30,8 +31,6 @@ from lakestore_spark.source.table_writer import StreamWriter, TableWriter
 from lakestore_spark.source.write_target import Target
 
 FORMAT = "lakestore"
-_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"
-"""PySpark's error for a format that it found among the installed modules: that one is ours as well."""
 _STREAM_ONLY = set(options.STREAM) - set(options.READ)
 
 
@@ -82,12 +81,19 @@ class LakestoreSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known in a session, unless PySpark has found it by itself."""
+    """Make the format known in a session."""
+    jvm: Any = spark._jvm  # noqa: SLF001 (the one way to the JVM that PySpark gives)
+    sessions, own = jvm.SparkSession, spark._jsparkSession  # noqa: SLF001
+    active = sessions.getActiveSession()
+    # Spark looks for the name in the active session, and refuses one that is known there and not yet in this one.
+    sessions.setActiveSession(own)
     try:
         spark.dataSource.register(LakestoreSource)
-    except AnalysisException as error:
-        if error.getCondition() != _KNOWN:
-            raise
+    finally:
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _current(said: Options) -> Table:
