@@ -187,7 +187,7 @@ def test_an_rpc_on_a_table_takes_the_right_on_that_table(name: str, right: str) 
 
 @pytest.mark.parametrize("name", [*NOT_OF_A_TABLE, *EVERYTHING])
 def test_other_rpcs_take_the_right_somewhere_or_on_everything(name: str) -> None:
-    row, request = RPCS[policy.SERVICE + name], pb.HelloRequest()
+    row, request = RPCS[policy.SERVICE + name], next(each.request() for each in rpc.methods() if each.name == name)
     for right in RIGHTS:
         assert may(row, principal(right, "*"), request) == (right in {**NOT_OF_A_TABLE, **EVERYTHING}[name])
         assert may(row, principal(right, "a.b"), request) == (right in NOT_OF_A_TABLE.get(name, ()))
@@ -200,6 +200,14 @@ def test_each_of_several_tables_is_asked_for() -> None:
     for name, request in (("Plan", pb.PlanRequest), ("Changes", pb.ChangesRequest), ("Status", pb.StatusRequest)):
         assert not may(RPCS[policy.SERVICE + name], who, request(tables=["shop.orders", "shop.items"])), name
         assert may(RPCS[policy.SERVICE + name], who, request(tables=["shop.orders"])), name
+
+
+def test_a_feed_of_a_table_takes_the_right_to_write_that_table() -> None:
+    row, who = RPCS[f"{policy.SERVICE}OpenRegisters"], principal("write", "shop.orders")
+    for name in ("complete/shop.orders/etl", "p/complete/shop.orders/etl", "orders/0"):
+        assert may(row, who, pb.OpenRegistersRequest(registers=["orders/1", name])), name
+    for name in ("complete/shop.items/etl", "q/complete/shop.items/etl"):
+        assert not may(row, who, pb.OpenRegistersRequest(registers=["complete/shop.orders/etl", name])), name
 
 
 def test_a_table_that_is_gone_or_cannot_be_read_takes_a_right_on_everything() -> None:
