@@ -174,6 +174,22 @@ def conditions(names: Sequence[str] = tuple(VALUES)) -> st.SearchStrategy[Case]:
     )
 
 
+def comparisons(name: str) -> list[Case]:
+    """Each comparison of a column with each of its values."""
+    return [_compared(name, sign, value) for sign in _SIGNS for value in VALUES[name]]
+
+
+def rows_of(name: str) -> list[Row]:
+    """A row for each value of a column, and one without a value."""
+    empty: Row = dict.fromkeys(SCHEMA.names)
+    outer, _, inner = name.partition(".")
+    values = [None, *VALUES[name]]
+    return [
+        {**empty, "id": place, outer: {"x": None, "y": None, inner: value} if inner else value}
+        for place, value in enumerate(values)
+    ]
+
+
 def rows(most: int = 12) -> st.SearchStrategy[list[Row]]:
     """Rows with nulls, NaN and the ends of types; their ids are 0, 1, 2 …"""
     plain = {name: st.none() | st.sampled_from(values) for name, values in VALUES.items() if "." not in name}

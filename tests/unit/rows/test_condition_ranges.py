@@ -14,17 +14,43 @@ from hypothesis import strategies as st
 from lakestore.model.table import define
 from lakestore.rows import condition_text, pushed
 from lakestore.rows.ranges import Range, all_meet, may_meet
-from tests.support.condition_cases import SCHEMA, Case, Row, conditions, narrowed, rows
+from tests.support.condition_cases import SCHEMA, VALUES, Case, Row, comparisons, conditions, narrowed, rows, rows_of
 
 TABLE = define("t.t", SCHEMA, primary_key=["id"])
 WITHOUT_FLOATS = ("i", "s", "d", "t", "n", "day", "b", "bin")
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(rows(), conditions())
 def test_a_condition_keeps_the_rows_for_which_it_is_true(made: list[Row], case: Case) -> None:
     kept = condition_text.parse(case.text, TABLE).apply(narrowed(made))
     assert kept.column("id").to_pylist() == [row["id"] for row in made if case.holds(row) is True], case.text
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_comparison_of_every_value(name: str) -> None:
+    made = rows_of(name)
+    batch = narrowed(made)
+    for case in comparisons(name):
+        kept = condition_text.parse(case.text, TABLE).apply(batch)
+        assert kept.column("id").to_pylist() == [row["id"] for row in made if case.holds(row) is True], case.text
+
+
+@pytest.mark.parametrize("name", WITHOUT_FLOATS)
+def test_ranges_of_every_pair_of_values(name: str) -> None:
+    runs = [[a, b] for a in rows_of(name) for b in rows_of(name)]
+    ranges = [_range(run, name) for run in runs]
+    decided = 0
+    for case in comparisons(name):
+        skip = condition_text.parse(case.text, TABLE).skip
+        for run, range_ in zip(runs, ranges, strict=True):
+            held = [case.holds(row) is True for row in run]
+            known = dict.fromkeys([name], range_).__getitem__
+            may, every = may_meet(skip, known), all_meet(skip, known)
+            assert may or not any(held), case.text
+            assert not every or all(held), case.text
+            decided += every or not may
+    assert decided > len(runs)
 
 
 def _range(made: list[Row], name: str) -> Range:
@@ -33,7 +59,7 @@ def _range(made: list[Row], name: str) -> Range:
     return Range(low, high, len(made) - len(values), len(made))
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(rows(4), st.one_of(conditions(), conditions(WITHOUT_FLOATS)), st.booleans())
 def test_ranges_never_rule_out_a_row_nor_count_one_too_many(made: list[Row], case: Case, known: bool) -> None:
     skip = condition_text.parse(case.text, TABLE).skip

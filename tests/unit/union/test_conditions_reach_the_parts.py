@@ -17,7 +17,7 @@ from lakestore.union.scan import Scan
 from lakestore.union.sql import run
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.segment import LOG_BATCH_ROWS
-from tests.support.condition_cases import SCHEMA, Case, Row, conditions, narrowed, rows
+from tests.support.condition_cases import SCHEMA, VALUES, Case, Row, comparisons, conditions, narrowed, rows, rows_of
 from tests.support.log_tierer import LogTierer
 from tests.support.served import Served
 
@@ -60,7 +60,7 @@ def tables(served: Served) -> tuple[ls.Table, ls.Table]:
     return keyed, served.lake.create_table("c.log", SCHEMA, buckets=2)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(rows(), rows(), conditions())
 def test_every_way_gives_the_rows_for_which_a_condition_is_true(
     served: Served, tables: tuple[ls.Table, ls.Table], old: list[Row], made: list[Row], case: Case
@@ -87,6 +87,63 @@ def test_every_way_gives_the_rows_for_which_a_condition_is_true(
         answer = served.lake.sql(f"SELECT id FROM {name} WHERE {text} ORDER BY id").to_arrow()
         assert answer.column("id").to_pylist() == wanted, text
         assert served.lake.sql(f"SELECT count(*) AS n FROM {name} WHERE {text}").to_pylist() == [{"n": len(wanted)}]
+
+
+@pytest.mark.parametrize("name", ["f", "f4"])
+def test_nan_is_the_greatest_number_in_queries_too(served: Served, name: str) -> None:
+    table = served.lake.create_table(f"c.{name}", SCHEMA, buckets=1)
+    made = rows_of(name)
+    table.append(pa.Table.from_batches([narrowed(made)]))
+    for case in comparisons(name):
+        found = served.lake.sql(f"SELECT id FROM c.{name} WHERE {case.text} ORDER BY id").to_arrow()
+        assert found.column("id").to_pylist() == [row["id"] for row in made if case.holds(row) is True], case.text
+
+
+PARTS = 4
+
+
+@pytest.fixture(scope="module")
+def tiered(served: Served) -> tuple[str, list[Row]]:
+    """A log table with four files in the lake and rows behind them, whose values differ from part to part."""
+    table = served.lake.create_table("c.parts", SCHEMA, buckets=1)
+    tierer = LogTierer(served.server, served.lake.transport)
+    made: list[Row] = []
+    for part in range(PARTS + 1):
+        some = [_row(part, place) for place in range(16)]
+        table.append(pa.Table.from_batches([narrowed(some)]))
+        made += some
+        if part < PARTS:
+            tierer.flush("c.parts")
+    return "c.parts", made
+
+
+def _row(part: int, place: int) -> Row:
+    """A row of values and nulls that follow from its place; a part has a few values of each column."""
+    row: Row = {"id": part * 16 + place}
+    for number, (name, values) in enumerate(VALUES.items()):
+        at = part + place // (2 + number % 3)
+        value = None if (place + number) % 7 == 0 else values[(part if number % 2 else at) % len(values)]
+        outer, _, inner = name.partition(".")
+        if inner:
+            row[outer] = None if place == 3 else {**(row.get(outer) or {}), inner: value}
+        else:
+            row[name] = value
+    return row
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(conditions())
+def test_files_and_log_give_the_rows_for_which_a_condition_is_true(
+    served: Served, tiered: tuple[str, list[Row]], case: Case
+) -> None:
+    name, made = tiered
+    wanted = sorted(row["id"] for row in made if case.holds(row) is True)
+    table = served.lake.table(name)
+    assert sorted(table.scan(columns=["id"], where=case.text).to_arrow().column("id").to_pylist()) == wanted, case.text
+    assert table.scan(where=case.text).count() == len(wanted), case.text
+    answer = served.lake.sql(f"SELECT id FROM {name} WHERE {case.text} ORDER BY id").to_arrow()
+    assert answer.column("id").to_pylist() == wanted, case.text
+    assert len(served.lake.sql(f"SELECT i FROM {name} WHERE ({case.text}) IS NOT DISTINCT FROM TRUE")) == len(wanted)
 
 
 def test_a_condition_and_its_columns_stay_with_the_server(served: Served) -> None:
