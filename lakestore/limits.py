@@ -44,7 +44,7 @@ class Limits:
     commit_rows: int = option(5_000_000, low=1, high=_INT32)
     """Rows of one commit, those of its parts among them; more are refused. Other writers wait while it is made, about a
     second for each million rows that replace others."""
-    commit_bytes: int = option(512 * _MB, low=1 * _KB, high=_INT32)
+    commit_bytes: int = option(512 * _MB, low=1 * _KB, high=1 * _GB)
     """Rows of one commit as they are sent, those of its parts among them; more are refused. A commit is made in memory,
     and is one journal frame."""
     parts: int = option(20_000, low=1, high=1_000_000)

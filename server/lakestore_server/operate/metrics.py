@@ -72,6 +72,8 @@ FAMILIES = (
         lambda m: len(m.loop.queue),
     ),
     Family("lakestore_queue_bytes", "gauge", "Their rows.", lambda m: m.loop.queue.nbytes),
+    Family("lakestore_parts", "gauge", "Uploaded parts that wait for their commit.", lambda m: m.loop.parts.count),
+    Family("lakestore_parts_bytes", "gauge", "Their rows.", lambda m: m.loop.parts.nbytes),
     Family(
         "lakestore_journal_bytes",
         "gauge",
