@@ -23,6 +23,8 @@ from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.steps import Heads, Ints
 
 ENTRIES_MAX = 200_000
+"""Entries of manifests that are kept for the next snapshot's sake."""
+BASES_MAX = 8
 PUFFIN = "PUFFIN"
 
 
@@ -93,6 +95,7 @@ class BaseFiles:
                 found[_referenced(entry.file) or ""].append(entry)
         return found
 
+    @cached_property
     def live_rows(self) -> int | None:
         """The number of rows that readers find; None where it cannot be told for certain."""
         if any(each.content != DATA for each in self.manifests):
@@ -140,6 +143,23 @@ class BaseFiles:
         around = [entry for entry in self._by_data_file.get("", []) if _may_cover(entry, data)]
         older = [entry for entry in (*named, *around) if (entry.sequence or 0) >= (data.sequence or 0)]
         return _union([_positions(entry.file, data.file.path) for entry in older]), []
+
+
+class Bases:
+    """The snapshots that were used last."""
+
+    def __init__(self, manifests: Manifests, indexes: Indexes) -> None:
+        self._manifests, self._indexes = manifests, indexes
+        self._kept: OrderedDict[tuple[str, str], BaseFiles] = OrderedDict()
+
+    def of(self, manifest_list: str, folder: str) -> BaseFiles:
+        """One snapshot of the table that has this folder."""
+        key = manifest_list, folder
+        found = self._kept.pop(key, None) or BaseFiles(manifest_list, folder, self._manifests, self._indexes)
+        self._kept[key] = found
+        if len(self._kept) > BASES_MAX:
+            self._kept.popitem(last=False)
+        return found
 
 
 def _referenced(file: File) -> str | None:

@@ -87,11 +87,17 @@ class Merger:
         )
         return merge, step
 
+    def abandon(self, owner: str) -> None:
+        """Give up the merge of a table of which nothing is kept any more; its files go when it has ended."""
+        merge = self._running
+        if merge is not None and merge.owner == owner:
+            self._running = None
+            merge.files.add_done_callback(lambda _: _remove_all(merge.paths))
+
     def discard(self, merge: Merge) -> None:
         """Remove the files of a merge that nobody wants."""
         self._indexes.drop(merge.paths)
-        for path in merge.paths:
-            remove(path)
+        _remove_all(merge.paths)
 
     def close(self) -> None:
         """Wait for the merge that runs."""
@@ -106,6 +112,11 @@ def _merged(parts: Sequence[Step], keys: Sequence[Ints], name: Callable[[str], s
     order = np.argsort(both, kind="stable")
     rows = pa.concat_tables(read).take(pa.array(order)) if read else shape.arrow.empty_table()
     return write_pieces(rows, both[order], shape, name)
+
+
+def _remove_all(paths: Sequence[str]) -> None:
+    for path in paths:
+        remove(path)
 
 
 def _rows(location: str, schema: pa.Schema) -> pa.Table:

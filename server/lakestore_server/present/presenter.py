@@ -19,7 +19,7 @@ from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.union import plan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.present import indexes
-from lakestore_server.present.base_files import BaseFiles, Manifests
+from lakestore_server.present.base_files import BaseFiles, Bases, Manifests
 from lakestore_server.present.deletes import Ledger
 from lakestore_server.present.hot_files import Fetch
 from lakestore_server.present.indexes import Indexes
@@ -120,7 +120,8 @@ class Presenter:
         self._run, self._numbers = run, itertools.count(1)
         self._tables: dict[str, _Table] = {}
         pool = ThreadPoolExecutor(THREADS, "present")
-        self._tools = Tools(Manifests(), Indexes(working, pool), pool)
+        kept = Indexes(working, pool)
+        self._tools = Tools(Bases(Manifests(), kept), kept, pool)
         self._merger = Merger(self._tools.indexes, self._numbers)
 
     def present(self, request: Present, fetch: Fetch) -> Presented:
@@ -155,6 +156,7 @@ class Presenter:
                 self._tools.indexes.drop(table.forget(gone))
             if not table.answers:
                 del self._tables[folder]
+                self._merger.abandon(folder)
 
     def close(self) -> None:
         """End the threads."""

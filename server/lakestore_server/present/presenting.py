@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lakestore.errors import Internal, PositionExpired
 from lakestore.union.plan import TableScan
-from lakestore_server.present.base_files import BaseFiles, Manifests
+from lakestore_server.present.base_files import BaseFiles, Bases
 from lakestore_server.present.deletes import Deaths, Found, Ledger, hide
 from lakestore_server.present.hot_files import Fetch, StepWriter
 from lakestore_server.present.indexes import Indexes
@@ -36,7 +36,7 @@ _Sums = npt.NDArray[Any]
 class Tools:
     """Everything that presentings share."""
 
-    manifests: Manifests
+    bases: Bases
     indexes: Indexes
     pool: Executor
 
@@ -84,7 +84,7 @@ class Presenting:
         request, tools, name = self._request, self._tools, self._known.name
         windows = self._windows()
         with self._clock("base"):
-            base = BaseFiles(request.base.manifest_list, request.folder, tools.manifests, tools.indexes)
+            base = tools.bases.of(request.base.manifest_list, request.folder)
         with self._clock("dead"):
             earlier = self._earlier()
             ledger, found = self._found(base, earlier, windows)
@@ -147,7 +147,7 @@ class Presenting:
     def _check(self, base: BaseFiles, ledger: Ledger) -> None:
         """`Internal` if the files do not show the rows that live at the cut."""
         scan = self._scan
-        shown = base.live_rows()
+        shown = base.live_rows
         if shown is not None:
             shown += sum(window.step.rows for window in ledger.windows) - ledger.rows
             if shown != scan.live_rows:

@@ -160,6 +160,7 @@ class Model:
             _, document, rows = self.chance.choice(self.shown)
             self.same(document, rows)
         else:
+            self.presenting.presenter._merger._pool.submit(int).result()  # behind a merge that was given up
             there = {
                 path
                 for path in (self.presenting.folder / "__presented").rglob(f"run-{self.restarts}/*")

@@ -195,6 +195,15 @@ def test_a_table_that_was_never_tiered_is_read_though_its_log_start_moves(presen
     assert found == dict.fromkeys(range(10), "a") | dict.fromkeys(range(10, 40), "b")
 
 
+def test_an_older_cut_of_a_table_that_was_never_tiered_has_the_rows_that_lived_then(presenting: Presenting) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
+    old = str(table.upsert(rows(range(30), "a")))
+    table.upsert(rows(range(10, 40), "b"))
+    for _ in range(2):
+        assert held(presenting.rows("a.t")) == dict.fromkeys(range(10), "a") | dict.fromkeys(range(10, 40), "b")
+        assert held(presenting.rows("a.t", old)) == dict.fromkeys(range(30), "a")
+
+
 @pytest.mark.parametrize("form", [2, 3])
 def test_rows_of_a_log_table_that_came_after_the_cut_are_hidden(presenting: Presenting, form: int) -> None:
     table = presenting.served.lake.create_table("a.t", SCHEMA, buckets=2)
