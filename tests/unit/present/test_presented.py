@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakestore.errors import Exhausted, Invalid, Unavailable
@@ -16,6 +17,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.names import PRESENTED
 from lakestore.model.times import text_of
 from lakestore.model.token import position_of
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.iceberg.errors import NoSuchTable
 from lakestore_server.iceberg.locations import plain
 from lakestore_server.present.messages import Base
@@ -353,3 +355,44 @@ def test_no_cut_is_presented_anew_while_the_server_goes_down(served: Served) -> 
     assert _presented(served).load(ORDERS).etag == kept.etag
     with pytest.raises(Unavailable):
         _presented(served).load(Ask("shop.orders", format_version=3))
+
+
+def test_a_table_whose_lake_went_another_way_is_presented_from_its_log(served: Served, stand_in: StandIn) -> None:
+    _tiered(served)
+    uuid = served.state("shop.orders").table.uuid
+    served.engine.lake_ahead = {uuid: "its lake is ahead"}
+    Path(plain(served.engine.view.pointers["shop", "orders"].location)).unlink()
+    doc = _doc(_presented(served).load(ORDERS))
+    assert (stand_in.asked[-1].base, doc["table-uuid"]) == (Base("", 0, 2, 0, 0), uuid)
+    assert [field["name"] for field in doc["schemas"][0]["fields"]][:1] == ["v"]
+
+
+def test_a_later_version_of_the_schema_is_the_documents(served: Served, stand_in: StandIn) -> None:
+    token = served.append("shop.orders", 7)
+    served.lake.table("shop.orders").alter(rename={"v": "w"}, add={"x": pa.string()})
+    now, then = _doc(_presented(served).load(ORDERS)), _doc(_presented(served).load(Ask("shop.orders", token)))
+    for doc, names in ((now, ["w", "x"]), (then, ["v"])):
+        (schema,) = [each for each in doc["schemas"] if each["schema-id"] == doc["current-schema-id"]]
+        assert [field["name"] for field in schema["fields"] if not field["name"].startswith("__")] == names
+        assert doc["snapshots"][0]["schema-id"] == doc["current-schema-id"]
+    assert stand_in.asked[0].schema["fields"][0]["name"] == "w"
+
+
+def test_a_backup_has_nothing_of_what_is_presented(served: Served, tmp_path: Path) -> None:
+    _presented(served).load(ORDERS)
+    served.lake.transport.backup(pb.BackupRequest(folder=str(tmp_path / "copy")))
+    assert [each for each in (tmp_path / "copy").rglob("*") if PRESENTED in each.parts] == []
+    assert list((tmp_path / "copy" / "warehouse").rglob("*.metadata.json"))
+
+
+def test_nothing_else_lies_where_presented_files_do(served: Served) -> None:
+    catalog = served.server.catalog
+    with pytest.raises(Invalid, match="choose another name"):
+        catalog.create_namespace(PRESENTED, {})
+    with pytest.raises(Invalid, match="choose another name"):
+        served.lake.create_table(f"{PRESENTED}.t", SCHEMA)
+    catalog.create_namespace("free", {})
+    place = f"{catalog.warehouse}/{PRESENTED}/x"
+    schema = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "i", "required": False, "type": "long"}]}
+    with pytest.raises(Invalid, match=r"must lie below|shown to other engines"):
+        catalog.create_table("free", {"name": "t", "schema": schema, "location": place})
