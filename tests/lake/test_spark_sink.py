@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody names it)
 
 import lakestore as ls
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
+from tests.support.process import ServerProcess
 
+PEAK_BYTES = 900 << 20
+"""Two commits of 60 MB of rows each, of which the second replaces the first; the rows stay in memory once."""
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("s", pa.string())])
 
 
@@ -59,26 +64,43 @@ def test_jobs_streams_and_a_chain_of_both_copy_a_table_exactly(
     spark: SparkSession, server: Server, lake: ls.Lake, tmp_path: Path
 ) -> None:
     """One test for all that needs Spark itself: its processes take seconds to start."""
+    lake.table("s.keyed").upsert([{"id": i, "v": 0, "s": ""} for i in range(60)])
     written(numbers(spark, 0, 50), server, "s.keyed")
-    changed = numbers(spark, 40, 60).select("id", F.lit(-1).cast("long").alias("v"), "s")
-    written(changed, server, "s.keyed", mode="upsert")
-    written(numbers(spark, 30, 45), server, "s.keyed", mode="delete")
-    assert held(lake, "s.keyed") == [*expected(0, 30), *((i, -1, str(i)) for i in range(45, 60))]
+    assert held(lake, "s.keyed") == [*expected(0, 50), *((i, 0, "") for i in range(50, 60))]
 
     lake.create_table("s.copy", SCHEMA, primary_key=["id"], buckets=3)
     reader = spark.readStream.format("lakestore").options(server=server.about["grpc"], table="s.keyed")
     changes = reader.option("startingOffsets", "earliest").option("beforeImages", "true").load()
     streamed(changes, server, tmp_path / "chain", "s.copy")
     assert held(lake, "s.copy") == held(lake, "s.keyed")
+
+    shutil.rmtree(tmp_path / "chain" / "commits")  # the driver died before Spark wrote that the batch was done
     lake.table("s.keyed").delete([{"id": 0}, {"id": 59}])
     lake.table("s.keyed").upsert([{"id": 0, "v": 7, "s": "back"}])
+    commits = [batch.token for batch in lake.table("s.copy").changes("earliest", until="now")]
     streamed(changes, server, tmp_path / "chain", "s.copy")
+    streamed(changes, server, tmp_path / "chain", "s.copy")  # the first one may end behind the batch under way
     assert held(lake, "s.copy") == held(lake, "s.keyed")
-    (register,) = lake.list_registers("spark/")
-    shutil.rmtree(tmp_path / "chain" / "commits")  # the driver died before Spark wrote that the batch was done
-    before = server.engine.view.lsn
-    streamed(changes, server, tmp_path / "chain", "s.copy")
-    (again,) = lake.list_registers("spark/")
-    assert (again.name, held(lake, "s.copy")) == (register.name, held(lake, "s.keyed"))
-    assert server.engine.view.lsn - before <= 4
-    assert server.engine.parts.count == 0
+    told = [batch.to_arrow() for batch in lake.table("s.copy").changes(commits[-1], until="now")]
+    assert sorted(kind for batch in told for kind in batch.column("__change").to_pylist()) == ["+I", "-D", "-D"]
+    assert (len(lake.list_registers("spark/")), server.engine.parts.count) == (1, 0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_millions_of_rows_are_one_commit_in_bounded_memory(spark: SparkSession, tmp_path: Path) -> None:
+    rows = 2_000_000
+    with ServerProcess(tmp_path / "big") as running, ls.connect(running.address) as lake:
+        lake.create_table("s.big", SCHEMA, primary_key=["id"], buckets=4)
+        before = lake.transport.head(pb.HeadRequest()).lsn
+        for _ in range(2):  # new rows, then rows that replace others
+            began = time.monotonic()
+            writer = numbers(spark, 0, rows, 4).write.format("lakestore").mode("append")
+            writer.options(server=running.address, table="s.big").save()
+            print(f"{rows / (time.monotonic() - began):,.0f} rows/s")
+        assert lake.transport.head(pb.HeadRequest()).lsn == before + 2
+        found = lake.sql("SELECT count(*) AS n, sum(v) AS v, count(DISTINCT s) AS s FROM s.big").to_arrow().to_pylist()
+        assert found == [{"n": rows, "v": rows * (rows - 1), "s": rows}]
+        peak = Path(f"/proc/{running.pid}/status").read_text().split("VmHWM:")[1].split()[0]
+        print(f"peak of the server: {int(peak) >> 10} MB")
+        assert int(peak) << 10 < PEAK_BYTES
