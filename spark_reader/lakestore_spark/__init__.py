@@ -1,13 +1,13 @@
-"""Spark: session, attach, union reads in SQL and as DataFrames.
+"""Spark: session, attach, tables at a cut in SQL and as DataFrames.
 
-`session` makes or checks a Spark session, `spark_lake` is the face: a table or a query at one cut. `union` puts a plan
-together from the lake's rows less the dead ones (`dead_filter`) and the live rows of the hot ranges (`hot_rows`,
-`spool`); `leases` keeps a cut readable while its DataFrames live, `table_names` finds our tables in SQL text.
-The theory: Spark is lazy, so a DataFrame must be readable long after its plan. The plan names one lake snapshot and
-offset ranges of the log, both leased; an overdue lease fails the DataFrame and never gives part of the rows.
-The cold side is Iceberg's own scan of the planned snapshot, so Spark prunes its files by filters and columns.
+`session` makes or checks a Spark session with the catalogs `lake` and `now`; `spark_lake` is the face: a table or a
+statement at one cut. `statements` tells statements apart, `table_names` finds our tables in a query's text (`words` are
+its tokens), `cut_tables` names them at the cut, `descriptions` and `cached_tables` are for DESCRIBE and CACHE TABLE.
+The theory: the server presents a cut as an Iceberg snapshot, so Spark plans and reads it as any Iceberg table, by no
+code of ours. Spark is lazy: a DataFrame names its cut by a token, the server keeps the files for an hour after each
+load; later they are presented anew, or the read fails: it never gives part of the rows.
 `source` is the data source `lakestore` of plain Spark: batch reads, streams and writes of one table.
-Plans themselves are `lakestore.union`'s; writing to the lake belongs to `lakestore_tiering`.
+`leases` keeps the plans of streams and rounds. Writing to the lake belongs to `lakestore_tiering`.
 """
 
 from lakestore_spark.session import attach, session

@@ -1,4 +1,4 @@
-"""Spark sessions that see the lake: Iceberg's runtime, the catalog `lake`, and the `SparkLake` over a server.
+"""Spark sessions that see a server: Iceberg's runtime, the catalogs `lake` and `now`, and the `SparkLake` over it.
 
 `session` makes one with everything set; `attach` takes the user's own and says what is missing in it.
 """
@@ -20,20 +20,21 @@ from lakestore.client.grpc import connect
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1.lakestore_pb2 import StatusRequest
+from lakestore_spark.cut_tables import NOW
 from lakestore_spark.source import register
 from lakestore_spark.spark_lake import SparkLake
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 """Maven coordinate of the Iceberg runtime this package is tested with."""
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-CATALOG = "lake"
+LAKE = "lake"
+"""Spark's name of the catalog of the tiered state."""
+WAREHOUSES = {LAKE: "", NOW: "now"}
+"""Catalog to the warehouse that it opens at the server; none for the tiered state."""
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 HTTP_PORT = 7341
-_NO_REFRESH = {
-    f"spark.sql.catalog.{CATALOG}.rest.auth.type": "oauth2",
-    f"spark.sql.catalog.{CATALOG}.token-refresh-enabled": "false",
-}
-"""Settings that show our own token while the session lives, instead of one that ends in an hour."""
+_NO_REFRESH = {"rest.auth.type": "oauth2", "token-refresh-enabled": "false"}
+"""Settings of a catalog that show our own token while the session lives, instead of one that ends in an hour."""
 
 
 def session(
@@ -47,24 +48,24 @@ def session(
     tls: TLS | bool | None = None,
     credentials: Credentials | None = None,
 ) -> SparkSession:
-    """A SparkSession with Iceberg's runtime and the lake catalog of this server set, for who shows this token.
+    """A SparkSession with Iceberg's runtime and this server's catalogs `lake` and `now`, for who shows this token.
 
     On a Spark that runs in this process already it is a new session of it, so several servers can be read side by side.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     shown = credentials or credentials_for(server, token, tls)
-    catalog = catalog_conf(http or http_address(server, credentials=shown), shown)
+    catalogs = catalog_conf(http or http_address(server, credentials=shown), shown)
     running = SparkSession.getActiveSession()
     if running is not None:
         own = running.newSession()
-        register(own)
-        for name, value in {**catalog, **_session_conf(), **(conf or {})}.items():
+        for name, value in {**catalogs, **_session_conf(), **(conf or {})}.items():
             # Static settings were given when this Spark started, and are refused now.
-            if name in catalog or own.conf.isModifiable(name):
+            if name in catalogs or own.conf.isModifiable(name):
                 own.conf.set(name, value)
+        register(own)
         return own
     chosen = master or (conf or {}).get("spark.master", "local[*]")
-    settings = {**_static_conf(chosen), **_session_conf(), **catalog, **(conf or {})}
+    settings = {**_static_conf(chosen), **_session_conf(), **catalogs, **(conf or {})}
     builder = SparkSession.builder.appName(app).master(chosen)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -81,31 +82,41 @@ def attach(
     token: Token | None = None,
     tls: TLS | bool | None = None,
 ) -> SparkLake:
-    """The union reads of a server in this session, or `Invalid` that says what the session lacks."""
+    """The tables of a server in this session, or `Invalid` that says what the session lacks."""
     own = transport or connect(server, credentials_for(server, token, tls))
+    close = own.close if transport is None else _nothing
     problem = missing(spark, http_address(server, own), own.credentials)
     if problem:
+        close()
         raise Invalid(problem)
     register(spark)
-    return SparkLake(spark, own, server)
+    return SparkLake(spark, own, on_close=close)
+
+
+def _nothing() -> None:
+    """Close nothing: the connection is another's."""
 
 
 def missing(spark: SparkSession, http: str, credentials: Credentials = NOTHING) -> str:
-    """The obstacle that keeps this session from reading the lake, as one sentence; empty if there is none.
+    """The obstacle that keeps this session from reading the server, as one sentence; empty if there is none.
 
-    A session without a catalog of the name `lake` gets ours.
+    A session without a catalog of the name `lake` or `now` gets ours.
     """
     if not _has_iceberg(spark):
         return f"this Spark session lacks Iceberg: start it with --packages {RUNTIME}"
     if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):
         return f"this Spark session lacks Iceberg's SQL: start it with --conf spark.sql.extensions={EXTENSIONS}"
-    key, wanted = f"spark.sql.catalog.{CATALOG}", catalog_conf(http, credentials)
-    uri = wanted[f"{key}.uri"]
-    if not spark.conf.get(key, ""):
-        for name, value in wanted.items():
-            spark.conf.set(name, value)
-    elif spark.conf.get(f"{key}.uri", "") != uri:
-        return f"the catalog {CATALOG!r} of this Spark session is another one: start it with --conf {key}.uri={uri}"
+    for name, warehouse in WAREHOUSES.items():
+        key, wanted = _key(name), _catalog_conf(name, http, credentials)
+        if not spark.conf.get(key, ""):
+            for setting, value in wanted.items():
+                spark.conf.set(setting, value)
+            continue
+        decisive = [f"{key}.uri", *([f"{key}.warehouse", f"{key}.cache-enabled"] if warehouse else [])]
+        others = [setting for setting in decisive if spark.conf.get(setting, "") != wanted[setting]]
+        if others:
+            said = " ".join(f"--conf {setting}={wanted[setting]}" for setting in others)
+            return f"the catalog {name!r} of this Spark session is another one: start it with {said}"
     return ""
 
 
@@ -134,16 +145,26 @@ def _reachable(said: str, host: str) -> str:
 
 
 def catalog_conf(http: str, credentials: Credentials = NOTHING) -> dict[str, str]:
-    """The settings of the catalog `lake`. Spark shows no value of a name that holds `token`."""
-    key = f"spark.sql.catalog.{CATALOG}"
-    shown = {f"{key}.token": credentials.bearer, **_NO_REFRESH} if credentials.bearer else {}
-    return {
-        key: CATALOG_CLASS,
-        f"{key}.type": "rest",
-        f"{key}.uri": f"{'https' if credentials.pem else 'http'}://{http}/iceberg",
-        f"{key}.cache-enabled": "false",
-        **shown,
+    """The settings of the catalogs `lake` and `now`. Spark shows no value of a name that holds `token`."""
+    return {key: value for name in WAREHOUSES for key, value in _catalog_conf(name, http, credentials).items()}
+
+
+def _catalog_conf(name: str, http: str, credentials: Credentials) -> dict[str, str]:
+    key, warehouse = _key(name), WAREHOUSES[name]
+    settings = {
+        "type": "rest",
+        "uri": f"{'https' if credentials.pem else 'http'}://{http}/iceberg",
+        # Else Spark would keep a table as it loaded it, for 30 s or until REFRESH TABLE.
+        "cache-enabled": "false",
+        **({"warehouse": warehouse} if warehouse else {}),
+        **({"token": credentials.bearer, **_NO_REFRESH} if credentials.bearer else {}),
     }
+    return {key: CATALOG_CLASS, **{f"{key}.{setting}": value for setting, value in settings.items()}}
+
+
+def _key(name: str) -> str:
+    """The setting that names a catalog's class; its own settings lie below it."""
+    return f"spark.sql.catalog.{name}"
 
 
 def _session_conf() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Spark's types for declared types, and Arrow rows in the types that Spark takes.
+"""Spark's types for declared types, Arrow rows in the types that Spark takes, and columns of the lake as declared.
 
 Spark has no unsigned integers and cannot read Iceberg's times: as in the lake, it sees wider integers, the microseconds
-of the day, and bytes of fixed size as bytes.
+of the day, and bytes of fixed size as bytes. Iceberg has no int8 and int16, so these alone are cast back.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _SCALARS: dict[pa.DataType, st.DataType] = {
     pa.timestamp("us"): st.TimestampNTZType(),
     pa.timestamp("us", tz="UTC"): st.TimestampType(),
 }
+_IN_LAKE: dict[pa.DataType, pa.DataType] = {pa.int8(): pa.int32(), pa.int16(): pa.int32()}
 _WIDER = {pa.uint8(): pa.int32(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.time64("us"): pa.int64()}
 
 
@@ -80,3 +81,38 @@ def _field(table: Table, name: str) -> st.StructField:
         return st.StructField(name, _SCALARS[SYSTEM_TYPES[name]], False)
     column = table.column(name)
     return st.StructField(name, spark_type(column.type), not column.required)
+
+
+def shown(table: Table, name: str) -> str:
+    """The SQL that shows a column of the lake in its declared type: its name, or a cast of it."""
+    column = quoted(name)
+    if name in SYSTEM_TYPES or not is_cast(table.column(name).type):
+        return column
+    return f"CAST({column} AS {_ddl(spark_type(table.column(name).type))}) AS {column}"
+
+
+def is_cast(name: str) -> bool:
+    """Whether Iceberg shows a declared type to Spark as another one than Lakestore does."""
+    kind = arrow_for_spark(arrow_type(name))
+    return bool(_in_lake(kind) != kind)
+
+
+def quoted(name: str) -> str:
+    """A name as Spark SQL takes it, whatever it holds."""
+    return "`{}`".format(name.replace("`", "``"))
+
+
+def _in_lake(kind: pa.DataType) -> pa.DataType:
+    """The Arrow type of what Iceberg hands to Spark for a type that Spark shows."""
+    return mapped(kind, _in_lake) if pa.types.is_nested(kind) else _IN_LAKE.get(kind, kind)
+
+
+def _ddl(kind: st.DataType) -> str:
+    """A type as SQL writes it; `simpleString` quotes no names of fields."""
+    if isinstance(kind, st.StructType):
+        return f"STRUCT<{', '.join(f'{quoted(part.name)}: {_ddl(part.dataType)}' for part in kind)}>"
+    if isinstance(kind, st.ArrayType):
+        return f"ARRAY<{_ddl(kind.elementType)}>"
+    if isinstance(kind, st.MapType):
+        return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    return kind.simpleString()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -160,16 +159,15 @@ class Evolving:
 
     def check_conditions(self) -> None:
         """A condition on each column finds the model's rows: none is skipped for what another column says."""
-        with self.reads() as reads:
-            for table in (ITEMS, EVENTS):
-                definition, rows = self.definition(table), shown(self.definition(table), self.model(table))
-                for place, column in enumerate(definition.columns):
-                    for text, holds in conditions(column.name, [row[place] for row in rows]):
-                        wanted = [row for row in rows if holds(row[place])]
-                        found = self.lake.table(table).scan(where=text).to_arrow()
-                        assert tuples(found, definition) == wanted, f"{text} of {table}"
-                        counted = reads.sql(f"SELECT count(*) FROM {table} WHERE {text}").collect()[0][0]
-                        assert counted == len(wanted), f"{text} of {table} in Spark"
+        for table in (ITEMS, EVENTS):
+            definition, rows = self.definition(table), shown(self.definition(table), self.model(table))
+            for place, column in enumerate(definition.columns):
+                for text, holds in conditions(column.name, [row[place] for row in rows]):
+                    wanted = [row for row in rows if holds(row[place])]
+                    found = self.lake.table(table).scan(where=text).to_arrow()
+                    assert tuples(found, definition) == wanted, f"{text} of {table}"
+                    counted = self.reads.sql(f"SELECT count(*) FROM {table} WHERE {text}").collect()[0][0]
+                    assert counted == len(wanted), f"{text} of {table} in Spark"
 
     def by_union(self, table: str) -> pa.Table:
         """By our union read in Arrow."""
@@ -183,8 +181,7 @@ class Evolving:
 
     def by_spark_union(self, table: str) -> pa.Table:
         """By our union read in Spark."""
-        with self.reads() as reads:
-            return reads.sql(f"SELECT * FROM {table}").toArrow()
+        return self.reads.sql(f"SELECT * FROM {table}").toArrow()
 
     def by_spark(self, table: str) -> pa.Table:
         """By plain Iceberg in Spark."""
@@ -207,14 +204,10 @@ class Evolving:
             )
             return connection.execute(f"SELECT * FROM lake.{table}").to_arrow_table()
 
-    @contextmanager
-    def reads(self) -> Iterator[SparkLake]:
-        """Union reads in Spark, whose leases end here."""
-        made = SparkLake(self.spark, self.lake.transport, self.server.about["grpc"])
-        try:
-            yield made
-        finally:
-            made.close()
+    @property
+    def reads(self) -> SparkLake:
+        """Reads in Spark."""
+        return SparkLake(self.spark, self.lake.transport)
 
 
 def conditions(name: str, values: list[Any]) -> list[tuple[str, Callable[[Any], bool]]]:

@@ -1,4 +1,4 @@
-"""Spark against a server that asks who calls: both ways of hot rows, the catalog, the tierer; plans show no token."""
+"""Spark against a server that asks who calls: both catalogs, the tierer and its tasks; plans show no token."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lakestore.union import plan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from lakestore_spark.hot_rows import Hot
 from lakestore_tiering import Tierer
+from lakestore_tiering.hot_rows import Hot
 from tests.support.rights import token_of, write_auth
 from tests.support.spark import SPARK_CONF
 
@@ -56,10 +56,15 @@ def test_spark_reads_tiers_and_is_refused_as_its_principal(server: Server) -> No
     try:
         assert reader.sql("SELECT count(*) FROM shop.orders").collect()[0][0] == 30
         assert own.table("lake.shop.orders").count() == 20
+        assert own.table("now.shop.orders").count() == 30
         with pytest.raises(Denied):
             reader.sql("SELECT count(*) FROM shop.items")
-        with pytest.raises(Py4JJavaError, match="Forbidden"):
-            jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(own._jsparkSession, "lake.shop.items")
+        for catalog in ("lake", "now"):
+            with pytest.raises(Py4JJavaError, match="Forbidden"):
+                jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(own._jsparkSession, f"{catalog}.shop.items")
+        said = own.sql("SET -v").toPandas().to_string() + reader.sql("EXPLAIN TABLE shop.orders").collect()[0][0]
+        assert "now.shop.orders@" in said
+        assert token_of("report") not in said
     finally:
         reader.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -10,9 +11,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import lakestore as ls
-from lakestore.spark import SparkLake
+from lakestore import limits
+from lakestore.spark import SparkLake, session
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer, compact, expire, rewrite_groups
 from tests.lake.tiering_tables import NAME, create, data_files, in_lake, in_table, items, keys, refs
+from tests.support.late_clock import LateClock
+from tests.support.spark import SPARK_CONF
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -91,18 +97,27 @@ def test_everything_expires_between_every_two_steps(lake: ls.Lake, spark: SparkS
     assert {"staged", "deaths-written", "compact-rewritten", "compact-landed"} <= set(expiring)
 
 
-def test_expiry_leaves_what_a_reader_holds(lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake) -> None:
-    table = create(lake)
-    with Tierer(lake, spark) as tierer:
-        table.upsert(items(range(20)))
-        tierer.run_once(compaction=False)
-        held, expected = spark_lake.table(NAME), in_table(table)
-        for step in range(3):
-            table.upsert(items(range(step, step + 10), "new"))
-            tierer.run_once(compaction=True)
-        known = table.definition
-        assert expire.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) > 0
-        assert sorted(tuple(row) for row in held.select("id", "text").collect()) == expected
-        spark_lake.close()
-        assert expire.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) == 1
-        assert in_lake(spark) == in_table(table)
+def test_expiry_leaves_what_a_reader_holds(tmp_path: Path) -> None:
+    clock = LateClock()
+    server = Server(Settings(tmp_path / "data", port=0, http_port=0, lease_grace_seconds=0.0), clock=clock)
+    server.start()
+    spark = session(server.about["grpc"], master="local[2]", conf=SPARK_CONF)
+    with ls.connect(server.about["grpc"]) as lake:
+        table = create(lake)
+        with Tierer(lake, spark) as tierer:
+            table.upsert(items(range(20)))
+            tierer.run_once(compaction=False)
+            held, expected = SparkLake(spark, lake.transport).table(NAME).select("id", "text"), in_table(table)
+            assert len(held.collect()) == 20
+            for step in range(3):
+                table.upsert(items(range(step, step + 10), "new"))
+                tierer.run_once(compaction=True)
+            known = table.definition
+            assert expire.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) > 0
+            assert sorted(tuple(row) for row in held.collect()) == expected
+        clock.advance(limits.DEFAULT.present_lease_seconds + 60)
+        with Tierer(lake, spark) as tierer:
+            tierer.acquire()
+            assert expire.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) == 1
+            assert in_lake(spark) == in_table(table)
+    server.close()

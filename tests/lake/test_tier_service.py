@@ -43,6 +43,12 @@ def test_attach_says_what_a_session_lacks(server: Server, spark: SparkSession) -
     spark.conf.set("spark.sql.catalog.lake.uri", "http://127.0.0.1:1/iceberg")
     with pytest.raises(ls.Invalid, match=r"--conf spark.sql.catalog.lake.uri=http://"):
         attach(spark, server.about["grpc"])
+    spark.conf.set("spark.sql.catalog.lake.uri", f"http://{server.about['http']}/iceberg")
+    spark.conf.set("spark.sql.catalog.now.warehouse", "lake")
+    spark.conf.unset("spark.sql.catalog.now.cache-enabled")
+    settings = r"--conf spark.sql.catalog.now.warehouse=now --conf spark.sql.catalog.now.cache-enabled=false$"
+    with pytest.raises(ls.Invalid, match=settings):
+        attach(spark, server.about["grpc"])
     own = session(server.about["grpc"])
     assert own is not spark
     attach(own, server.about["grpc"]).close()

@@ -117,16 +117,3 @@ def test_every_type_is_the_same_for_every_reader(
         check_strangers(lake, spark, "kinds.keyed", merged)
         assert log.scan().count() == appended.num_rows
         assert verify(lake.transport, "kinds.log").same
-
-
-@pytest.mark.parametrize("driver_rows_max", [0, 1_000])
-def test_a_cluster_sees_every_type(lake: ls.Lake, spark: SparkSession, server: Server, driver_rows_max: int) -> None:
-    made = some_rows(range(0, 30))
-    lake.create_table("kinds.keyed", SCHEMA, primary_key=["id"], buckets=2).upsert(made)
-    address = server.about["grpc"]
-    clustered = SparkLake(spark, lake.transport, address, driver_rows_max=driver_rows_max, spool=False)
-    try:
-        frame = clustered.table("kinds.keyed")
-        assert spark_rows(lake, "kinds.keyed", frame) == plain(made, FOR_SPARK)
-    finally:
-        clustered.close()

@@ -117,11 +117,7 @@ class Shop:
 
     def by_union(self, table: str) -> Rows:
         """Rows by our union read in Spark."""
-        reads = SparkLake(self.spark, self.lake.transport, self.server.about["grpc"])
-        try:
-            return _rows(reads.table(table).toArrow())
-        finally:
-            reads.close()
+        return _rows(SparkLake(self.spark, self.lake.transport).table(table).toArrow())
 
     def check(self, *engines: Callable[[str], Rows]) -> None:
         """Every engine gives the model's rows, and log, index and read agree."""

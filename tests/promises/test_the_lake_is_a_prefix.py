@@ -24,11 +24,11 @@ from lakestore.spark import SparkLake
 from lakestore.union.plan import TableScan
 from lakestore.union.verify import verify
 from lakestore_server.main import Server
-from lakestore_spark import hot_rows as hot
-from lakestore_spark.union import lake_name
-from lakestore_tiering import Tierer, expire
+from lakestore_tiering import Tierer, expire, hot_rows
 from lakestore_tiering.flush import flush
+from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import TIER_TAG, Iceberg, java_errors, record_of
+from lakestore_tiering.lake_names import lake_name
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, STAGE
 from tests.support.seeds import seeded
@@ -157,6 +157,11 @@ class Rounds:
         """A tierer that takes over at once, as it has the same name."""
         return Tierer(self.model.lake, self.spark, holder="one", crash=self.point)
 
+    def hot(self, number: int) -> Hot:
+        """The way of hot rows in this round."""
+        way = HOT_ROWS[number % len(HOT_ROWS)]
+        return Hot(self.spark, self.model.lake.transport, self.server.about["grpc"], **way)
+
     def point(self, name: str) -> None:
         """The tierer has come to a named point."""
         if self.busy:
@@ -267,7 +272,7 @@ class Rounds:
         cuts = self.model.cuts_from(lsn)
         for token, state in {cuts[0][0]: cuts[0][1], cuts[-1][0]: cuts[-1][1]}.items():
             self._check_arrow(token, state)
-        self._check_spark(*self.rng.choice(cuts), hot_rows=HOT_ROWS[number % len(HOT_ROWS)])
+        self._check_spark(*self.rng.choice(cuts))
         for frame, expected in self.held:
             assert _rows(frame.toArrow()) == expected
 
@@ -297,18 +302,16 @@ class Rounds:
         for table, rows in state.items():
             assert _rows(self.model.lake.table(table).scan(at=token).to_arrow()) == _sorted(rows.values()), table
 
-    def _check_spark(self, token: str, state: State, *, hot_rows: dict[str, Any]) -> None:
-        reads = SparkLake(self.spark, self.model.lake.transport, self.server.about["grpc"], **hot_rows)
-        try:
-            every = _rows(reads.at(token).sql(EVERY_TABLE).toArrow())
-            assert every == _sorted((name, *row) for name, rows in state.items() for row in rows.values())
-            table = self.rng.choice(list(KINDS))
-            assert _rows(reads.at(token).table(table).toArrow()) == _sorted(state[table].values()), table
-        finally:
-            reads.close()
+    def _check_spark(self, token: str, state: State) -> None:
+        reads = SparkLake(self.spark, self.model.lake.transport).at(token)
+        every = _rows(reads.sql(EVERY_TABLE).toArrow())
+        assert every == _sorted((name, *row) for name, rows in state.items() for row in rows.values())
+        table = self.rng.choice(list(KINDS))
+        assert _rows(reads.table(table).toArrow()) == _sorted(state[table].values()), table
 
-    def hold(self, reads: SparkLake) -> None:
+    def hold(self) -> None:
         """A DataFrame at a cut, to be read after the round; it holds its snapshot."""
+        reads = SparkLake(self.spark, self.model.lake.transport)
         table = self.rng.choice(list(KINDS))
         token, state = self.rng.choice(self.model.cuts_from(self.record(table).lsn))
         self.held = [(reads.at(token).table(table), _sorted(state[table].values()))]
@@ -353,18 +356,17 @@ def rounds(server: Server, lake: ls.Lake, spark: SparkSession) -> Iterator[Round
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
 def test_random_rounds(rounds: Rounds, server: Server, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(hot, "SPLIT_ROWS_MAX", SPLIT_ROWS)
+    monkeypatch.setattr(hot_rows, "SPLIT_ROWS_MAX", SPLIT_ROWS)
     monkeypatch.setattr(TableScan.hot_splits, "__defaults__", (SPLIT_ROWS,))
     for number in range(count):
         began = time.monotonic()
-        reads = SparkLake(rounds.spark, rounds.model.lake.transport, server.about["grpc"])
         if number % 4 == 3:
-            rounds.hold(reads)
+            rounds.hold()
+        rounds.tierer.tools.hot = rounds.hot(number)
         rounds.run()
         ran = time.monotonic()
         rounds.check(number)
         rounds.held = []
-        reads.close()
         print(f"round {number}: {ran - began:.1f} s, checks {time.monotonic() - ran:.1f} s, {dict(rounds.mischief)}")
     print(dict(rounds.did))
     assert count < MANY or rounds.did["flush at compact-rewritten"], (

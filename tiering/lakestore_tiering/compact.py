@@ -21,7 +21,7 @@ from lakestore.rows.ipc import decode_trusted
 from lakestore.rows.offsets import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
 from lakestore.v1.lakestore_pb2 import FetchRequest
-from lakestore_spark.union import CATALOG
+from lakestore_spark.session import LAKE
 from lakestore_tiering import rewrite_groups
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Changes, Iceberg, LakeFile, java_errors
 from lakestore_tiering.live_files import covered
@@ -125,7 +125,7 @@ def rewrite(tools: Round, started: Fork) -> None:
     name = tools.lake_name(started.scan.lake_table)
     with java_errors():
         tools.spark.sql(
-            f"CALL {CATALOG}.system.rewrite_data_files(table => '{name}', branch => '{started.branch}', "
+            f"CALL {LAKE}.system.rewrite_data_files(table => '{name}', branch => '{started.branch}', "
             f"strategy => '{strategy}', options => map({pairs}))"
         ).collect()
     tools.crash("compact-rewritten")

@@ -13,10 +13,10 @@ from lakestore.lake.offset_index import OffsetIndexes
 from lakestore.model.table import Table
 from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan
-from lakestore_spark.hot_rows import Hot
 from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
-from lakestore_spark.union import lake_name, version_name
+from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
+from lakestore_tiering.lake_names import lake_name, version_name
 from lakestore_tiering.live_files import LiveFiles
 from lakestore_tiering.record import Record
 

@@ -26,12 +26,12 @@ from lakestore.client.transport import Transport
 from lakestore.errors import Denied, Fenced, LakestoreError, NotFound, Stopped, Unavailable
 from lakestore.model.table import Table
 from lakestore.v1.lakestore_pb2 import ListTablesRequest
-from lakestore_spark.hot_rows import Hot
 from lakestore_spark.leases import SessionLeases
 from lakestore_tiering import compact, expire, orphans
 from lakestore_tiering.compact import Compacted, Fork
 from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
 from lakestore_tiering.flush import Flushed, flush
+from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.round import Round, no_crash
 from lakestore_tiering.troubles import ServerTrouble, Troubles
 

@@ -24,8 +24,8 @@ from lakestore.rows.ipc import decode_trusted
 from lakestore.union import plan
 from lakestore.union.plan import Split, TableScan
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_spark.spool import Spool
 from lakestore_spark.types import for_spark, schema_for_spark, spark_schema
+from lakestore_tiering.spool import Spool
 
 SOURCE = "lakestore_hot"
 DRIVER_ROWS_MAX = 500_000
