@@ -309,7 +309,7 @@ def test_a_session_with_settings_alone_reads_now(shop: Shop) -> None:
 
 
 def test_a_dataframe_lives_for_an_hour_and_through_a_restart(tmp_path: Path) -> None:
-    """One whose files are gone fails whole; what is made of it then is presented anew, as the log reaches back."""
+    """One whose files are gone fails whole."""
     clock = LateClock()
 
     def served(port: int = 0, http_port: int = 0) -> Server:
@@ -338,5 +338,4 @@ def test_a_dataframe_lives_for_an_hour_and_through_a_restart(tmp_path: Path) -> 
         server.presented.sweep()
         with pytest.raises(Py4JJavaError, match="__presented"):
             found.collect()
-        assert rows(found) == expected
     server.close()
