@@ -18,7 +18,8 @@ from lakestore.errors import Invalid
 from lakestore.model.table import Table
 from lakestore.model.times import position_text
 from lakestore.rows import condition_text
-from lakestore.union import arrow, lake_files, plan
+from lakestore.rows.condition import RowFilter
+from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut
 from lakestore.union.plan import ScanPart, TableScan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -72,14 +73,21 @@ def parts_of(address: Address, answer: pb.PlanAnswer, rows: Rows) -> list[PlanPa
     rows.shown.names_in(scan.table)
     condition = condition_text.parse(rows.where, scan.table) if rows.where else None
     whole = answer.SerializeToString()
-    cold = [
-        PlanPart(address, whole, ScanPart(paths, ()), rows) for paths in _files(lake_files.planned(scan, condition))
-    ]
+    cold = [PlanPart(address, whole, ScanPart(paths, ()), rows) for paths in _lake_parts(scan, condition)]
     for table in answer.tables:
         for bucket in table.buckets:
             del bucket.dead[:]  # the server leaves dead rows out of what it sends
     bare = answer.SerializeToString()
     return [*cold, *(PlanPart(address, bare, ScanPart(frozenset(), runs), rows) for runs in _runs(scan))]
+
+
+def _lake_parts(scan: TableScan, condition: RowFilter | None) -> list[frozenset[str]]:
+    """The data files that a read opens, task by task."""
+    if not scan.in_lake:
+        return []
+    from lakestore.union import lake_files  # PyIceberg takes half a second to import, in each of Spark's workers
+
+    return list(_files(lake_files.planned(scan, condition)))
 
 
 def _files(files: Sequence[tuple[str, int]]) -> Iterator[frozenset[str]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -297,3 +299,10 @@ def test_it_is_found_by_name() -> None:
     import pyspark_lakestore
 
     assert pyspark_lakestore.DefaultSource.name() == "lakestore"
+
+
+def test_a_worker_of_a_stream_imports_no_pyiceberg() -> None:
+    """Spark makes a Python worker for each step of a query, and each imports the source."""
+    said = "import sys, lakestore_spark.source; print('pyiceberg' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
