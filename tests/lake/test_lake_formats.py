@@ -398,10 +398,11 @@ def test_manifests_of_java_are_kept_whole(spark: SparkSession, tmp_path: Path) -
 
 def _said(record: Any) -> Any:
     """A record without what it inherits from its manifest."""
-    file = {key: value for key, value in record["data_file"].items() if key != "first_row_id" and value is not None}
+    held = record["data_file"].items()
+    file = {key: value for key, value in held if key != "first_row_id" and value not in (None, [])}
     return file | {"partition": list(record["data_file"]["partition"].values())}
 
 
 def _said_by_java(row: Any) -> str:
-    held = {key: value for key, value in row.data_file.asDict(recursive=True).items()}
+    held = {key: value or None for key, value in row.data_file.asDict(recursive=True).items()}
     return repr((row.snapshot_id, row.sequence_number, row.file_sequence_number, held))

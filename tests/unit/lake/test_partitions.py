@@ -31,7 +31,9 @@ SMALL = st.integers(-300, 300)
 
 
 def decimals(precision: int) -> st.SearchStrategy[int]:
-    return st.integers(-(10**precision) + 1, 10**precision - 1) | SMALL
+    """Those whose lower half of 64 bits is small are where a remainder is borrowed from the upper one."""
+    wide = st.builds(lambda high, low: (high << 64) + low, SMALL, st.integers(0, 20))
+    return st.integers(-(10**precision) + 1, 10**precision - 1) | SMALL | (wide if precision > 30 else SMALL)
 
 
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
