@@ -51,11 +51,6 @@ class Rows(ds.Dataset):  # type: ignore[misc]
         names: list[str] = self._schema.names[1:]
         return names
 
-    @property
-    def live_rows(self) -> int:
-        """Rows of the table at the cut."""
-        return self._scan.live_rows
-
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> ds.Scanner:
         """A scanner over what DuckDB asks for; it does not apply the filter again."""
         names = self._schema.names if columns is None else columns
