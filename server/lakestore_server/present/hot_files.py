@@ -43,6 +43,8 @@ GROUP_ROWS = 1 << 17
 """Rows of a row group."""
 ASIDE_BYTES_MIN = 1 << 20
 """Bytes of a step's records from which on they are kept in a file."""
+SAMPLE_ROWS = 512
+"""About the rows that tell whether a column's values repeat."""
 PARTITIONS_MAX = 16
 """Partitions of a piece from which on its files are unpartitioned: many small files cost more than pruning saves."""
 SPLIT_OFFSETS = 1 << 20
@@ -183,7 +185,9 @@ def _written(rows: pa.Table, location: str, spec_id: int, partition: Any) -> Fil
     filesystem, path = place(location)
     with (
         filesystem.open_output_stream(path) as stream,
-        pq.ParquetWriter(stream, rows.schema, compression="zstd", store_schema=False) as writer,
+        pq.ParquetWriter(
+            stream, rows.schema, compression="zstd", use_dictionary=_repeating(rows), store_schema=False
+        ) as writer,
     ):
         writer.write_table(rows, row_group_size=GROUP_ROWS)
         writer.close()
@@ -201,6 +205,14 @@ def _written(rows: pa.Table, location: str, spec_id: int, partition: Any) -> Fil
         split_offsets=tuple(_begin(footer.row_group(group)) for group in range(footer.num_row_groups)),
         sort_order_id=0,
     )
+
+
+def _repeating(rows: pa.Table) -> list[str]:
+    """The columns whose values repeat, by a sample: a dictionary of others costs more than all else of a file."""
+    step = max(rows.num_rows // SAMPLE_ROWS, 1)
+    sample = rows.take(pa.array(np.arange(0, rows.num_rows, step)))
+    plain = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    return [name for name in plain if 2 * pc.count_distinct(sample[name]).as_py() <= sample.num_rows]
 
 
 def _begin(group: pq.RowGroupMetaData) -> int:

@@ -17,7 +17,7 @@ from lakestore.lake import places, position_deletes
 from lakestore.lake.manifest_lists import read_list, write_list
 from lakestore.lake.manifests import Entry, File, described, read_manifest, write_manifest
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.present import indexes
+from lakestore_server.present import indexes, steps
 from lakestore_server.present.presenter import Presenter
 from tests.support.presenting import Entries, Presenting, check_structure, read, with_snapshot
 from tests.support.served import Served
@@ -365,3 +365,34 @@ def test_deletes_of_a_foreign_base_stay_and_are_in_the_vector_of_a_data_file_tha
     answer, _ = presenting.present("a.t", form=3)
     paths = {each.path for each in read_list(places.read(answer.manifest_list), "list")}
     assert {each.path for each in listed} <= paths, "manifests of the base stay as they are"
+
+
+def test_small_steps_merge_beside_the_answers_and_a_merge_that_nobody_waits_for_leaves_no_files(
+    presenting: Presenting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "ABSORBED_OFFSETS_MAX", 0)
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
+    table.upsert(rows(range(30), "a"))
+    presenting.tier("a.t")
+    wanted = dict.fromkeys(range(30), "a")
+
+    def presented(last: int) -> int:
+        for number in range(last - 4, last):
+            table.upsert(rows([number, number + 1], "b"))
+            answer, document = presenting.present("a.t")
+        assert held(read(document, presenting.folder)) == wanted | dict.fromkeys(range(last + 1), "b")
+        presenting.presenter.tidy()
+        return answer.data_files
+
+    assert presented(4) == 4
+    running = presenting.presenter._merger._running
+    assert running is not None
+    running.files.result()
+    assert presented(8) == 5
+    given_up = presenting.presenter._merger._running
+    assert given_up is not None
+    (kept,) = presenting.presenter._tables.values()
+    presenting.presenter.forget(list(kept.answers))
+    given_up.files.exception()  # its parts may be gone under it
+    presenting.presenter.close()
+    assert not list(presenting.folder.rglob("run-0/*"))
