@@ -39,6 +39,8 @@ from lakestore.lake.metrics import metrics
 from lakestore.lake.partitions import groups
 from tests.support.seeds import seeded
 
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
 SNAPSHOT, SEQUENCE = 4_711, 1
 _TYPES: dict[str, tuple[str, pa.DataType]] = {
     "id": ("long", pa.int64()),
