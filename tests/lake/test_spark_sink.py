@@ -63,7 +63,7 @@ def streamed(rows: DataFrame, server: Server, checkpoint: Path, table: str) -> N
 def test_jobs_streams_and_a_chain_of_both_copy_a_table_exactly(
     spark: SparkSession, server: Server, lake: ls.Lake, tmp_path: Path
 ) -> None:
-    """One test for all that needs Spark itself: its processes take seconds to start."""
+    """One test for all that needs Spark itself, whose processes take seconds to start: about 20 s on quiet cores."""
     lake.table("s.keyed").upsert([{"id": i, "v": 0, "s": ""} for i in range(60)])
     written(numbers(spark, 0, 50), server, "s.keyed")
     assert held(lake, "s.keyed") == [*expected(0, 50), *((i, 0, "") for i in range(50, 60))]
@@ -71,18 +71,15 @@ def test_jobs_streams_and_a_chain_of_both_copy_a_table_exactly(
     lake.create_table("s.copy", SCHEMA, primary_key=["id"], buckets=3)
     reader = spark.readStream.format("lakestore").options(server=server.about["grpc"], table="s.keyed")
     changes = reader.option("startingOffsets", "earliest").option("beforeImages", "true").load()
+    lake.table("s.keyed").delete([{"id": 0}, {"id": 59}])
+    lake.table("s.keyed").upsert([{"id": 0, "v": 7, "s": "back"}])
     streamed(changes, server, tmp_path / "chain", "s.copy")
     assert held(lake, "s.copy") == held(lake, "s.keyed")
 
     shutil.rmtree(tmp_path / "chain" / "commits")  # the driver died before Spark wrote that the batch was done
-    lake.table("s.keyed").delete([{"id": 0}, {"id": 59}])
-    lake.table("s.keyed").upsert([{"id": 0, "v": 7, "s": "back"}])
-    commits = [batch.token for batch in lake.table("s.copy").changes("earliest", until="now")]
+    first = [batch.token for batch in lake.table("s.copy").changes("earliest", until="now")]
     streamed(changes, server, tmp_path / "chain", "s.copy")
-    streamed(changes, server, tmp_path / "chain", "s.copy")  # the first one may end behind the batch under way
-    assert held(lake, "s.copy") == held(lake, "s.keyed")
-    told = [batch.to_arrow() for batch in lake.table("s.copy").changes(commits[-1], until="now")]
-    assert sorted(kind for batch in told for kind in batch.column("__change").to_pylist()) == ["+I", "-D", "-D"]
+    assert [batch for batch in lake.table("s.copy").changes(first[-1], until="now") if len(batch.to_arrow())] == []
     assert (len(lake.list_registers("spark/")), server.engine.parts.count) == (1, 0)
 
 
