@@ -84,6 +84,10 @@ class Run:
         sent: TaskDone = pickle.loads(pickle.dumps(done))
         return sent
 
+    def fails(self) -> None:
+        """A task that fails when it has uploaded some of its rows."""
+        self._writer().write(_failing())
+
     def commit(self, number: int, *messages: WriterCommitMessage | None) -> None:
         self._writer().commit(list(messages), number)
 
@@ -145,7 +149,7 @@ def test_only_the_tasks_that_spark_counts_are_committed(served: Served, tables: 
     slow, fast = run.task(batch((1, 1))), run.task(batch((1, 1)))
     other = run.task(batch((2, 2)), batch((3, 3)))
     with pytest.raises(ValueError, match="a task fails"):
-        run.task(*_failing())
+        run.fails()
     run.commit(0, fast, other)
     assert held(log) == [(1, 1), (2, 2), (3, 3)]
     assert list(served.engine.parts._heads) == [change.part for change in slow.parts()]
@@ -167,7 +171,7 @@ def test_a_failed_task_and_an_aborted_job_leave_nothing(
     monkeypatch.setattr(client_parts, "PART_BYTES", 4_000)
     run = Run(served, "run-1")
     with pytest.raises(ValueError, match="a task fails"):
-        run.task(*_failing())
+        run.fails()
     run.abort(0, run.task(batch((1, 1))), None)
     writer = job(served, "k.log")
     writer.abort([writer.write(iter([batch((1, 1))])), None])
@@ -275,11 +279,11 @@ def test_values_and_changes_that_a_table_does_not_take_fail_the_task(
 
 
 def test_an_epoch_remembers_the_runs_that_are_over_and_fits_its_register() -> None:
-    epoch, runs = Epoch(), [f"{number:013d}-and-more" for number in range(RUNS_KEPT + 20)]
+    epoch, runs = Epoch(), [f"{number:013d}-and-more" for number in range(RUNS_KEPT + 60)]
     for number, run in enumerate(runs):
         epoch = Epoch.of(epoch.after(10**15 + number, run, "q").value, "q")
     assert len(epoch.value) < Limits().register_bytes
-    for run in runs[20:-1]:
+    for run in runs[60:-1]:
         with pytest.raises(Fenced):
             epoch.after(10**16, run, "q")
     assert epoch.after(10**16, runs[-1], "q").over == epoch.over
