@@ -19,7 +19,7 @@ from lakestore.lake.avro import Container, encoded
 from lakestore.lake.manifest_lists import DELETES, Manifest, Summary
 from lakestore.lake.metrics import Metrics
 from lakestore.lake.row_search import Bounds
-from lakestore.lake.values import Json, Value, order_of, partition_types, single_value
+from lakestore.lake.values import Json, Value, fitted, order_of, partition_types, single_value
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
@@ -43,7 +43,8 @@ class File:
     spec_id: int
     """The partition spec of the manifest that the file is in."""
     partition: Mapping[str, Value]
-    """Partition field to value, as Avro has them: days, months and so on as numbers, decimals as bytes."""
+    """Partition field to value, as Avro has them: days, months and so on as numbers, decimals as bytes,
+    of which there are fewer where the column was widened since."""
     rows: int
     bytes: int
     metrics: Metrics = _NONE
@@ -142,7 +143,7 @@ def write_manifest(entries: Sequence[Entry], *, content: int, schema: Json, spec
         "format-version": str(format_version).encode(),
         "content": b"deletes" if content else b"data",
     }
-    columns = {name: manifest_schemas.avro_name(name) for name in types}
+    columns = {name: (manifest_schemas.avro_name(name), kind) for name, _, kind in partition}
     records = [_entry_record(entry, columns) for entry in entries]
     distinct = any(entry.file.distinct for entry in entries)
     return encoded(manifest_schemas.entry_schema(partition, format_version, distinct), meta, records)
@@ -284,8 +285,8 @@ def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
     return None if values is None else tuple(values)
 
 
-def _entry_record(entry: Entry, columns: Mapping[str, str]) -> dict[str, Any]:
-    """An entry as Avro takes it; `columns` has the name in Avro of each partition field."""
+def _entry_record(entry: Entry, columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """An entry as Avro takes it; `columns` has the name in Avro and the type of each partition field."""
     if entry.sequence is None and entry.status != ADDED:
         raise Invalid(f"{entry.file.path} is not added, and so needs a sequence number")
     file, metrics = entry.file, entry.file.metrics
@@ -298,7 +299,7 @@ def _entry_record(entry: Entry, columns: Mapping[str, str]) -> dict[str, Any]:
             "content": file.content,
             "file_path": file.path,
             "file_format": file.format,
-            "partition": {column: file.partition[name] for name, column in columns.items()},
+            "partition": {column: fitted(kind, file.partition[name]) for name, (column, kind) in columns.items()},
             "record_count": file.rows,
             "file_size_in_bytes": file.bytes,
             "column_sizes": metrics.sizes or None,

@@ -69,6 +69,19 @@ def decimal_bytes(precision: int) -> int:
     return (largest.bit_length() + 8) // 8
 
 
+def fitted(kind: str, value: Value) -> Value:
+    """A partition value in the form of a type: decimals of a column that was widened since have fewer bytes."""
+    if not (isinstance(value, bytes) and (decimal := decimal_of(kind))):
+        return value
+    size = decimal_bytes(decimal[0])
+    return value if len(value) == size else unscaled(value).to_bytes(size, "big", signed=True)
+
+
+def unscaled(value: bytes) -> int:
+    """A decimal's number of its bytes, however many."""
+    return int.from_bytes(value, "big", signed=True)
+
+
 def avro_type(kind: str, number: int, names: MutableSet[str]) -> Any:
     """The Avro type of a partition field's values; `names` gathers the named types of one schema.
 
@@ -102,7 +115,7 @@ def single_value(kind: str, value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if decimal_of(kind):
-        return unscaled_bytes(value if isinstance(value, int) else int.from_bytes(value, "big", signed=True))
+        return unscaled_bytes(value if isinstance(value, int) else unscaled(value))
     return bytes(value)
 
 
@@ -110,7 +123,7 @@ def order_of(kind: str) -> Callable[[Any], Any]:
     """The key by which values of a type are sorted: a decimal's bytes are a number."""
     if not decimal_of(kind):
         return lambda value: value
-    return lambda value: int.from_bytes(value, "big", signed=True)
+    return unscaled
 
 
 def unscaled_bytes(value: int) -> bytes:

@@ -19,6 +19,7 @@ from lakestore.lake.manifest_lists import Manifest, read_list
 from lakestore.lake.manifests import DATA, EQUALITY_DELETES, Entry, File, read_manifest
 from lakestore.lake.offset_index import read_columns
 from lakestore.lake.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, RowSearch
+from lakestore.lake.values import Value, unscaled
 from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.steps import Heads, Ints
 
@@ -174,7 +175,15 @@ def _referenced(file: File) -> str | None:
 
 def _may_cover(delete: Entry, data: Entry) -> bool:
     """Whether a delete file of many data files may be about this one: it is of the same partition."""
-    return delete.file.spec_id == data.file.spec_id and dict(delete.file.partition) == dict(data.file.partition)
+    return delete.file.spec_id == data.file.spec_id and _place(delete.file) == _place(data.file)
+
+
+def _place(file: File) -> dict[str, Value]:
+    """A file's partition as values that are equal where Iceberg's are: NaN is, and decimals of more and fewer bytes."""
+    found: dict[str, Value] = {}
+    for name, one in file.partition.items():
+        found[name] = unscaled(one) if isinstance(one, bytes) else None if one != one else one
+    return found
 
 
 def vector_of(file: File) -> Ints:

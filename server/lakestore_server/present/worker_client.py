@@ -54,10 +54,14 @@ class PresenterProcess:
         return tuple(self._runs)
 
     def start(self) -> None:
-        """Start the process if it is not there, without waiting for it."""
-        with self._lock:
+        """Start the process if it is not there, without waiting for it, or for a request that it is at."""
+        if not self._lock.acquire(blocking=False):
+            return  # whoever talks with it has started it, or is ending it
+        try:
             if not self._closed:
                 self._opened()
+        finally:
+            self._lock.release()
 
     def present(self, request: Present, fetch: Fetch) -> Presented:
         """The files of a table at a cut; `fetch` is called in this thread."""

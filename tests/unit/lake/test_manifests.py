@@ -69,7 +69,7 @@ VALUES = (
     st.none() | st.integers(0, 7),
     st.none() | st.binary(min_size=4, max_size=4),
     st.none() | st.binary(min_size=4, max_size=4),
-    st.none() | st.integers(-800_000, 800_000),
+    st.none() | st.integers(-719_162, 800_000),  # from the year 1 on, where Python's dates begin
     st.none() | st.text(max_size=3),
     st.none() | st.floats(allow_nan=False),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,22 @@ def test_a_process_killed_in_the_middle_is_asked_once_more(presenting: Presentin
     assert (
         process.present(again, presenting.served.verbs("Fetch").fetch).rows == 100
     )  # live ones alone, of a first step
+
+
+def test_nobody_waits_for_a_start_while_a_table_is_presented(presenting: Presenting, process: PresenterProcess) -> None:
+    waited: list[bool] = []
+
+    def fetch(request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
+        starting = threading.Thread(target=process.start, daemon=True)
+        starting.start()
+        starting.join(5)
+        waited.append(starting.is_alive())
+        yield from presenting.served.verbs("Fetch").fetch(request)
+
+    request, _, _ = presenting.request("a.t")
+    assert process.present(request, fetch).rows == 100
+    assert not any(waited)
+    assert len(process.runs) == 1
 
 
 def test_an_error_of_the_fetch_is_the_answer(presenting: Presenting, process: PresenterProcess) -> None:
