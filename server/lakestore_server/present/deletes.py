@@ -194,9 +194,14 @@ def _write(file: File, positions: Ints, name: Name) -> File:
     return replace(_delete_of(file), path=location, format="PARQUET", rows=len(positions), bytes=len(data))
 
 
+def path_bounds(path: str) -> Metrics:
+    """The bounds by which readers that know no better see that a delete file is about this data file alone."""
+    said = {position_deletes.PATH_ID: path.encode()}
+    return Metrics(lower=said, upper=said)
+
+
 def _delete_of(file: File) -> File:
     """A delete file of a data file: it has the partition and names the path, by bounds as well."""
-    path = file.path.encode()
     return File(
         content=POSITION_DELETES,
         path="",
@@ -205,7 +210,7 @@ def _delete_of(file: File) -> File:
         partition=file.partition,
         rows=0,
         bytes=0,
-        metrics=Metrics(lower={position_deletes.PATH_ID: path}, upper={position_deletes.PATH_ID: path}),
+        metrics=path_bounds(file.path),
         referenced_data_file=file.path,
     )
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from lakestore.lake import places
 from lakestore.lake.manifest_lists import DELETES, Manifest, write_list
 from lakestore.lake.manifests import ADDED, DATA, EXISTING, Entry, File, described, heading, write_manifest
-from lakestore_server.present.base_files import BaseFiles
-from lakestore_server.present.deletes import Ledger, vector_key
+from lakestore_server.present.base_files import PUFFIN, BaseFiles
+from lakestore_server.present.deletes import Ledger, path_bounds, vector_key
 from lakestore_server.present.messages import Json, Present, Presented
 
 
@@ -106,9 +106,13 @@ class Snapshot:
         return found
 
     def _without(self, manifest: Manifest, entries: Sequence[Entry]) -> Manifest:
-        """A manifest of the base with these entries alone."""
+        """A manifest of the base with these entries alone.
+
+        Vectors get path bounds, which Java leaves out: the Puffin file of one may hold replaced ones as well, and a
+        reader that takes it for another data file's (polars) would find two vectors there.
+        """
         said = heading(places.read(manifest.path), manifest.path)
-        kept = [replace(entry, status=EXISTING) for entry in entries]
+        kept = [replace(entry, status=EXISTING, file=_bounded(entry.file)) for entry in entries]
         data = write_manifest(
             kept, content=manifest.content, schema=said.schema, spec=said.spec, format_version=self._request.format
         )
@@ -124,3 +128,9 @@ class Snapshot:
             snapshot_id=self._request.cut_id,
             sequence=self._sequence,
         )
+
+
+def _bounded(delete: File) -> File:
+    if delete.format.upper() != PUFFIN or delete.referenced_data_file is None:
+        return delete
+    return replace(delete, metrics=path_bounds(delete.referenced_data_file))

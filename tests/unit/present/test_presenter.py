@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from lakestore.errors import Internal, PlanExpired, PositionExpired, Unavailable
-from lakestore.lake import places, position_deletes
+from lakestore.lake import places, position_deletes, puffin
 from lakestore.lake.manifest_lists import read_list, write_list
 from lakestore.lake.manifests import Entry, File, described, read_manifest, write_manifest
 from lakestore.v1 import lakestore_pb2 as pb
@@ -365,6 +366,42 @@ def test_deletes_of_a_foreign_base_stay_and_are_in_the_vector_of_a_data_file_tha
     answer, _ = presenting.present("a.t", form=3)
     paths = {each.path for each in read_list(places.read(answer.manifest_list), "list")}
     assert {each.path for each in listed} <= paths, "manifests of the base stay as they are"
+
+
+def test_vectors_that_stay_in_a_rewritten_manifest_name_their_data_file_by_bounds(presenting: Presenting) -> None:
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    table.upsert(rows(range(30), "a"))
+    number = presenting.tier("a.t", rewrite=True)
+    base = presenting.bases[number]
+    manifests = read_list(places.read(base.manifest_list), base.manifest_list)
+    files = [entry.file for entry in read_manifest(places.read(manifests[0].path), manifests[0])][:2]
+    files.append(replace(files[0], path="file:///of-a-file-that-is-gone"))  # so that nobody counts the base's rows
+    location = f"file://{presenting.folder}/rewritten/vectors.puffin"
+    data, spots = puffin.puffin([(file.path, np.array([0, 3])) for file in files])
+    places.write(location, data)
+    vectors = [
+        File(
+            content=1, path=location, format="PUFFIN", spec_id=file.spec_id, partition={}, rows=2, bytes=len(data),
+            referenced_data_file=file.path, content_offset=offset, content_size=size,
+        )
+        for file, (offset, size) in zip(files, spots, strict=True)
+    ]  # fmt: skip
+    _, _, document = presenting.request("a.t")
+    said = {"content": 1, "schema": document["schemas"][0], "spec": document["partition-specs"][files[0].spec_id]}
+    entries = [Entry(1, 5, base.sequence, base.sequence, vector) for vector in vectors]
+    data = write_manifest(entries, **said, format_version=3)
+    places.write(f"{location}.avro", data)
+    listed = [*manifests, described(f"{location}.avro", len(data), entries, **said, snapshot_id=5, sequence=1)]
+    made = write_list(listed, format_version=3, snapshot_id=5, parent_id=None, sequence=base.sequence, first_row_id=0)
+    places.write(f"{location}.list", made)
+    presenting.bases[number] = replace(base, manifest_list=f"{location}.list", format=3)
+    held_by_first = pq.read_table(files[0].path.removeprefix("file://"))["id"].to_pylist()
+    table.upsert(rows([held_by_first[1]], "b"))
+    answer, _ = presenting.present("a.t", form=3)
+    found = {entry.file.referenced_data_file: entry.file for _, entry in Entries.of(answer).deletes}
+    assert [found[file.path].rows for file in files] == [3, 2, 2]
+    assert found[files[1].path].path == location
+    assert found[files[1].path].metrics.lower == {position_deletes.PATH_ID: files[1].path.encode()}
 
 
 def test_small_steps_merge_beside_the_answers_and_a_merge_that_nobody_waits_for_leaves_no_files(
