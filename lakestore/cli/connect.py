@@ -79,8 +79,11 @@ def _spark(of: Opened) -> str:
     return "\n".join(lines)
 
 
+_NO_CACHE = "SET enable_external_file_cache = false;  -- else DuckDB 1.5 may misread vectors that Java wrote"
+
+
 def _duckdb(of: Opened) -> str:
-    lines, auth = ["INSTALL iceberg; LOAD iceberg;"], "AUTHORIZATION_TYPE 'none'"
+    lines, auth = ["INSTALL iceberg; LOAD iceberg;", _NO_CACHE], "AUTHORIZATION_TYPE 'none'"
     if not of.is_open:
         lines += [
             "CREATE SECRET lakestore (TYPE ICEBERG, CLIENT_ID 'PRINCIPAL', CLIENT_SECRET 'TOKEN',",

@@ -23,6 +23,8 @@ Positions = npt.NDArray[np.int64]
 """Row numbers in a data file, sorted and distinct."""
 
 _MAGIC = b"PFA1"
+_GAP = b"\0"
+"""A byte before each blob: DuckDB 1.5 gives the bytes of another range of a file for one that touches two kept ones."""
 _TAIL = struct.Struct("<iI4s")
 """At the end of a file: bytes of the footer's JSON, flags, magic."""
 _COMPRESSED = 1
@@ -57,6 +59,7 @@ def puffin(vectors: Sequence[tuple[str, Positions]]) -> tuple[bytes, list[tuple[
     out, blobs, places = bytearray(_MAGIC), [], []
     for path, held in vectors:
         made = vector(held)
+        out += _GAP
         places.append((len(out), len(made)))
         said = {_REFERENCED: path, "cardinality": str(len(held))}
         blob = {"type": _VECTOR, "fields": [_POSITION_ID], "snapshot-id": -1, "sequence-number": -1}

@@ -63,9 +63,11 @@ Read = Callable[[str, str], Sums]
 class DuckDb:
     """DuckDB with one database attached for each warehouse."""
 
-    def __init__(self, catalog: str) -> None:
+    def __init__(self, catalog: str, *, keeps_files: bool = False) -> None:
+        """`keeps_files` leaves its cache of files on, as it is where nobody read docs/engines.md."""
         self._catalog, self._names = catalog, itertools.count()
         self._connection = duckdb.connect()
+        self._connection.execute(f"SET enable_external_file_cache = {str(keeps_files).lower()}")
         for name in ("avro", "httpfs", "iceberg"):
             import_extension(name, con=self._connection)
             self._connection.execute(f"LOAD {name}")
