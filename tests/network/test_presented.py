@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from lakestore_server.edge.presented_rest import verbs
 from lakestore_server.host.clock import RealClock
 from tests.support.clickhouse import ClickHouseProcess
 from tests.support.engines import DuckDb, Sums, polars, pyiceberg
+from tests.support.log_tierer import LogTierer
 from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
 
@@ -250,6 +252,22 @@ def test_a_reader_goes_on_over_a_restart_of_the_server(tmp_path: Path) -> None:
         assert again == shop.sums
     finally:
         shop.served.close()
+
+
+def test_expiry_by_another_engine_leaves_out_what_a_presented_cut_is_made_of(shop: Shop) -> None:
+    table = shop.lake.create_table("shop.visits", LOCAL, buckets=1)
+    tierer = LogTierer(shop.served.server, shop.lake.transport)
+    for number in range(3):
+        table.append([{"id": number}])
+        tierer.flush("shop.visits")
+        if number == 0:
+            load_catalog("now", type="rest", uri=shop.catalog, warehouse="now").load_table("shop.visits")
+    lake = load_catalog("lake", type="rest", uri=shop.catalog).load_table("shop.visits")
+    first, _, last = (snapshot.snapshot_id for snapshot in lake.snapshots())
+    assert lake.refs()[f"lakestore-pin-{first}"].snapshot_id == first
+    lake.maintenance.expire_snapshots().older_than(datetime(2100, 1, 1)).commit()
+    assert {snapshot.snapshot_id for snapshot in lake.refresh().snapshots()} == {first, last}
+    shop.lake.drop_table("shop.visits")
 
 
 def test_who_may_not_read_may_not_load(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from lakestore.errors import Corrupt, NotFound
 from lakestore.model import names
 from lakestore.model.table import Table
-from lakestore_server.iceberg import locations, metadata_updates, our_tables
+from lakestore_server.iceberg import locations, metadata, metadata_updates, our_tables
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NoSuchNamespace, NoSuchTable
+from lakestore_server.iceberg.gate import PIN_PREFIX
 from lakestore_server.iceberg.ledger import Ledger
 from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
@@ -51,9 +52,23 @@ class Contents:
         return found
 
     def load(self, name: Name) -> StoredMetadata:
-        """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3."""
+        """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3.
+
+        Snapshots that somebody reads have tags, of which nothing is stored: expiry by any engine leaves them out, and
+        is not refused because of them.
+        """
         base, version = self.resolved(name)
-        return self.seen_as(self.current(base, self.pointer(base)), version)
+        pointer = self.pointer(base)
+        return self.seen_as(self._pinned(self.current(base, pointer), pointer.uuid), version)
+
+    def _pinned(self, stored: StoredMetadata, table_uuid: str) -> StoredMetadata:
+        refs = stored.doc["refs"]
+        free = metadata.snapshot_ids(stored.doc) - {ref["snapshot-id"] for ref in refs.values()}
+        held = free & self._ledger.pinned_snapshots(table_uuid) if free else free
+        if not held:
+            return stored
+        tags = {f"{PIN_PREFIX}{number}": {"snapshot-id": number, "type": "tag"} for number in sorted(held)}
+        return StoredMetadata(stored.location, {**stored.doc, "refs": {**refs, **tags}}, b"")
 
     def current(self, name: Name, pointer: Pointer) -> StoredMetadata:
         """The pointer's metadata; if the file was removed since, that of the pointer as it is by now."""
