@@ -32,7 +32,7 @@ NOT_SETTINGS = frozenset(
 )
 """Variables with our prefix that the server's settings do not include."""
 MASK = "********"
-_NOT_OURS = re.compile(r"LAKESTORE_(SERVICE_(HOST|PORT.*)|PORT_\d+_.*|MODEL_.*)")
+_NOT_OURS = re.compile(r"LAKESTORE_(SERVICE_(HOST|PORT.*)|PORT_\d+_.*|(MODEL|BENCH|CRASH)_.*|FLIPS)")
 """Variables that Kubernetes sets in every container beside a service named lakestore, and those of the tests."""
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", tuple: "a list"}

@@ -1,168 +1,127 @@
-"""Figures of tiering and union reads in Spark, on tables of eight columns like the peers' orders."""
+"""Figures of tiering and of presented cuts, on tables of eight columns like the peers' orders.
+
+One table of ten million rows goes through all of it, so that nothing is loaded twice: many files and nothing deleted,
+changes of recent rows, single rows, a tenth; rounds; a compaction, upon which the cuts of 1 % and 10 % are measured.
+"""
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
 import lakestore
-from lakestore.client import writer
-from lakestore_spark.session import attach, session
-from lakestore_spark.spark_lake import SparkLake
-from lakestore_tiering.service import Tierer
+from tests.bench import bed, engines, merging, presenting, scans, stream_source
+from tests.bench.bed import BIG, GROUP, Bed, timed
+from tests.bench.orders import IS_SMALL, ROWS, SCHEMA, scaled, told, write
 from tests.bench.report import Figure
-from tests.support.process import ServerProcess
+from tests.bench.scans import Cut
 
-GROUP = "Lake"
-MILLION = 1_000_000
-BIG, SMALL, CHANGED = 10 * MILLION, MILLION, 100_000
-SCHEMA = pa.schema(
-    [
-        ("order_id", pa.int64()),
-        ("customer", pa.string()),
-        ("status", pa.string()),
-        ("amount", pa.float64()),
-        ("quantity", pa.int32()),
-        ("price", pa.float64()),
-        ("created_at", pa.timestamp("us")),
-        ("note", pa.string()),
-    ]
-)
-AGGREGATE = "SELECT sum(amount), sum(quantity), sum(price) FROM {}"
-_STATUS = pa.array(["new", "paid", "sent", "done"])
-
-
-def orders(ids: npt.NDArray[np.int64], seed: int) -> pa.RecordBatch:
-    """Orders with these ids; the values depend on the seed."""
-    rng = np.random.default_rng(seed)
-    count = len(ids)
-    customers = pa.array(rng.integers(0, 100_000, count)).cast(pa.string())
-    return pa.record_batch(
-        [
-            pa.array(ids),
-            customers,
-            _STATUS.take(pa.array(rng.integers(0, 4, count))),
-            pa.array(rng.random(count) * 100),
-            pa.array(rng.integers(1, 9, count).astype(np.int32)),
-            pa.array(rng.random(count) * 50),
-            pa.array(rng.integers(0, 10**15, count), pa.timestamp("us")),
-            pa.array(rng.integers(0, 1_000, count)).cast(pa.string()),
-        ],
-        schema=SCHEMA,
-    )
+FILES = 24
+"""Data files of the big table as it is flushed first, about."""
+_FILE_BYTES = 90 * ROWS // FILES
+_SMALL = "bench.small"
+RUNS = 2 if IS_SMALL else 4
+"""Flushes and rounds; the first one is not counted."""
 
 
 def measure(folder: Path) -> Iterator[Figure]:
     """All figures, one after the other."""
-    with ServerProcess(folder / "lake") as server, lakestore.connect(server.address) as lake:
-        spark = session(server.address)
-        spark_lake = attach(spark, server.address)
-        with Tierer(lake, spark) as tierer:
-            yield from _flush(lake, tierer)
-            small = yield from _rounds(lake, tierer, "bench.small", SMALL)
-            big = yield from _rounds(lake, tierer, "bench.big", BIG)
-            yield Figure(GROUP, "round at 10 M over round at 1 M", f"{big / small:.2f}x", "flat later", None)
-            yield from _merge(spark, big, folder)
-            tierer.run_once("bench.big", compaction=True)
-            yield from _reads(lake, spark, spark_lake)
-        spark_lake.close()
-        spark.stop()
+    with bed.made(folder) as made:
+        with _noted("flush"):
+            yield from _flush(made)
+        with _noted("rounds, small table"):
+            size = scaled(1_000_000)
+            table = made.lake.create_table(_SMALL, SCHEMA, primary_key=["order_id"])
+            write(table, np.arange(size), 1)
+            made.tier(_SMALL)
+            small, _ = yield from _rounds(made, table, size)
+        with _noted("many files"):
+            yield from _many_files(made)
+        with _noted("rounds, big table"):
+            table = made.lake.table(BIG)
+            big, tiered = yield from _rounds(made, table, ROWS)
+            over = f"round at {told(ROWS)} over round at {told(size)}"
+            yield Figure(GROUP, over, f"{big / small:.2f}x", "flat later", None)
+        yield from presenting.nothing_new(made, tiered)
+        with _noted("MERGE INTO"):
+            yield from merging.measure(made, big)
+        yield from _cuts(made, table)
+        with _noted("partitions"):
+            yield from presenting.partitions(made)
+        with _noted("a producer beside"):
+            made.tier(BIG)
+            yield from presenting.beside(made)
 
 
-def _load(table: lakestore.Table, ids: npt.NDArray[np.int64], seed: int) -> None:
-    with table.writer() as out:
-        for at in range(0, len(ids), writer.COMMIT_ROWS_MAX):
-            out.upsert(orders(ids[at : at + writer.COMMIT_ROWS_MAX], seed + at))
-
-
-def _timed(work: Callable[[], object]) -> float:
+@contextmanager
+def _noted(name: str) -> Iterator[None]:
+    """Say on stderr how long a part of the measuring took."""
     began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+    yield
+    sys.stderr.write(f"{name}: {time.perf_counter() - began:.0f} s\n")
 
 
-def _flush(lake: lakestore.Lake, tierer: Tierer) -> Iterator[Figure]:
-    rates = []
-    for run in range(4):
-        table = lake.create_table(f"bench.flush_{run}", SCHEMA, primary_key=["order_id"])
-        _load(table, np.arange(MILLION), run)
-        rates.append(MILLION / _timed(lambda name=table.name: tierer.run_once(name, compaction=False)))  # type: ignore[misc]
+def _flush(made: Bed) -> Iterator[Figure]:
+    rates, count = [], scaled(1_000_000)
+    for run in range(RUNS):
+        table = made.lake.create_table(f"bench.flush_{run}", SCHEMA, primary_key=["order_id"])
+        write(table, np.arange(count), run)
+        rates.append(count / timed(lambda name=table.name: made.tier(name)))  # type: ignore[misc]
     median = statistics.median(rates[1:])
     shown = f"{median:,.0f} rows/s (first in the session {rates[0]:,.0f})"
-    yield Figure(GROUP, "flush of 1 M new rows", shown, "≥ 300,000", median >= 300_000)
+    yield Figure(GROUP, f"flush of {told(count)} new rows", shown, "≥ 300,000", median >= 300_000)
 
 
-def _rounds(lake: lakestore.Lake, tierer: Tierer, name: str, size: int) -> Generator[Figure, None, float]:
-    """The median round of 100,000 uniform updates; the generator's value."""
-    table = lake.create_table(name, SCHEMA, primary_key=["order_id"])
-    _load(table, np.arange(size), 1)
-    tierer.run_once(name, compaction=False)
-    rng = np.random.default_rng(3)
-    took = []
-    for run in range(4):
-        _load(table, rng.choice(size, CHANGED, replace=False), 100 + run)
-        took.append(_timed(lambda: tierer.run_once(name, compaction=False)))
+def _rounds(made: Bed, table: lakestore.Table, size: int) -> Generator[Figure, None, tuple[float, list[float]]]:
+    """(The median round of 1 % of ten millions in uniform updates, seconds of presenting the table after each)."""
+    rng, changed = np.random.default_rng(3), min(scaled(100_000), size // 2)
+    took, presented = [], []
+    for run in range(RUNS):
+        write(table, rng.choice(size, changed, replace=False), 100 + run)
+        took.append(timed(lambda: made.tier(table.name)))
+        presented.append(made.load(table.name))
     median = statistics.median(took[1:])
     shown = f"{median:.2f} s (first {took[0]:.2f})"
-    yield Figure(GROUP, f"round of 100 k uniform updates on {size // MILLION} M rows", shown, "", None)
-    return median
+    yield Figure(GROUP, f"round of {told(changed)} uniform updates on {told(size)} rows", shown, "", None)
+    return median, presented
 
 
-def _merge(spark: SparkSession, ours: float, folder: Path) -> Iterator[Figure]:
-    """The same change by Spark's MERGE INTO on a plain Iceberg table."""
-    spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.plain")
-    properties = "'write.merge.mode'='merge-on-read', 'format-version'='2'"
-    names = ", ".join(SCHEMA.names)
-    create = f"CREATE TABLE lake.plain.orders USING iceberg TBLPROPERTIES ({properties})"
-    spark.sql(f"{create} AS SELECT {names} FROM lake.bench.big")
-    rng = np.random.default_rng(4)
-    took = []
-    for run in range(3):
-        changed = orders(rng.choice(BIG, CHANGED, replace=False), 200 + run)
-        path = str(folder / f"changed-{run}.parquet")
-        pq.write_table(pa.Table.from_batches([changed]), path)
-        spark.read.parquet(path).createOrReplaceTempView("changed")
-        merge = "MERGE INTO lake.plain.orders t USING changed c ON t.order_id = c.order_id"
-        took.append(_timed(lambda: spark.sql(f"{merge} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")))  # noqa: B023
-    median = statistics.median(took)
-    yield Figure(GROUP, "the same change on 10 M by MERGE INTO", f"{median:.2f} s", "", None)
-    yield Figure(GROUP, "round over MERGE INTO, 10 M", f"{ours / median:.2f}x", "≤ 0.5x", ours / median <= 0.5)
+def _many_files(made: Bed) -> Iterator[Figure]:
+    """The big table in many files without deletes: streamed, read with changes of its newest rows, then of a tenth."""
+    lake = {"target_file_bytes": _FILE_BYTES}
+    table = made.lake.create_table(BIG, SCHEMA, primary_key=["order_id"], lake=lake)
+    write(table, np.arange(ROWS), 1)
+    made.tier(BIG)
+    yield from stream_source.measure(made)
+    yield from engines.executor(made)
+    rng, hot = np.random.default_rng(2), ROWS // 100
+    write(table, ROWS - 1 - rng.choice(2 * hot, hot, replace=False), 250)
+    yield from scans.recent(made)
+    yield from presenting.one_row_commits(made, table)
+    write(table, rng.choice(ROWS, ROWS // 10 - hot - 3 * scaled(10_000), replace=False), 251)
+    yield from scans.delete_forms(made, 10)
+    made.tier(BIG)
 
 
-def _reads(lake: lakestore.Lake, spark: SparkSession, spark_lake: SparkLake) -> Iterator[Figure]:
-    """Union reads with hot changes against the plain scan of the compacted lake table."""
-    table = lake.table("bench.big")
-    rng = np.random.default_rng(5)
-    shapes: list[tuple[str, Callable[[], object], Callable[[], object], dict[int, float]]] = [
-        (
-            "three-column aggregate",
-            lambda: spark.sql(AGGREGATE.format("lake.bench.big")).collect(),
-            lambda: spark_lake.sql(AGGREGATE.format("bench.big")).collect(),
-            {1: 1.8, 10: 2.0},
-        ),
-        (
-            "all columns",
-            lambda: spark.table("lake.bench.big").select(*SCHEMA.names).write.format("noop").mode("overwrite").save(),
-            lambda: spark_lake.table("bench.big").write.format("noop").mode("overwrite").save(),
-            {1: 1.3, 10: 1.4},
-        ),
-    ]
-    hot = 0
+def _cuts(made: Bed, table: lakestore.Table) -> Iterator[Figure]:
+    """The big table compacted, then with 1 % and 10 % of its rows changed."""
+    table.alter(lake={"target_file_bytes": 128 << 20})
+    with _noted("compaction"):
+        made.compact(BIG)
+    changed = np.random.default_rng(5).permutation(ROWS)[: ROWS // 10]
+    found, done = [], 0
     for percent in (1, 10):
-        count = BIG * percent // 100 - hot
-        hot += count
-        _load(table, rng.choice(BIG, count, replace=False), 300 + percent)
-        for name, plain, union, bars in shapes:
-            pairs = [(_timed(plain), _timed(union)) for _ in range(6)][1:]
-            ratio = statistics.median(b / a for a, b in pairs)
-            times = f"{statistics.median(a for a, _ in pairs):.2f} → {statistics.median(b for _, b in pairs):.2f} s"
-            label = f"union read, {percent} % hot, {name}"
-            yield Figure(GROUP, label, f"{ratio:.2f}x ({times})", f"≤ {bars[percent]}x", ratio <= bars[percent])
+        write(table, changed[done : ROWS * percent // 100], 300 + percent)
+        done = ROWS * percent // 100
+        found.append(Cut(percent, str(made.lake.snapshot().token)))
+    with _noted("cuts in Spark"):
+        yield from presenting.first(made, BIG, done)
+        yield from scans.cuts(made, found)
+    with _noted("other engines"):
+        yield from engines.on_cut(made, found[-1])

@@ -95,6 +95,10 @@ class DuckDb:
         """The rows of a statement."""
         return self._connection.execute(text).fetchall()
 
+    def batches(self, text: str, rows: int) -> pa.RecordBatchReader:
+        """The rows of a statement as Arrow batches, each read when it is taken."""
+        return self._connection.execute(text).to_arrow_reader(rows)
+
     def close(self) -> None:
         """Let go of everything."""
         self._connection.close()

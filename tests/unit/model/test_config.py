@@ -88,7 +88,8 @@ def test_the_variables_of_other_tools_are_left_alone() -> None:
         "LAKESTORE_PORT_7340_TCP": "tcp://10.0.0.1:7340",
     }
     ours = {"LAKESTORE_SERVER": "x:1", "LAKESTORE_DEBUG": "1", "LAKESTORE_CONFIG": "f"}
-    assert given(environment=kubernetes | ours, data="d").settings() == Example(Path("d"))
+    tests = {"LAKESTORE_BENCH_ROWS": "9", "LAKESTORE_CRASH_SEEDS": "8", "LAKESTORE_FLIPS": "9"}
+    assert given(environment=kubernetes | ours | tests, data="d").settings() == Example(Path("d"))
 
 
 @pytest.mark.parametrize(
