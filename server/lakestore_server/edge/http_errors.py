@@ -37,7 +37,10 @@ _KINDS = {
     "NotAuthenticated": (401, "NotAuthorizedException"),
     "Unavailable": (503, "ServiceUnavailableException"),
     "Exhausted": (503, "SlowDownException"),
+    "NotFresh": (503, "ServiceUnavailableException"),
+    "PlanExpired": (503, "ServiceUnavailableException"),
 }
+"""A kind that is not here is answered as the nearest class above it that is."""
 UNKNOWN = (500, "CommitStateUnknownException")
 
 
@@ -53,7 +56,9 @@ def status_of(error: LakestoreError) -> tuple[int, str]:
         return UNKNOWN
     if isinstance(error, ClientStalled):
         return 408, "BadRequestException"
-    return _NAMES.get(type(error)) or _KINDS.get(error.kind, (500, "InternalServerError"))
+    above = (each.kind for each in type(error).__mro__ if issubclass(each, LakestoreError))
+    known = (_KINDS[kind] for kind in (error.kind, *above) if kind in _KINDS)
+    return _NAMES.get(type(error)) or next(known, (500, "InternalServerError"))
 
 
 def answer(error: LakestoreError) -> tuple[int, bytes]:
