@@ -119,9 +119,12 @@ def _cuts(made: Bed, table: lakestore.Table) -> Iterator[Figure]:
     for percent in (1, 10):
         write(table, changed[done : ROWS * percent // 100], 300 + percent)
         done = ROWS * percent // 100
-        found.append(Cut(percent, str(made.lake.snapshot().token)))
+        with made.lake.snapshot() as snapshot:
+            found.append(Cut(percent, str(snapshot.token)))
     with _noted("cuts in Spark"):
         yield from presenting.first(made, BIG, done)
         yield from scans.cuts(made, found)
     with _noted("other engines"):
         yield from engines.on_cut(made, found[-1])
+    write(table, np.random.default_rng(8).choice(ROWS, done, replace=False), 400)
+    yield from presenting.more(made, BIG, done)
