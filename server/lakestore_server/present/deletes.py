@@ -73,6 +73,8 @@ class Found:
     file: File
     positions: Ints
     base: Entry | None = None
+    is_partial: bool = False
+    """Whether it is a hot file of which a part is shown: a later cut may show rows that this one hides."""
 
 
 class Deaths:
@@ -127,7 +129,7 @@ class Deaths:
             index = self._indexes.of(file)
             if len(held := search.places(index.keys)):
                 count += len(held)
-                yield Found(file, index.positions(held))
+                yield Found(file, index.positions(held), is_partial=not window.is_whole)
         if count != len(sought):
             raise Internal(
                 f"table {self._table}: {len(sought)} hot rows have died, and {count} of them were found in step"
@@ -139,7 +141,7 @@ class Deaths:
             index = self._indexes.of(file)
             hidden = outside(index.keys, window.start, window.end)
             if len(hidden):
-                yield Found(file, index.positions(hidden))
+                yield Found(file, index.positions(hidden), is_partial=True)
 
 
 def hide(ledger: Ledger, found: Iterable[Found], base: BaseFiles, name: Name, pool: Executor) -> Ledger:
@@ -216,7 +218,17 @@ def _delete_of(file: File) -> File:
 
 
 def _vectors(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFiles, name: Name) -> list[Hidden]:
-    """All vectors that changed, in one Puffin file."""
+    """All vectors that changed, in one Puffin file, but for those of parts of files, which have one each.
+
+    PyIceberg takes every vector in a Puffin file that a scan reads, also one that is replaced. That does no harm as
+    long as the new one hides the same rows and more.
+    """
+    made = [each for more in found if more.is_partial for each in _together(hidden, [more], base, name)]
+    return made + _together(hidden, [more for more in found if not more.is_partial], base, name)
+
+
+def _together(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFiles, name: Name) -> list[Hidden]:
+    """Vectors in one Puffin file."""
     made, held = [], []
     for more in found:
         old = hidden.get(more.file.path)

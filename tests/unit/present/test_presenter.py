@@ -404,6 +404,21 @@ def test_vectors_that_stay_in_a_rewritten_manifest_name_their_data_file_by_bound
     assert found[files[1].path].metrics.lower == {position_deletes.PATH_ID: files[1].path.encode()}
 
 
+def test_a_vector_that_hides_what_a_later_cut_shows_is_in_no_file_that_the_later_cut_reads(
+    presenting: Presenting,
+) -> None:
+    """PyIceberg takes every vector of a file that it reads, also those that no manifest names any more."""
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    table.upsert(rows(range(10), "a"))
+    presenting.tier("a.t")
+    # Only the first commit hides a row of the base, whose vector stays in the file that it was written to.
+    tokens = [str(table.upsert(rows([0, 20] if not number else [20 + number], "b"))) for number in range(4)]
+    presenting.rows("a.t", form=3)  # one step for all of them
+    for number, token in enumerate(tokens):
+        wanted = {**dict.fromkeys(range(10), "a"), 0: "b", **dict.fromkeys(range(20, 21 + number), "b")}
+        assert held(presenting.rows("a.t", at=token, form=3)) == wanted
+
+
 def test_small_steps_merge_beside_the_answers_and_a_merge_that_nobody_waits_for_leaves_no_files(
     presenting: Presenting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
