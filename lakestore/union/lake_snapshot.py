@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt, Invalid, PlanExpired
 from lakestore.lake import manifests, places
+from lakestore.lake.delete_index import DeleteIndex
 from lakestore.lake.manifest_lists import DELETES, Manifest, read_list
 from lakestore.lake.manifests import Entry, File
-from lakestore.lake.position_deletes import PATH_ID
 from lakestore.union.plan import TableScan
 
 METADATA_KEPT = 32
@@ -144,7 +144,7 @@ def _entries(manifest: Manifest) -> list[Entry]:
 
 def _with_deletes(entries: Iterable[Entry], name: str) -> tuple[PlannedFile, ...]:
     """Data files with their deletes, by what these name and by sequence number, as the format says."""
-    data, deletes = [], _DeleteIndex()
+    data, deletes = [], DeleteIndex()
     for entry in entries:
         if entry.file.content == manifests.DATA:
             data.append(entry)
@@ -155,44 +155,7 @@ def _with_deletes(entries: Iterable[Entry], name: str) -> tuple[PlannedFile, ...
                 f"lake table {name} cannot be read: {entry.file.path}, of another engine, deletes rows by values"
                 " (equality deletes): let that engine rewrite its table without them"
             )
-    return tuple(PlannedFile(entry.file, deletes.of(entry)) for entry in data)
-
-
-def _partition(file: File) -> tuple[object, ...]:
-    return file.spec_id, *file.partition.items()
-
-
-@dataclass(slots=True)
-class _DeleteIndex:
-    """Delete files by the data file that they name, or else by partition, with their sequence numbers."""
-
-    _named: dict[str, list[tuple[int, File]]] = field(default_factory=dict)
-    _others: dict[tuple[object, ...], list[tuple[int, File]]] = field(default_factory=dict)
-
-    def add(self, entry: Entry) -> None:
-        """One more delete file."""
-        file, sequence = entry.file, entry.sequence or 0
-        low, high = file.metrics.lower.get(PATH_ID), file.metrics.upper.get(PATH_ID)
-        only = file.referenced_data_file or (low.decode(errors="replace") if low is not None and low == high else None)
-        if only is not None:
-            self._named.setdefault(only, []).append((sequence, file))
-        else:
-            self._others.setdefault(_partition(file), []).append((sequence, file))
-
-    def of(self, entry: Entry) -> tuple[File, ...]:
-        """The delete files that may name rows of a data file: those of its commit or a later one."""
-        if not self._named and not self._others:
-            return ()
-        path = entry.file.path.encode()
-        near = self._others.get(_partition(entry.file), ()) if self._others else ()
-        found = [*self._named.get(entry.file.path, ()), *(each for each in near if _may_name(each[1], path))]
-        return tuple(file for sequence, file in found if sequence >= (entry.sequence or 0))
-
-
-def _may_name(deletes: File, path: bytes) -> bool:
-    """Whether a delete file's bounds leave room for a data file."""
-    low, high = deletes.metrics.lower.get(PATH_ID), deletes.metrics.upper.get(PATH_ID)
-    return (low is None or low <= path) and (high is None or path <= high)
+    return tuple(PlannedFile(entry.file, tuple(each.file for each in deletes.of(entry))) for entry in data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ Manifests of data files are read only where rows have died in the base.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from lakestore.errors import Corrupt
 from lakestore.lake import places, position_deletes, puffin
+from lakestore.lake.delete_index import DeleteIndex, only_path
 from lakestore.lake.manifest_lists import Manifest, read_list
 from lakestore.lake.manifests import DATA, EQUALITY_DELETES, Entry, File, read_manifest
 from lakestore.lake.offset_index import read_columns
 from lakestore.lake.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, RowSearch
-from lakestore.lake.values import Value, unscaled
 from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.steps import Heads, Ints
 
@@ -88,21 +88,20 @@ class BaseFiles:
         return [(each, entry) for each in held for entry in self._manifests.of(each)]
 
     @cached_property
-    def _by_data_file(self) -> Mapping[str, list[Entry]]:
-        """Position deletes and vectors that name their one data file; those that name none are under ''."""
-        found: dict[str, list[Entry]] = defaultdict(list)
+    def _deletes_of(self) -> DeleteIndex:
+        found = DeleteIndex()
         for _, entry in self.deletes:
             if entry.file.content != EQUALITY_DELETES:
-                found[_referenced(entry.file) or ""].append(entry)
+                found.add(entry)
         return found
 
     @cached_property
     def live_rows(self) -> int | None:
         """The number of rows that readers find; None where it cannot be told for certain."""
         if any(each.content != DATA for each in self.manifests):
-            known = {entry.file.path for entry in self.data}
+            known = {entry.file.path.encode() for entry in self.data}
             for _, entry in self.deletes:
-                if entry.file.content == EQUALITY_DELETES or _referenced(entry.file) not in known:
+                if entry.file.content == EQUALITY_DELETES or only_path(entry.file) not in known:
                     return None
             return sum(each.file.rows for each in self.data) - sum(each.file.rows for _, each in self.deletes)
         counts = [(each.added_rows, each.existing_rows) for each in self.manifests]
@@ -137,13 +136,11 @@ class BaseFiles:
 
     def deleted(self, data: Entry) -> tuple[Ints, list[Entry]]:
         """The positions of a data file that the base's own deletes hide, and its vectors among these."""
-        named = self._by_data_file.get(data.file.path, [])
-        vectors = [entry for entry in named if entry.file.format.upper() == PUFFIN]
+        found = self._deletes_of.of(data)
+        vectors = [entry for entry in found if entry.file.format.upper() == PUFFIN]
         if vectors:  # it holds all earlier position deletes
             return _union([vector_of(entry.file) for entry in vectors]), vectors
-        around = [entry for entry in self._by_data_file.get("", []) if _may_cover(entry, data)]
-        older = [entry for entry in (*named, *around) if (entry.sequence or 0) >= (data.sequence or 0)]
-        return _union([_positions(entry.file, data.file.path) for entry in older]), []
+        return _union([_positions(entry.file, data.file.path) for entry in found]), []
 
 
 class Bases:
@@ -161,29 +158,6 @@ class Bases:
         if len(self._kept) > BASES_MAX:
             self._kept.popitem(last=False)
         return found
-
-
-def _referenced(file: File) -> str | None:
-    """The one data file that a delete file is about; None if it names none."""
-    if file.referenced_data_file is not None:
-        return file.referenced_data_file
-    lower = file.metrics.lower.get(position_deletes.PATH_ID)
-    upper = file.metrics.upper.get(position_deletes.PATH_ID)
-    # Bounds may be cut short, and an upper one that was cut is raised: equal ones are the path itself.
-    return lower.decode() if lower is not None and lower == upper else None
-
-
-def _may_cover(delete: Entry, data: Entry) -> bool:
-    """Whether a delete file of many data files may be about this one: it is of the same partition."""
-    return delete.file.spec_id == data.file.spec_id and _place(delete.file) == _place(data.file)
-
-
-def _place(file: File) -> dict[str, Value]:
-    """A file's partition as values that are equal where Iceberg's are: NaN is, and decimals of more and fewer bytes."""
-    found: dict[str, Value] = {}
-    for name, one in file.partition.items():
-        found[name] = unscaled(one) if isinstance(one, bytes) else None if one != one else one
-    return found
 
 
 def vector_of(file: File) -> Ints:

@@ -85,7 +85,12 @@ class Upkeep:
     def measure(self) -> Usage:
         """The files that lie there, by a look at them if there may be others since the last one."""
         if self._is_old:
-            self._is_old, self.usage = False, self._folders.usage()
+            self._is_old = False  # before the look: files that are written during it make the figures old again
+            try:
+                self.usage = self._folders.usage()
+            except BaseException:
+                self._is_old = True
+                raise
         return self.usage
 
     def _remove_unheld(self) -> None:
