@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
 import time
-from typing import IO
+from typing import IO, Protocol
 
 READ_BYTES = 1 << 20
 
@@ -54,3 +55,37 @@ class BoundedPipe:
         while not poll.poll(max(end - time.monotonic(), 0.0) * 1000):
             if time.monotonic() >= end:
                 raise Silent(f"the other process was silent for {self._seconds:g} s")
+
+
+class Readable(Protocol):
+    """Bytes that come from the other end."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Some of them, so many at most; none at the end."""
+
+
+def exactly(pipe: Readable, size: int) -> bytes:
+    """`size` bytes, or EOFError."""
+    parts = []
+    while size:
+        part = pipe.read(size)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def ended(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """The exit code of a process, which ends with its pipes or else is killed."""
+    for pipe in (process.stdin, process.stdout):
+        try:
+            if pipe:
+                pipe.close()
+        except OSError:
+            continue  # bytes that were still to be written to a process that has ended
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

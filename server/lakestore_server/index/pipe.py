@@ -11,11 +11,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import IO, Protocol
+from typing import IO
 
 import numpy as np
 
 from lakestore_server.arrays.padded_bytes import PaddedBytes
+from lakestore_server.host.bounded_pipe import Readable, exactly
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.packed import PackedKeys
 
@@ -65,10 +66,10 @@ class Request:
     @staticmethod
     def read(pipe: IO[bytes]) -> Request:
         """The next request; EOFError at the pipe's end."""
-        op, count, width, size, number = _REQUEST.unpack(_exactly(pipe, _REQUEST.size))
-        lengths = b"" if width or not count else _exactly(pipe, 4 * count)
-        blob = _exactly(pipe, size)
-        values = np.frombuffer(_exactly(pipe, 8 * count), dtype=np.int64) if op == Op.STAGE else None
+        op, count, width, size, number = _REQUEST.unpack(exactly(pipe, _REQUEST.size))
+        lengths = b"" if width or not count else exactly(pipe, 4 * count)
+        blob = exactly(pipe, size)
+        values = np.frombuffer(exactly(pipe, 8 * count), dtype=np.int64) if op == Op.STAGE else None
         return Request(Op(op), PackedKeys(blob, count, width, lengths), values, number)
 
 
@@ -86,8 +87,8 @@ class Answer:
     @staticmethod
     def read(pipe: Readable) -> Answer:
         """The next answer; EOFError at the pipe's end."""
-        lsn, size = _ANSWER.unpack(_exactly(pipe, _ANSWER.size))
-        return Answer(lsn, _exactly(pipe, size))
+        lsn, size = _ANSWER.unpack(exactly(pipe, _ANSWER.size))
+        return Answer(lsn, exactly(pipe, size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +152,3 @@ def unpack_ranges(data: bytes, ranges: int) -> list[tuple[list[bytes], Ints]]:
     keys = PackedKeys(data[at + 12 * total :], total, 0, lengths).listed()
     ends = list(itertools.accumulate(counts))
     return [(keys[a:b], values[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-class Readable(Protocol):
-    """Bytes that come from the other end."""
-
-    def read(self, size: int, /) -> bytes | None:
-        """Some of them, so many at most; none at the end."""
-
-
-def _exactly(pipe: Readable, size: int) -> bytes:
-    """`size` bytes, or EOFError."""
-    parts = []
-    while size:
-        part = pipe.read(size)
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT
-from lakestore_server.host.bounded_pipe import BoundedPipe, Silent
+from lakestore_server.host.bounded_pipe import BoundedPipe, Silent, ended
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
@@ -102,7 +102,7 @@ class IndexProcess:
             is_silent = isinstance(error, Silent)
             if is_silent:
                 process.kill()
-            code = self._end(process)
+            code = ended(process, END_SECONDS)
             self._process = self._pipe = None
             raise self._lost(code, is_silent=is_silent) from error
         self._silences = 0
@@ -127,21 +127,6 @@ class IndexProcess:
             return DamagedIndex(f"its process ended by {signal.Signals(-code).name}")
         return Unavailable("the key index's process was ended and is started again: try again")
 
-    @staticmethod
-    def _end(process: subprocess.Popen[bytes]) -> int:
-        """End a process; its exit code."""
-        for pipe in (process.stdin, process.stdout):
-            try:
-                if pipe:
-                    pipe.close()
-            except OSError:
-                continue  # bytes that were still to be written to a process that has ended
-        try:
-            return process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
-
     def close(self) -> None:
         """End the process for good; a request that has no answer soon is broken off."""
         self._closed = True
@@ -151,7 +136,7 @@ class IndexProcess:
             self._lock.acquire()
         try:
             if self._process is not None:
-                self._end(self._process)
+                ended(self._process, END_SECONDS)
                 self._process = self._pipe = None
         finally:
             self._lock.release()

@@ -12,9 +12,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any
 
 from lakestore.errors import LakestoreError, error_of
+from lakestore_server.host.bounded_pipe import Readable, exactly
 
 Json = dict[str, Any]
 _HEAD = struct.Struct("<IB")
@@ -37,13 +38,6 @@ class Kind(IntEnum):
     WORKING = 20
 
 
-class Bytes(Protocol):
-    """Bytes that come from the other end."""
-
-    def read(self, size: int, /) -> bytes | None:
-        """Some of them, so many at most; none at the end."""
-
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One message on the pipe."""
@@ -56,10 +50,10 @@ class Frame:
         return _HEAD.pack(len(self.payload) + 1, self.kind) + self.payload
 
     @staticmethod
-    def read(pipe: Bytes) -> Frame:
+    def read(pipe: Readable) -> Frame:
         """The next frame; EOFError at the pipe's end."""
-        size, kind = _HEAD.unpack(_exactly(pipe, _HEAD.size))
-        return Frame(Kind(kind), _exactly(pipe, size - 1))
+        size, kind = _HEAD.unpack(exactly(pipe, _HEAD.size))
+        return Frame(Kind(kind), exactly(pipe, size - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +163,3 @@ def error_in(payload: bytes) -> LakestoreError:
     """The error that `error_frame` wrote."""
     kind, message, applied, retry_after = json.loads(payload)
     return error_of(kind, message, applied, float(retry_after))
-
-
-def _exactly(pipe: Bytes, size: int) -> bytes:
-    """`size` bytes, or EOFError."""
-    parts = []
-    while size:
-        part = pipe.read(size)
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)

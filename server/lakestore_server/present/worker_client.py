@@ -17,7 +17,7 @@ from typing import NoReturn
 from lakestore.errors import Internal, LakestoreError, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.errors import defect
-from lakestore_server.host.bounded_pipe import BoundedPipe, Silent
+from lakestore_server.host.bounded_pipe import BoundedPipe, Silent, ended
 from lakestore_server.present import messages
 from lakestore_server.present.messages import Frame, Kind, Present, Presented
 
@@ -157,19 +157,8 @@ class PresenterProcess:
     def _ended(self) -> None:
         """End the process if there is one: it ends with its pipe, else it is killed."""
         process, self._process, self._pipe = self._process, None, None
-        if process is None:
-            return
-        for pipe in (process.stdin, process.stdout):
-            try:
-                if pipe:
-                    pipe.close()
-            except OSError:
-                continue  # bytes that were still to be written to a process that has ended
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            ended(process, END_SECONDS)
 
 
 def _frames(request: pb.FetchRequest, fetch: Fetch) -> Iterator[Frame]:
