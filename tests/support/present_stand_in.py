@@ -62,7 +62,7 @@ class StandIn:
         self.forgotten += cut_ids
         for cut_id in cut_ids:
             if file := self._files.pop(cut_id, None):
-                file.unlink()
+                file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """End."""

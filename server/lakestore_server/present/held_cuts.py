@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lakestore.errors import PlanExpired
@@ -95,6 +96,14 @@ class HeldCuts:
         elif held.expires < now + seconds:
             self._leases.renew(held.lease, math.ceil(seconds))
             held.expires = now + seconds
+
+    def dropped(self, is_lost: Callable[[HeldCut], bool]) -> list[int]:
+        """The ids of cuts whose files are gone: they are held no more."""
+        with self._lock:
+            lost = [cut_id for cut_id, cut in self._cuts.items() if is_lost(cut)]
+            for cut_id in lost:
+                del self._cuts[cut_id]
+            return lost
 
     def take_over(self) -> list[HeldCut]:
         """The cuts whose time is over: they are held no more."""

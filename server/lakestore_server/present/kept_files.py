@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import pyarrow as pa
+from pyarrow.fs import FileType
 
 from lakestore.lake.places import place
 
@@ -32,6 +33,11 @@ class KeptFiles:
         """Make the run's folder, before anything is written."""
         filesystem, path = place(self.folder)
         filesystem.create_dir(path, recursive=True)
+
+    def is_gone(self) -> bool:
+        """Whether somebody removed the run's folder."""
+        filesystem, path = place(self.folder)
+        return bool(filesystem.get_file_info(path).type != FileType.Directory)
 
     def name(self, ending: str) -> str:
         """The URI of a file that is about to be written."""

@@ -128,7 +128,8 @@ class Presenter:
         """The files of a table at a cut; the same ones if the cut was presented before."""
         self._merge_done()
         scan = plan.decode(pb.PlanAnswer.FromString(request.plan)).tables[0]
-        table = self._tables.get(request.folder) or _Table(f"{request.folder}/{self._run}", self._numbers)
+        with _named(scan.table.name, request.folder):
+            table = self._known(request.folder) or _Table(f"{request.folder}/{self._run}", self._numbers)
         if request.cut_id in table.answers:
             return table.answers[request.cut_id]
         if request.format < request.base.format:
@@ -151,12 +152,23 @@ class Presenter:
         """Let go of cuts whose leases are over, and remove what nobody needs any more."""
         self._merge_done()
         for folder, table in list(self._tables.items()):
-            gone = [cut_id for cut_id in cut_ids if cut_id in table.answers]
-            if gone:
-                self._tools.indexes.drop(table.forget(gone))
-            if not table.answers:
-                del self._tables[folder]
-                self._merger.abandon(folder)
+            self._forget(folder, table, [cut_id for cut_id in cut_ids if cut_id in table.answers])
+
+    def _forget(self, folder: str, table: _Table, gone: Sequence[int]) -> None:
+        if gone:
+            self._tools.indexes.drop(table.forget(gone))
+        if not table.answers:
+            del self._tables[folder]
+            self._merger.abandon(folder)
+
+    def _known(self, folder: str) -> _Table | None:
+        """Everything that is kept of a table; nothing of one whose files somebody removed."""
+        table = self._tables.get(folder)
+        if table is not None and table.files.is_gone():
+            log.warning("presented files in %s were removed by somebody: they are written anew", table.files.folder)
+            self._forget(folder, table, list(table.answers))
+            return None
+        return table
 
     def close(self) -> None:
         """End the threads."""

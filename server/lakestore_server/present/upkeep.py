@@ -95,14 +95,17 @@ class Upkeep:
 
     def _remove_unheld(self) -> None:
         known, in_grace = self._engine.view.tables, self._leases.in_grace
+        tables = self._folders.tables()
+        there = {(uuid, run) for uuid in tables for run in self._folders.runs(uuid)}
+        self._presenter.forget(self._held.dropped(lambda cut: (cut.key.table_uuid, cut.run) not in there))
         held = {(cut.key.table_uuid, cut.run) for cut in self._held.cuts()}
         mine = self._presenter.runs
         living = mine[-1] if mine and self._presenter.pid is not None else ""
-        for uuid in self._folders.tables():
-            runs = self._folders.runs(uuid)
+        for uuid in tables:
+            runs = {run for place, run in there if place == uuid}
             kept = {run for run in runs if (uuid, run) in held or (in_grace and run not in mine)}
             if uuid not in known and not kept and not in_grace:
                 self._folders.remove_table(uuid)
                 continue
-            for run in set(runs) - kept - {living}:
+            for run in runs - kept - {living}:
                 self._folders.remove_run(uuid, run)
