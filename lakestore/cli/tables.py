@@ -152,11 +152,23 @@ def _server(found: dict[str, Any]) -> dict[str, Any]:
         shown["journal"] = f"{size(found['journal_bytes'])} since the checkpoint"
         shown["checkpoint"] = f"{duration(found['checkpoint_age_seconds'])} ago{failed}"
         shown["disk"] = f"{size(found['disk_free_bytes'])} free"
+    if duties := found.get("duties"):
+        shown["duties"] = _duties(duties)
     if presented := found.get("presented"):
         shown["presented"] = _presented(presented)
     if clock := found.get("clock"):
         shown["clock"] = clock["note"] or clock["state"]
     return shown
+
+
+def _duties(found: dict[str, Any]) -> str:
+    """A line about the server's work in the background: all is well, or each duty that is not."""
+    bad = [
+        f"{name} {state['state']}, {state['failures']:,} failures{': ' * bool(state['error'])}{state['error']}"
+        for name, state in found.items()
+        if state["state"] != "ok"
+    ]
+    return "; ".join(bad) or f"all {len(found)} ok"
 
 
 def _presented(found: dict[str, Any]) -> str:

@@ -51,6 +51,8 @@ class Explanation:
                 ),
                 ("time", self._time()),
             ]
+        if not (self.columns or self.condition or f.files or f.files_counted or f.hot_offsets):
+            return [("counted", "by the sum of live rows that the cut has; nothing was read"), ("time", self._time())]
         counted = f", {f.files_counted:,} counted by statistics alone" if f.files_counted else ""
         parts = [
             (

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
@@ -113,11 +115,36 @@ def missing(spark: SparkSession, http: str, credentials: Credentials = NOTHING) 
                 spark.conf.set(setting, value)
             continue
         decisive = [f"{key}.uri", *([f"{key}.warehouse", f"{key}.cache-enabled"] if warehouse else [])]
-        others = [setting for setting in decisive if spark.conf.get(setting, "") != wanted[setting]]
+        others = [setting for setting in decisive if not _equal(spark.conf.get(setting, ""), wanted[setting])]
         if others:
             said = " ".join(f"--conf {setting}={wanted[setting]}" for setting in others)
             return f"the catalog {name!r} of this Spark session is another one: start it with {said}"
     return ""
+
+
+def _equal(said: str | None, wanted: str) -> bool:
+    """Whether a setting says what is wanted; an address may have another name of the same host."""
+    return said == wanted or (said is not None and "://" in wanted and same_address(said, wanted))
+
+
+def same_address(one: str, other: str) -> bool:
+    """Whether two URLs lead to one place: `lakestore connect` names the host as its user does, the server its own."""
+    first, second = urlsplit(one.strip()), urlsplit(other.strip())
+    try:
+        if (first.scheme, first.port, first.path.rstrip("/")) != (second.scheme, second.port, second.path.rstrip("/")):
+            return False
+        return bool(_hosts(first.hostname or "") & _hosts(second.hostname or ""))
+    except ValueError:  # a port that is no number
+        return False
+
+
+def _hosts(name: str) -> frozenset[str]:
+    """The addresses of a host, and its name; the name alone where nothing resolves it."""
+    try:
+        found = {str(address[0]) for *_, address in socket.getaddrinfo(name, None)} if name else set()
+    except OSError:
+        found = set()
+    return frozenset({name, *found})
 
 
 def _has_iceberg(spark: SparkSession) -> bool:
