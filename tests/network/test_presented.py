@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -23,6 +24,7 @@ from lakestore.client.lake import Lake
 from lakestore.limits import Limits
 from lakestore_server.edge.presented_rest import verbs
 from lakestore_server.host.clock import RealClock
+from lakestore_server.present.folders import Folders
 from tests.support.clickhouse import ClickHouseProcess
 from tests.support.engines import DuckDb, Sums, polars, pyiceberg
 from tests.support.log_tierer import LogTierer
@@ -331,9 +333,24 @@ def test_printed_lines_of_clickhouse_run(shop: Shop) -> None:
     assert said[-3:-1] == [[[len(shop.rows)]], [[len(shop.rows)]]]
 
 
+def test_a_server_touches_what_its_own_history_presented_alone(shop: Shop) -> None:
+    """Other servers may share the warehouse; a restored one follows the history that it was restored from."""
+    presented = shop.served.engine.folder / "warehouse" / "__presented"
+    uuid, run = "11111111-2222-3333-4444-555555555555", "0123456789abcdef"
+    for history in ("of-another", "restored-from"):
+        (presented / history / uuid / run).mkdir(parents=True)
+    folders = Folders(shop.served.server.catalog.warehouse, shop.served.engine.timeline, "restored-from")
+    pyiceberg(shop.catalog)("now", "shop.orders")
+    assert shop.orders.definition.uuid in folders.tables()
+    assert uuid not in folders.tables()
+    folders.remove_former()
+    assert {each.name for each in presented.iterdir()} == {shop.served.engine.timeline, "of-another"}
+    shutil.rmtree(presented / "of-another")
+
+
 def test_nothing_is_left_of_a_reader_that_is_gone(shop: Shop) -> None:
     served = shop.served
-    folder = served.engine.folder / "warehouse" / "__presented"
+    folder = served.engine.folder / "warehouse" / "__presented" / served.engine.timeline
     pyiceberg(shop.catalog)("now", "shop.orders")
     assert any(each.is_file() for each in folder.rglob("*"))
     served.clock.advance(3_700)

@@ -55,6 +55,8 @@ class Engine:
         self.supervisor = self.loop.supervisor
         self.timeline = opened.state.timeline
         self.is_restored = opened.state.restored is not None
+        self.former_timeline = opened.state.restored.timeline if opened.state.restored else ""
+        """The timeline of the history that this one was restored from; empty for none."""
         """Whether this history began with a backup."""
         self.lake_ahead: Mapping[str, str] = {}
         """Table uuid to the problem, for tables whose lake went on without this history."""

@@ -1,7 +1,8 @@
-"""The folders of presented files in the warehouse: `__presented/<table uuid>/<run>/`, and `indexes` beside the runs.
+"""The folders of presented files: `__presented/<timeline>/<table uuid>/<run>/` of the warehouse, `indexes` beside runs.
 
 A run is one life of the presenter. Its process removes the files of cuts that it is told to forget; whole runs of ended
-processes, and all of a table that is gone, are removed here. Only folders of these names are ever touched.
+processes, and all of a table that is gone, are removed here. Only folders of this server's history are ever touched,
+and those of the one that it was restored from: others may share the warehouse.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ class Usage:
 class Folders:
     """The presented files of a warehouse. Errors of the storage are `OSError`s."""
 
-    def __init__(self, warehouse: str) -> None:
-        self._root = f"{warehouse.rstrip('/')}/{PRESENTED}"
+    def __init__(self, warehouse: str, timeline: str, former: str = "") -> None:
+        """`former` is the timeline of the history that this one was restored from; empty for none."""
+        place = f"{warehouse.rstrip('/')}/{PRESENTED}"
+        self._root, self._former = f"{place}/{timeline}", f"{place}/{former}" if former else ""
 
     def of(self, table_uuid: str) -> str:
         """The URI of a table's folder."""
@@ -71,6 +74,12 @@ class Folders:
     def remove_table(self, table_uuid: str) -> None:
         """Remove all of a table, the indexes of its base files included."""
         self._remove(self.of(table_uuid))
+
+    def remove_former(self) -> None:
+        """Remove what the history presented that this one was restored from."""
+        if self._former:
+            self._remove(self._former)
+            self._former = ""
 
     def _infos(self, folder: str, *, recursive: bool = False) -> Iterator[FileInfo]:
         filesystem, path = place(folder)

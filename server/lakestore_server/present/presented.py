@@ -100,7 +100,7 @@ class PresentedTables:
         self._engine, self._leases, self._catalog = engine, leases, catalog
         self._clock, self._presenter = clock, presenter
         limits = engine.limits
-        self._folders = Folders(catalog.warehouse)
+        self._folders = Folders(catalog.warehouse, engine.timeline, engine.former_timeline)
         self._answers, self._held = KeptAnswers(limits.present_cache_bytes), HeldCuts(clock, leases)
         self._flights: SingleFlight[_Cut] = SingleFlight()
         self._turn = threading.Lock()

@@ -95,6 +95,8 @@ class Upkeep:
 
     def _remove_unheld(self) -> None:
         known, in_grace = self._engine.view.tables, self._leases.in_grace
+        if not in_grace:
+            self._folders.remove_former()
         tables = self._folders.tables()
         there = {(uuid, run) for uuid in tables for run in self._folders.runs(uuid)}
         self._presenter.forget(self._held.dropped(lambda cut: (cut.key.table_uuid, cut.run) not in there))

@@ -66,7 +66,7 @@ def _lsn(answer: Answer) -> int:
 
 def _runs(served: Served) -> set[str]:
     uuid = served.lake.table("shop.orders").definition.uuid
-    folder = served.engine.folder / "warehouse" / PRESENTED / uuid
+    folder = served.engine.folder / "warehouse" / PRESENTED / served.engine.timeline / uuid
     return {each.name for each in folder.iterdir()} if folder.exists() else set()
 
 
@@ -307,7 +307,7 @@ def test_files_of_a_dropped_table_go_when_its_leases_are_over(served: Served) ->
     presented = _presented(served)
     uuid = served.lake.table("shop.orders").definition.uuid
     token = _doc(presented.load(Ask("shop.orders", seconds=200)))["properties"]["lakestore.token"]
-    folder = served.engine.folder / "warehouse" / PRESENTED / uuid
+    folder = served.engine.folder / "warehouse" / PRESENTED / served.engine.timeline / uuid
     (folder / "indexes").mkdir()
     served.lake.drop_table("shop.orders")
     for position in ("", token):
