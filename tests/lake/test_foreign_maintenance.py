@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 NAME = "shop.kept"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 OLD_SECONDS = 10 * 86_400.0
-FEW, MANY = 3, 15
+FEW, MANY = 2, 15
 Row = tuple[Any, ...]
 
 
@@ -132,7 +132,7 @@ def _rows(found: pa.Table) -> list[Row]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("version", "count"),
-    [(2, FEW), (3, 2), pytest.param(2, MANY, marks=pytest.mark.long), pytest.param(3, MANY, marks=pytest.mark.long)],
+    [(2, FEW), (3, FEW), pytest.param(2, MANY, marks=pytest.mark.long), pytest.param(3, MANY, marks=pytest.mark.long)],
 )
 def test_maintenance_by_stock_spark(
     lake: ls.Lake, spark: SparkSession, tmp_path: Path, version: int, count: int
