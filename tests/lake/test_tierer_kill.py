@@ -29,6 +29,7 @@ import lakestore as ls
 from lakestore.union import plan
 from lakestore.union.verify import verify
 from lakestore_server.iceberg.contents import Name
+from lakestore_server.iceberg.gate import PIN_PREFIX
 from lakestore_server.main import Server
 from tests.support.seeds import seeded
 
@@ -105,7 +106,7 @@ def _until(process: subprocess.Popen[bytes], reached: Callable[[], bool]) -> Non
 
 def _refs(server: Server, table: str) -> dict[str, Any]:
     found: dict[str, Any] = server.catalog.load(Name(*table.split("."))).doc["refs"]
-    return found
+    return {name: ref for name, ref in found.items() if not name.startswith(PIN_PREFIX)}
 
 
 def _main(server: Server, table: str) -> int:

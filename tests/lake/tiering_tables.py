@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import lakestore as ls
+from lakestore_server.iceberg.gate import PIN_PREFIX
 
 NAME = "shop.items"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -35,7 +36,9 @@ def in_table(table: ls.Table) -> list[tuple[Any, ...]]:
 
 
 def refs(spark: SparkSession) -> set[str]:
-    return {row.name for row in spark.sql(f"SELECT name FROM lake.{NAME}.refs").collect()}
+    """Names of branches and tags, without those of snapshots that somebody reads: these go with their leases."""
+    names = {row.name for row in spark.sql(f"SELECT name FROM lake.{NAME}.refs").collect()}
+    return {name for name in names if not name.startswith(PIN_PREFIX)}
 
 
 def data_files(spark: SparkSession) -> int:
