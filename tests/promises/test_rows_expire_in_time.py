@@ -280,7 +280,7 @@ def test_it_waits_while_nothing_may_be_written(served: Served, monkeypatch: pyte
     put(served, (1, moment(served, -DAY)))
     engine = served.engine
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "_is_disk_full", lambda: True)
+        patched.setattr(engine, "is_disk_full", lambda: True)
         served.server.expiry.run_once()
         assert ids(served) == [1]
     with monkeypatch.context() as patched:
