@@ -57,6 +57,8 @@ def _kept_since(state: TableState, leases: Leases | None) -> int:
 
 def check(view: View, states: Sequence[TableState], lsn: int, leases: Leases | None = None) -> None:
     """`PositionExpired` unless all of these tables, which were there by then, can be read at an LSN."""
+    if not states:
+        return
     reaches = [(Reach.of(view, state, leases), state.table.name) for state in states]
     first, name = max(reaches, key=lambda each: each[0].lsn)
     if lsn >= first.lsn:
