@@ -27,6 +27,7 @@ ENTRIES_MAX = 200_000
 """Entries of manifests that are kept for the next snapshot's sake."""
 BASES_MAX = 8
 PUFFIN = "PUFFIN"
+NO_POSITIONS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,8 @@ class BaseFiles:
         found = self._deletes_of.of(data)
         vectors = [entry for entry in found if entry.file.format.upper() == PUFFIN]
         if vectors:  # it holds all earlier position deletes
-            return _union([vector_of(entry.file) for entry in vectors]), vectors
-        return _union([_positions(entry.file, data.file.path) for entry in found]), []
+            return union([vector_of(entry.file) for entry in vectors]), vectors
+        return union([_positions(entry.file, data.file.path) for entry in found]), []
 
 
 class Bases:
@@ -169,8 +170,16 @@ def vector_of(file: File) -> Ints:
 
 def _positions(file: File, path: str) -> Ints:
     columns = read_columns(file.path, file.format.upper(), position_deletes.COLUMNS)
-    return position_deletes.decode(columns, file.path).get(path, np.empty(0, np.int64))
+    return np.unique(position_deletes.decode(columns, file.path).get(path, NO_POSITIONS))  # others may not sort
 
 
-def _union(parts: Sequence[Ints]) -> Ints:
-    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+def union(parts: Sequence[Ints]) -> Ints:
+    """Sorted positions of sorted parts, each once."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return NO_POSITIONS
+    both = np.concatenate(parts)
+    both.sort(kind="stable")  # which merges what is sorted already
+    twice = both[1:] == both[:-1]
+    return both[np.concatenate(([True], ~twice))] if twice.any() else both

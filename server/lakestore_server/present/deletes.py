@@ -19,13 +19,12 @@ from lakestore.lake import places, position_deletes, puffin
 from lakestore.lake.manifests import POSITION_DELETES, Entry, File
 from lakestore.lake.metrics import Metrics
 from lakestore.lake.row_search import RowSearch
-from lakestore_server.present.base_files import PUFFIN, BaseFiles, vector_of
+from lakestore_server.present.base_files import NO_POSITIONS, PUFFIN, BaseFiles, union, vector_of
 from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.steps import Heads, Ints, Kills, Window, inside, outside
 
 FILES_MAX = 4
 """Delete files of one data file, from which on the small ones are merged."""
-_NONE = np.empty(0, np.int64)
 Name = Callable[[str], str]
 """Gives the URI of a new file with that ending."""
 
@@ -150,7 +149,7 @@ def hide(ledger: Ledger, found: Iterable[Found], base: BaseFiles, name: Name, po
     parts: dict[str, list[Found]] = {}
     for each in found:
         parts.setdefault(each.file.path, []).append(each)
-    more = [replace(each[0], positions=_union([one.positions for one in each])) for each in parts.values()]
+    more = [replace(each[0], positions=union([one.positions for one in each])) for each in parts.values()]
     if ledger.format >= 3:
         made = _vectors(hidden, more, base, name)
     else:
@@ -170,7 +169,7 @@ def _position_deletes(old: Hidden | None, more: Found, name: Name) -> Hidden:
     rows = len(fresh) + (0 if old is None else old.rows)
     deletes = () if old is None else old.deletes
     kept = deletes if len(deletes) < FILES_MAX else deletes[: _worth_keeping(deletes, len(fresh))]
-    fresh = _union([fresh, *(_read(each) for each in deletes[len(kept) :])])
+    fresh = union([fresh, *(_read(each) for each in deletes[len(kept) :])])
     return Hidden(more.file, rows, (*kept, _write(more.file, fresh, name)), more.base)
 
 
@@ -233,14 +232,14 @@ def _together(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFi
     for more in found:
         old = hidden.get(more.file.path)
         if old is None:
-            earlier, older = base.deleted(more.base) if more.base is not None else (_NONE, [])
+            earlier, older = base.deleted(more.base) if more.base is not None else (NO_POSITIONS, [])
             replaced = tuple(vector_key(entry.file) for entry in older)
             now = Hidden(more.file, len(more.positions), (), more.base, replaced)
         else:
             earlier = vector_of(old.deletes[0])
             now = replace(old, rows=old.rows + len(more.positions))
         made.append(now)
-        held.append(_union([more.positions, earlier]))
+        held.append(union([more.positions, earlier]))
     if not made:
         return []
     data, spots = puffin.puffin([(each.file.path, vector) for each, vector in zip(made, held, strict=True)])
@@ -259,15 +258,3 @@ def _together(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFi
         for each, vector, (offset, size) in zip(made, held, spots, strict=True)
     ]
     return [replace(each, deletes=(vector,)) for each, vector in zip(made, vectors, strict=True)]
-
-
-def _union(parts: Sequence[Ints]) -> Ints:
-    """Sorted positions of sorted parts, each once."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return _NONE
-    both = np.concatenate(parts)
-    both.sort(kind="stable")  # which merges what is sorted already
-    twice = both[1:] == both[:-1]
-    return both[np.concatenate(([True], ~twice))] if twice.any() else both

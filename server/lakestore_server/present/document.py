@@ -14,6 +14,7 @@ from lakestore.model.table import Table
 from lakestore_server.iceberg import metadata, metadata_updates, our_tables
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.present.cut_key import CutKey
+from lakestore_server.present.messages import Presented
 
 POSITION_PROPERTY = "lakestore.token"
 """The position of the cut, by which any client of ours reads the same rows."""
@@ -47,27 +48,17 @@ class Frame:
     """Whether the flat spec is in no document of the lake."""
 
     @property
+    def specs(self) -> list[Json]:
+        """All partition specs, the flat one among them."""
+        flat: Json = {"spec-id": self.flat_spec_id, "fields": []}
+        return [*self.doc["partition-specs"], *([flat] if self.is_flat_added else [])]
+
+    @property
     def schema(self) -> Json:
         """The current schema."""
         found = metadata.by_id(self.doc["schemas"], "schema-id", self.doc["current-schema-id"])
         assert found is not None
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The files of a presented cut, as far as its document names them."""
-
-    manifest_list: str
-    rows: int
-    """Rows of its hot data files, live or not."""
-    data_files: int
-    delete_files: int
-    deleted_rows: int
-    first_row_id: int
-    next_row_id: int
-    is_flat: bool
-    """Whether a hot file is in the flat spec."""
 
 
 def base_of(doc: Json, snapshot_id: int, created_ms: int) -> Base:
@@ -105,7 +96,7 @@ def frame(doc: Json, base: Base, version: Table, format_version: int) -> Frame:
     return Frame(made, base, flat, is_added)
 
 
-def document(of: Frame, key: CutKey, files: Written, said: Mapping[str, str], location: str) -> Json:
+def document(of: Frame, key: CutKey, files: Presented, said: Mapping[str, str], location: str) -> Json:
     """The document of a cut; `said` are its own properties.
 
     Its location is none of the lake's: there would be the lake's own metadata, which an engine's clean-up of files that
@@ -121,12 +112,9 @@ def document(of: Frame, key: CutKey, files: Written, said: Mapping[str, str], lo
         "summary": _summary(files),
         "schema-id": doc["current-schema-id"],
     }
-    specs = list(doc["partition-specs"])
-    if files.is_flat and of.is_flat_added:
-        specs.append({"spec-id": of.flat_spec_id, "fields": []})
     made = {
         **doc,
-        "partition-specs": specs,
+        "partition-specs": of.specs if files.flat else doc["partition-specs"],
         "last-sequence-number": sequence,
         "last-updated-ms": time_ms,
         "current-snapshot-id": number,
@@ -145,7 +133,7 @@ def document(of: Frame, key: CutKey, files: Written, said: Mapping[str, str], lo
     return made
 
 
-def _summary(files: Written) -> dict[str, str]:
+def _summary(files: Presented) -> dict[str, str]:
     """Counts of what is hot, as any engine's commit says them."""
     return {
         "operation": "overwrite",

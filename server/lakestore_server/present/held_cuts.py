@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from lakestore.errors import PlanExpired
 from lakestore_server.host.clock import Clock
 from lakestore_server.present.cut_key import CutKey
-from lakestore_server.present.document import Base, Written
+from lakestore_server.present.document import Base
+from lakestore_server.present.messages import Presented
 from lakestore_server.read.leases import Leases
 
 
@@ -24,7 +25,7 @@ class HeldCut:
     """One presented cut whose files stay."""
 
     key: CutKey
-    files: Written
+    files: Presented
     base: Base
     lsn: int
     """The commit that the cut's token names."""

@@ -27,7 +27,7 @@ from lakestore_server.iceberg.errors import NoSuchTable
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.present import document, messages
 from lakestore_server.present.cut_key import CutKey, is_same
-from lakestore_server.present.document import Frame, Written
+from lakestore_server.present.document import Frame
 from lakestore_server.present.figures import KEPT, NEW, SAME, Figures, PresentStatus
 from lakestore_server.present.folders import Folders
 from lakestore_server.present.held_cuts import HeldCut, HeldCuts
@@ -261,7 +261,7 @@ class PresentedTables:
                 of = document.frame(cut.doc, base, cut.version, cut.key.format_version)
                 request = _request(cut, of, self._folders.of(cut.key.table_uuid), plan)
                 files = self._presenter.present(request, self.plans.fetch)
-                held = HeldCut(cut.key, _written(files), base, cut.last_lsn, self._presenter.runs[-1])
+                held = HeldCut(cut.key, files, base, cut.last_lsn, self._presenter.runs[-1])
                 self._held.add(held, self._seconds(ask))
                 self._made(cut, held, ask)
             finally:
@@ -344,31 +344,15 @@ def _named(view: View, name: str) -> TableState:
 
 def _request(cut: _Cut, of: Frame, folder: str, plan: pb.PlanAnswer) -> messages.Present:
     """The request for a cut's files."""
-    specs = list(of.doc["partition-specs"])
-    if of.is_flat_added:
-        specs.append({"spec-id": of.flat_spec_id, "fields": []})
     base = of.base
     return messages.Present(
         cut_id=cut.key.snapshot_id,
         folder=folder,
         schema=of.schema,
-        specs=specs,
+        specs=of.specs,
         default_spec_id=of.doc["default-spec-id"],
         flat_spec_id=of.flat_spec_id,
         format=cut.key.format_version,
         plan=plan.SerializeToString(),
         base=messages.Base(base.manifest_list, base.snapshot_id, base.format_version, base.sequence, base.next_row_id),
-    )
-
-
-def _written(files: messages.Presented) -> Written:
-    return Written(
-        files.manifest_list,
-        files.rows,
-        files.data_files,
-        files.delete_files,
-        files.deleted_rows,
-        files.first_row_id,
-        files.next_row_id,
-        files.flat,
     )
