@@ -19,7 +19,7 @@ from lakestore.wire.counts import COUNTS
 
 
 class _Piece(NamedTuple):
-    """Where rows of one change on the wire come from."""
+    """The source of the rows of one change on the wire."""
 
     call: int
     """The number of the call."""

@@ -57,7 +57,7 @@ class File:
     first_row_id: int | None = None
     referenced_data_file: str | None = None
     content_offset: int | None = None
-    """Where a vector begins in its Puffin file."""
+    """The place of a vector in its Puffin file."""
     content_size: int | None = None
 
     @property

@@ -74,7 +74,7 @@ def first(bed: Bed, name: str, hot: int) -> Iterator[Figure]:
 
 
 def more(bed: Bed, name: str, hot: int) -> Iterator[Figure]:
-    """As many rows again, upon files whose offsets are known."""
+    """The same number of rows again, upon files whose offsets are known."""
     took = bed.load(name)
     label = f"{told(hot)} more hot rows on {told(ROWS)} presented"
     yield Figure(GROUP, label, f"{took:.2f} s", "≤ 1.5 s", took <= 1.5)

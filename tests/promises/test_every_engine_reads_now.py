@@ -51,7 +51,7 @@ class Written:
     rows: dict[int, int] = field(default_factory=dict)
     states: list[Sums] = field(default_factory=lambda: [Sums.of_values({})])
     tokens: list[str] = field(default_factory=list)
-    """Of the commit that made each state but the first."""
+    """The token of the commit that made each state but the first."""
     begun: int = 0
     """States that a reader may see: the last one may still be on its way."""
 

@@ -27,7 +27,7 @@ SUMS = f"count(*), sum(id), count(DISTINCT id), sum((id * {_FACTORS[0]} + v * {_
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What an engine says of a table; of an empty one all are 0."""
+    """The answer of an engine about a table; of an empty one all are 0."""
 
     count: int
     ids: int
@@ -41,13 +41,13 @@ class Sums:
 
     @staticmethod
     def of_values(rows: dict[int, int]) -> Sums:
-        """Of a table that holds these ids with their values."""
+        """The sums of a table that holds these ids with their values."""
         check = sum((key * _FACTORS[0] + value * _FACTORS[1]) % _MODULUS for key, value in rows.items())
         return Sums(len(rows), sum(rows), len(rows), check)
 
     @staticmethod
     def of_arrow(rows: pa.Table) -> Sums:
-        """Of rows with the columns `id` and `v`."""
+        """The sums of rows with the columns `id` and `v`."""
         frame = pl.from_arrow(rows)
         assert isinstance(frame, pl.DataFrame)
         check = ((pl.col("id") * _FACTORS[0] + pl.col("v") * _FACTORS[1]) % _MODULUS).sum()
