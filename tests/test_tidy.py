@@ -295,7 +295,7 @@ def misplaced_imports(source: Source) -> Iterator[str]:
     seen = set()
     for line, module in _imports(source):
         top = module.split(".")[0]
-        places = ONLY_HERE.get(top)
+        places = ONLY_HERE.get(top) if source.product else None
         if places and not source.path.startswith(places) and (line, top) not in seen:
             seen.add((line, top))
             yield f"{line}: {top} is imported only by {', '.join(places)}"

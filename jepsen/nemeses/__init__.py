@@ -1,0 +1,13 @@
+"""The nemeses, one module for what is broken: processes, network, disk, clock, catalog and object store.
+
+`NEMESES` names all of them for the command line. They break a `jepsen.system.System` and mend it again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jepsen.nemeses.kill import KillServer
+from jepsen.schedule import Nemesis
+
+NEMESES: dict[str, Nemesis[Any]] = {each.name: each for each in (KillServer(),)}

@@ -1,0 +1,220 @@
+"""A run: make tables, do operations while nemeses break things, heal, read to the end, judge.
+
+The same code runs against processes and inside a simulation, whose threads and clock it does not know apart.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import lakestore as ls
+from jepsen.history import Recorder
+from jepsen.operation import NEMESIS, Invocation, Kind
+from jepsen.schedule import Nemesis, Planned, moments
+from jepsen.verdict import Judged, Verdict, judge
+from jepsen.workload import Client, Target, Workload
+
+HEAL_SECONDS = 60.0
+"""Once everything has healed, every operation must succeed within this time (R36)."""
+AGAIN_SECONDS = 0.25
+
+
+class System(Target, Protocol):
+    """A target whose faults can be mended."""
+
+    def heal(self) -> None:
+        """Mend and start whatever is broken or ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How long and how densely a run goes; with its seed and its faults it says all about it."""
+
+    seed: int | str
+    seconds: float
+    processes: int = 4
+    operations: int = 1_000_000
+    """The most that one process does in the main phase."""
+    pause_seconds: float = 0.01
+    """Between two operations of a process, on average."""
+
+
+class Run:
+    """One run of some workloads on one system."""
+
+    def __init__(
+        self,
+        system: System,
+        workloads: Sequence[Workload],
+        nemeses: Mapping[str, Nemesis[Any]],
+        planned: Sequence[Planned],
+        course: Course,
+        folder: Path | None = None,
+    ) -> None:
+        """With a folder every operation is in the file of its workload's history as soon as it is recorded."""
+        self._system, self._workloads, self._nemeses = system, workloads, nemeses
+        self._planned, self._course = planned, course
+        files = {each.name: folder / f"{each.name}.jsonl" if folder else None for each in workloads}
+        self._recorders = {name: Recorder(file) for name, file in files.items()}
+        self._over = threading.Event()
+        self._begun: dict[Planned, Nemesis[Any]] = {}
+        self.crashes: list[str] = []
+        """Tracebacks of errors that no client may raise."""
+
+    def run(self) -> Verdict:
+        """Do it all."""
+        began = time.monotonic()
+        with self._system.connect(-1) as lake:
+            for each in self._workloads:
+                each.setup(lake)
+        self._main_phase()
+        self._heal()
+        self._last_phase()
+        histories = {name: recorder.close() for name, recorder in self._recorders.items()}
+        judged = [judge(each, histories[each.name]) for each in self._workloads]
+        judged += [Judged.crashed(text) for text in self.crashes]
+        return Verdict(self._course.seed, time.monotonic() - began, tuple(judged))
+
+    def _main_phase(self) -> None:
+        threads = [threading.Thread(target=self._break, name="nemesis", daemon=True)]
+        for workload in self._workloads:
+            for process in range(self._course.processes):
+                name = f"{workload.name}-{process}"
+                given = workload, process
+                threads.append(threading.Thread(target=self._work, args=given, name=name, daemon=True))
+        for thread in threads:
+            thread.start()
+        threads[0].join()
+        self._over.set()
+        for thread in threads[1:]:
+            thread.join()
+
+    def _work(self, workload: Workload, process: int) -> None:
+        chance = random.Random(f"{self._course.seed} {workload.name} {process}")
+        session = _Session(workload, self._system, self._recorders[workload.name], process, self._course.processes)
+        try:
+            for number, invocation in enumerate(workload.operations(process, chance)):
+                if self._over.is_set() or number >= self._course.operations:
+                    break
+                session.do(invocation)
+                self._over.wait(chance.expovariate(1 / self._course.pause_seconds))
+        except Exception:  # told in the verdict
+            self.crashes.append(traceback.format_exc())
+        finally:
+            session.close()
+
+    def _break(self) -> None:
+        recorder = next(iter(self._recorders.values()))
+        for at, begins, planned in moments(self._planned):
+            self._over.wait(max(at - recorder.seconds(), 0.0))
+            self._move(planned, begins=begins)
+        self._over.wait(max(self._course.seconds - recorder.seconds(), 0.0))
+
+    def _move(self, planned: Planned, *, begins: bool) -> None:
+        nemesis = self._nemeses[planned.nemesis]
+        if not begins and self._begun.pop(planned, None) is None:
+            return
+        f = f"{planned.nemesis}-{'begin' if begins else 'end'}"
+        try:
+            if begins:
+                self._begun[planned] = nemesis
+            value = nemesis.begin(self._system, random.Random(planned.seed)) if begins else nemesis.end(self._system)
+            error = ""
+        except Exception as raised:  # a fault that fails must not hide: it is told in the verdict
+            value, error = None, f"{type(raised).__name__}: {raised}"
+            self.crashes.append(traceback.format_exc())
+        for recorder in self._recorders.values():
+            recorder.record(NEMESIS, Kind.INFO, f, value, error)
+
+    def _heal(self) -> None:
+        for planned in list(self._begun):
+            self._move(planned, begins=False)
+        self._system.heal()
+        for recorder in self._recorders.values():
+            recorder.record(NEMESIS, Kind.INFO, "healed")
+
+    def _last_phase(self) -> None:
+        """Every process reads what is there; each operation is tried until it succeeds or its time is over."""
+        threads = [
+            threading.Thread(target=self._read, args=(workload, process), name=f"{workload.name}-last-{process}")
+            for workload in self._workloads
+            for process in range(self._course.processes)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _read(self, workload: Workload, process: int) -> None:
+        recorder, processes = self._recorders[workload.name], self._course.processes
+        session = _Session(workload, self._system, recorder, process, processes, first=_LAST_PROCESSES)
+        try:
+            for invocation in workload.last(process):
+                deadline = time.monotonic() + HEAL_SECONDS
+                while session.do(invocation) is not Kind.OK:
+                    if time.monotonic() > deadline:
+                        recorder.record(NEMESIS, Kind.INFO, "stuck", [process, invocation.f, invocation.value])
+                        return
+                    time.sleep(AGAIN_SECONDS)
+        except Exception:  # told in the verdict
+            self.crashes.append(traceback.format_exc())
+        finally:
+            session.close()
+
+
+_LAST_PROCESSES = 1_000_000
+"""Numbers of processes of the last phase begin here."""
+
+
+class _Session:
+    """One process: its client, and a new process with a new client after a call whose outcome is unknown."""
+
+    def __init__(
+        self, workload: Workload, target: Target, recorder: Recorder, process: int, processes: int, first: int = 0
+    ) -> None:
+        self._workload, self._target, self._recorder = workload, target, recorder
+        self._way, self._processes, self._number = process, processes, first + process
+        self._client: Client | None = None
+
+    def do(self, invocation: Invocation) -> Kind:
+        """Do it and record both ends."""
+        recorder = self._recorder
+        recorder.invoke(self._number, invocation)
+        try:
+            if self._client is None:
+                self._client = self._workload.client(self._target, self._way)
+            value = self._client.invoke(invocation)
+        except ls.LakestoreError as error:
+            kind = Kind.FAIL if error.applied == "no" else Kind.INFO
+            recorder.record(self._number, kind, invocation.f, invocation.value, f"{error.kind}: {error.message}")
+            if kind is Kind.INFO:
+                self._number += self._processes
+                self.close()
+            return kind
+        except BaseException:
+            recorder.record(self._number, Kind.INFO, invocation.f, invocation.value, "the client crashed")
+            raise
+        recorder.record(self._number, Kind.OK, invocation.f, value)
+        return Kind.OK
+
+    def close(self) -> None:
+        """End the client."""
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(ls.LakestoreError):
+                client.close()
+
+
+def turns(*choices: tuple[float, Iterator[Invocation]], chance: random.Random) -> Iterator[Invocation]:
+    """Operations of several sorts in random order, each sort by its weight, without an end."""
+    weights, sorts = zip(*choices, strict=True)
+    while True:
+        yield next(chance.choices(sorts, weights)[0])

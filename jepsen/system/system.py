@@ -1,0 +1,46 @@
+"""The parts of one run, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import lakestore as ls
+from jepsen.system.server import Server
+
+CALL_SECONDS = 5.0
+"""A client waits so long for an answer; then the outcome of a write is unknown."""
+
+
+class System:
+    """Real processes on one folder. Ends with the block that it is used in."""
+
+    kafka = ""
+
+    def __init__(self, folder: Path, parts: frozenset[str], environment: Mapping[str, str]) -> None:
+        """`parts`: what is needed beside the server."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.parts = folder, parts
+        self.server = Server(folder, environment)
+        self.catalog = self.server.catalog
+
+    def __enter__(self) -> Self:
+        self.server.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.stop()
+
+    def connect(self, process: int) -> ls.Lake:
+        """A connection by the way of that process."""
+        return ls.connect(self.server.address, timeout=CALL_SECONDS)
+
+    def heal(self) -> None:
+        """Everything runs and nothing is broken."""
+        self.server.start()
+
+    def stop(self) -> None:
+        """End all parts."""
+        self.server.stop()

@@ -1,0 +1,101 @@
+"""Verdicts: what checkers say of the histories of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from jepsen.anomaly import Anomaly
+from jepsen.history import History
+from jepsen.operation import NEMESIS, Kind
+from jepsen.workload import Workload
+
+DEFECTS = ("Internal:", "Corrupt:")
+"""Beginnings of errors that no operation may end in, whatever is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One workload's history, judged."""
+
+    workload: str
+    anomalies: tuple[Anomaly, ...]
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Per function how many of its calls had each outcome."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The judgement as JSON values."""
+        anomalies = [each.to_json() for each in self.anomalies]
+        return {"workload": self.workload, "counts": self.counts, "anomalies": anomalies}
+
+    @classmethod
+    def crashed(cls, text: str) -> Self:
+        """A harness or a client that raised an error of its own."""
+        return cls("run", (Anomaly("crash", text),))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All that is said of one run."""
+
+    seed: int | str
+    seconds: float
+    judged: tuple[Judged, ...]
+
+    @property
+    def anomalies(self) -> list[Anomaly]:
+        """Those of all workloads."""
+        return [each for judged in self.judged for each in judged.anomalies]
+
+    @property
+    def operations(self) -> int:
+        """The number of calls."""
+        return sum(count for judged in self.judged for kinds in judged.counts.values() for count in kinds.values())
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line."""
+        names = Counter(f"{judged.workload}:{each.name}" for judged in self.judged for each in judged.anomalies)
+        found = ", ".join(f"{count} {name}" for name, count in names.items())
+        said = f"INVALID: {found}" if found else "VALID: 0 anomalies"
+        workloads = ", ".join(judged.workload for judged in self.judged)
+        return f"seed {self.seed}: {workloads}: {self.operations:,} operations in {self.seconds:.1f} s: {said}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as JSON values."""
+        workloads = [
+            {
+                "workload": each.workload,
+                "counts": each.counts,
+                "anomalies": [found.to_json() for found in each.anomalies],
+            }
+            for each in self.judged
+        ]
+        return {"seed": self.seed, "seconds": self.seconds, "valid": not self.anomalies, "workloads": workloads}
+
+
+def judge(workload: Workload, history: History) -> Judged:
+    """A workload's own checks, and those of every workload: nothing stuck, no defect, something done of every sort."""
+    counts: dict[str, Counter[str]] = {}
+    for call in history.calls():
+        counts.setdefault(call.f, Counter())[call.kind] += 1
+    found = [*workload.check(history), *_stuck(history), *_defects(history)]
+    idle = [f for f, kinds in counts.items() if not kinds[Kind.OK]]
+    if idle:
+        found.append(Anomaly("idle", f"no call of {', '.join(idle)} has ever succeeded: nothing was tested"))
+    return Judged(workload.name, tuple(found), {f: dict(kinds) for f, kinds in counts.items()})
+
+
+def _stuck(history: History) -> Sequence[Anomaly]:
+    """After everything has healed, a call that does not succeed."""
+    stuck = [each for each in history if each.process == NEMESIS and each.f == "stuck"]
+    return [
+        Anomaly("stuck", f"{each.value} did not succeed after everything had healed", (each.index,)) for each in stuck
+    ]
+
+
+def _defects(history: History) -> Sequence[Anomaly]:
+    found = [each for each in history if each.error.startswith(DEFECTS)]
+    return [Anomaly("defect", f"{each.f} of process {each.process}: {each.error}", (each.index,)) for each in found]

@@ -1,0 +1,15 @@
+"""The workloads, one module each: a generator, a client and a checker of one promise.
+
+A module's class is named after it and takes the run's chance, from which it draws its shape (tables, buckets, keys);
+`WORKLOADS` names all of them for the command line. What several checkers share lives in `jepsen.checkers`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from jepsen.workload import Workload
+from jepsen.workloads.log import Log
+
+WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {Log.name: Log}
