@@ -10,8 +10,10 @@ PY := $(VENV)/bin/python
 PROTO := proto/lakestore/v1/lakestore.proto
 PB2 := lakestore/v1/lakestore_pb2.py
 ARGS ?=
+MINUTES ?= 5
+JEPSEN_MINUTES = $(if $(HOURS),$(shell echo $$(( $(HOURS) * 60 ))),$(MINUTES))
 
-.PHONY: help setup check proto demo test long crash lint format bench docs clean
+.PHONY: help setup check proto demo test long crash jepsen lint format bench docs clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +33,15 @@ crash: setup  ## power cuts, kills and flipped bits at every crash point, with m
 	LAKESTORE_CRASH_SEEDS=$${SEEDS:-8} LAKESTORE_FLIPS=$${FLIPS:-200} LAKESTORE_MODEL_EXAMPLES=$${EXAMPLES:-300} \
 	$(PY) -m pytest tests/model tests/promises/test_damage_is_found.py tests/unit/index/test_index_faults.py \
 	tests/promises/test_a_full_disk_heals.py tests/promises/test_acknowledged_is_durable.py $(ARGS)
+
+jepsen: setup  ## break it for five minutes, look for anomalies; HOURS=8, SEED=… does a run again, MUTANTS=1
+ifdef MUTANTS
+	$(PY) -m jepsen mutants $(ARGS)
+else ifdef SEED
+	$(PY) -m jepsen run --seed $(SEED) $(ARGS)
+else
+	$(PY) -m jepsen suite --minutes $(JEPSEN_MINUTES) $(ARGS)
+endif
 
 lint: setup  ## ruff, formatting and mypy
 	$(VENV)/bin/ruff check

@@ -1,21 +1,24 @@
-"""`python -m jepsen run`: one or many runs against real processes."""
+"""`python -m jepsen`: one run, many runs, a history judged again."""
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from jepsen import schedule
+from jepsen import suite as suites
+from jepsen import trial as trials
+from jepsen.history import History
 from jepsen.nemeses import NEMESES
-from jepsen.run import Course, Run
-from jepsen.system import System
-from jepsen.verdict import Verdict
+from jepsen.verdict import judge
 from jepsen.workloads import WORKLOADS
+
+SEEDS = 1 << 31
+NONE = "none"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -24,30 +27,63 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--seed", default="", help="Of everything that is drawn; any if none is given.")
-@click.option("--seconds", default=20.0, show_default=True, help="Length of the main phase.")
+@click.option("--seed", default="", help="Of everything that is drawn, as a run prints it; any if none is given.")
+@click.option("--seconds", type=float, help="Length of the main phase.")
+@click.option("--processes", type=click.IntRange(1), help="Clients of each workload.")
 @click.option("--workload", "-w", "workloads", multiple=True, type=click.Choice(sorted(WORKLOADS)))
-@click.option("--nemesis", "-n", "nemeses", multiple=True, type=click.Choice(sorted(NEMESES)))
-@click.option("--folder", type=click.Path(path_type=Path), help="Where histories and logs are kept.")
-def run(seed: str, seconds: float, workloads: tuple[str, ...], nemeses: tuple[str, ...], folder: Path | None) -> None:
-    """One run against real processes."""
-    seed = seed or str(random.randrange(1, 1 << 31))
-    folder = folder or Path(tempfile.mkdtemp(prefix="jepsen-"))
-    verdict = run_once(seed, seconds, workloads or tuple(WORKLOADS), nemeses or tuple(NEMESES), folder)
-    click.echo(verdict.line)
+@click.option("--nemesis", "-n", "nemeses", multiple=True, type=click.Choice([*sorted(NEMESES), NONE]))
+@click.option("--folder", type=click.Path(path_type=Path), help="Where histories, logs and the report are kept.")
+def run(
+    seed: str,
+    seconds: float | None,
+    processes: int | None,
+    workloads: tuple[str, ...],
+    nemeses: tuple[str, ...],
+    folder: Path | None,
+) -> None:
+    """One run; the seed chooses what is not given."""
+    trial = trials.of_seed(seed or str(random.randrange(1, SEEDS)))
+    trial = replace(
+        trial,
+        seconds=seconds or trial.seconds,
+        processes=processes or trial.processes,
+        workloads=workloads or trial.workloads,
+        nemeses=tuple(name for name in nemeses if name != NONE) if nemeses else trial.nemeses,
+    )
+    folder = folder or _folder()
+    verdict = trial.perform(folder)
+    click.echo(f"{verdict.line}\n  report:   {folder / 'report.md'}\n  again:    {trial.command}")
     sys.exit(1 if verdict.anomalies else 0)
 
 
-def run_once(seed: str, seconds: float, workloads: tuple[str, ...], nemeses: tuple[str, ...], folder: Path) -> Verdict:
-    """The run of a seed in a folder of its own."""
-    chance = random.Random(seed)
-    made = [WORKLOADS[name](random.Random(chance.random())) for name in workloads]
-    needs = frozenset[str]().union(*(each.needs for each in made))
-    planned = schedule.plan(seed, seconds, nemeses)
-    with System(folder, needs, {}) as system:
-        verdict = Run(system, made, NEMESES, planned, Course(seed, seconds), folder).run()
-    (folder / "verdict.json").write_text(json.dumps(verdict.to_json(), indent=1))
-    return verdict
+@main.command()
+@click.option("--seed", type=click.IntRange(0), help="Of the whole suite; any if none is given.")
+@click.option("--minutes", type=float, default=4.0, show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path), help="Where runs that fail are kept.")
+def suite(seed: int | None, minutes: float, folder: Path | None) -> None:
+    """One run after the other, every workload in turn, under faults drawn from the seed."""
+    folder = folder or _folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    base = random.randrange(1, SEEDS) if seed is None else seed
+    click.echo(f"suite of seed {base} in {folder}")
+    summary = suites.run(base, minutes * 60, folder, click.echo)
+    sys.exit(1 if summary.failed else 0)
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True))
+@click.option("--workload", "-w", type=click.Choice(sorted(WORKLOADS)), help="As the file is named, if not given.")
+def check(file: Path, workload: str | None) -> None:
+    """Judge the history of a file of JSON lines again."""
+    judged = judge(WORKLOADS[workload or file.stem](random.Random(0)), History.load(file))
+    for each in judged.anomalies:
+        click.echo(f"{each.name}: {each.sentence}")
+    click.echo(f"{judged.workload}: {len(judged.anomalies)} anomalies")
+    sys.exit(1 if judged.anomalies else 0)
+
+
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="jepsen-"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+"""A trial: all that one seed says about a run against real processes, and the run itself."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jepsen import report, schedule
+from jepsen.nemeses import NEMESES
+from jepsen.run import Course, Run
+from jepsen.schedule import Nemesis, Planned
+from jepsen.system import System
+from jepsen.verdict import Verdict
+from jepsen.workload import Workload
+from jepsen.workloads import WORKLOADS
+
+TOGETHER = 3
+"""Workloads of one run."""
+SECONDS = 12.0
+SECONDS_MIN = 4.0
+PROCESSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The choices of a run. The schedule of faults and all operations follow from the seed."""
+
+    seed: str
+    workloads: tuple[str, ...]
+    nemeses: tuple[str, ...]
+    seconds: float = SECONDS
+    processes: int = PROCESSES
+
+    @property
+    def command(self) -> str:
+        """The command that does the run again."""
+        named = [f"-w {name}" for name in self.workloads] + [f"-n {name}" for name in self.nemeses or ("none",)]
+        shape = f"--seed {self.seed} --seconds {self.seconds:g} --processes {self.processes}"
+        return " ".join(["python -m jepsen run", shape, *named])
+
+    def smaller(self) -> Iterator[Trial]:
+        """Trials with less in them, the biggest steps first."""
+        if len(self.workloads) > 1:
+            yield from (replace(self, workloads=(name,)) for name in self.workloads)
+        if self.nemeses:
+            yield replace(self, nemeses=())
+        for name in self.nemeses if len(self.nemeses) > 1 else ():
+            yield replace(self, nemeses=tuple(other for other in self.nemeses if other != name))
+        if self.processes > 1:
+            yield replace(self, processes=self.processes - 1)
+        if self.seconds > 2 * SECONDS_MIN:
+            yield replace(self, seconds=self.seconds / 2)
+
+    def made(self) -> list[Workload]:
+        """Its workloads, each in the shape that the seed gives it."""
+        return [WORKLOADS[name](random.Random(f"{self.seed} {name}")) for name in self.workloads]
+
+    def planned(self) -> list[Planned]:
+        """Its faults."""
+        return schedule.plan(self.seed, self.seconds, self.nemeses)
+
+    def perform(self, folder: Path) -> Verdict:
+        """Do it, with all that it leaves in a folder: histories, logs, verdict, report and pictures."""
+        folder.mkdir(parents=True, exist_ok=True)
+        made = self.made()
+        nemeses: Mapping[str, Nemesis[Any]] = schedule.chosen(NEMESES, self.nemeses)
+        needs = frozenset[str]().union(*(each.needs for each in made), *(each.needs for each in nemeses.values()))
+        course = Course(self.seed, self.seconds, self.processes)
+        with System(folder, needs, {}) as system:
+            verdict = Run(system, made, nemeses, self.planned(), course, folder).run()
+        (folder / "verdict.json").write_text(json.dumps(verdict.to_json(), indent=1))
+        report.write(folder, self.command, verdict)
+        return verdict
+
+
+def drawn(base: int, number: int) -> Trial:
+    """The trial of one number in a suite. As many in a row as there are groups have every workload once."""
+    names = sorted(WORKLOADS)
+    groups = -(-len(names) // TOGETHER)
+    turn, place = divmod(number, groups)
+    random.Random(f"{base} turn {turn}").shuffle(names)
+    seed = f"{base}.{number}"
+    return Trial(seed, tuple(sorted(names[place::groups])), _nemeses(random.Random(f"{seed} nemeses")))
+
+
+def _nemeses(chance: random.Random) -> tuple[str, ...]:
+    """One kind of fault, or some, or all; now and then none."""
+    names: Sequence[str] = sorted(NEMESES)
+    how = chance.random()
+    if how < 0.1:
+        return ()
+    if how < 0.4:
+        return (chance.choice(names),)
+    return tuple(sorted(chance.sample(names, min(len(names), chance.randint(2, 5)))))
+
+
+def of_seed(seed: str) -> Trial:
+    """The trial of a seed as a suite prints it: base and number; one without a number is the first of its suite."""
+    base, _, number = seed.partition(".")
+    return drawn(int(base), int(number or 0))
