@@ -1,7 +1,8 @@
-"""`python -m jepsen`: one run, many runs, a history judged again."""
+"""`python -m jepsen`: one run, many runs, a history judged again, bugs planted and hunted."""
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import tempfile
@@ -13,6 +14,8 @@ import click
 from jepsen import suite as suites
 from jepsen import trial as trials
 from jepsen.history import History
+from jepsen.mutants import hunt as hunts
+from jepsen.mutants import mutant
 from jepsen.nemeses import NEMESES
 from jepsen.verdict import judge
 from jepsen.workloads import WORKLOADS
@@ -80,6 +83,26 @@ def check(file: Path, workload: str | None) -> None:
         click.echo(f"{each.name}: {each.sentence}")
     click.echo(f"{judged.workload}: {len(judged.anomalies)} anomalies")
     sys.exit(1 if judged.anomalies else 0)
+
+
+@main.command()
+@click.option("--mutant", "-m", "names", multiple=True, help="Only these, by name.")
+@click.option("--simulated", default=hunts.SIMULATED_SECONDS, show_default=True, help="Seconds in the simulation.")
+@click.option("--real", default=hunts.REAL_SECONDS, show_default=True, help="Seconds with real processes after that.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where the outcomes are written as JSON.")
+def mutants(names: tuple[str, ...], simulated: float, real: float, out: Path | None) -> None:
+    """Plant one bug after the other and look whether the suite finds it."""
+    chosen = [each for each in mutant.planted() if not names or each.name in names]
+    if simulated and not names:
+        alarm = hunts.false_alarms(simulated)
+        if alarm.by:
+            raise click.ClickException(f"the simulation complains of a server without a bug: {alarm}")
+    outcomes = hunts.hunt(chosen, click.echo, simulated=simulated, real=real)
+    missed = [each.mutant for each in outcomes if not each.by]
+    click.echo(f"\n{hunts.table(outcomes)}\n\n{len(outcomes) - len(missed)} of {len(outcomes)} mutants caught")
+    if out:
+        out.write_text(json.dumps(hunts.to_json(outcomes), indent=1))
+    sys.exit(1 if missed else 0)
 
 
 def _folder() -> Path:

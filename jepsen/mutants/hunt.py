@@ -1,0 +1,141 @@
+"""The hunt: the suite against each mutant, first the simulation and then real processes, until something is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jepsen.mutants.mutant import Mutant, copy
+
+SIMULATED_SECONDS = 60.0
+REAL_SECONDS = 180.0
+REAL_RUN_SECONDS = 10.0
+GRACE_SECONDS = 120.0
+"""The longest that a run takes beyond its time: starts, healing, reading to the end."""
+NO_ANOMALY = ("crash", "idle")
+"""Names in a verdict that only say that nothing was tested: a mutant that does not start is not found by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """The outcome for one mutant."""
+
+    mutant: str
+    by: str
+    """`simulation` or `processes`; empty if nothing was found."""
+    workload: str = ""
+    anomaly: str = ""
+    seed: str = ""
+    seconds: float = 0.0
+
+    @property
+    def line(self) -> str:
+        """The outcome in one line of a table."""
+        if not self.by:
+            return f"| `{self.mutant}` | **missed** | | | {self.seconds:.0f} s |"
+        found = f"{self.workload} | {self.anomaly}"
+        return f"| `{self.mutant}` | {self.by} | {found} | {self.seconds:.1f} s |"
+
+
+def hunt(mutants: Sequence[Mutant], say: Callable[[str], None], *, simulated: float, real: float) -> list[Caught]:
+    """Try all mutants, and the product without any, which must pass."""
+    outcomes = []
+    for mutant in mutants:
+        with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+            mutant.plant(Path(folder))
+            outcomes.append(_caught(mutant, Path(folder), simulated, real))
+        say(outcomes[-1].line)
+    return outcomes
+
+
+def false_alarms(seconds: float) -> Caught:
+    """What the simulation says of a copy without a bug: nothing, or the hunt proves nothing."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy(Path(folder))
+        found = _simulated(Path(folder), (), seconds)
+        return Caught("none", "simulation", **found) if found else Caught("none", "")
+
+
+def _caught(mutant: Mutant, folder: Path, simulated: float, real: float) -> Caught:
+    began = time.monotonic()
+    found = _simulated(folder, mutant.workloads, simulated) if simulated else None
+    if found:
+        return Caught(mutant.name, "simulation", **found)
+    for found in _real(mutant, folder, real):
+        return Caught(mutant.name, "processes", **{**found, "seconds": time.monotonic() - began})
+    return Caught(mutant.name, "", seconds=time.monotonic() - began)
+
+
+def _simulated(folder: Path, workloads: Sequence[str], seconds: float) -> dict[str, Any] | None:
+    """The first anomaly of the simulation, and after how many seconds."""
+    chosen = [part for name in workloads for part in ("--workload", name)]
+    command = ["-m", "tests.simulation", "--until-anomaly", "--json", "--seconds", f"{seconds:g}", *chosen]
+    ended = _run(folder, command, seconds + GRACE_SECONDS)
+    lines = [line for line in ended.splitlines() if line.startswith("{")]
+    found = json.loads(lines[-1]) if lines else {}
+    if not found.get("anomaly") or found["anomaly"] in NO_ANOMALY:
+        return None
+    return {
+        "workload": found["workload"],
+        "anomaly": found["anomaly"],
+        "seed": str(found["seed"]),
+        "seconds": float(found["seconds"]),
+    }
+
+
+def _real(mutant: Mutant, folder: Path, seconds: float) -> Iterator[dict[str, Any]]:
+    """The first anomaly of each run against real processes until the time is over."""
+    ends = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < ends:
+        workload = mutant.workloads[number % len(mutant.workloads)]
+        faults = mutant.nemeses[number % len(mutant.nemeses) :][:2] if mutant.nemeses else ("none",)
+        number += 1
+        seed, place = f"{1000 + number}.0", folder / f"run-{number}"
+        chosen = ["-w", workload, *(part for name in faults for part in ("-n", name))]
+        shape = ["--seed", seed, "--seconds", f"{REAL_RUN_SECONDS:g}", "--folder", str(place)]
+        _run(folder, ["-m", "jepsen", "run", *shape, *chosen], REAL_RUN_SECONDS + GRACE_SECONDS)
+        verdict = place / "verdict.json"
+        if not verdict.exists():
+            continue
+        for judged in json.loads(verdict.read_text())["workloads"]:
+            for each in judged["anomalies"]:
+                if each["name"] not in NO_ANOMALY:
+                    yield {"workload": judged["workload"], "anomaly": each["name"], "seed": seed}
+
+
+def _run(folder: Path, command: Sequence[str], seconds: float) -> str:
+    """The output of Python in the copy; empty if it takes too long."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    try:
+        ended = subprocess.run(
+            [sys.executable, *command],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return ended.stdout
+
+
+def table(outcomes: Sequence[Caught]) -> str:
+    """The table for people."""
+    head = ["| mutant | found by | workload | anomaly | after |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *(each.line for each in outcomes)])
+
+
+def to_json(outcomes: Sequence[Caught]) -> list[dict[str, Any]]:
+    """The outcomes as JSON values."""
+    return [asdict(each) for each in outcomes]

@@ -1,0 +1,96 @@
+"""A bug as a value, and the copy of the product that has it."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = {
+    "lakestore": "lakestore",
+    "server/lakestore_server": "lakestore_server",
+    "tiering/lakestore_tiering": "lakestore_tiering",
+    "spark_reader/lakestore_spark": "lakestore_spark",
+    "spark_reader/pyspark_lakestore": "pyspark_lakestore",
+    "jepsen": "jepsen",
+    "tests": "tests",
+}
+"""Packages of the checkout, and where a copy has them: all in one folder, which is first on the path."""
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "golden", "*.pyc")
+
+
+class NotPlanted(ValueError):
+    """A mutant whose place is not in the product as it is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text of one file that is replaced."""
+
+    file: str
+    old: str
+    new: str
+    all: bool = False
+    """Whether every place is replaced; else there must be exactly one."""
+
+    def applied(self, text: str) -> str:
+        """The file's text with the bug."""
+        places = text.count(self.old)
+        if not places or (places > 1 and not self.all):
+            raise NotPlanted(f"{self.file} has {places} places of {self.old.strip()!r}: mend the mutant")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One planted bug."""
+
+    name: str
+    breaks: str
+    """The promise that does not hold any more."""
+    edits: tuple[Edit, ...]
+    workloads: tuple[str, ...]
+    """The workloads that show it against real processes."""
+    nemeses: tuple[str, ...]
+    """The faults that it needs for that."""
+
+    def texts(self, root: Path = ROOT) -> dict[str, str]:
+        """The changed files with their texts; `NotPlanted` if the product has changed under it."""
+        found: dict[str, str] = {}
+        for edit in self.edits:
+            text = found[edit.file] if edit.file in found else (root / edit.file).read_text()
+            found[edit.file] = edit.applied(text)
+        return found
+
+    def plant(self, folder: Path, root: Path = ROOT) -> None:
+        """Make a copy of the product that has the bug."""
+        copy(folder, root)
+        for file, text in self.texts(root).items():
+            package = max((each for each in SOURCES if file.startswith(f"{each}/")), key=len)
+            (folder / SOURCES[package] / file.removeprefix(f"{package}/")).write_text(text)
+
+
+def copy(folder: Path, root: Path = ROOT) -> None:
+    """Copy the product, and the suite, into a folder from which all of it can be imported."""
+    for package, name in SOURCES.items():
+        if (root / package).exists():
+            shutil.copytree(root / package, folder / name, ignore=LEFT_OUT)
+
+
+PLANTED = Path(__file__).with_name("planted.toml")
+
+
+def planted(path: Path = PLANTED) -> list[Mutant]:
+    """All mutants."""
+    return [
+        Mutant(
+            each["name"],
+            each["breaks"],
+            tuple(Edit(**edit) for edit in each["edits"]),
+            tuple(each["workloads"]),
+            tuple(each["nemeses"]),
+        )
+        for each in tomllib.loads(path.read_text())["mutant"]
+    ]

@@ -1,0 +1,38 @@
+"""Every mutant can be planted in the product as it is, and the result is Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jepsen.mutants.mutant import Edit, Mutant, NotPlanted, planted
+
+MUTANTS_MIN = 30
+BAR = "30 at least, as the issue asks"
+
+
+def test_there_are_enough() -> None:
+    names = [each.name for each in planted()]
+    assert len(names) == len(set(names)) >= MUTANTS_MIN, BAR
+
+
+@pytest.mark.parametrize("mutant", planted(), ids=lambda each: each.name)
+def test_a_mutant_fits_the_product(mutant: Mutant) -> None:
+    for file, text in mutant.texts().items():
+        compile(text, file, "exec")
+
+
+def test_a_mutant_whose_place_has_gone_is_found_out() -> None:
+    mutant = Mutant("gone", "", (Edit("lakestore/errors.py", "no such text", ""),), (), ())
+    with pytest.raises(NotPlanted, match="mend the mutant"):
+        mutant.texts()
+
+
+def test_a_copy_holds_the_bug_and_all_packages(tmp_path: Path) -> None:
+    mutant = planted()[0]
+    mutant.plant(tmp_path)
+    changed = (tmp_path / "lakestore_server" / "files" / "journal_file.py").read_text()
+    assert mutant.edits[0].new in changed
+    assert (tmp_path / "jepsen" / "run.py").exists()
+    assert (tmp_path / "lakestore" / "v1" / "lakestore_pb2.py").exists()
