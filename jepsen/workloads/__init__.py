@@ -11,5 +11,6 @@ from collections.abc import Callable
 
 from jepsen.workload import Workload
 from jepsen.workloads.log import Log
+from jepsen.workloads.subscription import Subscribed
 
-WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {Log.name: Log}
+WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {Log.name: Log, Subscribed.name: Subscribed}
