@@ -23,15 +23,16 @@ import pytest
 import lakestore as ls
 from lakestore.client.table import Table
 from lakestore_server.main import Server
+from tests.support.jvm import SHORT_LIVED
 from tests.support.process import free_port
 from tests.support.seeds import seeded
-from tests.support.spark_stream import SHORT_LIVED, written
+from tests.support.spark_stream import written
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 NAME = "shop.orders"
 CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-SMALL = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED}
+SMALL = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": " ".join(SHORT_LIVED)}
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -31,6 +31,7 @@ from lakestore.union.verify import verify
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.gate import PIN_PREFIX
 from lakestore_server.main import Server
+from tests.support.jvm import SHORT_LIVED
 from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -86,7 +87,8 @@ def _arrow(rows: list[Row]) -> pa.Table:
 def _tiering(server: Server, log: Any) -> Iterator[subprocess.Popen[bytes]]:
     """`lakestore tier` in a process group of its own, Spark's JVM in it."""
     command = [sys.executable, "-c", SHORT_EPOCH, "tier", "--master", "local[1]", "--server", server.about["grpc"]]
-    process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    variables = {**os.environ, "JDK_JAVA_OPTIONS": " ".join(SHORT_LIVED)}
+    process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=variables)
     try:
         yield process
     finally:

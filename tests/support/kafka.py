@@ -10,6 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from lakestore.demo.broker import START_SECONDS, Broker
+from tests.support.jvm import SHORT_LIVED
 
 READ_SECONDS = 60.0
 _AT_END = KafkaError._PARTITION_EOF
@@ -169,7 +170,7 @@ class KafkaProcess(Broker):
 
     def __init__(self, folder: Path, *, sync_every_message: bool = False) -> None:
         self._sync_every_message = sync_every_message
-        super().__init__(folder)
+        super().__init__(folder, options=("-Xmx1g", *SHORT_LIVED))
 
     def properties(self) -> dict[str, str]:
         """Its settings."""

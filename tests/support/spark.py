@@ -1,3 +1,10 @@
 """Settings of the one Spark that the tests start."""
 
-SPARK_CONF = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.log.level": "ERROR"}
+from tests.support.jvm import SHORT_LIVED
+
+SPARK_CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED),
+    "spark.log.level": "ERROR",
+}

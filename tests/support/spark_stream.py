@@ -15,9 +15,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from lakestore_spark.source import FORMAT, register
+from tests.support.jvm import SHORT_LIVED
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM that lives for seconds: it takes half the time to warm up."""
+_JVM = " ".join(SHORT_LIVED)
 
 
 def main(master: str, folder: Path, options: dict[str, str], trigger: str) -> None:
@@ -27,8 +27,8 @@ def main(master: str, folder: Path, options: dict[str, str], trigger: str) -> No
     for name, value in {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": SHORT_LIVED,
-        "spark.executor.extraJavaOptions": SHORT_LIVED,
+        "spark.driver.extraJavaOptions": _JVM,
+        "spark.executor.extraJavaOptions": _JVM,
         "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

