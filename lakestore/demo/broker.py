@@ -45,12 +45,14 @@ def jars() -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as place:
         fetched = _fetched(Path(place))
+        if (folder / ".ready").exists():  # another process was as far in the meantime, and runs a broker of it
+            return folder
         (fetched / ".ready").touch()
         shutil.rmtree(folder, ignore_errors=True)
         try:
             fetched.rename(folder)
         except OSError as error:
-            if not (folder / ".ready").exists():  # else another process was as far in the meantime
+            if not (folder / ".ready").exists():
                 raise Unavailable(f"Kafka's jars cannot be kept in {folder}: {error.strerror}") from error
     return folder
 

@@ -10,12 +10,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from types import MappingProxyType
 
 from lakestore.errors import Unavailable
 
 END_SECONDS = 20
 TAIL_LINES = 5
+PORTS = range(10_000, 32_000)
+"""Below those that Linux, macOS and Windows give to connections and to servers without a port of their own: such a
+port may be gone again before the process that it was found for opens it."""
+PORTS_TRIED = 200
 
 
 def lakestore(*arguments: str) -> list[str]:
@@ -69,12 +74,17 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nothing listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports of this machine that nothing listens on at the moment, and that no connection is given meanwhile.
+
+    `OSError` where hardly any port is free.
+    """
+    found: list[int] = []
+    for port in SystemRandom().sample(PORTS, PORTS_TRIED):
+        if len(found) == count:
+            break
+        with socket.socket() as each, suppress(OSError):
+            each.bind(("127.0.0.1", port))
+            found.append(port)
+    if len(found) < count:
+        raise OSError(f"of {PORTS_TRIED} ports from {PORTS.start} on, {len(found)} are free, but {count} are needed")
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from lakestore.demo.processes import free_ports
 
 
 class DidNotStart(AssertionError):
@@ -115,9 +116,7 @@ class ServerProcess:
 
 def free_port() -> int:
     """A port of this machine that nothing listens on at the moment."""
-    with socket.socket() as each:
-        each.bind(("127.0.0.1", 0))
-        return int(each.getsockname()[1])
+    return free_ports(1)[0]
 
 
 def refused(data: Path, arguments: Sequence[str] = ()) -> str:

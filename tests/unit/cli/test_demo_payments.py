@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestore.demo import kafka_if_possible
+from lakestore.demo import broker, kafka_if_possible
 from lakestore.demo.broker import jars
 from lakestore.demo.payments import Payments
 from lakestore.errors import Unavailable
@@ -58,3 +58,20 @@ def test_jars_that_cannot_be_fetched_leave_nothing_behind(monkeypatch: pytest.Mo
     with pytest.raises(Unavailable, match=r"jars cannot be fetched \(module not found: .*kafka.*\): let this"):
         jars()
     assert list((tmp_path / "kafka").iterdir()) == []
+
+
+def test_jars_that_another_process_fetched_meanwhile_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A broker may run of them."""
+    folder = tmp_path / "kafka" / broker.VERSION
+
+    def fetched(place: Path) -> Path:
+        folder.mkdir()
+        (folder / "theirs.jar").touch()
+        (folder / ".ready").touch()
+        (place / "jars").mkdir()
+        return place / "jars"
+
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(broker, "_fetched", fetched)
+    assert jars() == folder
+    assert (folder / "theirs.jar").exists()
