@@ -23,8 +23,8 @@ setup: check $(VENV)/.ready $(PB2)  ## make .venv with everything in it, .venv/b
 demo: setup  ## run the whole story once and check it (under three minutes)
 	$(VENV)/bin/lakestore demo $(ARGS)
 
-test: setup  ## run the tests; ARGS="-k name" picks some
-	$(PY) -m pytest $(ARGS)
+test: setup  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
+	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 long: setup  ## the tests that make test leaves out: second forms of long ones
 	$(PY) -m pytest -m long $(ARGS)

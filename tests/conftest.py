@@ -18,12 +18,22 @@ from tests.support.spark import SPARK_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
     from lakestore.spark import SparkLake
+    from tests.support.side_by_side import FilesSideBySide
 
 settings.register_profile("lakestore", deadline=None, print_blob=True)
 settings.load_profile("lakestore")
 """No example is timed: machines that do other work beside would fail them. A failure prints how to run it again."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesSideBySide | None:
+    """The way that files are handed to the processes of `make test`."""
+    from tests.support.side_by_side import FilesSideBySide
+
+    return FilesSideBySide(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from lakestore.limits import Limits
-from tests.support import house, syntax
+from tests.support import house, spark, syntax
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("lakestore", "server", "tiering", "spark_reader")
@@ -229,6 +229,19 @@ def _imports(source: Source) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{node.module}.{alias.name}"
 
 
+def unmarked_spark(source: Source) -> Iterator[str]:
+    """Tests that take the Spark of their process say so, for files run side by side in several."""
+    if not Path(source.path).name.startswith("test_") or spark.MARK in source.text:
+        return
+    for function in source.functions:
+        taken = spark.FIXTURES & {argument.arg for argument in function.args.args}
+        if taken:
+            yield f"{function.lineno}: takes {min(taken)} in a file without {spark.MARK}"
+    for line, module in _imports(source):
+        if module == "tests.support.spark.SPARK_CONF":
+            yield f"{line}: makes a session of Spark in a file without {spark.MARK}"
+
+
 def long_functions(source: Source) -> Iterator[str]:
     """A function fits a screen."""
     for function in source.functions:
@@ -392,6 +405,7 @@ RULES: tuple[Rule, ...] = (
     riddles,
     decisions_by_message,
     foreign_loggers,
+    unmarked_spark,
 )
 
 
@@ -475,6 +489,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     foreign_loggers: ("server/x.py", "import logging\n\nlog = logging.getLogger(__name__)\n"),
     decisions_by_message: ("server/x.py", "try:\n    f()\nexcept E as e:\n    if 'full' in str(e):\n        g()\n"),
     missing_public_docstrings: ("server/x.py", '"""X."""\n\n\ndef f() -> None:\n    pass\n'),
+    unmarked_spark: ("tests/x/test_x.py", "def test_x(spark: SparkSession) -> None:\n    pass\n"),
     riddles: ("server/x.py", '"""X."""\n\nY = 1\n"""As it was."""\n'),
 }
 

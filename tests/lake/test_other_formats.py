@@ -15,6 +15,8 @@ from lakestore_tiering import Tierer
 from tests.lake.test_types_lake import check, plain, some_rows
 from tests.support.all_types import SCHEMA
 
+pytestmark = pytest.mark.spark
+
 KINDS, TIMES = "kinds.keyed", ("c15", "c16", "c22", "c24")
 
 

@@ -21,6 +21,8 @@ from lakestore_tiering import Tierer
 from tests.support.log_start import compact, move_log_start
 from tests.support.merge_cases import CASES, MergeTable, sequences, steps
 
+pytestmark = pytest.mark.spark
+
 NAMES = ("upsert_skipping", "partial", "first_row", "versioned", "aggregate")
 
 

@@ -17,6 +17,8 @@ import lakestore as ls
 from lakestore.cli.main import cli
 from lakestore_server.main import Server
 
+pytestmark = pytest.mark.spark
+
 WRITES = (
     "INSERT INTO {0} SELECT * FROM {0}",
     "ALTER TABLE {0} ADD COLUMN x int",

@@ -18,6 +18,8 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from tests.support.process import ServerProcess
 
+pytestmark = pytest.mark.spark
+
 PEAK_BYTES = 900 << 20
 """Two commits of 60 MB of rows each, of which the second replaces the first; the rows stay in memory once."""
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("s", pa.string())])

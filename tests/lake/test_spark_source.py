@@ -18,6 +18,8 @@ from pyspark.sql import functions as sf
 import lakestore as ls
 from lakestore_server.main import Server
 
+pytestmark = pytest.mark.spark
+
 NAME = "shop.orders"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("f", pa.float64())])
 

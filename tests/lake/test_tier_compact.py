@@ -20,6 +20,8 @@ from tests.lake.tiering_tables import NAME, create, data_files, in_lake, in_tabl
 from tests.support.late_clock import LateClock
 from tests.support.spark import SPARK_CONF
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_rows_that_die_during_a_compaction_stay_dead(lake: ls.Lake, spark: SparkSession, version: int) -> None:

@@ -11,6 +11,8 @@ import lakestore as ls
 from lakestore_tiering import Tierer
 from tests.lake.tiering_tables import create, in_lake, in_table, items, keys, refs
 
+pytestmark = pytest.mark.spark
+
 FLUSH_POINTS = ["staged", "deaths-written", "before-commit", "after-commit"]
 COMPACT_POINTS = ["compact-forked", "compact-rewritten", "compact-before-landing", "compact-landed"]
 

@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 import lakestore as ls
 from lakestore_tiering import Tierer
 
+pytestmark = pytest.mark.spark
+
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),

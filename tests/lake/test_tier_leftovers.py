@@ -15,6 +15,8 @@ from lakestore_tiering import Tierer, compact, expire, orphans
 from tests.lake.test_tier_crash import Died, at
 from tests.lake.tiering_tables import NAME, create, in_lake, in_table, items, refs
 
+pytestmark = pytest.mark.spark
+
 
 def files(folder: Path, kind: str) -> set[str]:
     return {path.name for path in folder.rglob(kind)}

@@ -14,6 +14,8 @@ from lakestore_server.main import Server
 from lakestore_tiering import Tierer, rewrite_groups
 from tests.lake.tiering_tables import NAME, SCHEMA, data_files, in_lake, in_table, items, keys
 
+pytestmark = pytest.mark.spark
+
 
 def test_service_keeps_up_and_compacts_beside(lake: ls.Lake, spark: SparkSession) -> None:
     table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake={"freshness": "1s"})

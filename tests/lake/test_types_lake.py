@@ -20,6 +20,8 @@ from lakestore_spark.types import schema_for_spark, spark_schema
 from lakestore_tiering import Tierer
 from tests.support.all_types import FIELDS, NESTED, SCHEMA, rows
 
+pytestmark = pytest.mark.spark
+
 QUIET = settings(max_examples=1, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
 FOR_SPARK = schema_for_spark(SCHEMA)
 

@@ -30,6 +30,8 @@ from lakestore_tiering import Tierer, compact
 from tests.lake.evolving import EVENTS, ITEMS, Evolving, Row, alter, shown, tuples
 from tests.lake.test_tier_crash import Died, at
 
+pytestmark = pytest.mark.spark
+
 ROUNDS: list[list[list[Step]]] = [
     [[AddColumn("note", "string"), MoveColumn("price", first=True)]],
     [[WidenColumn("count", "int64"), WidenColumn("ratio", "float64"), WidenColumn("price", "decimal(20,2)")]],

@@ -20,6 +20,8 @@ from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, ke
 from tests.support.folding import Fold
 from tests.support.log_start import compact
 
+pytestmark = pytest.mark.spark
+
 
 def in_spark(lake: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in lake.sql(f"SELECT id, text FROM {NAME}").collect())

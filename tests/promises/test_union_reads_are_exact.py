@@ -13,6 +13,8 @@ import lakestore as ls
 from lakestore.spark import SparkLake
 from lakestore_tiering import Tierer
 
+pytestmark = pytest.mark.spark
+
 EVERY_TYPE = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

@@ -1,4 +1,7 @@
-"""Settings of the one Spark that the tests start."""
+"""The one Spark that the tests start in their process: its settings, and the files that take it."""
+
+from functools import cache
+from pathlib import Path
 
 from tests.support.jvm import SHORT_LIVED
 
@@ -8,3 +11,11 @@ SPARK_CONF = {
     "spark.driver.extraJavaOptions": " ".join(SHORT_LIVED),
     "spark.log.level": "ERROR",
 }
+FIXTURES = frozenset({"spark", "spark_lake"})
+MARK = "pytest.mark.spark"
+
+
+@cache
+def marked(file: Path) -> bool:
+    """Whether a file says that its tests take Spark."""
+    return MARK in file.read_text(encoding="utf-8")

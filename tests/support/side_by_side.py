@@ -1,0 +1,33 @@
+"""Files of tests side by side, each whole in one process: `make test` runs two.
+
+One file stays in one process, for the servers that its tests share. All files that are marked `spark` count as one,
+for the one Spark of their process: a second one would take a core, and half a minute to warm up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.support import spark
+
+
+class FilesSideBySide(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands files to the processes, in the order of a run without it: the short ones, of `tests/unit`, come last."""
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        config.option.loadscopereorder = False  # by the number of tests, which says nothing about their time
+        super().__init__(config, log)
+        self._root = config.rootpath
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit(self._root, nodeid)
+
+
+def unit(root: Path, nodeid: str) -> str:
+    """The unit of work that a test belongs to: its file, or all files that take Spark."""
+    file = nodeid.partition("::")[0]
+    return spark.MARK if spark.marked(root / file) else file

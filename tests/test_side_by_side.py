@@ -1,0 +1,36 @@
+"""Files of tests run side by side: which stay together, and what their processes may not take from each other."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from lakestore.demo import processes
+from tests.support.side_by_side import unit
+from tests.support.spark import MARK
+
+
+def test_a_file_stays_together_and_so_do_all_that_take_spark(tmp_path: Path) -> None:
+    for name, text in {"a": "", "b": "", "s": f"pytestmark = {MARK}", "t": f"pytestmark = [{MARK}]"}.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    units = {name: unit(tmp_path, f"test_{name}.py::test_x[a::b]") for name in "abst"}
+    assert units["a"] == unit(tmp_path, "test_a.py::Group::test_y")
+    assert units["s"] == units["t"]
+    assert len(set(units.values())) == 3
+
+
+def test_a_free_port_is_none_that_a_connection_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = processes.free_ports(2)
+    assert first != second
+    assert {first, second} <= set(processes.PORTS)
+    with socket.socket() as given:
+        given.bind(("127.0.0.1", 0))
+        given.listen()
+        port = given.getsockname()[1]
+        assert port not in processes.PORTS
+        monkeypatch.setattr(processes, "PORTS", range(port, port + 1))
+        monkeypatch.setattr(processes, "PORTS_TRIED", 1)
+        with pytest.raises(OSError, match="of 1 ports from"):
+            processes.free_ports(1)
