@@ -1,0 +1,128 @@
+"""Engines that are not ours, reading lake tables by the Iceberg REST catalog as their users do: PyIceberg and DuckDB.
+
+A row is `[bucket, offset, id, v]`. Whatever keeps an engine from its answer is `ls.Unavailable`, but for a file that a
+snapshot names and that is not there: that is `MissingFile`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import requests
+from duckdb_extensions import import_extension
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import RESTError
+from pyiceberg.manifest import DataFileContent
+from pyiceberg.table import Table
+
+import lakestore as ls
+
+COLUMNS = "__bucket", "__offset", "id", "v"
+Rows = list[list[int]]
+
+
+class MissingFile(Exception):
+    """A file that a snapshot names is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiered:
+    """The newest snapshot of a lake table, as its summary tells of it."""
+
+    snapshot: int
+    point: tuple[int, ...]
+    """Per bucket the offset below which everything is in the lake."""
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """The rows that the position deletes of a snapshot hit."""
+
+    hits: list[list[int]]
+    """Bucket and offset of each, as often as it is hit."""
+    dangling: int
+    """Positions in no data file of the snapshot, or beyond one's end."""
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Errors of engines and connections as those of a server that cannot be reached."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise MissingFile(str(error)) from error
+    except (RESTError, requests.RequestException, OSError, duckdb.Error) as error:
+        raise ls.Unavailable(f"{type(error).__name__}: {error}"[:500]) from error
+
+
+def load(catalog: str, warehouse: str, table: str) -> Table:
+    """The table as PyIceberg has it."""
+    return load_catalog("jepsen", type="rest", uri=catalog, warehouse=warehouse).load_table(table)
+
+
+def tiered(table: Table) -> Tiered | None:
+    """The newest snapshot; None of a table to which nothing was tiered."""
+    snapshot = table.current_snapshot()
+    summary = dict(snapshot.summary.additional_properties) if snapshot and snapshot.summary else {}
+    if snapshot is None or "lakestore.tier-point" not in summary:
+        return None
+    point = tuple(json.loads(summary["lakestore.tier-point"]))
+    return Tiered(snapshot.snapshot_id, point, int(summary["lakestore.lsn"]))
+
+
+def by_pyiceberg(catalog: str, warehouse: str, table: str, snapshot: int | None = None) -> Rows:
+    """The rows of a snapshot, of the newest one unless said."""
+    return _rows(load(catalog, warehouse, table).scan(selected_fields=COLUMNS, snapshot_id=snapshot).to_arrow())
+
+
+def by_duckdb(catalog: str, warehouse: str, table: str, snapshot: int | None = None) -> Rows:
+    """The same by DuckDB, which knows nothing of an earlier read."""
+    with duckdb.connect() as connection:
+        connection.execute("SET enable_external_file_cache = false; SET threads = 1")
+        for name in ("avro", "httpfs", "iceberg"):
+            import_extension(name, con=connection)
+            connection.execute(f"LOAD {name}")
+        connection.execute(f"ATTACH '{warehouse}' AS w (TYPE iceberg, ENDPOINT '{catalog}', AUTHORIZATION_TYPE 'none')")
+        version = f" AT (VERSION => {snapshot})" if snapshot is not None else ""
+        found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM w.{table}{version}").fetchall()
+    return [list(row) for row in found]
+
+
+ENGINES: dict[str, Callable[..., Rows]] = {"pyiceberg": by_pyiceberg, "duckdb": by_duckdb}
+
+
+def deletes(table: Table) -> Deletes:
+    """The rows that the newest snapshot's position deletes hit; of a table of format 2, whose deletes are Parquet."""
+    snapshot = table.current_snapshot()
+    data: dict[str, pa.Table] = {}
+    positions: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
+    for manifest in snapshot.manifests(table.io) if snapshot else []:
+        for entry in manifest.fetch_manifest_entry(table.io):
+            path = entry.data_file.file_path
+            with table.io.new_input(path).open() as file:
+                if entry.data_file.content == DataFileContent.DATA:
+                    data[path] = pq.read_table(file, columns=list(COLUMNS[:2]))
+                elif entry.data_file.content == DataFileContent.POSITION_DELETES:
+                    found = pq.read_table(file, columns=["file_path", "pos"])
+                    pairs = zip(found["file_path"].to_pylist(), found["pos"].to_pylist(), strict=True)
+                    positions.add((path, tuple(pairs)))
+    hits, dangling = [], 0
+    for path, place in [pair for _, pairs in sorted(positions) for pair in pairs]:
+        if path not in data or place >= data[path].num_rows:
+            dangling += 1
+        else:
+            hits.append([data[path][name][place].as_py() for name in COLUMNS[:2]])
+    return Deletes(hits, dangling)
+
+
+def _rows(table: pa.Table) -> Rows:
+    columns: list[list[Any]] = [table.column(name).to_pylist() for name in COLUMNS]
+    return [list(row) for row in zip(*columns, strict=True)]
