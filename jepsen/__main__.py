@@ -17,6 +17,7 @@ from jepsen.history import History
 from jepsen.mutants import hunt as hunts
 from jepsen.mutants import mutant
 from jepsen.nemeses import NEMESES
+from jepsen.system.cluster import Cluster
 from jepsen.verdict import judge
 from jepsen.workloads import WORKLOADS
 
@@ -36,6 +37,10 @@ def main() -> None:
 @click.option("--workload", "-w", "workloads", multiple=True, type=click.Choice(sorted(WORKLOADS)))
 @click.option("--nemesis", "-n", "nemeses", multiple=True, type=click.Choice([*sorted(NEMESES), NONE]))
 @click.option("--folder", type=click.Path(path_type=Path), help="Where histories, logs and the report are kept.")
+@click.option("--server", help="A Lakestore that runs: its host and gRPC port. Tables `jepsen.…` there are dropped.")
+@click.option("--catalog", default="", help="With --server: the address of its Iceberg REST catalog.")
+@click.option("--begin", "begins", default="", help="With --server: a shell command that breaks something.")
+@click.option("--end", "ends", default="", help="With --server: the command that mends it.")
 def run(
     seed: str,
     seconds: float | None,
@@ -43,8 +48,13 @@ def run(
     workloads: tuple[str, ...],
     nemeses: tuple[str, ...],
     folder: Path | None,
+    server: str | None,
+    catalog: str,
+    begins: str,
+    ends: str,
 ) -> None:
     """One run; the seed chooses what is not given."""
+    cluster = Cluster(server, catalog, begins=begins, ends=ends) if server else None
     trial = trials.of_seed(seed or str(random.randrange(1, SEEDS)))
     trial = replace(
         trial,
@@ -53,8 +63,11 @@ def run(
         workloads=workloads or trial.workloads,
         nemeses=tuple(name for name in nemeses if name != NONE) if nemeses else trial.nemeses,
     )
+    if cluster is not None:
+        light = tuple(name for name in trial.workloads if not trials.needs_of([name]))
+        trial = replace(trial, workloads=workloads or light, nemeses=tuple(cluster.nemeses))
     folder = folder or _folder()
-    verdict = trial.perform(folder)
+    verdict = trial.perform(folder, cluster)
     click.echo(f"{verdict.line}\n  report:   {folder / 'report.md'}\n  again:    {trial.command}")
     sys.exit(1 if verdict.anomalies else 0)
 

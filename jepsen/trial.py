@@ -14,6 +14,7 @@ from jepsen.nemeses import NEMESES
 from jepsen.run import Course, Run
 from jepsen.schedule import Nemesis, Planned
 from jepsen.system import System
+from jepsen.system.cluster import Cluster
 from jepsen.verdict import Verdict
 from jepsen.workload import Workload
 from jepsen.workloads import WORKLOADS
@@ -23,6 +24,8 @@ TOGETHER = 3
 SECONDS = 12.0
 SECONDS_MIN = 4.0
 PROCESSES = 3
+HEAVY = frozenset({"tierer", "spark", "kafka", "store"})
+"""Parts of a system that take long to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +66,22 @@ class Trial:
         """Its faults."""
         return schedule.plan(self.seed, self.seconds, self.nemeses)
 
-    def perform(self, folder: Path) -> Verdict:
-        """Do it, with all that it leaves in a folder: histories, logs, verdict, report and pictures."""
+    def perform(self, folder: Path, cluster: Cluster | None = None) -> Verdict:
+        """Do it, with all that it leaves in a folder: histories, logs, verdict, report and pictures.
+
+        Without a cluster it starts processes of its own.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         made = self.made()
-        nemeses: Mapping[str, Nemesis[Any]] = schedule.chosen(NEMESES, self.nemeses)
-        needs = frozenset[str]().union(*(each.needs for each in made), *(each.needs for each in nemeses.values()))
         course = Course(self.seed, self.seconds, self.processes)
-        with System(folder, needs, {}) as system:
-            verdict = Run(system, made, nemeses, self.planned(), course, folder).run()
+        if cluster is not None:
+            nemeses: Mapping[str, Nemesis[Any]] = schedule.chosen(cluster.nemeses, self.nemeses)
+            verdict = Run(cluster, made, nemeses, self.planned(), course, folder).run()
+        else:
+            nemeses = schedule.chosen(NEMESES, self.nemeses)
+            needs = needs_of(self.workloads).union(*(each.needs for each in nemeses.values()))
+            with System(folder, needs, {}) as system:
+                verdict = Run(system, made, nemeses, self.planned(), course, folder).run()
         (folder / "verdict.json").write_text(json.dumps(verdict.to_json(), indent=1))
         report.write(folder, self.command, verdict)
         return verdict
@@ -79,17 +89,30 @@ class Trial:
 
 def drawn(base: int, number: int) -> Trial:
     """The trial of one number in a suite. As many in a row as there are groups have every workload once."""
-    names = sorted(WORKLOADS)
-    groups = -(-len(names) // TOGETHER)
-    turn, place = divmod(number, groups)
-    random.Random(f"{base} turn {turn}").shuffle(names)
-    seed = f"{base}.{number}"
-    return Trial(seed, tuple(sorted(names[place::groups])), _nemeses(random.Random(f"{seed} nemeses")))
+    chance = random.Random(f"{base} turn {number // len(_groups(random.Random(0)))}")
+    groups = _groups(chance)
+    seed, names = f"{base}.{number}", groups[number % len(groups)]
+    return Trial(seed, names, _nemeses(random.Random(f"{seed} nemeses"), needs_of(names)))
 
 
-def _nemeses(chance: random.Random) -> tuple[str, ...]:
-    """One kind of fault, or some, or all; now and then none."""
-    names: Sequence[str] = sorted(NEMESES)
+def needs_of(names: Sequence[str]) -> frozenset[str]:
+    """The parts of a system that some workloads need beside the server."""
+    return frozenset[str]().union(*(WORKLOADS[name](random.Random(0)).needs for name in names))
+
+
+def _groups(chance: random.Random) -> list[tuple[str, ...]]:
+    """All workloads: light ones in groups, and then each that needs a heavy part with a light one beside it."""
+    heavy = [name for name in sorted(WORKLOADS) if needs_of([name]) & HEAVY]
+    light = [name for name in sorted(WORKLOADS) if name not in heavy]
+    chance.shuffle(light)
+    groups = [light[place : place + TOGETHER] for place in range(0, len(light), TOGETHER)]
+    groups += [[name, chance.choice(light)] for name in heavy]
+    return [tuple(sorted(group)) for group in groups]
+
+
+def _nemeses(chance: random.Random, parts: frozenset[str]) -> tuple[str, ...]:
+    """One kind of fault, or some; now and then none. None breaks a heavy part that is not there."""
+    names = sorted(name for name, nemesis in NEMESES.items() if nemesis.needs & HEAVY <= parts)
     how = chance.random()
     if how < 0.1:
         return ()
