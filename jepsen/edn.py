@@ -12,6 +12,19 @@ class Keyword(str):
     __slots__ = ()
 
 
+MICRO_OPERATIONS = ("append", "r", "w")
+"""First elements of what transactions do, which Elle reads as keywords."""
+
+
+def transaction(value: Any) -> Any:
+    """A transaction's micro-operations with keywords in front, as Elle reads them; any other value as it is."""
+    if not isinstance(value, list) or not all(isinstance(each, list) and each for each in value):
+        return value
+    if not all(each[0] in MICRO_OPERATIONS for each in value):
+        return value
+    return [[Keyword(each[0]), *each[1:]] for each in value]
+
+
 def text(value: Any) -> str:
     """A value in EDN: lists become vectors, keys of maps that are names become keywords."""
     if isinstance(value, Keyword):

@@ -73,7 +73,7 @@ def _jepsen(each: Operation) -> dict[edn.Keyword, Any]:
         keyword("process"): keyword(NEMESIS) if each.process == NEMESIS else each.process,
         keyword("type"): keyword(each.kind if each.process != NEMESIS else Kind.INFO),
         keyword("f"): keyword(each.f),
-        keyword("value"): each.value,
+        keyword("value"): edn.transaction(each.value),
     }
     return {**found, keyword("error"): each.error} if each.error else found
 

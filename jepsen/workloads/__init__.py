@@ -10,7 +10,15 @@ import random
 from collections.abc import Callable
 
 from jepsen.workload import Workload
+from jepsen.workloads.list_append import ListAppend
 from jepsen.workloads.log import Log
 from jepsen.workloads.subscription import Subscribed
 
-WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {Log.name: Log, Subscribed.name: Subscribed}
+WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
+    each.name: each
+    for each in (
+        ListAppend,
+        Log,
+        Subscribed,
+    )
+}
