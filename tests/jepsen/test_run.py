@@ -1,0 +1,286 @@
+"""The suite's own parts: histories, schedules, phases, verdicts, shrinking, reports. No server is started here."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import lakestore as ls
+from jepsen import edn, report, run, schedule
+from jepsen.anomaly import Anomaly
+from jepsen.history import History, Recorder
+from jepsen.operation import NEMESIS, Invocation, Kind, Operation
+from jepsen.run import Course, Run
+from jepsen.schedule import Planned
+from jepsen.shrinking import shrunk
+from jepsen.trial import Trial, drawn, of_seed
+from jepsen.verdict import Judged, Verdict, judge
+from jepsen.workloads import WORKLOADS
+
+
+class Cell:
+    """A target that is one number; it can lose the answer of a write, or refuse it."""
+
+    catalog = kafka = ""
+
+    def __init__(self) -> None:
+        self.value, self.broken, self.healed = 0, "", 0
+
+    def connect(self, _: int) -> Any:
+        """A connection that does nothing."""
+        return mock.MagicMock()
+
+    def heal(self) -> None:
+        """Nothing is broken any more."""
+        self.broken, self.healed = "", self.healed + 1
+
+
+class Counting:
+    """A workload: every call adds one to the cell, and the last one reads the cell."""
+
+    name, needs = "counting", frozenset[str]()
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self.clients = 0
+
+    def setup(self, _: ls.Lake) -> None:
+        """Nothing to make."""
+
+    def operations(self, _: int, __: random.Random) -> Iterator[Invocation]:
+        """Adds."""
+        while True:
+            yield Invocation("add", 1)
+
+    def last(self, _: int) -> Iterator[Invocation]:
+        """One read."""
+        yield Invocation("read")
+
+    def client(self, _: Any, __: int) -> Counting:
+        """A client, which is counted."""
+        self.clients += 1
+        return self
+
+    def invoke(self, invocation: Invocation) -> int:
+        """Add or read, or fail as the cell says."""
+        if self._cell.broken == "refuses":
+            raise ls.errors.Exhausted("full")
+        self._cell.value += invocation.f == "add"
+        if self._cell.broken == "loses":
+            raise ls.errors.Unavailable("gone", applied="unknown")
+        return self._cell.value
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def check(self, _: History) -> Sequence[Anomaly]:
+        """All is well."""
+        return ()
+
+
+class Breaking:
+    """A nemesis that breaks the cell in one way."""
+
+    needs = frozenset[str]()
+
+    def __init__(self, way: str) -> None:
+        self.name = self._way = way
+
+    def begin(self, system: Cell, _: random.Random) -> str:
+        """Break it."""
+        system.broken = self._way
+        return self._way
+
+    def end(self, system: Cell) -> None:
+        """Mend it."""
+        system.broken = ""
+
+
+COURSE = Course("7", 0.2, processes=1, pause_seconds=0.001)
+
+
+def _ran(way: str, folder: Path | None = None) -> tuple[Verdict, Counting, Cell]:
+    cell = Cell()
+    counting = Counting(cell)
+    nemeses = {way: Breaking(way)}
+    planned = [Planned(0.05, 0.1, way, 1)] if way else []
+    return Run(cell, [counting], nemeses, planned, COURSE, folder).run(), counting, cell
+
+
+def test_a_run_without_faults_succeeds_throughout(tmp_path: Path) -> None:
+    verdict, counting, cell = _ran("", tmp_path)
+    assert not verdict.anomalies
+    assert counting.clients == 2, "one client in the main phase, one in the last"
+    assert verdict.judged[0].counts["add"] == {"ok": cell.value}
+    history = History.load(tmp_path / "counting.jsonl")
+    assert [each.index for each in history] == list(range(len(history)))
+    assert history.operations[-1].value == cell.value
+
+
+def test_an_unknown_outcome_ends_the_process_and_a_refusal_does_not(tmp_path: Path) -> None:
+    lost, counting, _ = _ran("loses", tmp_path)
+    calls = History.load(tmp_path / "counting.jsonl").calls("add")
+    unknown = [call for call in calls if call.kind is Kind.INFO]
+    assert unknown
+    assert lost.judged[0].counts["add"]["info"] == len(unknown)
+    assert counting.clients == len(unknown) + 2
+    assert len({call.process for call in calls}) == len(unknown) + 1
+    assert all(call.ended == float("inf") for call in unknown)
+    refused, counting, _ = _ran("refuses")
+    assert refused.judged[0].counts["add"]["fail"]
+    assert counting.clients == 2
+
+
+def test_faults_are_in_the_history_and_are_mended() -> None:
+    cell = Cell()
+    counting = Counting(cell)
+    planned = [Planned(0.01, 10.0, "loses", 1)]  # its end lies behind the run
+    tested = Run(cell, [counting], {"loses": Breaking("loses")}, planned, Course("7", 0.05, 1, 5))
+    with mock.patch.object(run, "moments", lambda faults: schedule.moments(faults)[:1]):
+        verdict = tested.run()
+    assert not verdict.anomalies
+    assert cell.healed == 1
+
+
+def test_what_does_not_succeed_after_healing_is_stuck() -> None:
+    cell = Cell()
+    cell.broken = "refuses"
+    with mock.patch.object(cell, "heal"), mock.patch.object(run, "HEAL_SECONDS", 0.0):
+        verdict = Run(cell, [Counting(cell)], {}, [], COURSE).run()
+    assert {each.name for each in verdict.anomalies} == {"stuck", "idle"}
+
+
+def test_a_client_that_crashes_is_told() -> None:
+    cell = Cell()
+    counting = Counting(cell)
+    with mock.patch.object(counting, "invoke", side_effect=ZeroDivisionError("ours")):
+        verdict = Run(cell, [counting], {}, [], COURSE).run()
+    assert "crash" in {each.name for each in verdict.anomalies}
+    assert "ZeroDivisionError" in next(each.sentence for each in verdict.anomalies if each.name == "crash")
+
+
+def test_a_fault_that_cannot_be_made_is_told() -> None:
+    cell = Cell()
+    broken = Breaking("loses")
+    with mock.patch.object(broken, "begin", side_effect=OSError("no such device")):
+        verdict = Run(cell, [Counting(cell)], {"loses": broken}, [Planned(0.0, 0.1, "loses", 1)], COURSE).run()
+    assert "no such device" in next(each.sentence for each in verdict.anomalies if each.name == "crash")
+
+
+def test_a_defect_is_an_anomaly_of_every_workload() -> None:
+    line = Operation(0, 0, 1, Kind.INVOKE, "add", 1), Operation(1, 1, 1, Kind.INFO, "add", 1, "Internal: a defect")
+    judged = judge(Counting(Cell()), History([*line, *(replaced(each) for each in line)]))
+    assert "defect" in {each.name for each in judged.anomalies}
+
+
+def replaced(each: Operation) -> Operation:
+    """The same operation a little later, and well."""
+    kind = Kind.OK if each.kind is Kind.INFO else each.kind
+    return Operation(each.index + 2, each.time + 2, 1, kind, each.f, each.value)
+
+
+def test_a_history_is_the_same_in_json_and_reads_as_jepsens(tmp_path: Path) -> None:
+    recorder = Recorder()
+    recorder.invoke(0, Invocation("send", ["k", 1]))
+    recorder.record(0, Kind.OK, "send", ["k", 1])
+    recorder.record(NEMESIS, Kind.INFO, "kill-begin", {"pid": 3})
+    recorder.invoke(1, Invocation("poll"))
+    history = recorder.close()
+    history.dump(tmp_path / "one.jsonl")
+    assert History.load(tmp_path / "one.jsonl").operations == history.operations
+    history.dump_edn(tmp_path / "one.edn")
+    lines = (tmp_path / "one.edn").read_text().splitlines()
+    assert lines[1].endswith(':process 0, :type :ok, :f :send, :value ["k" 1]}')
+    assert ":process :nemesis, :type :info, :f :kill-begin" in lines[2]
+    calls = history.calls()
+    assert [(call.f, call.kind) for call in calls] == [("send", Kind.OK), ("poll", Kind.INFO)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "nil"),
+        (True, "true"),
+        ([1, "a\n", 2.5], '[1 "a\\n" 2.5]'),
+        ({"k": [edn.Keyword("append"), 3]}, '{"k" [:append 3]}'),
+    ],
+)
+def test_edn(value: Any, text: str) -> None:
+    assert edn.text(value) == text
+
+
+def test_a_schedule_follows_from_its_seed() -> None:
+    names = ["kill", "pause", "network", "power"]
+    assert schedule.plan("5", 60, names) == schedule.plan("5", 60, reversed(names))
+    assert schedule.plan("5", 60, names) != schedule.plan("6", 60, names)
+    planned = [each for seed in range(40) for each in schedule.plan(seed, 60, names)]
+    assert {each.nemesis for each in planned} == set(names)
+    assert all(0 < each.begins <= each.ends <= 60 for each in planned)
+    together = [
+        max(sum(a.begins <= b.begins < a.ends for a in one) for b in one)
+        for one in (schedule.plan(seed, 60, names) for seed in range(40))
+    ]
+    assert max(together) == schedule.TOGETHER_MAX
+
+
+def test_schedules_have_quiet_times() -> None:
+    quiet = [schedule.plan(seed, 5, ["kill"]) == [] for seed in range(400)]
+    assert 0.1 < sum(quiet) / len(quiet) < 0.4, "of short runs about a quarter have no fault"
+
+
+def test_moments_end_what_they_begin() -> None:
+    planned = schedule.plan(3, 100, ["a", "b", "c"])
+    standing: set[Planned] = set()
+    for _, begins, each in schedule.moments(planned):
+        assert (each not in standing) is begins
+        standing ^= {each}
+    assert not standing
+
+
+def test_a_suite_has_every_workload_in_every_turn() -> None:
+    numbers = 3 * len(WORKLOADS)
+    seen = {name for number in range(numbers) for name in drawn(4, number).workloads}
+    assert seen == set(WORKLOADS)
+    assert drawn(4, 3) == of_seed("4.3")
+    assert len({drawn(seed, 0).workloads for seed in range(20)}) > 1 or len(WORKLOADS) <= 3
+
+
+def test_shrinking_finds_the_smallest_that_fails() -> None:
+    tried: list[int] = []
+
+    def fails(case: int) -> bool:
+        tried.append(case)
+        return case >= 10
+
+    assert shrunk(100, lambda case: (case // 2, case - 1), fails, lambda: True) == 10
+    assert shrunk(100, lambda case: (case - 1,), fails, lambda: len(tried) < 20) > 10, "the time was over"
+
+
+def test_a_trial_shrinks_and_says_how_to_do_it_again() -> None:
+    trial = Trial("5.1", ("bank", "log"), ("kill", "pause"))
+    assert trial.command == "python -m jepsen run --seed 5.1 --seconds 12 --processes 3 -w bank -w log -n kill -n pause"
+    smaller = list(trial.smaller())
+    assert {each.workloads for each in smaller} == {("bank",), ("log",), ("bank", "log")}
+    assert {each.nemeses for each in smaller} >= {(), ("kill",), ("pause",)}
+    smallest = shrunk(trial, Trial.smaller, lambda each: "log" in each.workloads, lambda: True)
+    assert (smallest.workloads, smallest.nemeses, smallest.processes, smallest.seconds) == (("log",), (), 1, 6.0)
+
+
+def test_a_report_shows_anomalies_and_pictures(tmp_path: Path) -> None:
+    verdict, _, _ = _ran("loses", tmp_path)
+    found = Judged("counting", (Anomaly("lost", "3 is gone"),), verdict.judged[0].counts)
+    report.write(tmp_path, "make it again", Verdict("7", 1.0, (found,)))
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# seed 7: counting: ")
+    assert "INVALID: 1 counting:lost" in text
+    assert "**lost**: 3 is gone" in text
+    assert "`loses-begin`" in text
+    assert "<svg" in (tmp_path / "counting.svg").read_text()
+    assert (tmp_path / "counting.edn").exists()
+    assert json.dumps(verdict.to_json())
