@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jepsen.nemeses.kafka import KAFKA
 from jepsen.nemeses.kill import KillServer
 from jepsen.schedule import Nemesis
 
-NEMESES: dict[str, Nemesis[Any]] = {each.name: each for each in (KillServer(),)}
+NEMESES: dict[str, Nemesis[Any]] = {each.name: each for each in (KillServer(), *KAFKA)}

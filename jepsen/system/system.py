@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 import lakestore as ls
+from jepsen.system.bridges import Bridges
 from jepsen.system.server import Server
 
 CALL_SECONDS = 5.0
@@ -25,9 +26,14 @@ class System:
         self.folder, self.parts = folder, parts
         self.server = Server(folder, environment)
         self.catalog = self.server.catalog
+        self.bridges = Bridges(folder, self.server.address) if "kafka" in parts else None
+        if self.bridges is not None:
+            self.kafka = self.bridges.address
 
     def __enter__(self) -> Self:
         self.server.start()
+        if self.bridges is not None:
+            self.bridges.start()
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -40,7 +46,11 @@ class System:
     def heal(self) -> None:
         """Everything runs and nothing is broken."""
         self.server.start()
+        if self.bridges is not None:
+            self.bridges.mend()
 
     def stop(self) -> None:
         """End all parts."""
+        if self.bridges is not None:
+            self.bridges.stop()
         self.server.stop()

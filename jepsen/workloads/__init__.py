@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 
 from jepsen.workload import Workload
+from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.list_append import ListAppend
 from jepsen.workloads.log import Log
 from jepsen.workloads.subscription import Subscribed
@@ -17,6 +18,7 @@ from jepsen.workloads.subscription import Subscribed
 WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
     each.name: each
     for each in (
+        Bridged,
         ListAppend,
         Log,
         Subscribed,

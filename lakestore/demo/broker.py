@@ -137,6 +137,11 @@ class Broker:
             "group.initial.rebalance.delay.ms": "0",
         }
 
+    @property
+    def pid(self) -> int | None:
+        """The process's number, while it runs."""
+        return self._process.pid
+
     def check(self) -> None:
         """`Unavailable` with the last lines of the broker's log if it has ended."""
         self._process.check()

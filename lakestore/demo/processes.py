@@ -45,6 +45,11 @@ class Process:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int | None:
+        """The process's number, while it runs."""
+        return self._process.pid if self._process.poll() is None else None
+
     def check(self) -> None:
         """`Unavailable` with the process's last lines if it has ended."""
         code = self._process.poll()

@@ -18,6 +18,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
 
 import lakestore
+from jepsen.system.kafka import KafkaProcess, Topics
 from lakestore.connectors.bridge.formats.protobuf.proto_files import compiled, message
 from lakestore.connectors.bridge.spec import (
     BridgeSpec,
@@ -30,7 +31,6 @@ from lakestore.connectors.bridge.spec import (
 )
 from tests.bench.report import Figure
 from tests.support.bridge_process import BridgeProcess, once
-from tests.support.kafka import KafkaProcess, Topics
 from tests.support.process import ServerProcess
 
 GROUP = "Kafka bridge"

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 import lakestore
+from jepsen.system.kafka import KafkaProcess
 from tests.bench.report import Figure
-from tests.support.kafka import KafkaProcess
 from tests.support.process import ServerProcess
 
 GROUP = "Server"

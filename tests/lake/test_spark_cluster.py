@@ -21,9 +21,9 @@ import pyspark
 import pytest
 
 import lakestore as ls
+from jepsen.system.jvm import SHORT_LIVED
 from lakestore.client.table import Table
 from lakestore_server.main import Server
-from tests.support.jvm import SHORT_LIVED
 from tests.support.process import free_port
 from tests.support.seeds import seeded
 from tests.support.spark_stream import written

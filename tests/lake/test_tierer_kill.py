@@ -26,12 +26,12 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table as LakeTable
 
 import lakestore as ls
+from jepsen.system.jvm import SHORT_LIVED
 from lakestore.union import plan
 from lakestore.union.verify import verify
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.gate import PIN_PREFIX
 from lakestore_server.main import Server
-from tests.support.jvm import SHORT_LIVED
 from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from jepsen.system.kafka import KafkaProcess, Topics
 from lakestore.connectors.bridge.formats.json.json_records import JsonDecoder
 from lakestore.connectors.bridge.lane.bridge import Bridge
 from lakestore.connectors.bridge.lane.positions import Accepted
@@ -27,7 +28,6 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.operate import metrics
-from tests.support.kafka import KafkaProcess, Topics
 from tests.support.served import Served
 from tests.support.switch import World
 from tests.support.waiting import until

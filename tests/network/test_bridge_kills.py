@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import lakestore as ls
+from jepsen.system.kafka import KafkaProcess, Topics
 from lakestore.connectors.bridge.lane.bridge import Bridge
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.bridge_process import BridgeProcess
-from tests.support.kafka import KafkaProcess, Topics
 from tests.support.process import ServerProcess, free_port
 from tests.support.seeds import seeded
 

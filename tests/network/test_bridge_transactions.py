@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 import pytest
 
 import lakestore as ls
+from jepsen.system.kafka import KafkaProcess, Topics
 from lakestore.connectors.bridge.lane.bridge import Bridge
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.errors import Invalid, NotFound
 from lakestore_server.main import Server
 from tests.support.bridge_process import BridgeProcess
 from tests.support.debezium_events import event
-from tests.support.kafka import KafkaProcess, Topics
 
 COLUMNS = (ColumnSpec("id", "int64", required=True), ColumnSpec("amount", "int64"))
 IDS = 20

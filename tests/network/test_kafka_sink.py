@@ -15,11 +15,12 @@ import pytest
 from confluent_kafka import Consumer, Message
 
 import lakestore as ls
+from jepsen.system.kafka import KafkaProcess
+from jepsen.topics import read_committed
 from lakestore.connectors.events import Encoder
 from lakestore.connectors.kafka import SinkPosition, Transactions
 from lakestore.connectors.kafka_sink import KafkaSink
 from lakestore.errors import Fenced, Invalid, LakestoreError, Unavailable
-from tests.support.kafka import KafkaProcess, read_committed
 from tests.support.process import free_port
 
 ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])

@@ -21,9 +21,10 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from jepsen.system.kafka import KafkaProcess
+from jepsen.topics import read_committed
 from lakestore.connectors.events import Encoder
 from tests.support import seeds
-from tests.support.kafka import KafkaProcess, read_committed
 from tests.support.process import ServerProcess, free_port
 from tests.support.waiting import until
 

@@ -14,10 +14,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from jepsen.system.kafka import KafkaProcess
 from lakestore.demo.broker import START_SECONDS
 from lakestore.demo.processes import free_ports
 from tests.support.certificates import Authority
-from tests.support.kafka import KafkaProcess
 
 USERS = {"reader": "reader-secret", "nobody": "nobody-secret"}
 

