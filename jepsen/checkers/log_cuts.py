@@ -85,15 +85,14 @@ def out_of_time(facts: Facts) -> Iterator[Anomaly]:
 
 def misses_its_own(facts: Facts) -> Iterator[Anomaly]:
     """A scan at a send's token lacks rows of the send."""
-    tokens = {send.token: send for send in facts.sends if send.token}
     for call in _whole(facts):
-        send = tokens.get(call.value["token"])
-        for number in send.numbers(send.acked) if send else ():
-            key, offset = facts.places.get(number, ("", 0))
-            if key and send and offset >= _vector(facts, call).get(key, offset + 1):
-                said = f"a scan at the token of a send lacks its number {number}, {key} offset {offset}"
-                yield Anomaly("token-misses-write", said, (call.invoked.index, send.operation))
-                break
+        token = call.value["token"]
+        if token not in facts.senders:
+            continue
+        for key, count in _vector(facts, call).items():
+            if count < facts.own(token, key):
+                said = f"a scan at a send's token has {count} rows of {key}, and {facts.own(token, key)} with the send"
+                yield Anomaly("token-misses-write", said, (call.invoked.index, facts.senders[token].operation))
 
 
 def part_of_a_commit(facts: Facts) -> Iterator[Anomaly]:

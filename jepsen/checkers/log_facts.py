@@ -219,6 +219,17 @@ class Facts:
             found[token] = max(before, begins), min(until, ends)
         return found
 
+    @cached_property
+    def senders(self) -> dict[str, Send]:
+        """Token to a send that was answered with it."""
+        return {send.token: send for send in self.sends if send.token}
+
+    def own(self, token: str, key: str) -> int:
+        """The count of a key's rows that those of the token's send take."""
+        send = self.senders.get(token)
+        places = (self.places.get(number) for number in send.numbers(send.acked)) if send else ()
+        return max((place[1] + 1 for place in places if place and place[0] == key), default=0)
+
 
 @dataclass(frozen=True)
 class Window:

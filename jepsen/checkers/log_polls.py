@@ -114,7 +114,7 @@ def _start(facts: Facts, consumer: Consumer, key: str) -> tuple[int, float]:
     if consumer.start not in facts.given:
         return 0, NEVER
     begins, ends = facts.given[consumer.start]
-    return window.least(begins), window.most(ends)
+    return max(window.least(begins), facts.own(consumer.start, key)), window.most(ends)
 
 
 def part_of_a_commit(facts: Facts) -> Iterator[Anomaly]:
