@@ -7,7 +7,7 @@ snapshot names and that is not there: that is `MissingFile`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +83,9 @@ def by_pyiceberg(catalog: str, warehouse: str, table: str, snapshot: int | None 
     return _rows(load(catalog, warehouse, table).scan(selected_fields=COLUMNS, snapshot_id=snapshot).to_arrow())
 
 
-def by_duckdb(catalog: str, warehouse: str, table: str, snapshot: int | None = None) -> Rows:
+def by_duckdb(
+    catalog: str, warehouse: str, table: str, snapshot: int | None = None, columns: Sequence[str] = COLUMNS
+) -> Rows:
     """The same by DuckDB, which knows nothing of an earlier read."""
     with duckdb.connect() as connection:
         connection.execute("SET enable_external_file_cache = false; SET threads = 1")
@@ -92,7 +94,7 @@ def by_duckdb(catalog: str, warehouse: str, table: str, snapshot: int | None = N
             connection.execute(f"LOAD {name}")
         connection.execute(f"ATTACH '{warehouse}' AS w (TYPE iceberg, ENDPOINT '{catalog}', AUTHORIZATION_TYPE 'none')")
         version = f" AT (VERSION => {snapshot})" if snapshot is not None else ""
-        found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM w.{table}{version}").fetchall()
+        found = connection.execute(f"SELECT {', '.join(columns)} FROM w.{table}{version}").fetchall()
     return [list(row) for row in found]
 
 

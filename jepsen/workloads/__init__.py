@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 
 from jepsen.workload import Workload
+from jepsen.workloads.bank import Bank, BankOfEngines
 from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.list_append import ListAppend
 from jepsen.workloads.log import Log
@@ -18,6 +19,8 @@ from jepsen.workloads.subscription import Subscribed
 WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
     each.name: each
     for each in (
+        Bank,
+        BankOfEngines,
         Bridged,
         ListAppend,
         Log,

@@ -105,8 +105,11 @@ class ListAppend:
         return self._kinds[key % len(self._kinds)]
 
     def last(self, process: int) -> Iterator[Invocation]:
-        """All lists at one cut."""
+        """All lists at one cut, and some by each other way."""
         yield Invocation("everything")
+        for f in READS if process == 0 else ():
+            chance = random.Random(f)
+            yield Invocation(f, [["r", key, None] for key in self._readable(f, self._keys(0), chance)])
 
     def client(self, target: Target, process: int) -> ListClient:
         """A client of the tables."""

@@ -1,0 +1,361 @@
+"""Accounts: transfers are commits over tables and buckets, and no read of any kind shows half of one.
+
+Accounts of a group lie in two keyed tables, and a transfer writes all of them with its name; other accounts are sums,
+to which transfers add deltas. Auditors look up, scan, query at one cut, read older tokens and times, and follow the
+changes of all four tables, in which every commit's end is audited.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+import lakestore as ls
+from jepsen import engines
+from jepsen.anomaly import Anomaly
+from jepsen.checkers.audits import INITIAL, OPENING, Audit, Cut, Plan
+from jepsen.checkers.changes import Fold, Order, few
+from jepsen.history import History
+from jepsen.operation import Call, Invocation, Kind
+from jepsen.workload import Target
+from jepsen.workloads.following import plain_value, take, told
+
+SPACING = 1 << 32
+"""Each process names its transfers by its number times this, and counting."""
+TABLES = {
+    "left": ("id", "balance", "transfer"),
+    "right": ("id", "balance", "transfer"),
+    "credit": ("id", "balance", "moves", "known"),
+    "debit": ("id", "balance", "moves", "known"),
+}
+"""Tables of the database `bank` with the columns that auditors read."""
+NAMES = [f"bank.{table}" for table in TABLES]
+GROUPED = ("left", "right")
+KEPT = 20
+QUIET_SECONDS, FOLLOW_SECONDS, FOLLOW_BATCHES = 0.05, 1.0, 20
+DRAIN_SECONDS = 20.0
+_ID = pa.field("id", pa.int64(), nullable=False)
+_BALANCE = pa.field("balance", pa.int64())
+_GROUPED = pa.schema([_ID, _BALANCE, pa.field("transfer", pa.int64())])
+_ADDED = pa.schema(
+    [_ID, _BALANCE, pa.field("moves", pa.int64()), pa.field("seen", pa.binary()), pa.field("known", pa.int64())]
+)
+_SUMS = {"balance": "sum", "moves": "count", "seen": "bitmap", "known": "distinct_count(seen)"}
+
+
+class Bank:
+    """Transfers and audits."""
+
+    name = "bank"
+    needs: frozenset[str] = frozenset()
+    audits: tuple[tuple[str, int], ...] = (
+        ("lookup", 12),
+        ("scan", 8),
+        ("snapshot", 8),
+        ("sql", 6),
+        ("past", 6),
+        ("time", 4),
+        ("follow", 16),
+        ("reopen", 2),
+    )
+    """Kinds of audits and their weights, where transfers have 40."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._plan = Plan(chance.randint(1, 6), chance.randint(2, 6), crosses=chance.random() < 0.5)
+        self._buckets = {table: chance.choice((1, 2, 4)) for table in TABLES}
+        self._format = chance.choice((2, 3))
+        self._merge = chance.choice(("upsert", "partial"))
+
+    def setup(self, lake: ls.Lake) -> None:
+        """Make the tables, and all accounts by one commit."""
+        options = {"format_version": self._format, "freshness": "2s"}
+        for table, buckets in self._buckets.items():
+            schema, merge = (_GROUPED, self._merge) if table in GROUPED else (_ADDED, ls.aggregate(_SUMS))
+            key = ["id"]
+            lake.create_table(_name(table), schema, primary_key=key, buckets=buckets, merge=merge, lake=options)
+        with lake.commit() as commit:
+            for table in TABLES:
+                opened = {"balance": OPENING, **({"transfer": INITIAL} if table in GROUPED else {"seen": 0})}
+                commit.upsert(_name(table), [{"id": account, **opened} for account in self._plan.accounts(table)])
+
+    def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
+        """Transfers and audits, about half and half."""
+        following = process * SPACING + 1
+        names, weights = zip(("move", 20), ("add", 20), *self.audits, strict=True)
+        while True:
+            f = chance.choices(names, weights)[0]
+            if f == "move":
+                parts = [chance.randint(0, 4 * OPENING) for _ in range(3)]
+                balances = [*parts, 4 * OPENING - sum(parts)]
+                yield Invocation(
+                    f, {"group": chance.randrange(self._plan.groups), "by": following, "balances": balances}
+                )
+                following += 1
+            elif f == "add":
+                yield Invocation(f, {"by": following, "rows": self._deltas(chance)})
+                following += 1
+            elif f in ("lookup", "scan"):
+                yield Invocation(f, {"table": chance.choice(tuple(TABLES))})
+            elif f in ("past", "time"):
+                yield Invocation(f, {"back": chance.randrange(KEPT)})
+            elif f == "reopen":
+                yield Invocation(f, {"start": chance.choice(("resume", "resume", "earliest", "snapshot"))})
+            elif f == "engine":
+                engine, table = chance.choice(("pyiceberg", "duckdb")), chance.choice((*TABLES, ""))
+                yield Invocation(f, {"engine": engine, "table": table})
+            else:
+                yield Invocation(f)
+
+    def _deltas(self, chance: random.Random) -> list[list[Any]]:
+        """Tables, accounts and deltas of one transfer, each account once."""
+        tables = ["credit", "debit"] if self._plan.crosses else [chance.choice(("credit", "debit"))]
+        places = [[table, account] for table in tables for account in range(self._plan.added)]
+        chosen = chance.sample(places, chance.randint(2, min(len(places), 4)))
+        deltas = [chance.randint(-9, 9) for _ in chosen[1:]]
+        return [[*place, delta] for place, delta in zip(chosen, [-sum(deltas), *deltas], strict=True)]
+
+    def last(self, process: int) -> Iterator[Invocation]:
+        """All accounts at one cut, and all changes."""
+        yield Invocation("snapshot")
+        if process == 0:
+            for f, _ in self.audits:
+                if f in ("lookup", "scan"):
+                    yield from (Invocation(f, {"table": table}) for table in TABLES)
+                elif f == "engine":
+                    yield from (Invocation(f, {"engine": each, "table": ""}) for each in ("pyiceberg", "duckdb"))
+                elif f == "sql":
+                    yield Invocation(f)
+            yield Invocation("final")
+        yield Invocation("drain")
+
+    def client(self, target: Target, process: int) -> BankClient:
+        """A client of the accounts."""
+        return BankClient(target, process, self._plan)
+
+    def check(self, history: History) -> Sequence[Anomaly]:
+        """Everything that an auditor may not see."""
+        audit = Audit(self._plan, history.calls("move"), history.calls("add"))
+        found: list[Anomaly] = []
+        for call in history.calls("lookup", "scan", "snapshot", "sql", "past", "time", "engine", "final"):
+            if call.kind is Kind.OK and call.value["cut"]:
+                found += _audited(audit, call)
+        return few([*found, *_followed(audit, history.calls("follow", "drain", "reopen"))])
+
+
+class BankOfEngines(Bank):
+    """The same accounts, read by other engines as well, by the presented catalog."""
+
+    name = "bank_engines"
+    needs = frozenset({"tierer"})
+    audits = (*Bank.audits, ("engine", 6))
+
+
+def _audited(audit: Audit, call: Call) -> Iterator[Anomaly]:
+    """One read of one cut."""
+    value, index = call.value, call.invoked.index
+    cut: Cut = {table: {row["id"]: row for row in rows} for table, rows in value["cut"].items()}
+    is_newest = call.f not in ("past", "time")
+    assert call.completed is not None
+    yield from audit.cut(cut, index, index if is_newest else None, call.completed.index)
+    for table, rows in value["cut"].items():
+        if len(rows) != len(cut[table]):
+            yield Anomaly("row-twice", f"an account of {table} came twice in one read", (index,))
+    if call.f == "past":
+        group, name = value["of"]
+        shown = {row["transfer"] for table in GROUPED for row in cut[table].values() if row["id"] // 4 == group}
+        if shown != {name}:
+            sentence = f"group {group} shows transfers {sorted(shown)} at the token of transfer {name}"
+            yield Anomaly("not-the-cut", sentence, (index,))
+    if call.f == "final":
+        yield from audit.last(cut, index)
+
+
+def _followed(audit: Audit, calls: Sequence[Call]) -> Iterator[Anomaly]:
+    """The streams of every process, audited at the end of whole commits."""
+    streams: dict[int | str, _Followed] = {}
+    for call in calls:
+        if call.kind is not Kind.OK or call.value["start"] is None:
+            continue
+        if call.value["start"] in ("earliest", "snapshot"):
+            streams[call.process] = _Followed(f"the stream of process {call.process}")
+        yield from streams[call.process].add(audit, call.value["batches"], call.invoked.index)
+        if call.f == "drain":
+            yield from streams[call.process].cut(audit, call.invoked.index, call.invoked.index)
+
+
+class _Followed:
+    """One consumer's accounts."""
+
+    def __init__(self, name: str) -> None:
+        self._folds = {_name(table): Fold(f"{name}, {table}", ["id"], images=True) for table in TABLES}
+        self._order = Order(name, dense=True)
+
+    def add(self, audit: Audit, batches: Sequence[dict[str, Any]], operation: int) -> Iterator[Anomaly]:
+        for batch in batches:
+            table, rows = batch["table"], batch["rows"]
+            yield from self._folds[table].add(rows, operation)
+            if batch["snapshot"]:
+                self._order.snapshot(table, rows)
+                continue
+            yield from self._order.add(table, rows, operation)
+            if batch["whole"]:
+                yield from self.cut(audit, operation)
+
+    def cut(self, audit: Audit, operation: int, begin: int | None = None) -> Iterator[Anomaly]:
+        """The accounts behind whole commits."""
+        for fold in self._folds.values():
+            yield from fold.end(operation)
+        yield from audit.cut({table: self._folds[_name(table)].rows for table in TABLES}, operation, begin)
+
+
+class BankClient:
+    """Transfers and audits of one connection."""
+
+    def __init__(self, target: Target, process: int, plan: Plan) -> None:
+        self._lake, self._catalog, self._plan = target.connect(process), target.catalog, plan
+        self._stream: ls.ChangeStream | None = None
+        self._token = ""
+        """Behind whole commits that the stream has given."""
+        self._tokens: list[tuple[list[int], str]] = []
+        self._times: list[str] = []
+
+    def invoke(self, invocation: Invocation) -> Any:
+        """Do it; an audit gives `cut`, by table the rows."""
+        f, value = invocation.f, invocation.value
+        if f == "move":
+            return self._move(value)
+        if f == "add":
+            return self._add(value)
+        if f in ("follow", "reopen", "drain"):
+            return self._follow(f, value)
+        if f == "engine":
+            return self._by_engine(value)
+        return self._audit(f, value)
+
+    def _move(self, value: dict[str, Any]) -> dict[str, Any]:
+        with self._lake.commit() as commit:
+            for (table, account), balance in zip(self._plan.group(value["group"]), value["balances"], strict=True):
+                commit.upsert(_name(table), [{"id": account, "balance": balance, "transfer": value["by"]}])
+        self._tokens = [*self._tokens[-KEPT + 1 :], ([value["group"], value["by"]], commit.token)]
+        return value
+
+    def _add(self, value: dict[str, Any]) -> dict[str, Any]:
+        with self._lake.commit() as commit:
+            for table, account, delta in value["rows"]:
+                commit.upsert(_name(table), [{"id": account, "balance": delta, "seen": value["by"]}])
+        return value
+
+    def _audit(self, f: str, value: Any) -> dict[str, Any]:
+        if f == "past":
+            if not self._tokens:
+                return {"of": None, "cut": {}}
+            of, token = self._tokens[-1 - value["back"] % len(self._tokens)]
+            return {"of": of, "cut": _scanned(self._lake.at(token))}
+        if f == "time":
+            return {
+                "cut": _scanned(self._lake.at(self._times[-1 - value["back"] % len(self._times)]))
+                if self._times
+                else {}
+            }
+        if f == "lookup":
+            table = value["table"]
+            keys = [{"id": account} for account in self._plan.accounts(table)]
+            rows = self._lake.table(_name(table)).lookup(keys, columns=TABLES[table])
+            return {"cut": {table: rows.to_pylist()}}
+        if f == "scan":
+            return {"cut": {value["table"]: self._scan(value["table"])}}
+        if f == "sql":
+            return {"cut": self._queried()}
+        with self._lake.snapshot() as cut:
+            return {"cut": _scanned(cut)}
+
+    def _scan(self, table: str) -> list[dict[str, Any]]:
+        rows = self._lake.table(_name(table)).scan([*TABLES[table], "__timestamp"]).to_arrow().to_pylist()
+        times = [plain_value(row.pop("__timestamp")) for row in rows]
+        self._times = [*self._times[-KEPT + 1 :], max(times)] if times else self._times
+        return rows
+
+    def _queried(self) -> dict[str, list[dict[str, Any]]]:
+        """All accounts by one query over four tables."""
+        parts = []
+        for table, columns in TABLES.items():
+            named = [
+                name if name in columns else f"0 AS {name}" for name in ("id", "balance", "transfer", "moves", "known")
+            ]
+            parts.append(f"SELECT '{table}' AS at, {', '.join(named)} FROM {_name(table)}")
+        found: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
+        for row in self._lake.sql(" UNION ALL ".join(parts)).to_pylist():
+            found[row["at"]].append({name: row[name] for name in TABLES[row["at"]]})
+        return found
+
+    def _follow(self, f: str, value: Any) -> dict[str, Any]:
+        """What the stream of all tables gives now, or all changes by another one. `start`: where it began, or empty."""
+        start, end, most = "", None, FOLLOW_BATCHES
+        if f == "drain":
+            start, end, most = "earliest", "now", 1_000_000
+        elif f == "reopen":
+            start = value["start"] if value["start"] != "resume" else "" if self._token else "earliest"
+        elif self._stream is None:
+            start = "earliest"
+        if start or f == "reopen" or self._stream is None:
+            self._end_stream()
+            self._stream = self._lake.changes(NAMES, start or self._token, until=end, before_images=True)
+        try:
+            seconds = (DRAIN_SECONDS, DRAIN_SECONDS) if end else (QUIET_SECONDS, FOLLOW_SECONDS)
+            batches = take(self._stream, seconds[0], most, seconds[1])
+        except ls.LakestoreError:
+            self._end_stream()  # what it gave is not told, so no other one may go on behind it
+            self._token = ""
+            raise
+        whole = not batches or batches[-1].whole
+        self._token = batches[-1].token if batches and whole else self._token if whole and not start else ""
+        if end or not whole:
+            self._end_stream()
+        return {"start": start, "batches": [told(batch) for batch in batches]}
+
+    def _by_engine(self, value: dict[str, Any]) -> dict[str, Any]:
+        """One table at its head, or all at one cut, by an engine that is not ours."""
+        if not self._catalog:
+            return {"cut": {}}
+        with engines.answering():
+            if value["table"]:
+                tables, warehouse = [value["table"]], "now"
+            else:
+                with self._lake.snapshot() as cut:
+                    tables, warehouse = list(TABLES), f"at:{cut.token}"
+            read = _by_duckdb if value["engine"] == "duckdb" else _by_pyiceberg
+            return {"cut": {table: read(self._catalog, warehouse, table) for table in tables}}
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None
+
+    def close(self) -> None:
+        """End the stream and the connection."""
+        self._end_stream()
+        self._lake.close()
+
+
+def _scanned(cut: ls.Snapshot) -> dict[str, list[dict[str, Any]]]:
+    return {table: cut.scan(_name(table), columns).to_arrow().to_pylist() for table, columns in TABLES.items()}
+
+
+def _by_pyiceberg(catalog: str, warehouse: str, table: str) -> list[dict[str, Any]]:
+    columns = TABLES[table]
+    rows = engines.load(catalog, warehouse, _name(table)).scan(selected_fields=columns).to_arrow()
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
+
+
+def _by_duckdb(catalog: str, warehouse: str, table: str) -> list[dict[str, Any]]:
+    columns = TABLES[table]
+    rows = engines.by_duckdb(catalog, warehouse, _name(table), columns=columns)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _name(table: str) -> str:
+    return f"bank.{table}"

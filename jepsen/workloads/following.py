@@ -1,0 +1,58 @@
+"""Change streams as clients of several workloads read them: batches as JSON values."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Any
+
+import lakestore as ls
+
+SYSTEM = ("__change", "__bucket", "__offset", "__timestamp")
+
+
+def told(batch: ls.ChangeBatch) -> dict[str, Any]:
+    """A batch as histories have it: each change is `[kind, bucket, offset, row, time]`."""
+    rows = batch.to_pylist()
+    return {
+        "table": batch.name,
+        "whole": batch.whole,
+        "snapshot": batch.snapshot,
+        "token": batch.token,
+        "schema": batch.schema_id,
+        "rows": [
+            [*(plain_value(row.get(name)) for name in SYSTEM[:3]), plain(row), plain_value(row.get(SYSTEM[3]))]
+            for row in rows
+        ],
+    }
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row's own columns as JSON values."""
+    return {name: plain_value(value) for name, value in row.items() if name not in SYSTEM}
+
+
+def plain_value(value: Any) -> Any:
+    """One value; times as ISO 8601, bytes as hex."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def take(stream: ls.ChangeStream, quiet_seconds: float, batches: int, seconds: float) -> list[ls.ChangeBatch]:
+    """What comes until nothing comes for a while, behind whole commits unless the time is over."""
+    found: list[ls.ChangeBatch] = []
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            batch = stream.next(quiet_seconds)
+        except ls.errors.StreamEnded:
+            break
+        if batch is None:
+            if not found or found[-1].whole:
+                break
+            continue
+        found.append(batch)
+        if len(found) >= batches and batch.whole:
+            break
+    return found
