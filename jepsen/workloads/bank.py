@@ -276,7 +276,7 @@ class BankClient:
         rows = self._lake.table(_name(table)).scan([*TABLES[table], "__timestamp"]).to_arrow().to_pylist()
         times = [plain_value(row.pop("__timestamp")) for row in rows]
         self._times = [*self._times[-KEPT + 1 :], max(times)] if times else self._times
-        return rows
+        return list(rows)
 
     def _queried(self) -> dict[str, list[dict[str, Any]]]:
         """All accounts by one query over four tables."""
