@@ -8,6 +8,8 @@ from typing import Any
 
 NEMESIS = "nemesis"
 """The process whose operations are faults."""
+EXCUSE, HEALED = "excuse", "healed"
+"""Beside faults a history tells which errors are no defects from here on, and that nothing is broken any more."""
 
 
 class Kind(StrEnum):

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import lakestore as ls
 from jepsen.history import Recorder
-from jepsen.operation import NEMESIS, Invocation, Kind
-from jepsen.schedule import Nemesis, Planned, moments
+from jepsen.operation import EXCUSE, HEALED, NEMESIS, Invocation, Kind
+from jepsen.schedule import Excusing, Nemesis, Planned, moments
 from jepsen.verdict import Judged, Verdict, judge
 from jepsen.workload import Client, Target, Workload
 
@@ -123,6 +123,9 @@ class Run:
         if not begins and self._begun.pop(planned, None) is None:
             return
         f = f"{planned.nemesis}-{'begin' if begins else 'end'}"
+        if begins and isinstance(nemesis, Excusing):
+            for recorder in self._recorders.values():
+                recorder.record(NEMESIS, Kind.INFO, EXCUSE, sorted(nemesis.excuses))
         try:
             if begins:
                 self._begun[planned] = nemesis
@@ -139,7 +142,7 @@ class Run:
             self._move(planned, begins=False)
         self._system.heal()
         for recorder in self._recorders.values():
-            recorder.record(NEMESIS, Kind.INFO, "healed")
+            recorder.record(NEMESIS, Kind.INFO, HEALED)
 
     def _last_phase(self) -> None:
         """Every process reads what is there; each operation is tried until it succeeds or its time is over."""

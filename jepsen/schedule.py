@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 SystemT = TypeVar("SystemT", contravariant=True)
 QUIET_SHARE = 0.25
@@ -27,6 +27,14 @@ class Nemesis(Protocol[SystemT]):
 
     def end(self, system: SystemT) -> Any:
         """Mend what `begin` broke; also when it has been mended already."""
+
+
+@runtime_checkable
+class Excusing(Protocol):
+    """A nemesis after which an operation may rightly end in errors that are defects else, until everything heals."""
+
+    excuses: frozenset[str]
+    """Beginnings of such errors, as `Corrupt:`."""
 
 
 @dataclass(frozen=True, slots=True)

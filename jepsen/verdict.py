@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from jepsen.anomaly import Anomaly
 from jepsen.history import History
-from jepsen.operation import NEMESIS, Kind
+from jepsen.operation import EXCUSE, HEALED, NEMESIS, Kind
 from jepsen.workload import Workload
 
 DEFECTS = ("Internal:", "Corrupt:")
@@ -97,5 +97,15 @@ def _stuck(history: History) -> Sequence[Anomaly]:
 
 
 def _defects(history: History) -> Sequence[Anomaly]:
-    found = [each for each in history if each.error.startswith(DEFECTS)]
+    """Errors that no operation may end in, unless a fault explains them."""
+    found = []
+    excused: tuple[str, ...] = ()
+    invoked: dict[int | str, tuple[str, ...]] = {}
+    for each in history:
+        if each.process == NEMESIS:
+            excused = (*excused, *each.value) if each.f == EXCUSE else () if each.f == HEALED else excused
+        elif each.kind is Kind.INVOKE:
+            invoked[each.process] = excused
+        elif each.error.startswith(DEFECTS) and not each.error.startswith((*invoked.get(each.process, ()), *excused)):
+            found.append(each)
     return [Anomaly("defect", f"{each.f} of process {each.process}: {each.error}", (each.index,)) for each in found]

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from jepsen.nemeses.crash import CRASHES
+from jepsen.nemeses.damage import DAMAGES
+from jepsen.nemeses.disk import DISKS
 from jepsen.nemeses.kafka import KAFKA
 from jepsen.nemeses.kill import KillServer
 from jepsen.schedule import Nemesis
 
-NEMESES: dict[str, Nemesis[Any]] = {each.name: each for each in (KillServer(), *KAFKA)}
+_ALL: tuple[Nemesis[Any], ...] = (KillServer(), *DISKS, *CRASHES, *DAMAGES, *KAFKA)
+NEMESES: dict[str, Nemesis[Any]] = {each.name: each for each in _ALL}

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 START_SECONDS = 60.0
@@ -65,6 +66,14 @@ class Server:
                 )
             self._await_ports(said_before)
 
+    def try_start(self) -> str:
+        """Start it as a supervisor does; what came of it. Another fault may keep it from starting."""
+        try:
+            self.start()
+        except NotStarted as error:
+            return str(error)
+        return "started"
+
     def _await_ports(self, said_before: int) -> None:
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -89,6 +98,13 @@ class Server:
             if self._process is not None:
                 self._process.kill()
                 self._process.wait(STOP_SECONDS)
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Kill it, and keep it from being started within the block."""
+        with self._turn:
+            self.kill()
+            yield
 
     def stop(self) -> int:
         """An orderly end; the exit code, 0 if it has never run."""

@@ -94,14 +94,17 @@ class Planted:
     def __init__(self, shim: Shim, slot: int) -> None:
         self._shim, self._slot = shim, slot
 
+        self._hits: int | None = None
+
     @property
     def hits(self) -> int:
         """The number of calls that met it."""
-        return self._shim.hits(self._slot)
+        return self._shim.hits(self._slot) if self._hits is None else self._hits
 
     def lift(self) -> None:
         """Let the rule do nothing any more; also when it has been lifted already."""
-        self._shim.lift(self._slot)
+        if self._hits is None:
+            self._hits = self._shim.lift(self._slot)
 
 
 class Shim:
@@ -142,21 +145,15 @@ class Shim:
         self._words[_ARMED // 4] += 1
         return Planted(self, slot)
 
-    def lift(self, slot: int) -> None:
-        """Free the slot of a rule."""
-        if slot not in self._free:
-            self._words[(_HEAD.size + slot * _RULE.size) // 4] = 0
-            self._words[_ARMED // 4] -= 1
-            self._free.add(slot)
-
-    def lift_all(self) -> None:
-        """Let nothing fail any more."""
-        for slot in range(RULES):
-            self.lift(slot)
-        self.room = None
+    def lift(self, slot: int) -> int:
+        """Free the slot of a rule; the number of calls that met it."""
+        self._words[(_HEAD.size + slot * _RULE.size) // 4] = 0
+        self._words[_ARMED // 4] -= 1
+        self._free.add(slot)
+        return self.hits(slot)
 
     def hits(self, slot: int) -> int:
-        """The number of calls that met the rule of a slot."""
+        """The number of calls that have met the rule of a slot."""
         return self._longs[(_HEAD.size + slot * _RULE.size + _HITS) // 8]
 
     @property

@@ -284,3 +284,19 @@ def test_a_report_shows_anomalies_and_pictures(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "counting.svg").read_text()
     assert (tmp_path / "counting.edn").exists()
     assert json.dumps(verdict.to_json())
+
+
+def test_damage_that_was_done_excuses_errors_until_everything_has_healed() -> None:
+    def judged(*lines: tuple[int | str, Kind, str, Any, str]) -> set[str]:
+        operations = [Operation(n, n, *line) for n, line in enumerate(lines)]
+        return {each.name for each in judge(Counting(Cell()), History(operations)).anomalies}
+
+    asked: tuple[int, Kind, str, Any, str] = (1, Kind.INVOKE, "add", 1, "")
+    corrupt: tuple[int, Kind, str, Any, str] = (1, Kind.FAIL, "add", 1, "Corrupt: damaged")
+    excuse, healed = (NEMESIS, Kind.INFO, "excuse", ["Corrupt:"], ""), (NEMESIS, Kind.INFO, "healed", None, "")
+    assert "defect" in judged(asked, corrupt)
+    assert "defect" not in judged(excuse, asked, corrupt)
+    assert "defect" not in judged(excuse, asked, healed, corrupt), "it was asked while there was damage"
+    assert "defect" not in judged(asked, excuse, corrupt)
+    assert "defect" in judged(excuse, healed, asked, corrupt)
+    assert "defect" in judged(excuse, asked, (1, Kind.INFO, "add", 1, "Internal: a defect"))
