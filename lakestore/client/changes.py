@@ -110,7 +110,7 @@ class ChangeStream:
         self._acked = ""
         self._share = Share()
         self._messages = Resumed(transport, request, self._opened, self._share)
-        self._batches = Pulled(self._read(), self._messages.close)
+        self._batches = Pulled(self._read(), self._messages.close, self._given)
 
     @property
     def subscription(self) -> str:
@@ -185,9 +185,11 @@ class ChangeStream:
             batches = (
                 self._lake_snapshot(message) if message.read_the_lake else iter([ChangeBatch(message, stream=self)])
             )
-            for batch in batches:
-                self.token, self._handed = batch.token, (batch.token, "")
-                yield batch
+            yield from batches
+
+    def _given(self, batch: ChangeBatch) -> None:
+        """A batch is with the caller, and the stream has come to its token: not before, for nobody may ever take it."""
+        self.token, self._handed = batch.token, (batch.token, "")
 
     def _progressed(self, token: str) -> None:
         """Nothing lies between the last batch and here: with that done, so is all before the token."""

@@ -29,9 +29,11 @@ JOIN_SECONDS = 5.0
 class Pulled(Generic[T]):
     """A generator, one item at a time. Thread-safe."""
 
-    def __init__(self, items: Generator[T], let_go: Callable[[], None]) -> None:
-        """`let_go` gives back what the generator holds, which does not do so when it is merely forgotten."""
-        self._items, self._let_go = items, let_go
+    def __init__(self, items: Generator[T], let_go: Callable[[], None], taken: Callable[[T], None]) -> None:
+        """`let_go` gives back what the generator holds, which does not do so when it is merely forgotten. `taken` is
+        told of each item when it is handed over, before the generator makes its next step: an item may have been made
+        long before, while nobody waited for it."""
+        self._items, self._let_go, self._told = items, let_go, taken
         self._scope, self._outer = Scope(), SCOPE.get()
         self._context = contextvars.copy_context()
         self._context.run(SCOPE.set, self._scope)
@@ -51,7 +53,10 @@ class Pulled(Generic[T]):
         try:
             if self._failure is not None:
                 raise copy(self._failure)
-            return self._taken(None if seconds is None else end)
+            item = self._taken(None if seconds is None else end)
+            if item is not None:
+                self._told(item)
+            return item
         except LakestoreError as error:
             self._failure = self._failure or error
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,23 @@ def test_nothing_is_told_where_everything_is_shown(served: Served) -> None:
     assert [batch.progress for batch in stream] == [False]
     old = pb.ChangesRequest(tables=[NAME], where="v > 100", until="now")
     assert list(served.lake.transport.changes(old)) == [], "a client that does not ask for it is not told"
+
+
+def test_a_stream_has_not_come_behind_a_batch_that_nobody_was_given(served: Served) -> None:
+    newest = served.append(NAME, 1)
+    stream = served.lake.table(NAME).changes(newest)
+    assert stream.next(timeout=0.05) is None  # and the stream goes on waiting, in the background
+    served.append(NAME, 2)
+    ends = time.monotonic() + 0.3
+    while time.monotonic() < ends and lsn(stream.token or newest) == lsn(newest):
+        time.sleep(0.01)
+    start = stream.token or newest
+    (batch,) = served.lake.table(NAME).changes(start, until="now")
+    assert batch.to_arrow()["v"].to_pylist() == [2]
+    given = stream.next(timeout=5.0)
+    assert given is not None
+    assert stream.token == given.token
+    stream.close()
 
 
 @pytest.mark.parametrize("start", ["latest", "2999-01-01", "token"])
