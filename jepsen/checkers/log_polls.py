@@ -107,10 +107,10 @@ def wrong_start(facts: Facts) -> Iterator[Anomaly]:
 def _start(facts: Facts, consumer: Consumer, key: str) -> tuple[int, float]:
     """The least and the most offset that a consumer may begin at."""
     call = consumer.polls[0]
-    assert call.completed is not None
     window = facts.windows[key]
     if consumer.start == "latest":
-        return window.least(call.invoked.index), window.most(call.completed.index)
+        stands = next((each.completed for each in consumer.polls if each.value["token"]), None)
+        return window.least(call.invoked.index), window.most(stands.index) if stands else NEVER
     if consumer.start not in facts.given:
         return 0, NEVER
     begins, ends = facts.given[consumer.start]

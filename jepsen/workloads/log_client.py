@@ -211,6 +211,8 @@ class LogClient:
         rows, torn = self._rows_of(batches)
         if batches:
             consumer["token"] = batches[-1].token
+        if self._stream is not None and not self._held and self._stream.token:
+            consumer["token"] = self._stream.token  # which may be further: nothing lies between
         in_snapshot = any(batch.snapshot for batch in batches)
         if batches and not in_snapshot:
             self._shared.keep(consumer["token"])

@@ -38,7 +38,7 @@ class Story:
         return self
 
     def poll(self, rows: Rows, *, first: bool = False, start: str = "earliest", lane: int | None = None) -> Story:
-        told = {"consumer": 1, "rows": rows, "torn": [], "token": "", "in_snapshot": False, "start": start}
+        told = {"consumer": 1, "rows": rows, "torn": [], "token": "P", "in_snapshot": False, "start": start}
         asked = {"tables": [TABLE], "start": start, "lane": lane} if first else {"anew": False}
         self.written.call(7, "assign" if first else "poll", asked, told)
         return self
