@@ -35,6 +35,7 @@ from lakestore_server.iceberg import foreign_history
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.journal_ledger import JournalLedger
 from lakestore_server.iceberg.metadata_store import MetadataStore, local_folder, storage_for
+from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.operate import backup_lake
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.metric_sources import Sources
@@ -82,6 +83,7 @@ class Server:
         on_fatal: Callable[[BaseException], None] | None = None,
         journal_of: JournalOf = FileJournal,
         presenter: Presenter | None = None,
+        index_of: IndexOf = in_process,
     ) -> None:
         self.settings = settings
         exposure_check.check(settings)
@@ -91,7 +93,7 @@ class Server:
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         self._on_fatal = on_fatal or _no_op
-        store = self._opened(disk or RealDisk(), journal_of)
+        store = self._opened(disk or RealDisk(), journal_of, index_of)
         self.upkeep = Upkeep(self.engine, clock)
         self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
@@ -136,7 +138,7 @@ class Server:
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
 
-    def _opened(self, disk: Disk, journal_of: JournalOf) -> MetadataStore:
+    def _opened(self, disk: Disk, journal_of: JournalOf, index_of: IndexOf) -> MetadataStore:
         """The lake's metadata, once rights are read and the engine has recovered; else the folder is let go."""
         settings, clock = self.settings, self._clock
         try:
@@ -148,7 +150,13 @@ class Server:
             file = Path(settings.auth) if settings.auth else None
             self.access = Access(file, clock, key, settings.limits.access_token_seconds)
             self.engine = Engine(
-                settings.data, disk, clock, on_fatal=self._on_fatal, limits=settings.limits, journal_of=journal_of
+                settings.data,
+                disk,
+                clock,
+                on_fatal=self._on_fatal,
+                limits=settings.limits,
+                journal_of=journal_of,
+                index_of=index_of,
             )
         except BaseException:
             self._lock.close()

@@ -18,6 +18,7 @@ from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.producers import ProducerState
 from lakestore_server.state.registers import Register
@@ -43,10 +44,11 @@ class Engine:
         on_fatal: Callable[[BaseException], None],
         limits: Limits = DEFAULT,
         journal_of: JournalOf = FileJournal,
+        index_of: IndexOf = in_process,
     ) -> None:
         self.folder, self.disk, self.limits, self._clock = folder, disk, limits, clock
         began = clock.monotonic()
-        opened = recovery.open_folder(folder, disk, limits, journal_of)
+        opened = recovery.open_folder(folder, disk, limits, journal_of, index_of)
         self.recovery_seconds = clock.monotonic() - began
         self.parts = PartStore(disk, folder, limits, opened.parts, clock.now_us())
         self.loop = CommitLoop(opened, self.parts, disk, clock, limits, on_fatal)

@@ -23,6 +23,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index import replay
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.replay import KeyedRows
+from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.state.journal import Entry, Journal, LocalJournal
 from lakestore_server.state.state import State
 
@@ -44,15 +45,21 @@ JournalOf = Callable[[Disk, Path], LocalJournal]
 """Gives the journal of a folder."""
 
 
-def open_folder(folder: Path, disk: Disk, limits: Limits = DEFAULT, journal_of: JournalOf = FileJournal) -> Opened:
+def open_folder(
+    folder: Path,
+    disk: Disk,
+    limits: Limits = DEFAULT,
+    journal_of: JournalOf = FileJournal,
+    index_of: IndexOf = in_process,
+) -> Opened:
     """Recover, or begin an empty folder."""
     try:
-        return _open(folder, disk, limits, journal_of(disk, folder))
+        return _open(folder, disk, limits, journal_of(disk, folder), index_of)
     except NewerFormat as error:
         raise formats.with_release(error, disk, folder) from error
 
 
-def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal) -> Opened:
+def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, index_of: IndexOf) -> Opened:
     data_folder.make(disk, folder)
     held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
     state = held.state(disk, folder, limits)
@@ -66,7 +73,8 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal) -> Op
         journal_bytes += nbytes_of(entry.record)
     formats.sign(disk, folder)
     disk.reach(CrashPoint.RECOVERY_REPLAYED)
-    index = Index(folder / data_folder.INDEX, disk, limits.index_cache_keys, limits.index_silence_seconds)
+    place = folder / data_folder.INDEX
+    index = Index(place, disk, limits.index_cache_keys, limits.index_silence_seconds, index_of)
     try:
         replay.load(index, keyed, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
         journal.roll(state.view.lsn + 1)

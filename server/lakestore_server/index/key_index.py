@@ -28,7 +28,7 @@ from lakestore_server.index.merged_keys import EMPTY_LSN, MergedKeys
 from lakestore_server.index.overlay import Entries, Overlay, Range, combined, merged
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import Size, Walked
-from lakestore_server.index.worker_client import DamagedIndex
+from lakestore_server.index.worker_client import DamagedIndex, IndexOf, in_process
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
 
@@ -72,6 +72,7 @@ class Index:
         disk: Disk,
         cache_keys_max: int = DEFAULT.index_cache_keys,
         silence_seconds: float = DEFAULT.index_silence_seconds,
+        index_of: IndexOf = in_process,
     ) -> None:
         self._disk = disk
         self._cache_keys_max = cache_keys_max
@@ -83,7 +84,7 @@ class Index:
         """Commits that are not durable yet, newest first."""
         self._writing = threading.Lock()
         self._health = Health()
-        self._lmdb = MergedKeys(folder, disk, silence_seconds)
+        self._lmdb = MergedKeys(folder, disk, silence_seconds, index_of)
         try:
             self._frozen_lsn = self._merged_lsn = self._lmdb.open()
         except DamagedIndex as error:

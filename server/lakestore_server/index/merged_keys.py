@@ -21,7 +21,7 @@ from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.overlay import Entries
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import Op, Size, Walked, unpack_ranges
-from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
+from lakestore_server.index.worker_client import DamagedIndex, IndexOf, IndexWorker, in_process
 
 log = logging.getLogger("lakestore.index")
 EMPTY_LSN = -1
@@ -40,7 +40,8 @@ _STAGED_BYTES_MAX = 160 << 20
 class MergedKeys:
     """LMDB of one folder. `find` and `ranges` serve any thread; all else is for one thread at a time."""
 
-    def __init__(self, folder: Path, disk: Disk, silence_seconds: float) -> None:
+    def __init__(self, folder: Path, disk: Disk, silence_seconds: float, index_of: IndexOf = in_process) -> None:
+        self._index_of = index_of
         self._folder, self._disk, self._silence_seconds = folder, disk, silence_seconds
         self._highest: dict[bytes, tuple[int, bytes]] = {}
         self._highest_lock = threading.Lock()
@@ -49,9 +50,9 @@ class MergedKeys:
         """The size at the last checkpoint or rebuild."""
         self.finder, self.merger = self._processes()
 
-    def _processes(self) -> tuple[IndexProcess, IndexProcess]:
-        finder = IndexProcess(self._folder, silence_seconds=self._silence_seconds)
-        return finder, IndexProcess(self._folder, silence_seconds=MERGE_TIMES * self._silence_seconds)
+    def _processes(self) -> tuple[IndexWorker, IndexWorker]:
+        finder = self._index_of(self._folder, self._silence_seconds)
+        return finder, self._index_of(self._folder, MERGE_TIMES * self._silence_seconds)
 
     def open(self) -> int:
         """The LSN at which LMDB stands."""

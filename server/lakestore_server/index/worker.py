@@ -24,7 +24,7 @@ def main(folder: str, map_bytes: int, *, read_only: bool) -> None:
             request = Request.read(requests)
             try:
                 store = store or LmdbStore(folder, map_bytes, read_only=read_only)
-                answer = _answered(store, request)
+                answer = answered(store, request)
             except TEMPORARY_ERRORS as error:
                 answer = Answer(FAILED, str(error).encode())
             except LMDB_ERRORS as error:
@@ -36,8 +36,8 @@ def main(folder: str, map_bytes: int, *, read_only: bool) -> None:
             return
 
 
-def _answered(store: LmdbStore, request: Request) -> Answer:
-    """The answer; errors of LMDB are answers, too."""
+def answered(store: LmdbStore, request: Request) -> Answer:
+    """The answer to a request; errors of LMDB are answers, too."""
     try:
         try:
             return _answer(store, request)

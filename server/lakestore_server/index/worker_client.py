@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT
@@ -30,6 +31,41 @@ _OWN_SIGNALS = {-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE
 
 class DamagedIndex(Unavailable):
     """The files of the index cannot be trusted: the index must be rebuilt."""
+
+
+class IndexWorker(Protocol):
+    """An LMDB environment of one folder, as the server asks it. Thread-safe."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process that has it open, if there is one of its own."""
+
+    def ask(
+        self,
+        op: Op,
+        keys: Sequence[bytes] | PackedKeys = (),
+        values: Ints | None = None,
+        number: int = 0,
+        *,
+        again: bool = False,
+    ) -> tuple[int, bytes]:
+        """(index LSN, data) of one request; `Unavailable` or `DamagedIndex` if there is none."""
+
+    def close(self) -> None:
+        """Let go of the environment for good."""
+
+
+IndexOf = Callable[[Path, float], IndexWorker]
+"""Gives the worker of an index's folder, which must not be silent for so many seconds."""
+
+
+def taken(answer: Answer) -> tuple[int, bytes]:
+    """(index LSN, data) of an answer, or the error that it tells of."""
+    if answer.lsn == FAILED:
+        raise Unavailable(f"the key index cannot be read or written ({answer.data.decode()}): free space on the disk")
+    if answer.lsn == DAMAGED_FILES:
+        raise DamagedIndex(answer.data.decode())
+    return answer.lsn, answer.data
 
 
 class IndexProcess:
@@ -83,13 +119,7 @@ class IndexProcess:
                 if not again or self._closed:
                     raise
                 answer = self._exchange(message)
-        if answer.lsn == FAILED:
-            raise Unavailable(
-                f"the key index cannot be read or written ({answer.data.decode()}): free space on the disk"
-            )
-        if answer.lsn == DAMAGED_FILES:
-            raise DamagedIndex(answer.data.decode())
-        return answer.lsn, answer.data
+        return taken(answer)
 
     def _exchange(self, message: bytes) -> Answer:
         if self._closed:
@@ -140,3 +170,8 @@ class IndexProcess:
                 self._process = self._pipe = None
         finally:
             self._lock.release()
+
+
+def in_process(folder: Path, silence_seconds: float) -> IndexWorker:
+    """The worker of a folder in a process of its own."""
+    return IndexProcess(folder, silence_seconds=silence_seconds)

@@ -17,14 +17,14 @@ from lakestore.limits import Limits
 from lakestore_server.host.bounded_pipe import BoundedPipe, Silent
 from lakestore_server.index import worker_client
 from lakestore_server.index.pipe import Op
-from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
+from lakestore_server.index.worker_client import DamagedIndex, IndexProcess, IndexWorker
 from tests.support.served import Served
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
 
-def stop(process: IndexProcess) -> None:
+def stop(process: IndexWorker) -> None:
     assert process.pid
     os.kill(process.pid, signal.SIGSTOP)
 
