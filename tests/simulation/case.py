@@ -1,0 +1,163 @@
+"""One run of the simulation: all that it is made from, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+from jepsen.anomaly import Anomaly
+from jepsen.history import History
+from jepsen.operation import Invocation
+from jepsen.run import Course, Run
+from jepsen.schedule import Planned
+from jepsen.verdict import Verdict
+from jepsen.workload import Workload
+from jepsen.workloads import WORKLOADS
+from lakestore.limits import DEFAULT, Limits
+from tests.simulation import folders, nemeses
+from tests.simulation.system import SimSystem
+from tests.simulation.threads import installed
+from tests.simulation.world import Stuck, World
+
+SIMULATED = tuple(name for name, make in WORKLOADS.items() if not make(random.Random(0)).needs)
+"""Names of the workloads that need nothing beside a server."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run. Everything that is not said follows from the seed."""
+
+    seed: str
+    workload: str
+    processes: int = 3
+    operations: int = 20
+    seconds: float = 2.0
+    faults: tuple[str, ...] = tuple(sorted(nemeses.NEMESES))
+    """The kinds of faults that may be drawn."""
+    dropped: frozenset[int] = frozenset()
+    """Numbers of planned faults that are left out."""
+
+    def planned(self) -> list[Planned]:
+        """The faults."""
+        planned = nemeses.plan(f"{self.seed} {self.workload}", self.seconds, self.faults)
+        return [each for number, each in enumerate(planned) if number not in self.dropped]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run."""
+
+    case: Case
+    anomalies: tuple[Anomaly, ...]
+    history: History
+    trace: tuple[str, ...]
+    marks: Counter[str]
+    operations: int
+    switches: int
+    virtual_seconds: float
+    cpu_seconds: float
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the anomalies, each once."""
+        return sorted({each.name for each in self.anomalies})
+
+    def text(self) -> str:
+        """History and trace, the same bytes for the same seed."""
+        lines = [json.dumps(asdict(each), sort_keys=True) for each in self.history]
+        return "\n".join([*lines, *self.trace]) + "\n"
+
+
+def limits_of(chance: random.Random) -> Limits:
+    """The limits of a server of the world: small ones, that everything happens in a short run."""
+    return replace(
+        DEFAULT,
+        clock_confirm_seconds=chance.choice((0, 1, 5)),
+        journal_checkpoint_bytes=chance.choice((2, 8, 32)) << 10,
+        overlay_checkpoint_keys=chance.choice((16, 64, 1024)),
+        index_cache_keys=chance.choice((1, 32, 4096)),
+        disk_free_bytes=0,
+        scrub_bytes=chance.choice((0, 1 << 20)),
+    )
+
+
+FOREIGN = frozenset({"sql"})
+"""Functions that run in threads of libraries, DuckDB's, which no world can order."""
+
+
+class _Without:
+    """A workload without the functions that cannot be simulated."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self.name, self.needs = workload.name, workload.needs
+        self.setup, self.client, self.check = workload.setup, workload.client, workload.check
+
+    def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
+        """The workload's own, less those."""
+        return _simulated(self._workload.operations(process, chance))
+
+    def last(self, process: int) -> Iterator[Invocation]:
+        """The workload's own, less those."""
+        return _simulated(self._workload.last(process))
+
+
+def _simulated(invocations: Iterator[Invocation]) -> Iterator[Invocation]:
+    return (each for each in invocations if each.f not in FOREIGN)
+
+
+class _Watched(Run):
+    """A run whose recorders can be read when it has not come to its end."""
+
+    def history(self) -> History:
+        """What is recorded so far."""
+        return next(iter(self._recorders.values())).close()
+
+
+def run(case: Case) -> Outcome:
+    """Run it."""
+    began = time.process_time()
+    identity = f"{case.seed} {case.workload}"
+    shape = random.Random(f"{identity} shape")
+    world = World(identity, preempt=shape.choice((0.0, 0.005, 0.02, 0.1)))
+    verdicts: list[Verdict] = []
+    made: list[_Watched] = []
+    anomalies: list[Anomaly] = []
+    logging.disable(logging.CRITICAL)
+    with folders.folder() as folder, installed(world):
+
+        def main() -> None:
+            system = SimSystem(world, folder, identity, limits_of(shape))
+            workload = _Without(WORKLOADS[case.workload](random.Random(f"{identity} workload")))
+            course = Course(identity, case.seconds, case.processes, case.operations, case.seconds / case.operations)
+            system.start()
+            made.append(_Watched(system, [workload], nemeses.NEMESES, case.planned(), course))
+            verdicts.append(made[0].run())
+            system.machine.stop()
+            system.machine.close()
+
+        try:
+            world.run(main)
+        except Stuck as stuck:
+            anomalies.append(Anomaly("stuck", str(stuck)))
+        except Exception as error:  # whatever ends a run is an anomaly of it
+            anomalies.append(Anomaly("crashed", f"{type(error).__name__}: {error}"))
+    logging.disable(logging.NOTSET)
+    history = made[0].history() if made else History([])
+    anomalies += [each for verdict in verdicts for each in verdict.anomalies]
+    return Outcome(
+        case,
+        tuple(anomalies),
+        history,
+        tuple(world.trace),
+        world.marks,
+        len(history),
+        world.steps,
+        world.now - 1_000.0,
+        time.process_time() - began,
+    )

@@ -1,0 +1,163 @@
+"""The world itself: the same seed is the same run, what never ends is told, and time is nobody else's."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from tests.simulation.threads import installed
+from tests.simulation.world import Process, Stuck, World
+
+ROOT = Path(__file__).resolve().parents[2]
+TELL = """
+import hashlib, sys
+from tests.simulation.case import SIMULATED, Case, run
+for workload in SIMULATED:
+    for seed in sys.argv[1:]:
+        text = run(Case(seed, workload)).text()
+        print(workload, seed, len(text), hashlib.sha256(text.encode()).hexdigest())
+"""
+
+
+def told(hash_seed: str, *seeds: str) -> str:
+    """What another process says of some runs."""
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", TELL, *seeds]
+    return subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_same_seed_is_the_same_run_in_two_processes_byte_by_byte() -> None:
+    seeds = [str(seed) for seed in range(2)]
+    first = told("1", *seeds)
+    assert first == told("2", *seeds)
+    lines = first.splitlines()
+    assert len({line.rpartition(" ")[2] for line in lines}) == len(lines) >= len(seeds), "seeds differ"
+
+
+def test_a_deadlock_is_told_with_the_place_where_each_task_waits() -> None:
+    world = World("deadlock", preempt=0.5)
+
+    def both() -> None:
+        one, two = threading.Lock(), threading.Lock()
+
+        def take(first: threading.Lock, second: threading.Lock) -> None:
+            with first:
+                time.sleep(1.0)
+                with second:
+                    pass
+
+        threads = [
+            threading.Thread(target=take, args=given, name=name)
+            for name, given in (("forth", (one, two)), ("back", (two, one)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    with installed(world), pytest.raises(Stuck, match="every task waits") as stuck:
+        world.run(both)
+    assert "forth" in str(stuck.value)
+    assert "back" in str(stuck.value)
+
+
+def test_a_run_without_an_end_is_told() -> None:
+    world = World("endless", steps_max=1_000)
+
+    def spin() -> None:
+        while True:
+            time.sleep(0.0)
+
+    with installed(world), pytest.raises(Stuck, match="does not end"):
+        world.run(spin)
+
+
+def test_hours_pass_at_once_and_only_within_the_world() -> None:
+    world = World("time")
+    passed: list[tuple[float, float]] = []
+    woken: list[bool] = []
+    real = time.monotonic()
+
+    def wait() -> None:
+        began = time.monotonic(), time.time()
+        time.sleep(36_000.0)
+        passed.append((time.monotonic() - began[0], time.time() - began[1]))
+        event = threading.Event()
+        woken.append(event.wait(100.0))
+        queue: SimpleQueue[int] = SimpleQueue()
+        with pytest.raises(Empty):
+            queue.get(timeout=5.0)
+
+    with installed(world):
+        world.run(wait)
+    assert passed[0] == pytest.approx((36_000.0, 36_000.0), abs=0.1)
+    assert woken == [False]
+    assert time.monotonic() - real < 60
+
+
+def test_chance_within_the_world_is_the_seeds() -> None:
+    drawn = []
+    for _ in range(2):
+        world = World("chance")
+        with installed(world):
+            world.run(lambda: drawn.append((os.urandom(8), random.SystemRandom().random())))
+    assert drawn[0] == drawn[1]
+    assert os.urandom(8) != drawn[0][0]
+
+
+def test_the_tasks_of_a_process_that_is_killed_end_and_their_locks_are_nobodys_business() -> None:
+    world, seen = World("kill"), []
+
+    def main() -> None:
+        process = Process("victim")
+
+        def work() -> None:
+            lock = threading.Condition()
+            try:
+                with lock:
+                    seen.append("waits")
+                    lock.wait()
+            finally:
+                seen.append("unwound")
+
+        world.spawn("work", process, work)
+        time.sleep(1.0)
+        world.kill(process)
+        seen.append("killed")
+
+    with installed(world):
+        world.run(main)
+    assert seen == ["waits", "unwound", "killed"]
+
+
+def test_a_process_that_is_stopped_does_nothing_until_it_goes_on() -> None:
+    world, seen = World("pause"), []
+
+    def main() -> None:
+        process = Process("stopped")
+
+        def work() -> None:
+            while True:
+                time.sleep(0.1)
+                seen.append(time.monotonic())
+
+        world.spawn("work", process, work)
+        time.sleep(1.0)
+        world.pause(process)
+        before = len(seen)
+        time.sleep(10.0)
+        assert len(seen) == before
+        world.resume(process)
+        time.sleep(1.0)
+        assert len(seen) > before
+
+    with installed(world):
+        world.run(main)
