@@ -115,7 +115,6 @@ class Places:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int], tuple[Row, int]] = {}
-        self._ends: dict[tuple[str, int], int] = {}
 
     def add(self, table: str, changes: Iterable[Change], operation: int) -> Iterator[Anomaly]:
         """What a consumer was told. A row may lack columns that the consumer did not ask for.
@@ -134,16 +133,14 @@ class Places:
             elif len(row) > len(known):
                 self._known[place] = {**known, **row}, first
 
-    def has(self, table: str, bucket: int, offset: int) -> bool:
-        """Whether some consumer was told of a place."""
-        return (table, bucket, offset) in self._known
-
 
 class Order:
     """One consumer's way through the buckets: Ordered and Unique, and where nothing is left out, dense."""
 
-    def __init__(self, name: str, *, dense: bool) -> None:
-        self._name, self._dense = name, dense
+    def __init__(self, name: str, *, dense: bool, from_start: bool) -> None:
+        """Not from the start, offsets are dense from the first change of each bucket on."""
+        self._name, self._dense, self._from_start = name, dense, from_start
+        self._begun: set[tuple[str, int]] = set()
         self._last: dict[tuple[str, int], int] = {}
 
     def snapshot(self, table: str, changes: Iterable[Change]) -> None:
@@ -162,6 +159,7 @@ class Order:
                 yield Anomaly("not-unique", f"{place}, the same again", (operation,))
             elif offset < last:
                 yield Anomaly("not-ordered", place, (operation,))
-            elif self._dense and offset != last + 1:
+            elif self._dense and offset != last + 1 and (self._from_start or (table, bucket) in self._begun):
                 yield Anomaly("not-reliable", f"{place}: what lies between was left out", (operation,))
             self._last[table, bucket] = max(offset, last)
+            self._begun.add((table, bucket))

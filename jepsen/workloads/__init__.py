@@ -12,6 +12,7 @@ from collections.abc import Callable
 from jepsen.workload import Workload
 from jepsen.workloads.bank import Bank, BankOfEngines
 from jepsen.workloads.bridge import Bridged
+from jepsen.workloads.changelog import Changelog
 from jepsen.workloads.list_append import ListAppend
 from jepsen.workloads.log import Log
 from jepsen.workloads.subscription import Subscribed
@@ -22,6 +23,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         Bank,
         BankOfEngines,
         Bridged,
+        Changelog,
         ListAppend,
         Log,
         Subscribed,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -82,7 +83,8 @@ class Bank:
                 commit.upsert(_name(table), [{"id": account, **opened} for account in self._plan.accounts(table)])
 
     def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
-        """Transfers and audits, about half and half."""
+        """The shape of the run first; then transfers and audits, about half and half."""
+        yield Invocation("shape", asdict(self._plan))
         following = process * SPACING + 1
         names, weights = zip(("move", 20), ("add", 20), *self.audits, strict=True)
         while True:
@@ -137,7 +139,9 @@ class Bank:
 
     def check(self, history: History) -> Sequence[Anomaly]:
         """Everything that an auditor may not see."""
-        audit = Audit(self._plan, history.calls("move"), history.calls("add"))
+        shapes = history.calls("shape")
+        plan = Plan(**shapes[0].invoked.value) if shapes else self._plan
+        audit = Audit(plan, history.calls("move"), history.calls("add"))
         found: list[Anomaly] = []
         for call in history.calls("lookup", "scan", "snapshot", "sql", "past", "time", "engine", "final"):
             if call.kind is Kind.OK and call.value["cut"]:
@@ -180,7 +184,8 @@ def _followed(audit: Audit, calls: Sequence[Call]) -> Iterator[Anomaly]:
         if call.kind is not Kind.OK or call.value["start"] is None:
             continue
         if call.value["start"] in ("earliest", "snapshot"):
-            streams[call.process] = _Followed(f"the stream of process {call.process}")
+            name, start = f"the stream of process {call.process}", call.value["start"]
+            streams[call.process] = _Followed(name, from_start=start == "earliest")
         yield from streams[call.process].add(audit, call.value["batches"], call.invoked.index)
         if call.f == "drain":
             yield from streams[call.process].cut(audit, call.invoked.index, call.invoked.index)
@@ -189,9 +194,9 @@ def _followed(audit: Audit, calls: Sequence[Call]) -> Iterator[Anomaly]:
 class _Followed:
     """One consumer's accounts."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, from_start: bool) -> None:
         self._folds = {_name(table): Fold(f"{name}, {table}", ["id"], images=True) for table in TABLES}
-        self._order = Order(name, dense=True)
+        self._order = Order(name, dense=True, from_start=from_start)
 
     def add(self, audit: Audit, batches: Sequence[dict[str, Any]], operation: int) -> Iterator[Anomaly]:
         for batch in batches:
@@ -225,6 +230,8 @@ class BankClient:
     def invoke(self, invocation: Invocation) -> Any:
         """Do it; an audit gives `cut`, by table the rows."""
         f, value = invocation.f, invocation.value
+        if f == "shape":
+            return value
         if f == "move":
             return self._move(value)
         if f == "add":
