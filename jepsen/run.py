@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +30,8 @@ AGAIN_SECONDS = 0.25
 class System(Target, Protocol):
     """A target whose faults can be mended."""
 
-    def heal(self) -> None:
-        """Mend and start whatever is broken or ended."""
+    def heal(self) -> Sequence[str] | None:
+        """Mend and start whatever is broken or ended. The defects that were seen: what no fault explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,15 @@ class Run:
         planned: Sequence[Planned],
         course: Course,
         folder: Path | None = None,
+        client: Callable[[Workload, int], Client] | None = None,
     ) -> None:
-        """With a folder every operation is in the file of its workload's history as soon as it is recorded."""
+        """With a folder every operation is in the file of its workload's history as soon as it is recorded.
+
+        `client` makes the client of a workload's process; by default the workload does, here.
+        """
         self._system, self._workloads, self._nemeses = system, workloads, nemeses
         self._planned, self._course = planned, course
+        self._client = client or (lambda workload, process: workload.client(system, process))
         files = {each.name: folder / f"{each.name}.jsonl" if folder else None for each in workloads}
         self._recorders = {name: Recorder(file) for name, file in files.items()}
         self._over = threading.Event()
@@ -99,7 +104,7 @@ class Run:
 
     def _work(self, workload: Workload, process: int) -> None:
         chance = random.Random(f"{self._course.seed} {workload.name} {process}")
-        session = _Session(workload, self._system, self._recorders[workload.name], process, self._course.processes)
+        session = self._session(workload, process)
         try:
             for number, invocation in enumerate(workload.operations(process, chance)):
                 if self._over.is_set() or number >= self._course.operations:
@@ -140,7 +145,7 @@ class Run:
     def _heal(self) -> None:
         for planned in list(self._begun):
             self._move(planned, begins=False)
-        self._system.heal()
+        self.crashes += self._system.heal() or ()
         for recorder in self._recorders.values():
             recorder.record(NEMESIS, Kind.INFO, HEALED)
 
@@ -157,8 +162,8 @@ class Run:
             thread.join()
 
     def _read(self, workload: Workload, process: int) -> None:
-        recorder, processes = self._recorders[workload.name], self._course.processes
-        session = _Session(workload, self._system, recorder, process, processes, first=_LAST_PROCESSES)
+        recorder = self._recorders[workload.name]
+        session = self._session(workload, process, first=_LAST_PROCESSES)
         try:
             for invocation in workload.last(process):
                 deadline = time.monotonic() + HEAL_SECONDS
@@ -172,6 +177,10 @@ class Run:
         finally:
             session.close()
 
+    def _session(self, workload: Workload, process: int, first: int = 0) -> _Session:
+        recorder, processes = self._recorders[workload.name], self._course.processes
+        return _Session(lambda: self._client(workload, process), recorder, first + process, processes)
+
 
 _LAST_PROCESSES = 1_000_000
 """Numbers of processes of the last phase begin here."""
@@ -180,11 +189,9 @@ _LAST_PROCESSES = 1_000_000
 class _Session:
     """One process: its client, and a new process with a new client after a call whose outcome is unknown."""
 
-    def __init__(
-        self, workload: Workload, target: Target, recorder: Recorder, process: int, processes: int, first: int = 0
-    ) -> None:
-        self._workload, self._target, self._recorder = workload, target, recorder
-        self._way, self._processes, self._number = process, processes, first + process
+    def __init__(self, connect: Callable[[], Client], recorder: Recorder, number: int, processes: int) -> None:
+        """`connect` makes its client; `processes`: how many numbers further its next number is."""
+        self._connect, self._recorder, self._number, self._processes = connect, recorder, number, processes
         self._client: Client | None = None
 
     def do(self, invocation: Invocation) -> Kind:
@@ -193,7 +200,7 @@ class _Session:
         recorder.invoke(self._number, invocation)
         try:
             if self._client is None:
-                self._client = self._workload.client(self._target, self._way)
+                self._client = self._connect()
             value = self._client.invoke(invocation)
         except ls.LakestoreError as error:
             kind = Kind.FAIL if error.applied == "no" else Kind.INFO

@@ -80,8 +80,8 @@ class Trial:
         else:
             nemeses = schedule.chosen(NEMESES, self.nemeses)
             needs = needs_of(self.workloads).union(*(each.needs for each in nemeses.values()))
-            with System(folder, needs, {}) as system:
-                verdict = Run(system, made, nemeses, self.planned(), course, folder).run()
+            with System(folder, needs, {}, self.seed) as system:
+                verdict = Run(system, made, nemeses, self.planned(), course, folder, system.client).run()
         (folder / "verdict.json").write_text(json.dumps(verdict.to_json(), indent=1))
         report.write(folder, self.command, verdict)
         return verdict

@@ -1,18 +1,54 @@
 """The nemeses, one module for what is broken: processes, network, disk, clock, catalog and object store.
 
-`NEMESES` names all of them for the command line. They break a `jepsen.system.System` and mend it again.
+`NEMESES` names all of them for the command line. They break a `jepsen.system.System` and mend it again. Several may
+overlap: to begin with what is broken already, and to mend what is whole, changes nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from jepsen.nemeses.clock import CLOCKS
 from jepsen.nemeses.crash import CRASHES
 from jepsen.nemeses.damage import DAMAGES
 from jepsen.nemeses.disk import DISKS
 from jepsen.nemeses.kafka import KAFKA
-from jepsen.nemeses.kill import KillServer
+from jepsen.nemeses.kill import KILLS
+from jepsen.nemeses.namespaces import NAMESPACES
+from jepsen.nemeses.network import NETWORKS
+from jepsen.nemeses.pause import PAUSES
 from jepsen.schedule import Nemesis
 
-_ALL: tuple[Nemesis[Any], ...] = (KillServer(), *DISKS, *CRASHES, *DAMAGES, *KAFKA)
+_ALL: tuple[Nemesis[Any], ...] = (*KILLS, *PAUSES, *NETWORKS, *NAMESPACES, *CLOCKS, *DISKS, *CRASHES, *DAMAGES, *KAFKA)
 NEMESES: dict[str, Nemesis[Any]] = {each.name: each for each in _ALL}
+CHEAP = frozenset({"clock", "namespace", "disk"})
+"""Parts that a nemesis may add to any run."""
+TOGETHER = (
+    ("kill", "pause"),
+    ("kill-index", "pause-index"),
+    ("pause-index", "kill"),
+    ("kill-presenter", "pause-presenter", "kill"),
+    ("network", "kill"),
+    ("network", "pause", "kill-client"),
+    ("packets", "kill"),
+    ("clock", "kill"),
+    ("clock", "pause"),
+    ("pause-client", "kill-client", "kill"),
+    ("kill-tierer", "pause-tierer", "network-tierer"),
+    ("zombie-tierer", "kill"),
+)
+"""Faults that find more when they come in one run."""
+
+
+def possible(parts: Iterable[str]) -> list[str]:
+    """The nemeses of a run whose workloads have these parts."""
+    there = CHEAP | frozenset(parts)
+    return sorted(name for name, each in NEMESES.items() if each.needs <= there)
+
+
+def standard(parts: Iterable[str]) -> list[tuple[str, ...]]:
+    """The combinations that a run with these parts goes through: none, each alone, some together, all."""
+    names = possible(parts)
+    together = [each for each in TOGETHER if set(each) <= set(names)]
+    return [(), *((name,) for name in names), *together, tuple(names)]

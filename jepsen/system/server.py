@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -14,8 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from jepsen.system import processes
+from jepsen.system.processes import Found, Nursery
+
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
+CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
+"""Signals by which no process ends that is not broken itself."""
 
 
 class NotStarted(RuntimeError):
@@ -23,26 +27,41 @@ class NotStarted(RuntimeError):
 
 
 class Server:
-    """`lakestore serve` on one folder and always the same ports. Every life appends to one log file."""
+    """`lakestore serve` on one folder and always the same ports. Every life appends to one log file. Thread-safe."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], program: Sequence[str] = ()) -> None:
-        """`program`: what runs in place of `python -m lakestore`."""
+    def __init__(
+        self,
+        nursery: Nursery,
+        folder: Path,
+        environment: Mapping[str, str],
+        program: Sequence[str] = (),
+        host: str = "127.0.0.1",
+        before: Sequence[str] = (),
+    ) -> None:
+        """`program`: what runs in place of `python -m lakestore`; `before`: a command that runs it somewhere else."""
         self.data, self._log = folder / "data", folder / "server.log"
-        self.port, self.http_port = free_port(), free_port()
-        self._environment = dict(environment)
-        self._program = tuple(program) or (sys.executable, "-m", "lakestore")
+        self.host, self.port, self.http_port = host, free_port(), free_port()
+        self._nursery = nursery
+        self._environment = {"PYTHONUNBUFFERED": "1", **environment}
+        self._program = [*before, *(program or (sys.executable, "-m", "lakestore"))]
         self._process: subprocess.Popen[bytes] | None = None
         self._turn = threading.RLock()
+        self._crashed: dict[int, str] = {}
 
     @property
     def address(self) -> str:
         """Host and port of gRPC."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
+
+    @property
+    def http(self) -> str:
+        """Host and port of the catalog."""
+        return f"{self.host}:{self.http_port}"
 
     @property
     def catalog(self) -> str:
         """The address of the Iceberg REST catalog."""
-        return f"http://127.0.0.1:{self.http_port}/iceberg"
+        return f"http://{self.http}/iceberg"
 
     @property
     def pid(self) -> int | None:
@@ -50,29 +69,40 @@ class Server:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def start(self) -> None:
-        """Start it unless it runs, and wait until it serves."""
+    def found(self) -> list[Found]:
+        """The server's own process, if it runs."""
+        pid = self.pid
+        found = processes.look(pid) if pid is not None else None
+        return [found] if found else []
+
+    def children(self, module: str = "") -> list[Found]:
+        """Processes that the server started, of all modules or of one."""
+        return [each for each in processes.descendants(self.pid) if module in each.command]
+
+    def start(self) -> bool:
+        """Start it unless it runs, and wait until it serves; whether it had to be started."""
         with self._turn:
             if self.pid is not None:
-                return
-            command = ["serve", "--data", str(self.data), "--port", str(self.port), "--http-port", str(self.http_port)]
+                return False
+            self._note_crash()
+            command = ["serve", "--data", str(self.data), "--host", self.host, "--port", str(self.port)]
             with self._log.open("ab") as log:
                 said_before = self._log.stat().st_size
-                self._process = subprocess.Popen(
-                    [*self._program, *command],
+                self._process = self._nursery.spawn(
+                    [*self._program, *command, "--http-port", str(self.http_port)],
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
+                    environment=self._environment,
                 )
             self._await_ports(said_before)
+            return True
 
     def try_start(self) -> str:
         """Start it as a supervisor does; what came of it. Another fault may keep it from starting."""
         try:
-            self.start()
+            return "started" if self.start() else "ran already"
         except NotStarted as error:
             return str(error)
-        return "started"
 
     def _await_ports(self, said_before: int) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -86,11 +116,24 @@ class Server:
                 raise NotStarted(f"the server did not start: {said[-2000:]}")
             time.sleep(0.02)
 
+    def _note_crash(self) -> None:
+        process = self._process
+        code = process.poll() if process is not None else None
+        if process is not None and code is not None and -code in CRASHES:
+            self._crashed[process.pid] = f"the server ended by {signal.Signals(-code).name}"
+
+    def defects(self) -> list[str]:
+        """Ends of the server that nobody asked for and no fault explains: crashes, and tracebacks in its log."""
+        with self._turn:
+            self._note_crash()
+            said = self._log.read_text(errors="replace") if self._log.exists() else ""
+            found = [said[at.start() : at.start() + 3_000] for at in re.finditer(r"Traceback \(most recent", said)]
+            return [*self._crashed.values(), *found[:3]]
+
     def signal(self, number: int) -> None:
         """Send a signal if it runs."""
-        pid = self.pid
-        if pid is not None:
-            os.kill(pid, number)
+        for each in self.found():
+            each.signal(number)
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""

@@ -8,20 +8,15 @@ LMDB's `lock.mdb`, whose content nobody needs after a start.
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
-import shutil
 import struct
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from pathlib import Path
+
+from jepsen.system.preload import library
 
 SOURCE = Path(__file__).with_name("disk_shim.c")
 MAGIC = 0x4D494853
@@ -84,10 +79,6 @@ class Rule:
     times: int = FOREVER
 
 
-class NoCompiler(RuntimeError):
-    """There is no C compiler here, so there is no shim."""
-
-
 class Planted:
     """A rule that is in force."""
 
@@ -113,7 +104,7 @@ class Shim:
     def __init__(self, side: Path, root: Path) -> None:
         """`side`: a folder of its own on the same file system, where control, undo log and removed files lie; `root`:
         the folder whose files get faults. `NoCompiler` where the library cannot be made."""
-        self._library = library()
+        self._library = library(SOURCE)
         self.side, self.root = side.resolve(), root.resolve()
         (self.side / "gone").mkdir(parents=True, exist_ok=True)
         control = self.side / "control"
@@ -183,30 +174,3 @@ class Shim:
     @off.setter
     def off(self, off: bool) -> None:
         self._words[_OFF // 4] = int(off)
-
-
-def library() -> Path:
-    """The compiled shim, made when it is first asked for. `NoCompiler` says why there is none."""
-    source = SOURCE.read_bytes()
-    name = f"disk_shim-{hashlib.sha256(source).hexdigest()[:16]}.so"
-    for folder in (Path(sys.prefix) / "jepsen", Path(tempfile.gettempdir()) / f"jepsen-{os.getuid()}"):
-        if (folder / name).exists():
-            return folder / name
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if folder.stat().st_uid == os.getuid():
-                return _compiled(folder / name)
-    raise NoCompiler("no folder for the compiled shim can be written")
-
-
-def _compiled(target: Path) -> Path:
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
-    if sys.platform != "linux" or compiler is None:
-        raise NoCompiler("there is no C compiler (cc, gcc or clang) on a Linux here, so disks get no faults")
-    aside = target.with_suffix(f".{os.getpid()}-{time.monotonic_ns()}")
-    command = [compiler, "-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-o", str(aside), str(SOURCE), "-lpthread"]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        raise NoCompiler(f"the disk shim cannot be compiled here: {made.stderr.strip()[:500]}")
-    aside.replace(target)
-    return target

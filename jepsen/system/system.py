@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import lakestore as ls
+from jepsen.system import preload, settings, wire
 from jepsen.system.bridges import Bridges
+from jepsen.system.clients import ClientProcesses
+from jepsen.system.clock import MovedClock
 from jepsen.system.disk import ServerDisk
+from jepsen.system.preload import NoCompiler
+from jepsen.system.processes import Nursery, Stopped
+from jepsen.system.proxy import Proxy
+from jepsen.system.reached import Reached
 from jepsen.system.server import Server
-from jepsen.system.shim import NoCompiler
+from jepsen.system.spark import SparkCluster
+from jepsen.system.tierer import Tierer
+from jepsen.system.wire import Wire
+from jepsen.workload import Client, Workload
 
-CALL_SECONDS = 5.0
-"""A client waits so long for an answer; then the outcome of a write is unknown."""
+DIRECT = -1
+"""The process that makes tables reaches the server by no proxy."""
+TIERER = -2
+"""The tierer's way, as a number of a process."""
+_ELSEWHERE = {"LAKESTORE_INSECURE": "true", "LAKESTORE_HTTP_ALLOWED_HOSTS": "*"}
+"""A server beyond this machine's own addresses wants these said."""
 
 
 class System:
@@ -22,19 +41,51 @@ class System:
 
     kafka = ""
 
-    def __init__(self, folder: Path, parts: frozenset[str], environment: Mapping[str, str]) -> None:
-        """`parts`: what is needed beside the server."""
+    def __init__(
+        self, folder: Path, parts: frozenset[str], environment: Mapping[str, str], seed: int | str | None = None
+    ) -> None:
+        """`parts`: what is needed beside the server. With a seed the server has settings that are drawn from it."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.parts = folder, parts
-        self.missing: dict[str, str] = {}
-        """Parts that this machine does not allow, and why."""
+        self.nursery, self.stopped = Nursery(), Stopped()
+        self.missing = _missing(parts)
+        """Parts that this machine or the other parts do not allow, and why."""
+        drawn = settings.drawn(random.Random(f"{seed} settings")) if seed is not None else {}
+        self.settings = {**drawn, **environment}
+        (folder / "settings.json").write_text(json.dumps({**self.settings, **self.missing}, indent=1))
+        self.clock = MovedClock(folder) if self._has("clock") else None
+        self.wire = Wire(self.nursery) if self._has("namespace") else None
         self.disk = self._disk() if "disk" in parts else None
-        ours = {"LAKESTORE_LIMITS_DISK_FREE_BYTES": "4096", **self.disk.environment} if self.disk else {}
-        self.server = Server(folder, {**environment, **ours})
+        self.server = self._server()
         self.catalog = self.server.catalog
         self.bridges = Bridges(folder, self.server.address) if "kafka" in parts else None
         if self.bridges is not None:
             self.kafka = self.bridges.address
+        self.clients = ClientProcesses(self.nursery, folder / "clients.log", "" if seed is None else seed)
+        self._proxies: dict[int, Proxy] = {}
+        self._lock = threading.Lock()
+        self.spark = SparkCluster(self.nursery, folder) if self._has("spark") else None
+        self.tierer = self._tierer() if parts & {"tierer", "spark"} else None
+
+    def _has(self, part: str) -> bool:
+        return part in self.parts and part not in self.missing
+
+    def _server(self) -> Server:
+        environment = dict(self.settings)
+        if self.disk is not None:
+            environment |= {"LAKESTORE_LIMITS_DISK_FREE_BYTES": "4096", **self.disk.environment}
+        if self.clock is not None:
+            loads = [environment.get("LD_PRELOAD", ""), self.clock.environment["LD_PRELOAD"]]
+            environment |= {**self.clock.environment, "LD_PRELOAD": " ".join(filter(None, loads))}
+        if self.wire is None:
+            return Server(self.nursery, self.folder, environment)
+        return Server(
+            self.nursery, self.folder, {**environment, **_ELSEWHERE}, host=self.wire.far, before=self.wire.inside
+        )
+
+    def _tierer(self) -> Tierer:
+        master = self.spark.address if self.spark else "local[1]"
+        return Tierer(self.nursery, self.folder, self.proxy(TIERER).address, master)
 
     def _disk(self) -> ServerDisk | None:
         try:
@@ -44,25 +95,67 @@ class System:
             return None
 
     def __enter__(self) -> Self:
-        self.server.start()
-        if self.bridges is not None:
-            self.bridges.start()
+        try:
+            self.server.start()
+            if self.spark is not None:
+                self.spark.start()
+            if self.tierer is not None:
+                self.tierer.start()
+            if self.bridges is not None:
+                self.bridges.start()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.stop()
 
+    def proxy(self, process: int) -> Proxy:
+        """The proxy by which a process reaches the server."""
+        with self._lock:
+            if process not in self._proxies:
+                self._proxies[process] = Proxy(self.server.address)
+            return self._proxies[process]
+
+    def proxies(self) -> dict[int, Proxy]:
+        """All proxies that are used, by process."""
+        with self._lock:
+            return dict(self._proxies)
+
+    def reached(self, process: int) -> Reached:
+        """The addresses by which a process reaches everything."""
+        address = self.server.address if process == DIRECT else self.proxy(process).address
+        return Reached(address, self.catalog, self.kafka)
+
     def connect(self, process: int) -> ls.Lake:
         """A connection by the way of that process."""
-        return ls.connect(self.server.address, timeout=CALL_SECONDS)
+        return self.reached(process).connect(process)
 
-    def heal(self) -> None:
-        """Everything runs and nothing is broken."""
+    def client(self, workload: Workload, process: int) -> Client:
+        """A client of a process: for some, which the seed chooses, in a process of the machine of its own."""
+        if self.clients.is_apart(workload.name, process):
+            return self.clients.client(workload, self.reached(process), process)
+        return workload.client(self, process)
+
+    def heal(self) -> list[str]:
+        """Everything runs and nothing is broken. What is found broken by no fault of ours is told: defects."""
+        self.stopped.go_on()
+        if self.clock is not None:
+            self.clock.mend()
+        if self.wire is not None:
+            self.wire.weather = wire.FAIR
+        for proxy in self.proxies().values():
+            proxy.mend()
         if self.disk is not None:
             self._mend(self.disk)
         self.server.start()
         if self.bridges is not None:
             self.bridges.mend()
+        if self.tierer is not None:
+            self.tierer.start()
+        # A disk with faults is complained of.
+        return self.server.defects() if self.disk is None else []
 
     def _mend(self, disk: ServerDisk) -> None:
         if disk.is_damaged:
@@ -72,7 +165,33 @@ class System:
         disk.mend()
 
     def stop(self) -> None:
-        """End all parts."""
-        if self.bridges is not None:
-            self.bridges.stop()
-        self.server.stop()
+        """End all parts; nothing is left behind."""
+        try:
+            self.stopped.go_on()
+            if self.bridges is not None:
+                self.bridges.stop()
+            if self.tierer is not None:
+                self.tierer.stop()
+            if self.spark is not None:
+                self.spark.stop()
+            for proxy in self.proxies().values():
+                proxy.close()
+            self.server.stop()
+        finally:
+            self.nursery.end()
+            if self.wire is not None:
+                self.wire.close()
+
+
+def _missing(parts: frozenset[str]) -> dict[str, str]:
+    """Parts that are asked for and cannot be had."""
+    found = {}
+    if "clock" in parts and not preload.compiler():
+        found["clock"] = "a clock of the server's own takes Linux and a C compiler"
+    if "namespace" in parts:
+        found["namespace"] = "the server reaches its store by this machine's own addresses" if "store" in parts else ""
+        found["namespace"] = found["namespace"] or wire.obstacle()
+    missing = {name: why for name, why in found.items() if why}
+    for name, why in missing.items():
+        sys.stderr.write(f"left out: {name}: {why}{os.linesep}")
+    return missing

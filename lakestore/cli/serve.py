@@ -16,11 +16,12 @@ from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import emit
 from lakestore.cli.settings import config_of, setting_flags
 from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT, TIERER_SECONDS_DEFAULT
 
 if TYPE_CHECKING:
     from lakestore.client.credentials import Credentials
     from lakestore.client.lake import Lake
-    from lakestore_tiering.service import Outcome
+    from lakestore_tiering.service import Outcome, Tierer
 
 DEMO_SECONDS = 60
 
@@ -54,9 +55,16 @@ def serve(config: Path | None, print_config: bool, **flags: Any) -> None:
 @click.option("--master", help="Where Spark runs: local[*], spark://…, yarn, k8s://…  [default: local[*]]")
 @click.option("--once", is_flag=True, help="One round for what is hot now, then exit.")
 @click.option("--table", help="With --once: only this table.")
+@click.option(
+    "--epoch-seconds",
+    type=click.IntRange(1, DEFAULT.lease_seconds),
+    default=TIERER_SECONDS_DEFAULT,
+    show_default=True,
+    help="How long a silent tierer stays the tierer: another one takes over after that.",
+)
 @server_option
 @json_option
-def tier(master: str | None, once: bool, table: str | None, server: str, as_json: bool) -> None:
+def tier(master: str | None, once: bool, table: str | None, epoch_seconds: int, server: str, as_json: bool) -> None:
     """Move rows into the lake, compact and expire there, with Spark; for ever, or once."""
     if table and not once:
         raise Invalid("--table goes with --once: the service tiers every table by its freshness")
@@ -67,20 +75,20 @@ def tier(master: str | None, once: bool, table: str | None, server: str, as_json
             lake.table(table)
         spark = _session(server, master, lake.transport.credentials)
         try:
-            _tier(lake, spark, stop, table, once=once, as_json=as_json)
+            with _tierer(lake, spark, epoch_seconds) as tierer:
+                if not once:
+                    click.echo(f"tiering {lake.address}; Ctrl-C ends it", err=True)
+                    tierer.run_forever(stop)
+                    return
+                emit([_round(each) for each in tierer.run_once(table)], as_json=as_json, empty="no tables yet")
         finally:
             spark.stop()
 
 
-def _tier(lake: Lake, spark: Any, stop: threading.Event, table: str | None, *, once: bool, as_json: bool) -> None:
+def _tierer(lake: Lake, spark: Any, epoch_seconds: int) -> Tierer:
     from lakestore_tiering.service import Tierer
 
-    with Tierer(lake, spark) as tierer:
-        if once:
-            emit([_round(outcome) for outcome in tierer.run_once(table)], as_json=as_json, empty="no tables yet")
-            return
-        click.echo(f"tiering {lake.address}; Ctrl-C ends it", err=True)
-        tierer.run_forever(stop)
+    return Tierer(lake, spark, seconds=epoch_seconds)
 
 
 def _round(outcome: Outcome) -> dict[str, Any]:

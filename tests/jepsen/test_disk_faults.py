@@ -14,7 +14,8 @@ from jepsen.history import Recorder
 from jepsen.nemeses import damage
 from jepsen.operation import Invocation, Kind
 from jepsen.system import System
-from jepsen.system.shim import Action, NoCompiler, Operation, Rule, library
+from jepsen.system.preload import NoCompiler, library
+from jepsen.system.shim import SOURCE, Action, Operation, Rule
 from jepsen.workload import Workload
 from jepsen.workloads.log import Log
 from tests.support.seeds import seeded
@@ -36,7 +37,7 @@ class Least(random.Random):
 
 def test_acknowledged_rows_survive_a_power_cut_and_a_disk_that_lies_is_found_out(tmp_path: Path) -> None:
     try:
-        library()
+        library(SOURCE)
     except NoCompiler as error:
         pytest.skip(str(error))
     workload, recorder = Log(random.Random(1)), Recorder()

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from jepsen.system import power
-from jepsen.system.shim import Action, NoCompiler, Operation, Rule, Shim
+from jepsen.system.preload import NoCompiler
+from jepsen.system.shim import Action, Operation, Rule, Shim
 
 
 class Home:

@@ -36,9 +36,6 @@ from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SHORT_EPOCH = (
-    "from lakestore import limits; limits.TIERER_SECONDS_DEFAULT = 4; from lakestore.cli.main import main; main()"
-)
 ITEMS, EVENTS = "shop.items", "shop.events"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 MOMENT_SECONDS_MAX = 90.0
@@ -86,7 +83,18 @@ def _arrow(rows: list[Row]) -> pa.Table:
 @contextmanager
 def _tiering(server: Server, log: Any) -> Iterator[subprocess.Popen[bytes]]:
     """`lakestore tier` in a process group of its own, Spark's JVM in it."""
-    command = [sys.executable, "-c", SHORT_EPOCH, "tier", "--master", "local[1]", "--server", server.about["grpc"]]
+    command = [
+        sys.executable,
+        "-m",
+        "lakestore",
+        "tier",
+        "--epoch-seconds",
+        "4",
+        "--master",
+        "local[1]",
+        "--server",
+        server.about["grpc"],
+    ]
     variables = {**os.environ, "JDK_JAVA_OPTIONS": " ".join(SHORT_LIVED)}
     process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=variables)
     try:

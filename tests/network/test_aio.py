@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from jepsen.system.proxy import LOST, Proxy
 from lakestore import aio
 from lakestore.errors import Fenced, Invalid, NotFound
 from tests.support.process import ServerProcess
-from tests.support.proxy import Proxy
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -94,9 +94,9 @@ def test_a_commit_that_is_cancelled_leaves_its_registers_and_producer_over(proce
                     with suppress(TimeoutError):
                         async with asyncio.timeout(0.3), begin() as commit:
                             await commit.append("a.doubtful", [{"id": 1, "v": "x"}])
-                            proxy.silent = True
+                            proxy.breaks(LOST, LOST)
                         pytest.fail("a silent server has answered")
-                    proxy.silent = False
+                    proxy.mend()
                     with pytest.raises(Invalid):
                         await commit_of(begin())
 
@@ -133,11 +133,11 @@ def test_a_cancelled_call_ends_on_the_wire_and_gives_its_thread_back(process: Se
         with Proxy(process.address) as proxy:
             async with aio.connect(proxy.address, threads=1) as lake:
                 table = await lake.create_table("a.cancelled", SCHEMA)
-                proxy.silent = True
+                proxy.breaks(LOST, LOST)
                 began = time.monotonic()
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(table.append([{"id": 1, "v": "x"}]), 0.2)
-                proxy.silent = False
+                proxy.mend()
                 proxy.cut()
                 await asyncio.wait_for(table.append([{"id": 2, "v": "x"}]), 20)
                 assert time.monotonic() - began < 15

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from jepsen.system.proxy import LOST, Proxy
 from lakestore.client.process import PROCESS
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import Invalid, Unavailable
@@ -30,7 +31,6 @@ from lakestore_server.main import Server
 from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.settings import Settings
 from tests.support.process import ServerProcess
-from tests.support.proxy import Proxy
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -136,7 +136,7 @@ def test_latest_and_now_mean_the_moment_of_the_call_on_every_connection(table: l
 
 def test_a_server_that_says_nothing_is_noticed_by_unary_calls(lake: ls.Lake, table: ls.Table, proxy: Proxy) -> None:
     table.append([{"id": 1}])
-    proxy.silent = True
+    proxy.breaks(LOST, LOST)
     began = time.monotonic()
     with lake.within(0.5), pytest.raises(Unavailable, match="in time") as lost:
         lake.tables()
@@ -166,7 +166,7 @@ def _silence_is_noticed(table: ls.Table, proxy: Proxy) -> None:
     stream = table.changes()
     table.append([{"id": 1}])
     assert next(stream).table["id"].to_pylist() == [1]
-    proxy.silent = True
+    proxy.breaks(LOST, LOST)
     began = time.monotonic()
     with pytest.raises(Unavailable):
         next(stream)

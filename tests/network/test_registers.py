@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from jepsen.system.proxy import Proxy
 from lakestore.client.registers import Registers
 from lakestore.errors import Conflict, Fenced, OtherTimeline
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from tests.support.proxy import Proxy
 
 SCHEMA = pa.schema([("v", pa.int64())])
 

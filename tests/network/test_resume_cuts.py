@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from jepsen.system.proxy import Proxy
 from lakestore.client.changes import ChangeBatch
 from tests.support.process import ServerProcess
-from tests.support.proxy import Proxy
 from tests.support.seeds import seeded
 from tests.support.waiting import until
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from jepsen.system.proxy import Proxy
 from lakestore import aio
 from lakestore.client import small_calls
 from lakestore.errors import Denied, Internal, Invalid, NotAuthenticated, NotFound, Stopped, Unavailable
@@ -26,7 +27,6 @@ from lakestore_server.edge import rpc_talk
 from lakestore_server.host.permits import Permits
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from tests.support.proxy import Proxy
 from tests.support.rights import token_of, write_auth
 from tests.support.waiting import until
 

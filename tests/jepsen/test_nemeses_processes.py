@@ -1,0 +1,269 @@
+"""Kills, stops and restarts of real processes: each has the effect that its name says, and is mended."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from jepsen.nemeses import NEMESES, TOGETHER, standard
+from jepsen.nemeses.victims import INDEX
+from jepsen.operation import Invocation
+from jepsen.system import System
+from jepsen.system.processes import Found, Nursery, Stopped, descendants, look
+from jepsen.system.reached import Reached
+from jepsen.workload import Workload
+from jepsen.workloads import WORKLOADS
+from jepsen.workloads.log import Log
+from tests.support.waiting import until
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+
+
+class Never(random.Random):
+    """A chance by which nothing happens that happens seldom."""
+
+    def random(self) -> float:
+        return 0.99
+
+
+CHANCE = Never()
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    settings = {
+        "LAKESTORE_LIMITS_INDEX_SILENCE_SECONDS": "3",
+        "LAKESTORE_DRAIN_SECONDS": "2",
+        "LAKESTORE_LIMITS_JOURNAL_CHECKPOINT_BYTES": "1024",
+    }
+    with System(tmp_path_factory.mktemp("system"), frozenset(), settings) as made:
+        with made.connect(-1) as lake:
+            lake.create_table("t.k", SCHEMA, primary_key=["id"])
+        yield made
+    assert made.nursery.left() == []
+
+
+def works(system: System) -> bool:
+    with ls.connect(system.server.address, timeout=10) as lake:
+        table = lake.table("t.k")
+        table.upsert([{"id": 1, "v": 2}])
+        return bool(table.lookup([{"id": 1}]).to_pylist()[0]["v"] == 2)
+
+
+def fails(system: System, seconds: float = 0.3) -> bool:
+    with suppress(ls.LakestoreError), ls.connect(system.server.address, timeout=seconds) as lake:
+        lake.table("t.k").upsert([{"id": 1, "v": 2}])
+        return False
+    return True
+
+
+def index_process(system: System) -> Found:
+    """The one that runs; keys are written until a checkpoint needs one."""
+    with ls.connect(system.server.address, timeout=10) as lake:
+        keys = iter(range(1_000, 1_000_000))
+        until(
+            lambda: lake.table("t.k").upsert([{"id": next(keys), "v": 0}]) and system.server.children(INDEX),
+            "an index process",
+            10,
+        )
+    (found,) = system.server.children(INDEX)
+    return found
+
+
+def begin(system: System, name: str, chance: random.Random = CHANCE) -> object:
+    return NEMESES[name].begin(system, chance)
+
+
+def test_kill_twice_and_while_it_stands_still(system: System) -> None:
+    first = system.server.pid
+    begin(system, "pause")
+    begin(system, "kill")
+    begin(system, "kill")
+    assert fails(system)
+    NEMESES["pause"].end(system)
+    assert NEMESES["kill"].end(system) == "started"
+    assert NEMESES["kill"].end(system) == "ran already"
+    assert system.server.pid != first
+    assert works(system)
+
+
+def test_a_server_that_stands_still_answers_nothing_and_then_goes_on(system: System) -> None:
+    pid = system.server.pid
+    begin(system, "pause")
+    assert all(each.is_stopped for each in system.server.found())
+    assert fails(system)
+    NEMESES["pause"].end(system)
+    NEMESES["pause"].end(system)
+    assert works(system)
+    assert system.server.pid == pid
+
+
+def test_a_pause_that_ends_in_a_kill(system: System) -> None:
+    pid = system.server.pid
+    begin(system, "pause-kill")
+    assert fails(system)
+    NEMESES["pause-kill"].end(system)
+    assert works(system)
+    assert system.server.pid != pid
+
+
+def test_a_restart_drains_also_one_that_stands_still(system: System) -> None:
+    begin(system, "pause")
+    done = begin(system, "restart")
+    assert isinstance(done, dict)
+    assert done["code"] == 0
+    assert fails(system)
+    NEMESES["restart"].end(system)
+    NEMESES["pause"].end(system)
+    assert works(system)
+
+
+def test_the_index_process_is_killed_and_stopped_and_the_server_gets_over_it(system: System) -> None:
+    index = index_process(system)
+    assert begin(system, "kill-index") == [index.pid]
+    assert not index.is_there
+    index = index_process(system)
+    begin(system, "pause-index")
+    assert index.is_stopped
+    until(lambda: works(system), "the server ends an index process that says nothing", 10)
+    NEMESES["pause-index"].end(system)
+
+
+def test_children_that_outlive_their_server_come_to_themselves_beside_the_next_ones(system: System) -> None:
+    old = index_process(system)
+    assert old.pid in NEMESES["zombie-children"].begin(system, CHANCE)
+    assert old.is_stopped
+    assert works(system)
+    NEMESES["zombie-children"].end(system)
+    until(lambda: not old.is_there, "a zombie sees that its server is gone", 10)
+    assert works(system)
+
+
+def test_heal_mends_whatever_is_broken(system: System) -> None:
+    chance = random.Random(1)
+    for name in sorted(name for name, nemesis in NEMESES.items() if not nemesis.needs and name != "restart"):
+        NEMESES[name].begin(system, chance)
+    assert system.heal() == []
+    assert works(system)
+    with system.connect(0) as lake:
+        assert [table.name for table in lake.tables()] == ["t.k"]
+
+
+def test_a_client_in_a_process_of_its_own_answers_fails_and_dies(system: System) -> None:
+    workload = Log(random.Random(1))
+    with system.connect(-1) as lake:
+        workload.setup(lake)
+    reached = system.reached(0)
+    client = system.clients.client(workload, reached, 0)
+    assert client.invoke(Invocation("append", [7])) == [7]
+    (child,) = system.clients.found()
+    begin(system, "pause-client")
+    assert child.is_stopped
+    NEMESES["pause-client"].end(system)
+    assert [row[2] for row in client.invoke(Invocation("scan"))] == [7]
+    client.close()
+    again = system.clients.client(workload, reached, 0)
+    assert [each.pid for each in system.clients.found()] == [child.pid]
+    begin(system, "kill-client")
+    with pytest.raises(ls.Unavailable) as ended:
+        again.invoke(Invocation("append", [8]))
+    assert ended.value.applied == "unknown"
+    with pytest.raises(ls.LakestoreError):
+        again.close()
+    third = system.clients.client(workload, Reached("127.0.0.1:1"), 0)
+    with pytest.raises(ls.Unavailable) as refused:
+        third.invoke(Invocation("append", [8]))
+    assert refused.value.applied == "no"
+    third.close()
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_every_workload_goes_into_another_process(name: str) -> None:
+    import pickle
+
+    made: Workload = WORKLOADS[name](random.Random(3))
+    assert pickle.loads(pickle.dumps(made)).name == name
+
+
+def _has_ended(system: System) -> bool:
+    return system.server.pid is None
+
+
+def _is_gone(pid: int) -> bool:
+    return look(pid) is None
+
+
+def test_a_crash_of_the_server_and_a_traceback_are_defects(tmp_path: Path) -> None:
+    program = "import os,sys,time; print('gRPC on a:1', flush=True); print(sys.argv[-1][:0]); os.kill(os.getpid(), {})"
+    for number, expected in ((signal.SIGSEGV, 1), (signal.SIGKILL, 0)):
+        system = System(tmp_path / str(number), frozenset(), {})
+        system.server._program = [sys.executable, "-c", program.format(int(number))]
+        system.server.start()
+        until(partial(_has_ended, system), "it ends", 10)
+        assert len(system.server.defects()) == expected
+        (tmp_path / str(number) / "server.log").write_text("Traceback (most recent call last):\n  x\n")
+        assert len(system.server.defects()) == expected + 1
+        system.stop()
+
+
+def test_nothing_is_left_behind_of_a_process_that_ends_in_any_way(tmp_path: Path) -> None:
+    """Not by an exception, and not by kill -9."""
+    body = (
+        "import sys, time, threading; from pathlib import Path; from jepsen.system.processes import Nursery\n"
+        "nursery = Nursery()\n"
+        "def start(): print(nursery.spawn(['sleep', '1000']).pid, flush=True)\n"
+        "thread = threading.Thread(target=start); thread.start(); thread.join()\n"
+    )
+    for end in ("1 / 0", "time.sleep(100)"):
+        running = subprocess.Popen(
+            [sys.executable, "-c", body + end], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert running.stdout is not None
+        child = int(running.stdout.readline())
+        if "sleep" in end:
+            assert look(child) is not None
+            running.kill()
+        running.communicate()
+        until(partial(_is_gone, child), "the child has ended", 5)
+
+
+def test_a_nursery_ends_what_its_processes_have_left(tmp_path: Path) -> None:
+    nursery = Nursery()
+    shell = nursery.spawn(["sh", "-c", "setsid sleep 1000 & sleep 1000"])
+    until(lambda: len(descendants(shell.pid)) == 2, "both sleep", 5)
+    stopped = Stopped()
+    stopped.stop("a", descendants(shell.pid))
+    stopped.stop("b", descendants(shell.pid))
+    assert stopped.go_on("a") == []
+    os.kill(shell.pid, signal.SIGKILL)
+    shell.wait()
+    assert len(nursery.end()) == 2
+    assert nursery.left() == []
+
+
+def test_a_number_that_another_process_has_now_gets_no_signal() -> None:
+    ours = look(os.getpid())
+    assert ours is not None
+    before = type(ours)(ours.pid, ours.began - 1, ours.parent, ours.command)
+    assert not before.signal(signal.SIGKILL)
+    assert not before.is_stopped
+
+
+def test_combinations_name_nemeses_that_are_there() -> None:
+    assert {name for names in TOGETHER for name in names} <= set(NEMESES)
+    light = standard(())
+    assert () in light
+    assert ("kill",) in light
+    assert not any("tierer" in name for names in light for name in names)
+    assert any("zombie-tierer" in names for names in standard({"tierer"}))
