@@ -20,6 +20,7 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer
 from tests.support.late_clock import LateClock
+from tests.support.process import free_port
 from tests.support.spark import SPARK_CONF
 
 pytestmark = pytest.mark.spark
@@ -312,13 +313,14 @@ def test_a_dataframe_lives_for_an_hour_and_through_a_restart(tmp_path: Path) -> 
     """One whose files are gone fails whole."""
     clock = LateClock()
 
-    def served(port: int = 0, http_port: int = 0) -> Server:
+    port, http_port = free_port(), free_port()
+
+    def served() -> Server:
         made = Server(Settings(tmp_path / "data", port=port, http_port=http_port), clock=clock)
         made.start()
         return made
 
     server = served()
-    ports = [int(server.about[side].rsplit(":", 1)[1]) for side in ("grpc", "http")]
     spark = session(server.about["grpc"], master="local[2]", conf=SPARK_CONF)
     with ls.connect(server.about["grpc"]) as lake:
         events = lake.create_table("shop.events", EVENTS)
@@ -331,7 +333,7 @@ def test_a_dataframe_lives_for_an_hour_and_through_a_restart(tmp_path: Path) -> 
         server.presented.sweep()
         assert len(found.collect()) == 30
         server.close()
-        server = served(*ports)
+        server = served()
         assert len(found.collect()) == 30, "the files stay for the grace time"
         assert rows(found) == expected
         clock.advance(2 * limits.DEFAULT.present_lease_seconds)

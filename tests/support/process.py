@@ -36,7 +36,9 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = (),
     ) -> None:
-        """`program` is what Python runs in place of `lakestore serve`."""
+        """`program` is what Python runs in place of `lakestore serve`. Ports that are not given are free ones, and stay
+        so for a server that comes after this one."""
+        port, http_port = port or free_port(), http_port or free_port()
         self.data = data
         self.errors = ""
         """What it wrote to stderr, once it has ended."""
