@@ -89,6 +89,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "confluent_kafka": (
         "lakestore/connectors/kafka.py",
         "lakestore/connectors/kafka_client.py",
+        "lakestore/connectors/kafka_ends.py",
         "lakestore/connectors/bridge/survey/cluster.py",
         "lakestore/connectors/bridge/schemas/registry.py",
         "lakestore/connectors/bridge/lane/source.py",

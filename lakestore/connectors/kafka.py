@@ -3,6 +3,9 @@
 Positions are in a topic of the sink's own, compacted, with one partition; its newest committed record is where the sink
 stands. Committed offsets of a consumer group are no place for it: brokers forget such offsets after a week without a
 commit. Opening fences an earlier process of the same sink, and waits until that one's transaction is settled.
+
+A transaction counts once its messages are decided, not once Kafka says so: see `kafka_ends`. Messages that Kafka left
+undecided are aborted before anything else is written, for the next commit would make them visible as well.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +23,13 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from lakestore.connectors.debezium import Events
 from lakestore.connectors.kafka_client import ABSENT, CALL_SECONDS, DENIED, LOG, check_options, made, settings_of
+from lakestore.connectors.kafka_ends import Ends, Place
 from lakestore.errors import Denied, Fenced, Invalid, LakestoreError, Unavailable
 from lakestore.release import RELEASE
 
 STEP_SECONDS = 5.0
+MARKED_SECONDS = 1.0
+"""Seconds in which a transaction that is over is to be decided; it is undone then."""
 TRANSACTION_MS = 300_000
 QUEUED_MESSAGES, QUEUED_BYTES = 100_000, 128 << 20
 _OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "isolation.level", "group.id")
@@ -86,10 +92,12 @@ class Transactions:
         self.transaction_seconds = int(options.get("transaction.timeout.ms", TRANSACTION_MS)) / 1000
         self._trouble: KafkaError | None = None
         self._undelivered: KafkaError | None = None
+        self._failed = 0  # messages of the transaction that Kafka did not take
         self._partitions: dict[str, int] = {}
         self._began = False
         self._sent_bytes = 0
         self._producer = self._made_producer()
+        self._ends = Ends(self._common)
 
     def _made_producer(self) -> Producer:
         settings = {
@@ -109,6 +117,7 @@ class Transactions:
         self._trouble = error
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        self._failed += error is not None
         if error is not None and self._undelivered is None and error.code() not in _PURGED:
             self._undelivered = error
 
@@ -116,7 +125,7 @@ class Transactions:
         """Fence an earlier process of this sink; where it stands, None if it never wrote."""
         self._ensure(self.identity, 1, {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)})
         self._until_done(self._producer.init_transactions, "open its transactions")
-        return self._stored()
+        return self.stored()
 
     def ensure_topic(self, topic: str, partitions: int) -> bool:
         """Make a topic unless it is there; whether it was made."""
@@ -153,7 +162,9 @@ class Transactions:
                 " options of --kafka-option fit it?"
             ) from error
 
-    def _stored(self) -> SinkPosition | None:
+    def stored(self) -> SinkPosition | None:
+        """The sink's position, None if it never wrote; between transactions only. One that is over is settled first."""
+        self._settle(self._places(), "read its position")
         settings = {
             **self._common,
             "group.id": self.identity,
@@ -173,7 +184,7 @@ class Transactions:
     def _newest(self, consumer: Consumer) -> SinkPosition | None:
         """The last committed record, looked for from the end backwards."""
         place = TopicPartition(self.identity, 0)
-        low, high = self._ends(consumer, place)
+        low, high = self._bounds(consumer, place)
         start, span = high, 64
         while start > low:
             start = max(low, high - span)
@@ -184,7 +195,7 @@ class Transactions:
                 return SinkPosition.decode(values[-1])
         return None
 
-    def _ends(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    def _bounds(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
         """The first offset and the one behind the last; a topic that was just made is not known at once."""
         deadline = time.monotonic() + CALL_SECONDS
         while True:
@@ -216,7 +227,7 @@ class Transactions:
         """Begin a transaction unless one is open."""
         if not self._began:
             self._call(self._producer.begin_transaction, "begin a transaction")
-            self._began, self._undelivered = True, None
+            self._began, self._undelivered, self._failed = True, None, 0
 
     def send(self, topic: str, events: Events, *, tombstones: bool) -> int:
         """Add events to the open transaction; the number of messages. Events of one key keep their order."""
@@ -258,18 +269,57 @@ class Transactions:
     def commit(self, position: SinkPosition | None) -> None:
         """Make everything since `begin` visible, with the position behind it.
 
-        `Unavailable` with `applied="unknown"` if Kafka does not say how it went: the next `open` finds out.
+        `Unavailable` with `applied="unknown"` if Kafka does not say how it went: the next `open` finds out. After any
+        other failure `stored` says where the sink stands.
         """
         value = (position or SinkPosition("", (), "")).encode()
         self._send(self.identity, value, self._name.encode())
         self._until_done(self._producer.commit_transaction, "commit a transaction")
         self._began, self._sent_bytes = False, 0
+        if not self._settle([(self.identity, 0)], "commit a transaction"):
+            raise Unavailable(f"Kafka at {self._bootstrap} did not finish a commit of the sink {self._name!r}")
 
     def abort(self) -> None:
         """Undo everything since `begin`."""
         if self._began:
-            self._until_done(self._producer.abort_transaction, "abort a transaction")
-            self._began, self._sent_bytes = False, 0
+            self._abort()
+            self._settle(self._places(), "abort a transaction")
+
+    def _abort(self) -> None:
+        self._until_done(self._producer.abort_transaction, "abort a transaction")
+        self._began, self._sent_bytes = False, 0
+
+    def _places(self) -> list[Place]:
+        """All partitions that the sink writes to."""
+        return [(topic, number) for topic, count in self._partitions.items() for number in range(count)]
+
+    def _settle(self, places: Sequence[Place], what: str) -> bool:
+        """Wait until the transaction that is over is decided in partitions; whether that was left to its own."""
+        try:
+            if self._ends.become_decided(places, MARKED_SECONDS):
+                return True
+            deadline = time.monotonic() + CALL_SECONDS
+            while time.monotonic() < deadline:
+                if self._undo() and self._ends.become_decided([(self.identity, 0)], MARKED_SECONDS):
+                    LOG.warning("sink %s undid what Kafka had left undecided", self._name)
+                    return False
+                time.sleep(0.1)
+        except KafkaException as error:
+            raise self._late(what, error.args[0]) from error
+        raise self._late(what)
+
+    def _undo(self) -> bool:
+        """Abort what is undecided, by a transaction with a mark in each partition; whether all marks got there.
+
+        Kafka takes no mark before it is through with the transaction before. One of another producer does not mind.
+        """
+        self.begin()
+        for topic, partition in self._places():
+            self._send(topic, None, self._name.encode(), partition)
+        self._drain()
+        failed = self._failed
+        self._abort()
+        return not failed
 
     def _until_done(self, call: Callable[[float], None], what: str) -> None:
         """A call that may be repeated until it is through."""

@@ -86,6 +86,7 @@ class KafkaSink:
         self.tombstones, self._partitions = tombstones, partitions
         self._progress, self._noted = progress, noted
         self._stop = threading.Event()
+        self._found: SinkPosition | None = None  # as this run began
         self.name = name or topic.replace("{table}", "tables")
         """The sink's name."""
         self.written = Written()
@@ -101,7 +102,8 @@ class KafkaSink:
         """Write what there is and what comes: for ever, or `until` 'now' or a token."""
         with closing(self._kafka):
             self._ensure_topics()
-            self._begin_at(self._checked(self._kafka.open()))
+            self._found = self._kafka.open()
+            self._begin_at(self._checked(self._found))
             if until == "now":
                 until = self._lake.snapshot().token
             backoff = Backoff(RECOVERY_SECONDS)
@@ -158,11 +160,18 @@ class KafkaSink:
         if error.applied == "unknown" and not isinstance(error, Fenced):
             raise error
         self._kafka.abort()
+        self._go_back()
         if isinstance(error, Fenced):  # of the subscription: Kafka says who is the newest
             self._kafka.begin()
             self._kafka.commit(self.position())
         if not backoff.wait(Unavailable(error.message) if isinstance(error, Fenced) else error):
             raise error
+
+    def _go_back(self) -> None:
+        """To where Kafka says that the sink stands: a commit that failed may have counted all the same."""
+        stored = self._kafka.stored()
+        if stored is not None and stored != self._found:
+            self.written.token = stored.token
 
     def position(self) -> SinkPosition | None:
         """The sink's position."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -22,14 +23,15 @@ from lakestore.connectors.kafka import SinkPosition, Transactions
 from lakestore.connectors.kafka_sink import KafkaSink
 from lakestore.errors import Fenced, Invalid, LakestoreError, Unavailable
 from tests.support.process import free_port
+from tests.support.proxied_kafka import ProxiedKafka
 
 ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
-    with KafkaProcess(tmp_path_factory.mktemp("kafka")) as running:
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedKafka]:
+    with ProxiedKafka(tmp_path_factory.mktemp("kafka")) as running:
         yield running
 
 
@@ -305,6 +307,57 @@ def test_the_reader_of_these_tests_waits_for_transactions_that_are_under_way(
     with pytest.raises(AssertionError, match="was read up to"):
         read_committed(kafka.address, topic)
     transactions.close()
+
+
+def _written(sink: Transactions, partition: int, value: bytes) -> None:
+    sink.begin()
+    sink._send(f"{sink.identity}.events", value, b"key", partition)
+    sink._drain()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_commit_that_kafka_took_and_then_forgot_is_undone_whole_before_it_is_made_again(
+    kafka: ProxiedKafka, topic: str
+) -> None:
+    """A broker that dies between the answer to a commit and its markers may never write these."""
+    one, two = (SinkPosition(token, ("shop.orders",), topic) for token in "12")
+    sinks = [Transactions(kafka.address, f"{topic}.{number}") for number in range(4)]
+    for sink in sinks:
+        sink.ensure_topic(f"{sink.identity}.events", 2)
+        assert sink.open() is None
+        sink.begin()
+        sink._send(sink.identity, one.encode(), b"key")
+        _written(sink, 0, b"1")
+    living, *killed = sinks
+    kafka.forget_markers()
+    for sink in killed:
+        sink._producer.commit_transaction(30)
+
+    def commit() -> None:
+        with suppress(Unavailable):
+            living.commit(one)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    _until(lambda: not living._began)
+    kafka.restart_forgetful()
+    thread.join(60)
+    living.abort()  # as a sink recovers
+    again = [living, *(Transactions(kafka.address, f"{topic}.{number}") for number in range(1, 4))]
+    for sink in again:
+        sink.ensure_topic(f"{sink.identity}.events", 2)
+        if (living.stored() if sink is living else sink.open()) is None:
+            _written(sink, 0, b"1")
+            sink.commit(one)
+        _written(sink, 1, b"2")
+        sink.commit(two)
+        _written(sink, 0, b"3")
+        sink.abort()
+    for sink in again:
+        found = [message.value() for message in read_committed(kafka.address, f"{sink.identity}.events")]
+        assert sorted(value or b"" for value in found) == [b"1", b"2"]
+        sink.close()
 
 
 def test_what_cannot_work_is_one_sentence(lake: ls.Lake, kafka: KafkaProcess, orders: Any, topic: str) -> None:
