@@ -1,7 +1,8 @@
 """Clients of workloads in processes of their own, which nemeses stop and kill as any other process.
 
 A child is told by JSON lines what to do, and answers with what its client answered. It serves one process of one
-workload for client after client, until somebody kills it.
+workload for client after client, until somebody kills it. A workload that does not pickle has state that its clients
+share (a lock says so): they stay where they are.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ class ClientProcesses:
         self._children: dict[tuple[str, int], _Child] = {}
         self._lock = threading.Lock()
 
-    def is_apart(self, workload: str, process: int) -> bool:
+    def is_apart(self, workload: Workload, process: int) -> bool:
         """Whether the seed gives this process of the workload a process of its own."""
-        return random.Random(f"{self._seed} {workload} {process} apart").random() < SHARE
+        chance = random.Random(f"{self._seed} {workload.name} {process} apart")
+        return chance.random() < SHARE and is_alone(workload)
 
     def client(self, workload: Workload, reached: Reached, process: int) -> Client:
         """A client in the process's child, which is started if there is none."""
@@ -61,6 +63,15 @@ class ClientProcesses:
         with self._lock:
             pids = [child.pid for child in self._children.values() if child.is_alive]
         return [found for pid in pids if (found := processes.look(pid))]
+
+
+def is_alone(workload: Workload) -> bool:
+    """Whether its clients share nothing with each other."""
+    try:
+        pickle.dumps(workload)
+    except (TypeError, AttributeError, pickle.PicklingError):
+        return False
+    return True
 
 
 class _Child:

@@ -134,7 +134,7 @@ class System:
 
     def client(self, workload: Workload, process: int) -> Client:
         """A client of a process: for some, which the seed chooses, in a process of the machine of its own."""
-        if self.clients.is_apart(workload.name, process):
+        if self.clients.is_apart(workload, process):
             return self.clients.client(workload, self.reached(process), process)
         return workload.client(self, process)
 

@@ -20,11 +20,11 @@ from jepsen.nemeses import NEMESES, TOGETHER, standard
 from jepsen.nemeses.victims import INDEX
 from jepsen.operation import Invocation
 from jepsen.system import System
+from jepsen.system.clients import is_alone
 from jepsen.system.processes import Found, Nursery, Stopped, descendants, look
 from jepsen.system.reached import Reached
-from jepsen.workload import Workload
 from jepsen.workloads import WORKLOADS
-from jepsen.workloads.log import Log
+from jepsen.workloads.list_append import ListAppend
 from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -161,39 +161,41 @@ def test_heal_mends_whatever_is_broken(system: System) -> None:
 
 
 def test_a_client_in_a_process_of_its_own_answers_fails_and_dies(system: System) -> None:
-    workload = Log(random.Random(1))
+    workload = ListAppend(random.Random(1))
     with system.connect(-1) as lake:
         workload.setup(lake)
+    append = next(each for each in workload.operations(0, random.Random(1)) if each.f == "append")
     reached = system.reached(0)
     client = system.clients.client(workload, reached, 0)
-    assert client.invoke(Invocation("append", [7])) == [7]
+    assert client.invoke(append) == append.value
     (child,) = system.clients.found()
     begin(system, "pause-client")
     assert child.is_stopped
     NEMESES["pause-client"].end(system)
-    assert [row[2] for row in client.invoke(Invocation("scan"))] == [7]
+    read = client.invoke(Invocation("everything"))
+    assert {key: set(held) for _, key, held in read} == {
+        key: {number for _, other, number in append.value if other == key} for _, key, _ in append.value
+    }
     client.close()
     again = system.clients.client(workload, reached, 0)
     assert [each.pid for each in system.clients.found()] == [child.pid]
     begin(system, "kill-client")
     with pytest.raises(ls.Unavailable) as ended:
-        again.invoke(Invocation("append", [8]))
+        again.invoke(append)
     assert ended.value.applied == "unknown"
     with pytest.raises(ls.LakestoreError):
         again.close()
     third = system.clients.client(workload, Reached("127.0.0.1:1"), 0)
     with pytest.raises(ls.Unavailable) as refused:
-        third.invoke(Invocation("append", [8]))
+        third.invoke(append)
     assert refused.value.applied == "no"
     third.close()
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
-def test_every_workload_goes_into_another_process(name: str) -> None:
-    import pickle
-
-    made: Workload = WORKLOADS[name](random.Random(3))
-    assert pickle.loads(pickle.dumps(made)).name == name
+def test_clients_that_share_nothing_go_into_other_processes() -> None:
+    alone = {name for name in WORKLOADS if is_alone(WORKLOADS[name](random.Random(3)))}
+    assert {"bank", "list_append", "subscription"} <= alone
+    assert "log" not in alone
 
 
 def _has_ended(system: System) -> bool:
