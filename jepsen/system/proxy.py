@@ -187,7 +187,9 @@ class _Connection:
             self.cut()
 
     def cut(self, *, reset: bool = False) -> None:
-        """End it."""
+        """End it, once."""
+        if self.is_cut:
+            return
         self.is_cut = True
         with self._lock:
             for one in (self._client, self._server) if self._left else ():
@@ -233,8 +235,7 @@ class _Way:
         self._connection.way_ended()
 
     def _step(self) -> None:
-        proxy = self._connection.proxy
-        fault = proxy.to_client if self._answers else proxy.to_server
+        fault = self._fault()
         now = time.monotonic()
         if not fault.holds:
             while self._waiting and self._waiting[0][0] <= now:
@@ -246,10 +247,16 @@ class _Way:
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         if poll.poll(max(until, 0.0) * 1000):
-            self._take(fault)
+            self._take(self._fault())
+
+    def _fault(self) -> Fault:
+        proxy = self._connection.proxy
+        return proxy.to_client if self._answers else proxy.to_server
 
     def _take(self, fault: Fault) -> None:
         connection = self._connection
+        if fault.holds:
+            return
         data = self._source.recv(CHUNK_BYTES)
         if not data:
             self._has_ended = True

@@ -178,9 +178,9 @@ class System:
                 proxy.close()
             self.server.stop()
         finally:
-            self.nursery.end()
             if self.wire is not None:
                 self.wire.close()
+            self.nursery.end()
 
 
 def _missing(parts: frozenset[str]) -> dict[str, str]:

@@ -94,7 +94,11 @@ class Wire:
             wait = min(late[0][0] - time.monotonic(), 0.1) if late else 0.1
             ready = poll.poll(max(wait, 0.0) * 1000)
             for source, _ in ready:
-                packet = os.read(source, PACKET_BYTES_MAX)
+                try:
+                    packet = os.read(source, PACKET_BYTES_MAX)
+                except OSError:  # The namespace has ended, and its device with it.
+                    self._is_closed = True
+                    break
                 for due in self._lot(to_server=source == self._near):
                     target = self._far if source == self._near else self._near
                     heapq.heappush(late, (due, next(order), target, packet))
