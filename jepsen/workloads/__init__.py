@@ -13,6 +13,7 @@ from jepsen.workload import Workload
 from jepsen.workloads.bank import Bank, BankOfEngines
 from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.changelog import Changelog
+from jepsen.workloads.evolution import Evolution
 from jepsen.workloads.list_append import ListAppend
 from jepsen.workloads.log import Log
 from jepsen.workloads.subscription import Subscribed
@@ -24,6 +25,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         BankOfEngines,
         Bridged,
         Changelog,
+        Evolution,
         ListAppend,
         Log,
         Subscribed,
