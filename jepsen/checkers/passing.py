@@ -16,7 +16,7 @@ FIRST = 1
 
 def check(history: History) -> Iterator[Anomaly]:
     """All anomalies of the passing table."""
-    creates = [call for call in history.calls("create") if call.kind is Kind.OK]
+    creates = [call for call in history.calls("create") if call.kind is Kind.OK and call.value["tag"] is not None]
     writes = history.calls("pass-write")
     for call in history.calls("pass-read", "pass-stream"):
         if call.kind is not Kind.OK or call.value["tag"] is None:

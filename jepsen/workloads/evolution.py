@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -62,7 +63,7 @@ class Evolution:
         """Writes and reads, alterations now and then."""
         following, tag = process * SPACING, (process + 1) * TAGS
         weights = {"write": 40, "alter": self._pace, "describe": 3, "read": 20, "past": 6, "stream": 6}
-        weights |= {"drop": 1, "create": 3, "pass-write": 10, "pass-read": 8, "pass-stream": 3}
+        weights |= {"drop": 2, "create": 3, "pass-write": 10, "pass-read": 8, "pass-stream": 3}
         while True:
             f = chance.choices(tuple(weights), tuple(weights.values()))[0]
             value: dict[str, Any] = {"table": chance.choice(TABLES), "old": chance.random() < 0.4}
@@ -222,10 +223,14 @@ class EvolutionClient:
     def _make(self, f: str, value: dict[str, Any]) -> dict[str, Any]:
         """Drop the passing table, or make it anew with another column."""
         if f == "drop":
-            self._lake.drop_table(PASSING)
+            with suppress(ls.errors.NotFound):
+                self._lake.drop_table(PASSING)
             return value
         schema, options = pa.schema(_FIXED), {"format_version": self._format}
-        made = self._lake.create_table(PASSING, schema, primary_key=["id"], buckets=2, lake=options)
+        try:
+            made = self._lake.create_table(PASSING, schema, primary_key=["id"], buckets=2, lake=options)
+        except ls.Conflict:
+            return {**value, "tag": None}  # it is there already
         _alter(made, [["add", "a", "string", value["tag"], True]])
         return value
 
