@@ -16,6 +16,7 @@ from jepsen.workloads.changelog import Changelog
 from jepsen.workloads.evolution import Evolution
 from jepsen.workloads.list_append import ListAppend
 from jepsen.workloads.log import Log
+from jepsen.workloads.register import Register
 from jepsen.workloads.subscription import Subscribed
 
 WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
@@ -28,6 +29,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         Evolution,
         ListAppend,
         Log,
+        Register,
         Subscribed,
     )
 }
