@@ -41,7 +41,7 @@ def test_acknowledged_rows_survive_a_power_cut_and_a_disk_that_lies_is_found_out
     except NoCompiler as error:
         pytest.skip(str(error))
     workload, recorder = Log(random.Random(1)), Recorder()
-    with System(tmp_path, frozenset({"disk"}), {}) as system:
+    with System(tmp_path, frozenset({"disk"}), {"LAKESTORE_LIMITS_JOURNAL_CHECKPOINT_BYTES": "2048"}) as system:
         assert system.disk is not None
         with system.connect(0) as lake:
             workload.setup(lake)
@@ -50,6 +50,7 @@ def test_acknowledged_rows_survive_a_power_cut_and_a_disk_that_lies_is_found_out
         after_cut(system)
         called(workload, system, recorder, workload.last(0))
         assert not workload.check(recorder.close()), "all that was acknowledged is there"
+        assert "rebuilt" not in (tmp_path / "server.log").read_text(), "the key index has kept its name"
         system.disk.plant("lie", Rule(Operation.SYNC, "journal-*[0-9]", Action.LIE))
         called(workload, system, recorder, islice(invocations, 12))
         after_cut(system)

@@ -57,6 +57,7 @@ class MergedKeys:
     def open(self) -> int:
         """The LSN at which LMDB stands."""
         lsn = self._sized(self.finder.ask(Op.LSN, again=True))
+        self._disk.sync_folder(self._folder)  # LMDB syncs its files, but not their names
         self.size_at_start = self.size
         return lsn
 
@@ -150,6 +151,7 @@ class MergedKeys:
             self._set_aside()
             self.finder, self.merger = self._processes()
         self.merger.ask(Op.CLEAR)
+        self._disk.sync_folder(self._folder)
         self._staged_bytes = 0
         self._disk.reach(CrashPoint.REBUILD_CLEARED)
 
