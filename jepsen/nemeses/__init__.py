@@ -37,6 +37,13 @@ TOGETHER = (
     ("pause-client", "kill-client", "kill"),
     ("kill-tierer", "pause-tierer", "network-tierer"),
     ("zombie-tierer", "kill"),
+    ("power", "kill"),
+    ("power", "crash-point"),
+    ("power", "disk-sync", "disk-failing"),
+    ("power", "pause", "clock"),
+    ("disk-full", "kill"),
+    ("disk-full", "disk-slow", "crash-point"),
+    ("damage", "kill"),
 )
 """Faults that find more when they come in one run."""
 
