@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from jepsen.nemeses.catalog import CATALOG
 from jepsen.nemeses.clock import CLOCKS
 from jepsen.nemeses.crash import CRASHES
 from jepsen.nemeses.damage import DAMAGES
@@ -20,7 +21,8 @@ from jepsen.nemeses.network import NETWORKS
 from jepsen.nemeses.pause import PAUSES
 from jepsen.schedule import Nemesis
 
-_ALL: tuple[Nemesis[Any], ...] = (*KILLS, *PAUSES, *NETWORKS, *NAMESPACES, *CLOCKS, *DISKS, *CRASHES, *DAMAGES, *KAFKA)
+_SYSTEM = (*KILLS, *PAUSES, *NETWORKS, *NAMESPACES, *CLOCKS, *DISKS, *CRASHES, *DAMAGES)
+_ALL: tuple[Nemesis[Any], ...] = (*_SYSTEM, *KAFKA, CATALOG)
 NEMESES: dict[str, Nemesis[Any]] = {each.name: each for each in _ALL}
 CHEAP = frozenset({"clock", "namespace", "disk"})
 """Parts that a nemesis may add to any run."""
@@ -44,6 +46,8 @@ TOGETHER = (
     ("disk-full", "kill"),
     ("disk-full", "disk-slow", "crash-point"),
     ("damage", "kill"),
+    ("catalog", "kill-tierer", "zombie-tierer"),
+    ("kill-bridge", "pause-bridge", "kill-broker", "kill"),
 )
 """Faults that find more when they come in one run."""
 

@@ -10,6 +10,8 @@ from jepsen.system.clock import STANDS_STILL, MovedClock
 
 JUMPS_SECONDS = 0.5, 5.0, 60.0, 600.0, 3_600.0, 86_400.0
 CLOCK = frozenset({"clock"})
+CONFIRM_SECONDS = 300.0
+"""The server's setting where a run says no other."""
 
 
 class Clock:
@@ -22,7 +24,7 @@ class Clock:
         """Break it."""
         if system.clock is None:
             return f"left out: {system.missing['clock']}"
-        return broken(system.clock, chance)
+        return {**broken(system.clock, chance), "confirm": _confirm(system)}
 
     def end(self, system: System) -> str:
         """True time."""
@@ -42,7 +44,7 @@ class ClockKill:
         if system.clock is None:
             return f"left out: {system.missing['clock']}"
         system.server.kill()
-        done = broken(system.clock, chance)
+        done = {**broken(system.clock, chance), "confirm": _confirm(system)}
         system.server.try_start()
         return done
 
@@ -53,6 +55,11 @@ class ClockKill:
         system.server.kill()
         system.clock.mend()
         return system.server.try_start()
+
+
+def _confirm(system: System) -> float:
+    """Seconds for which a clock that jumps has to stand before the server believes it."""
+    return float(system.settings.get("LAKESTORE_LIMITS_CLOCK_CONFIRM_SECONDS", CONFIRM_SECONDS))
 
 
 def broken(clock: MovedClock, chance: random.Random) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from jepsen.system.kafka import KafkaProcess, Topics
+from jepsen.system.processes import Nursery
 
 TOPICS = {"jepsen-log": 3, "jepsen-keyed": 3}
 """Partitions by topic."""
@@ -43,9 +44,9 @@ topics:
 class Bridges:
     """The broker and the bridges. A bridge that ends by itself is started again, as a supervisor would. Thread-safe."""
 
-    def __init__(self, folder: Path, server: str, rows: int = 40) -> None:
+    def __init__(self, nursery: Nursery, folder: Path, server: str, rows: int = 40) -> None:
         """`rows`: the most of one commit."""
-        self._folder, self._server = folder, server
+        self._nursery, self._folder, self._server = nursery, folder, server
         self.broker = KafkaProcess(folder / "kafka")
         topics = Topics(self.broker.address)
         for topic, partitions in TOPICS.items():
@@ -79,7 +80,7 @@ class Bridges:
                 return
             command = [sys.executable, "-m", "lakestore", "bridge", "-f", str(self._file), "--server", self._server]
             with (self._folder / f"bridge{number}.log").open("ab") as log:
-                self._processes[number] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+                self._processes[number] = self._nursery.spawn(command, stdout=log, stderr=log)
 
     def _watch(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):

@@ -18,6 +18,7 @@ from jepsen.system.bridges import Bridges
 from jepsen.system.clients import ClientProcesses
 from jepsen.system.clock import MovedClock
 from jepsen.system.disk import ServerDisk
+from jepsen.system.http_proxy import HttpProxy
 from jepsen.system.preload import NoCompiler
 from jepsen.system.processes import Nursery, Stopped
 from jepsen.system.proxy import Proxy
@@ -58,7 +59,11 @@ class System:
         self.disk = self._disk() if "disk" in parts else None
         self.server = self._server()
         self.catalog = self.server.catalog
-        self.bridges = Bridges(folder, self.server.address) if "kafka" in parts else None
+        self.catalog_proxy = HttpProxy(self.server.http) if parts & {"tierer", "spark"} else None
+        """The way of the tierer and of foreign engines to the catalog."""
+        if self.catalog_proxy is not None:
+            self.catalog = f"http://{self.catalog_proxy.address}/iceberg"
+        self.bridges = Bridges(self.nursery, folder, self.server.address) if "kafka" in parts else None
         if self.bridges is not None:
             self.kafka = self.bridges.address
         self.clients = ClientProcesses(self.nursery, folder / "clients.log", "" if seed is None else seed)
@@ -85,7 +90,8 @@ class System:
 
     def _tierer(self) -> Tierer:
         master = self.spark.address if self.spark else "local[1]"
-        return Tierer(self.nursery, self.folder, self.proxy(TIERER).address, master)
+        way = self.catalog_proxy.address if self.catalog_proxy else ""
+        return Tierer(self.nursery, self.folder, self.proxy(TIERER).address, master, by=way)
 
     def _disk(self) -> ServerDisk | None:
         try:
@@ -150,6 +156,8 @@ class System:
         if self.disk is not None:
             self._mend(self.disk)
         self.server.start()
+        if self.catalog_proxy is not None:
+            self.catalog_proxy.mend()
         if self.bridges is not None:
             self.bridges.mend()
         if self.tierer is not None:
@@ -177,6 +185,8 @@ class System:
             for proxy in self.proxies().values():
                 proxy.close()
             self.server.stop()
+            if self.catalog_proxy is not None:
+                self.catalog_proxy.close()
         finally:
             if self.wire is not None:
                 self.wire.close()

@@ -32,12 +32,20 @@ class Tierer:
     """`lakestore tier`, as a service: one that ends by itself, as a fenced one does, is started again. Thread-safe."""
 
     def __init__(
-        self, nursery: Nursery, folder: Path, server: str, master: str, environment: Mapping[str, str] | None = None
+        self,
+        nursery: Nursery,
+        folder: Path,
+        server: str,
+        master: str,
+        environment: Mapping[str, str] | None = None,
+        by: str = "",
     ) -> None:
+        """`by`: host and port of the HTTP proxy by which its Spark reaches the catalog."""
         self._nursery, self._log, self._server, self._master = nursery, folder / "tierer.log", server, master
         conf = folder / "spark"
         conf.mkdir(parents=True, exist_ok=True)
-        (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in _DEFAULTS.items()))
+        said = {**_DEFAULTS, **_way(by)}
+        (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in said.items()))
         self._environment = {"SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": "127.0.0.1", **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._turn = threading.RLock()
@@ -117,3 +125,10 @@ class Tierer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _way(by: str) -> dict[str, str]:
+    """The settings of Spark's catalogs that reach the server by a proxy."""
+    host, _, port = by.rpartition(":")
+    names = [f"spark.sql.catalog.{name}.rest.client.proxy" for name in ("lake", "now")] if by else []
+    return {f"{name}.{key}": value for name in names for key, value in (("hostname", host), ("port", port))}

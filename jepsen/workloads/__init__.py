@@ -14,10 +14,12 @@ from jepsen.workloads.bank import Bank, BankOfEngines
 from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.changelog import Changelog
 from jepsen.workloads.evolution import Evolution
+from jepsen.workloads.expiry import Expiring
 from jepsen.workloads.list_append import ListAppend
 from jepsen.workloads.log import Log
 from jepsen.workloads.register import Register
 from jepsen.workloads.subscription import Subscribed
+from jepsen.workloads.tier import Tier
 
 WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
     each.name: each
@@ -27,9 +29,11 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         Bridged,
         Changelog,
         Evolution,
+        Expiring,
         ListAppend,
         Log,
         Register,
         Subscribed,
+        Tier,
     )
 }

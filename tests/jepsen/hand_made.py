@@ -38,9 +38,9 @@ class Written:
         self._recorder.record(process, kind, f, value)
         return self
 
-    def fault(self, f: str) -> Self:
+    def fault(self, f: str, value: Any = None) -> Self:
         """Something that a nemesis did."""
-        self._recorder.record(NEMESIS, Kind.INFO, f)
+        self._recorder.record(NEMESIS, Kind.INFO, f, value)
         return self
 
     def history(self) -> History:
