@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from jepsen.system.kafka import KafkaProcess
+from jepsen.system.proxy import Proxy
 from tests.support.process import free_port
-from tests.support.proxy import Proxy
 
 
 class ProxiedKafka(KafkaProcess):
