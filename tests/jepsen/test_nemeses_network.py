@@ -252,7 +252,7 @@ def stamp(system: System) -> float:
         table = lake.table("t.log")
         table.append([{"n": 2}])
         stamps = table.scan(columns=["__timestamp"]).to_arrow()["__timestamp"].to_pylist()
-    return max(each.timestamp() for each in stamps)
+    return float(max(each.timestamp() for each in stamps))
 
 
 def test_the_servers_clock_jumps_stands_still_and_strobes(system: System) -> None:
