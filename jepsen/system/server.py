@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
 import socket
@@ -10,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jepsen.system import processes
 from jepsen.system.processes import Found, Nursery
 
+PORTS = range(12_000, 30_000)
+"""Below those that systems give to connections."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
@@ -160,7 +163,9 @@ class Server:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on at the moment."""
-    with socket.socket() as each:
-        each.bind(("127.0.0.1", 0))
-        return int(each.getsockname()[1])
+    """A port of this machine that nothing listens on, and that no connection is given while a server is down."""
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as each, suppress(OSError):
+            each.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"of a hundred ports from {PORTS.start} on none is free")
