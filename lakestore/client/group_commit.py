@@ -102,7 +102,7 @@ class Combiner:
         """Send this write with the waiting ones; then a write that came meanwhile leads."""
         group = [mine]
         with self._lock:
-            while self._waiting and len(group) < GROUP_WRITES_MAX:
+            while self._waiting and len(group) < GROUP_WRITES_MAX and _may_join(self._waiting[0].write, group):
                 group.append(self._waiting.popleft())
         for each in group[1:]:
             each.outcome = Unavailable("the call that carried this commit was interrupted", applied="unknown")
@@ -137,6 +137,16 @@ class Combiner:
             for i in members
         }
         return [written[i] for i in range(len(writes))]
+
+
+def _may_join(write: Write, group: Sequence[_Waiting]) -> bool:
+    """Whether a write may be in one commit with others: a write that is answered with rows, which are those behind its
+    commit, is with others of its own table only if none of them changes a row that is there."""
+    mine = _identity(write.table)[:2]
+    for other in (each.write for each in group if _identity(each.write.table)[:2] == mine):
+        if write.wants_rows != other.wants_rows or (write.wants_rows and write.table.merge.engine == "versioned"):
+            return False
+    return True
 
 
 def _is_small(batch: pa.RecordBatch) -> bool:

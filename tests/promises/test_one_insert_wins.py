@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def _address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(name="table")
 def _table(address: str, request: pytest.FixtureRequest) -> Iterator[ls.Table]:
     with ls.connect(address) as lake:
-        yield lake.create_table(f"t.{request.node.name}", SCHEMA, primary_key=["id"])
+        yield lake.create_table(f"t.{re.sub('[^a-zA-Z0-9]', '_', request.node.name)}", SCHEMA, primary_key=["id"])
 
 
 def test_the_rows_that_are_there_then_come_back_in_order(table: ls.Table) -> None:
@@ -111,3 +112,26 @@ def test_a_stream_of_batches_is_inserted_although_it_can_be_read_only_once(addre
         table.alter(add={"w": pa.int64()})
         later.upsert(pa.table({"id": [3], "v": ["c"], "w": [7]}).to_reader())
         assert table.lookup([{"id": 3}]).column("w").to_pylist() == [7]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_an_insert_is_answered_with_its_own_row_whoever_changes_it_next(
+    address: str, table: ls.Table, shares: bool
+) -> None:
+    def race(me: int) -> list[tuple[int, str, list[str]]]:
+        told = []
+        with ls.connect(address) as lake:
+            mine = table if shares else lake.table(table.name)
+            for turn in range(25):
+                if me % 2:
+                    (mine.delete([{"id": 1}]) if turn % 3 else mine.upsert([{"id": 1, "v": "other"}]))
+                    continue
+                found = mine.insert_if_absent([{"id": 1, "v": f"{me}-{turn}"}])
+                assert mine.last_result is not None
+                told.append((mine.last_result.inserted, f"{me}-{turn}", found.column("v").to_pylist()))
+        return told
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [each for told in pool.map(race, range(8)) for each in told]
+    assert [each for each in answers if each[0] and each[2] != [each[1]]] == []
+    assert all(len(rows) == 1 for _, _, rows in answers)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
-from lakestore_server.commit.request import Request
+from lakestore_server.commit.request import Change, Request
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
@@ -29,6 +29,8 @@ SMALL_BYTES_MAX = 64 << 10
 """A request up to here goes before larger ones of others."""
 SMALL_STRETCH = 1.25
 """A bulk load fills what there is; this much beyond is left for small requests."""
+COMPARED_MAX = 1_024
+"""Keys up to which a request's are compared with those of an insert; of larger ones they are taken to meet."""
 TURNS_PASSED_MAX = 16
 """So many turns in a row go by a large request that waits, then it has one: acknowledgements alone never end."""
 
@@ -183,6 +185,7 @@ class CommitQueue:
         """Small requests up to the next operation, then large ones while the group has room."""
         group: list[Request] = []
         named: set[tuple[str, int] | str] = set()
+        inserts: list[Change] = []
         weight = 0
         while weight < self._limits.group_bytes:
             large = self._large[0] if self._large and takes_large else None
@@ -192,6 +195,9 @@ class CommitQueue:
             mine = _known_again_by(following)
             if not named.isdisjoint(mine):
                 break  # it may repeat a request of this group, and is judged once that has happened or was refused
+            if any(_touches(change, insert) for insert in inserts for change in following.changes):
+                break  # the answer of an insert tells the rows of the group's cut: they must be those of its moment
+            inserts += [change for change in following.changes if change.insert]
             if self._small:
                 self._small.popleft()
             else:
@@ -232,6 +238,16 @@ class CommitQueue:
             self._closed = True
             self._changed.notify_all()
         return left
+
+
+def _touches(change: Change, insert: Change) -> bool:
+    """Whether a change may be of a row that an insert before it answers with. Another insert leaves such a row alone,
+    but for a key whose row was ignored by its version."""
+    if change.table.uuid != insert.table.uuid or (change.insert and change.table.merge.engine != "versioned"):
+        return False
+    if max(len(change.keys), len(insert.keys)) > COMPARED_MAX:
+        return True
+    return not set(insert.keys.listed()).isdisjoint(change.keys.listed())
 
 
 def _known_again_by(request: Request) -> Sequence[tuple[str, int] | str]:
