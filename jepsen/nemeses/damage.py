@@ -46,13 +46,11 @@ class Damage:
             return system.missing["disk"]
         if disk.is_damaged:
             return "damaged already"
-        kind = chance.choice(sorted(KINDS))
         with system.server.down():
             disk.end_processes()
-            files = sorted(path for path in disk.data.glob(KINDS[kind]) if harmed(path, kind) > 0)
-            if not files:
-                return f"there is no {kind}"
-            path = chance.choice(files)
+            found = {kind: [path for path in disk.data.glob(KINDS[kind]) if harmed(path, kind) > 0] for kind in KINDS}
+            kind = chance.choice([kind for kind, files in found.items() if files])
+            path = chance.choice(sorted(found[kind]))
             how = "flipped" if kind == "journal" or chance.random() < FLIPPED_SHARE else "cut"
             change, most = _HOW[how], harmed(path, kind)
             disk.damage(path, lambda content: change(content, most, chance), is_kept=kind != "index")

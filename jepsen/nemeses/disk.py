@@ -19,6 +19,7 @@ DISK = frozenset({"disk"})
 END_SECONDS = 10.0
 """A server whose journal cannot be synced ends by itself within this time."""
 SYNCS = Operation.SYNC | Operation.SYNC_FOLDER
+SKIPS = (0, 0, 0, 1, 2, 10)
 JOURNAL = "journal-*[0-9]"
 
 
@@ -70,7 +71,7 @@ class SlowDisk:
         kind, pattern = chance.choice(_SLOW), chance.choice(("*", "*", JOURNAL, "index/*"))
         value = chance.choice(kind.values)
         system.disk.plant(self.name, Rule(kind.operations, pattern, kind.action, value=value))
-        return {"slow": str(kind.operations), "files": pattern, kind.action.name.lower(): value}
+        return {"slow": kind.operations.name, "files": pattern, kind.action.name.lower(): value}
 
     def end(self, system: System) -> Any:
         """Make it fast again."""
@@ -100,9 +101,10 @@ class FailingDisk:
         if system.disk is None:
             return system.missing["disk"]
         operation, action, number = chance.choice(self._FAILURES)
-        pattern, skip, times = chance.choice(self._FILES), chance.randrange(20), chance.choice((1, 1, 2, 6))
+        pattern, skip, times = chance.choice(self._FILES), chance.choice(SKIPS), chance.choice((1, 1, 2, 6))
         system.disk.plant(self.name, Rule(operation, pattern, action, number, skip=skip, times=times))
-        return {str(operation): action.name.lower(), "files": pattern, "error": os.strerror(number), "times": times}
+        said = {"files": pattern, "error": os.strerror(number), "times": times, "skip": skip}
+        return {str(operation.name): action.name.lower(), **said}
 
     def end(self, system: System) -> Any:
         """Let nothing fail; a server that ended is started."""
@@ -121,7 +123,7 @@ class FailingSync:
             return system.missing["disk"]
         disk, pid = system.disk, system.server.pid
         pattern = chance.choice((JOURNAL, JOURNAL, "*", "checkpoint-*", "segments/*", "index/*", "."))
-        rule = Rule(SYNCS, pattern, Action.ERROR, errno.EIO, skip=chance.randrange(10), times=1)
+        rule = Rule(SYNCS, pattern, Action.ERROR, errno.EIO, skip=chance.choice(SKIPS), times=1)
         planted = disk.plant(self.name, rule)
         until(lambda: planted.hits > 0, 3.0)
         ended = planted.hits > 0 and pattern == JOURNAL and pid is not None
