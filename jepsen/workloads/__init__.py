@@ -13,6 +13,7 @@ from jepsen.workload import Workload
 from jepsen.workloads.bank import Bank, BankOfEngines
 from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.changelog import Changelog
+from jepsen.workloads.counters import Counters
 from jepsen.workloads.evolution import Evolution
 from jepsen.workloads.expiry import Expiring
 from jepsen.workloads.list_append import ListAppend
@@ -30,6 +31,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         Changelog,
         Evolution,
         Expiring,
+        Counters,
         ListAppend,
         Log,
         Register,
