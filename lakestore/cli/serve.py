@@ -82,13 +82,19 @@ def tier(master: str | None, once: bool, table: str | None, epoch_seconds: int, 
                     return
                 emit([_round(each) for each in tierer.run_once(table)], as_json=as_json, empty="no tables yet")
         finally:
-            spark.stop()
+            _end(spark)
 
 
 def _tierer(lake: Lake, spark: Any, epoch_seconds: int) -> Tierer:
     from lakestore_tiering.service import Tierer
 
     return Tierer(lake, spark, seconds=epoch_seconds)
+
+
+def _end(spark: Any) -> None:
+    from lakestore_tiering import iceberg_java
+
+    iceberg_java.end(spark)
 
 
 def _round(outcome: Outcome) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 import lakestore as ls
 from lakestore.errors import Stopped
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.operate.metrics import text as metrics_text
-from lakestore_tiering import service
+from lakestore_tiering import iceberg_java, service
 from lakestore_tiering.troubles import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -34,10 +35,12 @@ class Rounds:
         self.errors: dict[str, Callable[[], Exception]] = {}
         self.done: Counter[str] = Counter()
         self.now = 0.0
+        self.spark_has_ended = False
         monkeypatch.setattr(service, "flush", self.flush)
         monkeypatch.setattr("lakestore_tiering.compact.fork", lambda *_: None)
         monkeypatch.setattr("lakestore_tiering.round.Round.sweep_once", lambda *_: None)
         monkeypatch.setattr("lakestore_tiering.orphans.remove", lambda *_: 0)
+        monkeypatch.setattr("lakestore_tiering.iceberg_java.has_ended", lambda _: self.spark_has_ended)
         lake: Any = SimpleNamespace(transport=served.lake.transport, address="here")
         spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="yarn"))
         self.tierer = service.Tierer(lake, spark, clock=lambda: self.now)
@@ -153,3 +156,38 @@ def test_a_server_that_stays_away_ends_the_service_by_name(
     with pytest.raises(type(error), match=rf"here has not answered the tierer for .* s: {error.message}"):
         rounds.tierer.run_forever(Stop())
     assert SERVER_SECONDS_MAX <= rounds.now < SERVER_SECONDS_MAX + 20.0
+
+
+def test_a_spark_that_has_ended_ends_the_service_and_lets_the_next_tierer_in_at_once(rounds: Rounds) -> None:
+    rounds.errors[BAD] = lambda: ConnectionRefusedError("the gateway of the JVM")
+    rounds.run(5.0)
+    rounds.spark_has_ended = True
+    with pytest.raises(Stopped, match="Spark has ended"):
+        rounds.run(RETRY_SECONDS_MAX)
+    rounds.tierer.close()
+    lake: Any = SimpleNamespace(transport=rounds.served.lake.transport, address="here")
+    following = service.Tierer(lake, SimpleNamespace(sparkContext=SimpleNamespace(master="yarn")))  # type: ignore[arg-type]
+    following.acquire(wait_seconds=0.0)
+    following.close()
+
+
+@pytest.mark.parametrize("said", [True, Py4JNetworkError("gone"), ConnectionRefusedError(111), None])
+def test_a_session_has_ended_when_its_jvm_is_gone_or_its_context_stopped(said: object) -> None:
+    def is_stopped() -> object:
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    java = None if said is None else SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=is_stopped))
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java))
+    assert iceberg_java.has_ended(spark)
+    iceberg_java.end(spark)
+
+
+def test_a_session_that_lives_is_stopped_at_the_end() -> None:
+    stopped: list[bool] = []
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java), stop=lambda: stopped.append(True))
+    assert not iceberg_java.has_ended(spark)
+    iceberg_java.end(spark)
+    assert stopped == [True]

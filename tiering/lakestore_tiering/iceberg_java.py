@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -27,6 +27,21 @@ JAVA_FAILURES = (Py4JJavaError, PySparkException)
 
 
 Result = TypeVar("Result")
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether no call of this session can succeed any more: its JVM is gone, or its context was stopped."""
+    java = spark.sparkContext._jsc  # noqa: SLF001 (the one way to the JVM that PySpark gives)
+    try:
+        return java is None or bool(java.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
+
+
+def end(spark: SparkSession) -> None:
+    """Stop a session, or leave it if it has ended by itself."""
+    if not has_ended(spark):
+        spark.stop()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from lakestore.errors import Denied, Fenced, LakestoreError, NotFound, Stopped, 
 from lakestore.model.table import Table
 from lakestore.v1.lakestore_pb2 import ListTablesRequest
 from lakestore_spark.leases import SessionLeases
-from lakestore_tiering import compact, expire, orphans
+from lakestore_tiering import compact, expire, iceberg_java, orphans
 from lakestore_tiering.compact import Compacted, Fork
 from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
 from lakestore_tiering.flush import Flushed, flush
@@ -120,7 +120,8 @@ class Tierer:
         return outcomes
 
     def run_forever(self, stop: threading.Event) -> None:
-        """Rounds by each table's freshness until told to stop, or until another tierer took over (`Fenced`)."""
+        """Rounds by each table's freshness until told to stop, until another tierer took over (`Fenced`), or until
+        Spark has ended (`Stopped`)."""
         self._held.acquire(float("inf"), stop)
         while not stop.is_set():
             try:
@@ -135,6 +136,8 @@ class Tierer:
     def close(self) -> None:
         """Stop compactions and give the epoch up. Again is harmless."""
         self._background.shutdown(wait=True)
+        if self._compacting and iceberg_java.has_ended(self.tools.spark):
+            self._compacting.clear()  # The next epoch sweeps the branches of this one.
         for name in list(self._compacting):
             with suppress(LakestoreError):
                 compact.abandon(self.tools, self._compacting.pop(name).fork)
@@ -183,6 +186,8 @@ class Tierer:
         except Exception as error:
             if isinstance(error, NotFound) and table.uuid not in {found.uuid for found in self._tables()}:
                 return 0.0
+            if iceberg_java.has_ended(self.tools.spark):
+                raise Stopped(f"Spark has ended, so nothing can be tiered: start the tierer again ({error})") from error
             return self._troubles.failed(table, error).retry_seconds
         self._troubles.went_well(table)
         return float(table.lake.freshness_seconds)
