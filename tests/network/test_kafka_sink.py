@@ -315,7 +315,7 @@ def _written(sink: Transactions, partition: int, value: bytes) -> None:
     sink._drain()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_commit_that_kafka_took_and_then_forgot_is_undone_whole_before_it_is_made_again(
     kafka: ProxiedKafka, topic: str
