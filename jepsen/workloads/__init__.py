@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 from jepsen.workload import Workload
-from jepsen.workloads.bank import Bank, BankOfEngines
+from jepsen.workloads.bank import Bank, BankOfEngines, BankOfSpark
 from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.changelog import Changelog
 from jepsen.workloads.counters import Counters
@@ -27,6 +27,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
     for each in (
         Bank,
         BankOfEngines,
+        BankOfSpark,
         Bridged,
         Changelog,
         Evolution,

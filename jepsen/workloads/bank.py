@@ -22,6 +22,7 @@ from jepsen.checkers.changes import Fold, Order, few
 from jepsen.history import History
 from jepsen.operation import Call, Invocation, Kind
 from jepsen.workload import Target
+from jepsen.workloads.by_spark import SparkReader
 from jepsen.workloads.following import plain_value, take, told
 
 SPACING = 1 << 32
@@ -108,6 +109,8 @@ class Bank:
             elif f == "engine":
                 engine, table = chance.choice(("pyiceberg", "duckdb")), chance.choice((*TABLES, ""))
                 yield Invocation(f, {"engine": engine, "table": table})
+            elif f == "spark":
+                yield Invocation(f, {"table": chance.choice((*TABLES, ""))})
             else:
                 yield Invocation(f)
 
@@ -128,6 +131,8 @@ class Bank:
                     yield from (Invocation(f, {"table": table}) for table in TABLES)
                 elif f == "engine":
                     yield from (Invocation(f, {"engine": each, "table": ""}) for each in ("pyiceberg", "duckdb"))
+                elif f == "spark":
+                    yield from (Invocation(f, {"table": table}) for table in ("", "left", "credit"))
                 elif f == "sql":
                     yield Invocation(f)
             yield Invocation("final")
@@ -143,7 +148,7 @@ class Bank:
         plan = Plan(**shapes[0].invoked.value) if shapes else self._plan
         audit = Audit(plan, history.calls("move"), history.calls("add"))
         found: list[Anomaly] = []
-        for call in history.calls("lookup", "scan", "snapshot", "sql", "past", "time", "engine", "final"):
+        for call in history.calls("lookup", "scan", "snapshot", "sql", "past", "time", "engine", "spark", "final"):
             if call.kind is Kind.OK and call.value["cut"]:
                 found += _audited(audit, call)
         return few([*found, *_followed(audit, history.calls("follow", "drain", "reopen"))])
@@ -155,6 +160,14 @@ class BankOfEngines(Bank):
     name = "bank_engines"
     needs = frozenset({"tierer"})
     audits = (*Bank.audits, ("engine", 6))
+
+
+class BankOfSpark(BankOfEngines):
+    """The same accounts, read by Spark SQL as well: of one statement at one cut, and of each table of the catalog."""
+
+    name = "bank_spark"
+    needs = frozenset({"spark"})
+    audits = (*BankOfEngines.audits, ("spark", 4))
 
 
 def _audited(audit: Audit, call: Call) -> Iterator[Anomaly]:
@@ -221,6 +234,7 @@ class BankClient:
 
     def __init__(self, target: Target, process: int, plan: Plan) -> None:
         self._lake, self._catalog, self._plan = target.connect(process), target.catalog, plan
+        self._spark = SparkReader(self._lake.address)
         self._stream: ls.ChangeStream | None = None
         self._token = ""
         """Behind whole commits that the stream has given."""
@@ -240,6 +254,8 @@ class BankClient:
             return self._follow(f, value)
         if f == "engine":
             return self._by_engine(value)
+        if f == "spark":
+            return self._by_spark(value["table"])
         return self._audit(f, value)
 
     def _move(self, value: dict[str, Any]) -> dict[str, Any]:
@@ -287,16 +303,16 @@ class BankClient:
 
     def _queried(self) -> dict[str, list[dict[str, Any]]]:
         """All accounts by one query over four tables."""
-        parts = []
-        for table, columns in TABLES.items():
-            named = [
-                name if name in columns else f"0 AS {name}" for name in ("id", "balance", "transfer", "moves", "known")
-            ]
-            parts.append(f"SELECT '{table}' AS at, {', '.join(named)} FROM {_name(table)}")
-        found: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
-        for row in self._lake.sql(" UNION ALL ".join(parts)).to_pylist():
-            found[row["at"]].append({name: row[name] for name in TABLES[row["at"]]})
-        return found
+        return _apart(self._lake.sql(_QUERY).to_pylist())
+
+    def _by_spark(self, table: str) -> dict[str, Any]:
+        """One table by the presented catalog, or all by one statement."""
+        if not self._catalog:
+            return {"cut": {}}
+        if table:
+            text = f"SELECT {', '.join(TABLES[table])} FROM now.{_name(table)}"
+            return {"cut": {table: self._spark.by_catalog(text)}}
+        return {"cut": _apart(self._spark.sql(_QUERY))}
 
     def _follow(self, f: str, value: Any) -> dict[str, Any]:
         """What the stream of all tables gives now, or all changes by another one. `start`: where it began, or empty."""
@@ -362,6 +378,22 @@ def _by_duckdb(catalog: str, warehouse: str, table: str) -> list[dict[str, Any]]
     columns = TABLES[table]
     rows = engines.by_duckdb(catalog, warehouse, _name(table), columns=columns)
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+_QUERY = " UNION ALL ".join(
+    f"SELECT '{table}' AS held_in, id, balance, {columns[2]} AS third, {columns[-1]} AS fourth FROM bank.{table}"
+    for table, columns in TABLES.items()
+)
+
+
+def _apart(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The answer to the query, by table."""
+    found: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
+    for row in rows:
+        values = row["id"], row["balance"], row["third"], row["fourth"]
+        columns = TABLES[row["held_in"]]
+        found[row["held_in"]].append(dict(zip(columns, values[: len(columns)], strict=True)))
+    return found
 
 
 def _name(table: str) -> str:

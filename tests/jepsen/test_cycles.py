@@ -238,10 +238,10 @@ def tiny(chance: random.Random) -> list[Transaction]:
 
 def test_verdicts_equal_a_search_through_all_orders() -> None:
     chance, seen = random.Random(14), {True: 0, False: 0}
-    for _ in range(1_500):
+    for _ in range(800):
         transactions = tiny(chance)
         valid = is_serial(transactions)
         found = Lists(transactions).anomalies()
         assert (not found) == valid, (transactions, found)
         seen[valid] += 1
-    assert min(seen.values()) > 150, seen
+    assert min(seen.values()) > 80, seen
