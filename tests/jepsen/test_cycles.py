@@ -165,11 +165,11 @@ def test_the_evidence_is_the_shortest_cycle_in_words() -> None:
 
 def test_a_long_chain_needs_no_recursion() -> None:
     graph = Graph()
-    for node in range(20_000):
+    for node in range(5_000):
         graph.add(node, node + 1, Link.WW, "")
     assert graph.cycles() == []
-    graph.add(20_000, 0, Link.WW, "")
-    assert len(graph.components()[0]) == 20_001
+    graph.add(5_000, 0, Link.WW, "")
+    assert len(graph.components()[0]) == 5_001
 
 
 def test_a_value_that_is_appended_twice_is_the_test_s_own_mistake() -> None:
