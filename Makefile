@@ -11,7 +11,8 @@ PROTO := proto/lakestore/v1/lakestore.proto
 PB2 := lakestore/v1/lakestore_pb2.py
 ARGS ?=
 MINUTES ?= 5
-JEPSEN_MINUTES = $(if $(HOURS),$(shell echo $$(( $(HOURS) * 60 ))),$(MINUTES))
+SIMULATION_SECONDS = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 12 }')
+SUITE_MINUTES = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 0.8 }')
 
 .PHONY: help setup check proto demo test long crash jepsen lint format bench docs clean
 
@@ -40,7 +41,8 @@ ifdef MUTANTS
 else ifdef SEED
 	$(PY) -m jepsen run --seed $(SEED) $(ARGS)
 else
-	$(PY) -m jepsen suite --minutes $(JEPSEN_MINUTES) $(ARGS)
+	$(PY) -m tests.simulation --jobs 2 --seconds $(SIMULATION_SECONDS)
+	$(PY) -m jepsen suite --minutes $(SUITE_MINUTES) $(ARGS)
 endif
 
 lint: setup  ## ruff, formatting and mypy
