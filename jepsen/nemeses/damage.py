@@ -1,4 +1,4 @@
-"""Damage to files of a server that is down: flipped bits, and ends that are cut off.
+"""Damage to files of a server that is down: flipped bits, ends that are cut off, an older content.
 
 Damage must be found, and never served. A server that refuses to start, and reads that end in `Corrupt`, are right until
 the good file is back; then everything that was acknowledged must be there. The key index is made from the logs, so
@@ -10,7 +10,7 @@ was never finished.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ KINDS: Mapping[str, str] = {
 }
 LASTING = ("segment", "part")
 """Kinds of files that never change, so that the good one may come back to a server that has gone on without it."""
-FLIPPED_SHARE = 0.7
+ANY = ("flipped", "flipped", "cut")
+_WAYS: Mapping[str, Sequence[str]] = {"journal": ("flipped",), "index": ("flipped", "cut", "stale", "stale")}
+"""By kind; `stale` is the file as it was at an earlier damage, and flipped bits when there was none."""
 
 
 class Damage:
@@ -51,9 +53,13 @@ class Damage:
             found = {kind: [path for path in disk.data.glob(KINDS[kind]) if harmed(path, kind) > 0] for kind in KINDS}
             kind = chance.choice([kind for kind, files in found.items() if files])
             path = chance.choice(sorted(found[kind]))
-            how = "flipped" if kind == "journal" or chance.random() < FLIPPED_SHARE else "cut"
-            change, most = _HOW[how], harmed(path, kind)
-            disk.damage(path, lambda content: change(content, most, chance), is_kept=kind != "index")
+            how, most = chance.choice(_WAYS.get(kind, ANY)), harmed(path, kind)
+            older = disk.older(path)
+            if how == "stale" and older is not None:
+                disk.damage(path, lambda _: older, is_kept=False)
+            else:
+                change = _cut if how == "cut" else flipped
+                disk.damage(path, lambda content: change(content, most, chance), is_kept=kind != "index")
         said = system.server.try_start()
         if system.server.pid is not None and kind not in LASTING:
             disk.forget_damage()
@@ -90,5 +96,4 @@ def _cut(content: bytes, most: int, chance: random.Random) -> bytes:
     return content[: chance.randrange(most)]
 
 
-_HOW: Mapping[str, Callable[[bytes, int, random.Random], bytes]] = {"flipped": flipped, "cut": _cut}
 DAMAGES: tuple[Nemesis[System], ...] = (Damage(),)
