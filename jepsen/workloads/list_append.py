@@ -9,7 +9,7 @@ reads of the past (`past`), which are as of an older commit, are more: leave the
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -121,7 +121,8 @@ class ListAppend:
         past = list(_past(history.calls("past"), made))
         edges = [(commit.number, each.number, Link.REALTIME, "it was read as of that commit") for commit, each in past]
         found = Lists([*made, *(each for _, each in past)]).anomalies(edges)
-        return [*found, *(anomaly for commit, each in past for anomaly in _beyond(commit, each))]
+        written = writers(made)
+        return [*found, *(anomaly for commit, each in past for anomaly in _beyond(commit, each, written))]
 
 
 def _past(calls: Sequence[Call], made: Sequence[Transaction]) -> Iterator[tuple[Transaction, Transaction]]:
@@ -139,11 +140,20 @@ def _past(calls: Sequence[Call], made: Sequence[Transaction]) -> Iterator[tuple[
         yield commit, replace(commit, number=number, process=f"past {number}", operations=micro)
 
 
-def _beyond(commit: Transaction, past: Transaction) -> Iterator[Anomaly]:
-    """A read as of a commit ends with that commit's own elements."""
+def _beyond(commit: Transaction, past: Transaction, written: Mapping[Any, Transaction]) -> Iterator[Anomaly]:
+    """A read as of a commit has that commit's own elements, and behind them none of a commit that began later.
+
+    Commits that become durable together share their token, so that elements of others at work then may come behind.
+    """
     own = commit.appended()
     for key, elements in past.reads():
-        if key in own and elements[-len(own[key]) :] != own[key]:
+        if key not in own:
+            continue
+        last = elements.index(own[key][-1]) + 1 if own[key][-1] in elements else 0
+        has_own = elements[last - len(own[key]) : last] == own[key]
+        if not has_own or any(
+            written[key, each].begin > commit.end for each in elements[last:] if (key, each) in written
+        ):
             sentence = f"key {key} was read as {elements[-5:]} at the token of the commit that appended {own[key]}"
             yield Anomaly("not-the-cut", sentence, (past.number, commit.number))
 

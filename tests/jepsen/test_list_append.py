@@ -42,6 +42,14 @@ def test_a_token_s_cut_shows_nothing_later_and_nothing_less() -> None:
         assert "not-the-cut" in checked(made)
 
 
+def test_commits_that_become_durable_together_share_a_token() -> None:
+    made = Written()
+    made.begin(1, "append", [["append", 1, 13]])
+    made.call(0, "append", [["append", 1, 10]])
+    past(made, [1, 10], (1, [10, 13]))
+    assert checked(made) == set()
+
+
 def test_a_token_s_cut_has_what_had_ended_before_its_commit() -> None:
     made = Written()
     made.call(0, "append", [["append", 2, 9]])

@@ -109,6 +109,7 @@ def test_a_server_that_stands_still_answers_nothing_and_then_goes_on(system: Sys
     assert system.server.pid == pid
 
 
+@pytest.mark.long
 def test_a_pause_that_ends_in_a_kill(system: System) -> None:
     pid = system.server.pid
     begin(system, "pause-kill")
@@ -140,6 +141,7 @@ def test_the_index_process_is_killed_and_stopped_and_the_server_gets_over_it(sys
     NEMESES["pause-index"].end(system)
 
 
+@pytest.mark.long
 def test_children_that_outlive_their_server_come_to_themselves_beside_the_next_ones(system: System) -> None:
     old = index_process(system)
     assert old.pid in NEMESES["zombie-children"].begin(system, CHANCE)
