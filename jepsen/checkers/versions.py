@@ -109,6 +109,8 @@ class Versions:
         self._table = table
         self._known: dict[int, list[Column]] = {}
         self._possible: list[list[Column]] = []
+        self._filled: set[int] = set()
+        """Tags of columns with a default for rows that were there before: no row shows null in one."""
 
     def add(self, schema: int, columns: list[Column], operation: int) -> Iterator[Anomaly]:
         """A definition that somebody was given."""
@@ -122,6 +124,7 @@ class Versions:
         value, index = call.value, call.invoked.index
         for side in ("before", "after"):
             yield from self.add(value[side]["schema"], value[side]["columns"], index)
+        self._filled |= {step[3] for step in value["steps"] if step[0] == "add" and not step[4]}
         due = altered(value["before"]["columns"], value["steps"])
         if value["after"]["columns"] != due:
             sentence = f"{value['steps']} made {value['after']['columns']} of {self._table}, and {due} was due"
@@ -151,12 +154,26 @@ class Versions:
         fitting = self._possible
         if answer.schema is not None and answer.schema in self._known:
             fitting = [self._known[answer.schema]]
+        fits = []
         for columns in fitting:
             tags = {column[0]: column[2] for column in columns}
             if list(tags) == own and all(tags[name] == tag for name, tag in answer.columns.items()):
-                return
+                fits.append(tags)
+        if fits:
+            yield from self._nulls(answer, fits)
+            return
         sentence = f"a read of {self._table} shows the columns {own} as {answer.columns}, which is no version of it"
         yield Anomaly("no-version", sentence, (answer.operation,))
+
+    def _nulls(self, answer: Answer, fits: Sequence[Mapping[str, int]]) -> Iterator[Anomaly]:
+        """Columns that rows from before have a default in hold no null."""
+        for name, tag in fits[0].items():
+            if tag in self._filled and all(each[name] == tag for each in fits):
+                place = answer.names.index(name)
+                empty = [row[answer.names.index("by")] for row in answer.rows if row[place] is None]
+                if empty:
+                    sentence = f"row {empty[0]} of {self._table} shows null in column {name}, which has a default"
+                    yield Anomaly("wrong-default", sentence, (answer.operation,))
 
     def _values(self, answer: Answer) -> Iterator[Anomaly]:
         for place, name in enumerate(answer.names):

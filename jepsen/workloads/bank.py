@@ -103,7 +103,7 @@ class Bank:
             elif f in ("lookup", "scan"):
                 yield Invocation(f, {"table": chance.choice(tuple(TABLES))})
             elif f in ("past", "time"):
-                yield Invocation(f, {"back": chance.randrange(KEPT)})
+                yield Invocation(f, {"back": chance.randrange(KEPT), "lookup": chance.random() < 0.5})
             elif f == "reopen":
                 yield Invocation(f, {"start": chance.choice(("resume", "resume", "earliest", "snapshot"))})
             elif f == "engine":
@@ -276,6 +276,8 @@ class BankClient:
             if not self._tokens:
                 return {"of": None, "cut": {}}
             of, token = self._tokens[-1 - value["back"] % len(self._tokens)]
+            if value["lookup"]:
+                return {"of": of, "cut": {table: self._looked_up(table, token) for table in TABLES}}
             return {"of": of, "cut": _scanned(self._lake.at(token))}
         if f == "time":
             return {
@@ -284,16 +286,17 @@ class BankClient:
                 else {}
             }
         if f == "lookup":
-            table = value["table"]
-            keys = [{"id": account} for account in self._plan.accounts(table)]
-            rows = self._lake.table(_name(table)).lookup(keys, columns=TABLES[table])
-            return {"cut": {table: rows.to_pylist()}}
+            return {"cut": {value["table"]: self._looked_up(value["table"])}}
         if f == "scan":
             return {"cut": {value["table"]: self._scan(value["table"])}}
         if f == "sql":
             return {"cut": self._queried()}
         with self._lake.snapshot() as cut:
             return {"cut": _scanned(cut)}
+
+    def _looked_up(self, table: str, at: str | None = None) -> list[dict[str, Any]]:
+        keys = [{"id": account} for account in self._plan.accounts(table)]
+        return list(self._lake.table(_name(table)).lookup(keys, columns=TABLES[table], at=at).to_pylist())
 
     def _scan(self, table: str) -> list[dict[str, Any]]:
         rows = self._lake.table(_name(table)).scan([*TABLES[table], "__timestamp"]).to_arrow().to_pylist()
@@ -349,8 +352,8 @@ class BankClient:
             else:
                 with self._lake.snapshot() as cut:
                     tables, warehouse = list(TABLES), f"at:{cut.token}"
-            read = _by_duckdb if value["engine"] == "duckdb" else _by_pyiceberg
-            return {"cut": {table: read(self._catalog, warehouse, table) for table in tables}}
+            engine, catalog = value["engine"], self._catalog
+            return {"cut": {table: _read_by(engine, catalog, warehouse, table) for table in tables}}
 
     def _end_stream(self) -> None:
         if self._stream is not None:
@@ -367,15 +370,10 @@ def _scanned(cut: ls.Snapshot) -> dict[str, list[dict[str, Any]]]:
     return {table: cut.scan(_name(table), columns).to_arrow().to_pylist() for table, columns in TABLES.items()}
 
 
-def _by_pyiceberg(catalog: str, warehouse: str, table: str) -> list[dict[str, Any]]:
+def _read_by(engine: str, catalog: str, warehouse: str, table: str) -> list[dict[str, Any]]:
     columns = TABLES[table]
-    rows = engines.load(catalog, warehouse, _name(table)).scan(selected_fields=columns).to_arrow()
-    found: list[dict[str, Any]] = rows.to_pylist()
-    return found
-
-
-def _by_duckdb(catalog: str, warehouse: str, table: str) -> list[dict[str, Any]]:
-    columns = TABLES[table]
+    if engine == "pyiceberg":
+        return list(engines.load(catalog, warehouse, _name(table)).scan(selected_fields=columns).to_arrow().to_pylist())
     rows = engines.by_duckdb(catalog, warehouse, _name(table), columns=columns)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 

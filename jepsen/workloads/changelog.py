@@ -101,6 +101,8 @@ class Changelog:
     def _change(self, engine: str, chance: random.Random) -> dict[str, Any]:
         kind = chance.choices(("upsert", "delete", "insert"), (70, 22, 8))[0]
         keys = chance.sample(range(self._keys), chance.randint(1, min(self._keys, chance.choice((1, 3, 20)))))
+        if engine == "upsert" and kind == "upsert" and chance.random() < 0.2:
+            keys += chance.choices(keys, k=chance.randint(1, 2))  # whose rows follow one another
         if kind == "delete":
             return {"table": engine, "kind": kind, "rows": [{"id": key} for key in keys]}
         few = engine == "skipping"

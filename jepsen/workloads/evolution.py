@@ -166,7 +166,9 @@ class EvolutionClient:
         if f == "alter":
             before = _described(handle)
             steps = steps_of(before["columns"], value["draw"], value["tag"])
-            _alter(handle, steps, self._format)
+            if self._format == 2:  # only tables of Iceberg's format 3 have defaults of rows that are there
+                steps = [[*step[:4], True] if step[0] == "add" else step for step in steps]
+            _alter(handle, steps)
             return {**value, "before": before, "steps": steps, "after": _described(handle)}
         if f == "describe":
             return {**value, **_described(handle)}
@@ -261,14 +263,14 @@ class EvolutionClient:
         self._lake.close()
 
 
-def _alter(handle: ls.Table, steps: list[list[Any]], format_version: int = 2) -> None:
-    """One alteration. Rows that are there get a default only in tables of Iceberg's format 3."""
+def _alter(handle: ls.Table, steps: list[list[Any]]) -> None:
+    """One alteration."""
     said: dict[str, Any] = {}
     for step in steps:
         if step[0] == "add":
             _, name, kind, tag, new_rows_only = step
             said |= {"add": {name: pa.string() if kind == "string" else pa.int32()}}
-            said |= {"default": {name: default_of(tag, kind)}, "new_rows_only": new_rows_only or format_version == 2}
+            said |= {"default": {name: default_of(tag, kind)}, "new_rows_only": new_rows_only}
         elif step[0] == "drop":
             said["drop"] = [step[1]]
         elif step[0] == "rename":

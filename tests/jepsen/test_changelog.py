@@ -122,6 +122,18 @@ def test_a_consumer_that_goes_on_skips_and_repeats_nothing() -> None:
     assert told.found == {"not-resumable"}
 
 
+def test_rows_of_one_key_in_one_commit_follow_one_another() -> None:
+    first, second = at("+I", 0, row(1, 60, 1)), [at("-U", 1, row(1, 60, 1)), at("+U", 1, row(1, 61, 2))]
+    for changes, found in (
+        ([first, *second], set()),
+        ([first, at("+I", 1, row(1, 61, 2))], {"insert-of-present", "wrong-merge"}),
+    ):
+        told = Told()
+        told.write(row(1, 60, 1), row(1, 61, 2), inserted=1, updated=1)
+        told.read(*changes)
+        assert told.found == found
+
+
 def test_the_record_at_an_offset_never_changes() -> None:
     told = Told()
     told.write(row(1, 60, 1), how="info")

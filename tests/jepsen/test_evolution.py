@@ -137,6 +137,16 @@ def test_a_default_that_was_not_named_shows() -> None:
     assert shop.found == {"wrong-value"}
 
 
+def test_rows_from_before_show_a_column_s_first_value() -> None:
+    for shown, name in ((default_of(10_001, "int32"), set()), (None, {"wrong-default"})):
+        shop = Shop()
+        shop.write(7, both(7))
+        shop.alter(ADD, 10_001, [A, B])
+        shop.write(8, {**both(8), "10001": value_of(10_001, 8, "int32")})
+        shop.read(["a", "b", "e"], [*ROW, shown], [8, *both(8).values(), value_of(10_001, 8, "int32")])
+        assert shop.found == name
+
+
 def test_half_an_alteration_and_two_definitions_of_one_version() -> None:
     shop = Shop()
     shop.alter(ANEW, 10_001, [A, B], after=[B])
