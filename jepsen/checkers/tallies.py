@@ -193,8 +193,8 @@ def torn_add(facts: Facts) -> Iterator[Anomaly]:
 
 
 def stream_differs(facts: Facts) -> Iterator[Anomaly]:
-    """A change's row before is not the row after the change before, or the last one is not what is read in the end."""
-    last = {key: row for call, key, row in facts.reads if call.invoked.value["keys"] is None}
+    """A change's row before is not the row after the change before, or they are not what is read in the end."""
+    last = {key: row or EMPTY for call, key, row in facts.reads if call.invoked.value["keys"] is None}
     for call in facts.streams:
         for key, steps in call.value["steps"].items():
             held: dict[str, Any] | None = None
@@ -206,10 +206,12 @@ def stream_differs(facts: Facts) -> Iterator[Anomaly]:
                     said = f"key {key}: {after} does not go on from {held}"
                     yield Anomaly("changelog-differs", said, (call.invoked.index,))
                 held = after
-        for key, row in last.items():
-            steps = call.value["steps"].get(key)
-            if row != (steps[-1][1] if steps else None):
-                said = f"key {key} is {row}, and by its changes {steps[-1][1] if steps else None}"
+        for key, adds in facts.adds.items():
+            told = call.value["steps"].get(key)
+            counted = numbers_of(told[-1][1] if told else None)
+            missing = [n for n, add in adds.items() if add.ends < call.invoked.index and n not in counted]
+            if missing or counted != numbers_of(last.get(key))[: len(counted)]:
+                said = f"key {key} is {last.get(key, EMPTY)['ids']}, and by its changes {counted}"
                 yield Anomaly("changelog-differs", said, (call.invoked.index,))
 
 
