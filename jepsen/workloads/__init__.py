@@ -19,6 +19,7 @@ from jepsen.workloads.expiry import Expiring
 from jepsen.workloads.list_append import ListAppend
 from jepsen.workloads.log import Log
 from jepsen.workloads.register import Register
+from jepsen.workloads.retention import Retained
 from jepsen.workloads.subscription import Subscribed
 from jepsen.workloads.tier import Tier
 
@@ -36,6 +37,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         ListAppend,
         Log,
         Register,
+        Retained,
         Subscribed,
         Tier,
     )

@@ -1,0 +1,177 @@
+"""Logs that are let go: only what the lake has, and what no subscription, lease or reader's snapshot still needs.
+
+A log table whose retention is seconds is tiered all the while. Each process has a subscription of its own that it reads
+slowly, keeps positions to go on from, holds cuts for a while, and reads from the log's start.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+import lakestore as ls
+from jepsen.anomaly import Anomaly
+from jepsen.checkers import kept as checker
+from jepsen.history import History
+from jepsen.operation import Invocation
+from jepsen.workload import Target
+
+TABLE = "jepsen.retained"
+SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+SPACING = 1 << 32
+WAIT_SECONDS = 0.3
+POSITIONS_MAX = 5
+
+
+class Retained:
+    """Appends, and readers that are late."""
+
+    name = "retention"
+    needs: frozenset[str] = frozenset({"tierer"})
+
+    def __init__(self, chance: random.Random) -> None:
+        self._buckets = chance.choice((1, 2))
+        self._retention = chance.choice(({"age": "1s"}, {"bytes": "1KB"}, {"age": "2s", "bytes": "4KB"}))
+
+    def setup(self, lake: ls.Lake) -> None:
+        """Make the table."""
+        options = {"freshness": "1s"}
+        lake.create_table(TABLE, SCHEMA, buckets=self._buckets, retention=self._retention, lake=options)
+
+    def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
+        """Mostly appends; one process in two has a subscription, for the slowest holds the log of all."""
+        numbers = itertools.count(process * SPACING)
+        while True:
+            draw = chance.random()
+            if draw < 0.6:
+                yield Invocation("append", list(itertools.islice(numbers, chance.randint(1, 20))))
+            elif draw < 0.75 and process % 2 == 0:
+                yield Invocation("take", {"subscription": f"late-{process}", "ack": chance.random() < 0.5})
+            elif draw < 0.82:
+                yield Invocation("earliest")
+            elif draw < 0.92:
+                yield Invocation("resume", chance.randrange(POSITIONS_MAX))
+            elif draw < 0.96:
+                yield Invocation("hold", round(chance.uniform(0.5, 4.0), 3))
+            else:
+                yield Invocation("snapshot")
+            yield Invocation("pause", round(chance.uniform(0.0, 0.3), 3))
+
+    def last(self, process: int) -> Iterator[Invocation]:
+        """What the subscription still has to give, and the whole table."""
+        if process % 2 == 0:
+            yield Invocation("drain", {"subscription": f"late-{process}"})
+        yield Invocation("snapshot")
+        yield Invocation("earliest")
+
+    def client(self, target: Target, process: int) -> RetentionClient:
+        """A writer, and a late reader."""
+        return RetentionClient(target.connect(process))
+
+    def check(self, history: History) -> Sequence[Anomaly]:
+        """Rows that are missing somewhere."""
+        return checker.check(history)
+
+
+class RetentionClient:
+    """Appends and reads of one connection."""
+
+    def __init__(self, lake: ls.Lake) -> None:
+        self._lake = lake
+        self._positions: list[tuple[str, dict[str, int]]] = []
+
+    def invoke(self, invocation: Invocation) -> Any:
+        """Do it. Rows are `[bucket, offset, n]`."""
+        value = invocation.value
+        match invocation.f:
+            case "append":
+                self._lake.table(TABLE).append([{"n": n} for n in value])
+                return value
+            case "pause":
+                time.sleep(value)
+                return value
+            case "take":
+                return {**value, **self._take(value["subscription"], ack=value["ack"])}
+            case "drain":
+                return self._drain(value)
+            case "earliest":
+                return self._earliest()
+            case "resume":
+                return self._resume(value)
+            case "hold":
+                return self._hold(value)
+            case _:
+                batches = self._lake.table(TABLE).changes(start="snapshot", until="now")
+                return [row for batch in batches for row in _rows(batch.table)]
+
+    def _take(self, name: str, *, ack: bool) -> dict[str, Any]:
+        """One batch of a subscription, whose stream is opened and closed again."""
+        stream = self._lake.table(TABLE).changes(subscription=name)
+        try:
+            batch = stream.next(WAIT_SECONDS)
+            rows = _rows(batch.table) if batch else []
+            acked = ""
+            if batch and ack:
+                try:
+                    batch.ack()
+                    acked = "yes"
+                except ls.LakestoreError:
+                    acked = "unknown"  # the rows are told in any case
+            return {"rows": rows, "acked": acked}
+        finally:
+            stream.close()
+
+    def _drain(self, value: dict[str, Any]) -> dict[str, Any]:
+        rows: list[list[int]] = []
+        stream = self._lake.table(TABLE).changes(subscription=value["subscription"], until="now")
+        for batch in stream:
+            rows += _rows(batch.table)
+        return {**value, "rows": rows}
+
+    def _earliest(self) -> list[list[int]]:
+        """All that the log has. Every other position is kept to go on from."""
+        found: list[list[int]] = []
+        ends: dict[str, int] = {}
+        for batch in self._lake.table(TABLE).changes(start="earliest", until="now"):
+            rows = _rows(batch.table)
+            found += rows
+            ends.update({str(bucket): offset for bucket, offset, _ in rows})
+            if batch.whole:
+                self._positions = [*self._positions[-POSITIONS_MAX + 1 :], (batch.token, dict(ends))]
+        return found
+
+    def _resume(self, which: int) -> dict[str, Any]:
+        """Go on from a position of before; `ends` has the last offset of each bucket that was read up to there."""
+        if not self._positions:
+            return {"ends": {}, "rows": [], "expired": False}
+        token, ends = self._positions[which % len(self._positions)]
+        try:
+            batches = list(self._lake.table(TABLE).changes(start=token, until="now"))
+        except ls.PositionExpired as error:
+            return {"ends": ends, "rows": [], "expired": True, "earliest": bool(error.earliest)}
+        return {"ends": ends, "rows": [row for batch in batches for row in _rows(batch.table)], "expired": False}
+
+    def _hold(self, seconds: float) -> dict[str, Any]:
+        """Two scans of one cut."""
+        with self._lake.snapshot() as cut:
+            first = _rows(cut.scan(TABLE, columns=["__bucket", "__offset", "n"]).to_arrow())
+            time.sleep(seconds)
+            try:
+                second = _rows(cut.scan(TABLE, columns=["__bucket", "__offset", "n"]).to_arrow())
+            except (ls.PositionExpired, ls.NotFound) as error:
+                return {"first": len(first), "lost": f"{error.kind}: {error.message}", "same": False}
+        return {"first": len(first), "lost": "", "same": sorted(first) == sorted(second)}
+
+    def close(self) -> None:
+        """End the connection."""
+        self._lake.close()
+
+
+def _rows(table: pa.Table) -> list[list[int]]:
+    columns = (table.column(name).to_pylist() for name in ("__bucket", "__offset", "n"))
+    return [list(row) for row in zip(*columns, strict=True)]

@@ -1,0 +1,65 @@
+"""The checker of logs that are let go, against histories of every anomaly."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from jepsen.workloads.retention import Retained
+from tests.jepsen.hand_made import Written, names
+
+ROWS = [[0, 0, 10], [0, 1, 11], [0, 2, 12]]
+
+
+def _told() -> Written:
+    return Written().call(0, "append", [10, 11]).unknown(1, "append", [12]).failed(2, "append", [13])
+
+
+def _took(told: Written, rows: list[list[int]], acked: str = "yes", f: str = "take") -> Written:
+    return told.call(0, f, None, {"subscription": "late-0", "rows": rows, "acked": acked})
+
+
+def _resumed(**value: Any) -> Written:
+    return _told().call(0, "resume", 0, {"ends": {"0": 0}, "rows": [], "expired": False, "earliest": True, **value})
+
+
+def _held(**value: Any) -> Written:
+    return _told().call(0, "hold", 1, {"first": 3, "lost": "", "same": True, **value})
+
+
+def _names(told: Written) -> set[str]:
+    return names(Retained(random.Random(1)), told)
+
+
+def test_what_is_promised_is_no_anomaly() -> None:
+    told = _took(_told(), ROWS[:2], "unknown").call(1, "earliest", None, ROWS).call(1, "earliest", None, ROWS[1:])
+    _took(_took(told, ROWS[:2]), ROWS[2:], f="drain").call(1, "snapshot", None, ROWS).call(
+        1, "snapshot", None, ROWS[:2]
+    )
+    assert _names(told) == set()
+    assert _names(_resumed(rows=ROWS[1:])) == _names(_resumed(expired=True)) == _names(_held()) == set()
+    broken = _told().fault("kill-begin").call(0, "hold", 1, {"first": 3, "lost": "NotFound", "same": False})
+    assert _names(broken) == set()
+
+
+BAD = {
+    "gap": _told().call(0, "earliest", None, [ROWS[0], ROWS[2]]),
+    "start-back": _told().call(0, "earliest", None, ROWS[1:]).call(0, "earliest", None, ROWS),
+    "no-earliest": _resumed(expired=True, earliest=False),
+    "silent-gap": _resumed(rows=ROWS[2:]),
+    "lease-broken": _held(lost="PlanExpired: gone", same=False),
+    "cut-changed": _held(same=False),
+    "lost": _told().call(0, "snapshot", None, ROWS[1:]),
+    "twice": _told().call(0, "snapshot", None, [*ROWS, ROWS[0]]),
+    "let-go": _took(_took(_told(), ROWS[:1]), ROWS[2:]),
+    "again": _took(_took(_told(), ROWS[:2]), ROWS[1:]),
+    "phantom": _told().call(0, "earliest", None, [[0, 3, 99]]),
+    "aborted": _told().call(0, "earliest", None, [[0, 3, 13]]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_anomaly(name: str) -> None:
+    assert _names(BAD[name]) == {name}
