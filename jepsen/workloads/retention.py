@@ -37,6 +37,7 @@ class Retained:
     def __init__(self, chance: random.Random) -> None:
         self._buckets = chance.choice((1, 2))
         self._retention = chance.choice(({"age": "1s"}, {"bytes": "1KB"}, {"age": "2s", "bytes": "4KB"}))
+        self._subscribers = chance.choice((0, 0, 1))
 
     def setup(self, lake: ls.Lake) -> None:
         """Make the table."""
@@ -44,14 +45,14 @@ class Retained:
         lake.create_table(TABLE, SCHEMA, buckets=self._buckets, retention=self._retention, lake=options)
 
     def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
-        """Mostly appends; one process in two has a subscription, for the slowest holds the log of all."""
+        """Mostly appends; no process or one has a subscription, for the slowest holds the log of all."""
         numbers = itertools.count(process * SPACING)
         while True:
             draw = chance.random()
             if draw < 0.6:
                 yield Invocation("append", list(itertools.islice(numbers, chance.randint(1, 20))))
-            elif draw < 0.75 and process % 2 == 0:
-                yield Invocation("take", {"subscription": f"late-{process}", "ack": chance.random() < 0.5})
+            elif draw < 0.75 and process < self._subscribers:
+                yield Invocation("take", {"subscription": f"late-{process}", "ack": chance.random() < 0.8})
             elif draw < 0.82:
                 yield Invocation("earliest")
             elif draw < 0.92:
@@ -64,7 +65,7 @@ class Retained:
 
     def last(self, process: int) -> Iterator[Invocation]:
         """What the subscription still has to give, and the whole table."""
-        if process % 2 == 0:
+        if process < self._subscribers:
             yield Invocation("drain", {"subscription": f"late-{process}"})
         yield Invocation("snapshot")
         yield Invocation("earliest")
