@@ -108,6 +108,7 @@ def test_a_flipped_bit_is_never_served_and_nothing_is_deleted(
             refused += 1
             assert isinstance(error, Corrupt)
             assert Path(name).name in error.message, error.message
+            assert "restore it from a copy" in error.message, error.message
         else:
             whole_prefix = kind == "journal-" and all(
                 row in right[table] or row in KEYED for table in found for row in found[table]

@@ -308,7 +308,7 @@ def _entry_of(data: dict[str, Any]) -> TableEntry:
 
 def decode(raw: bytes, name: str) -> Checkpoint:
     """The checkpoint in a file's bytes, or `Corrupt`."""
-    damaged = Corrupt(f"checkpoint file {name} is damaged")
+    damaged = Corrupt(f"checkpoint file {name} is damaged: restore it from a copy or a backup; nothing was changed")
     if len(raw) < _HEADER.size:
         raise damaged
     magic, version, _, size, crc = _HEADER.unpack_from(raw)

@@ -37,6 +37,11 @@ def names(disk: Disk, folder: Path) -> list[str]:
     return [name for name in disk.list(folder) if name.startswith(PREFIX)]
 
 
+def _gap(name: str, lsn: int, wanted: int) -> Corrupt:
+    said = f"journal file {name} goes on at LSN {lsn}, not {wanted}: one is missing"
+    return Corrupt(f"{said}: restore it from a copy or a backup; nothing was changed")
+
+
 @contextmanager
 def _full() -> Iterator[None]:
     """A step without which no new file begins, and the old one goes on."""
@@ -83,7 +88,7 @@ class FileJournal:
             for frame in journal.frames(data, name, last=name == found[-1]):
                 if frame.lsn > lsn:
                     if frame.lsn != lsn + 1:
-                        raise Corrupt(f"journal file {name} goes on at LSN {frame.lsn}, not {lsn + 1}: one is missing")
+                        raise _gap(name, frame.lsn, lsn + 1)
                     lsn += 1
                     yield Entry(lsn, (frame.head, frame.body), Place(name))
                 end = frame.end
