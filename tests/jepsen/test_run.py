@@ -300,3 +300,13 @@ def test_damage_that_was_done_excuses_errors_until_everything_has_healed() -> No
     assert "defect" not in judged(asked, excuse, corrupt)
     assert "defect" in judged(excuse, healed, asked, corrupt)
     assert "defect" in judged(excuse, asked, (1, Kind.INFO, "add", 1, "Internal: a defect"))
+
+
+def test_a_few_calls_that_all_met_a_fault_are_no_anomaly_and_many_are() -> None:
+    def names(tries: int) -> set[str]:
+        lines = [(Kind.INVOKE, "add"), (Kind.OK, "add"), *[(Kind.INVOKE, "once"), (Kind.FAIL, "once")] * tries]
+        history = History(Operation(n, n, 1, kind, f, 1) for n, (kind, f) in enumerate(lines))
+        return {each.name for each in judge(Counting(Cell()), history).anomalies}
+
+    assert "idle" not in names(1)
+    assert "idle" in names(10)
