@@ -16,7 +16,7 @@ from jepsen.system.disk import ServerDisk
 from jepsen.system.shim import Action, Operation, Rule
 
 DISK = frozenset({"disk"})
-END_SECONDS = 10.0
+END_SECONDS = 30.0
 """A server whose journal cannot be synced ends by itself within this time."""
 SYNCS = Operation.SYNC | Operation.SYNC_FOLDER
 SKIPS = (0, 0, 0, 1, 2, 10)
