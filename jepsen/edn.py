@@ -12,8 +12,8 @@ class Keyword(str):
     __slots__ = ()
 
 
-MICRO_OPERATIONS = ("append", "r", "w")
-"""First elements of what transactions do, which Elle reads as keywords."""
+MICRO_OPERATIONS = ("append", "r", "w", "send", "poll")
+"""First elements of what transactions do, which others read as keywords."""
 
 
 def transaction(value: Any) -> Any:

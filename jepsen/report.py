@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jepsen import pictures
+from jepsen import others, pictures
 from jepsen.history import History
 from jepsen.operation import NEMESIS, Kind
 from jepsen.verdict import Judged, Verdict
@@ -22,6 +22,8 @@ def write(folder: Path, command: str, verdict: Verdict) -> None:
         if path.exists():
             history = History.load(path)
             history.dump_edn(path.with_suffix(".edn"))
+            if form := others.FORMS.get(judged.workload):
+                form(history).dump_edn(path.with_suffix(".others.edn"))
             lines += _faults(history)
             pictures.draw(history, judged.workload, path.with_suffix(".svg"))
             lines += [f"![latency and rate]({judged.workload}.svg)", ""]
