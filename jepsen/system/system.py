@@ -107,6 +107,7 @@ class System:
                 self.spark.start()
             if self.tierer is not None:
                 self.tierer.start()
+                self.tierer.wait()
             if self.bridges is not None:
                 self.bridges.start()
         except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from jepsen.system.processes import Found, Nursery
 EPOCH_SECONDS = 3
 LOOK_SECONDS = 0.5
 STOP_SECONDS = 30.0
+READY, READY_SECONDS = "Ctrl-C ends it", 120.0
+"""Part of the line that it writes when it begins its work."""
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of a JVM that lives for seconds: it takes half the time to warm up."""
 _DEFAULTS = {
@@ -84,6 +87,15 @@ class Tierer:
                     environment=self._environment,
                 )
             return True
+
+    def wait(self, seconds: float = READY_SECONDS) -> bool:
+        """Wait until its Spark has come up; whether it has in that time."""
+        deadline = time.monotonic() + seconds
+        while READY not in self._log.read_text(errors="replace"):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_SECONDS)
+        return True
 
     def _watch(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):

@@ -26,6 +26,8 @@ SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 SPACING = 1 << 32
 WAIT_SECONDS = 0.3
 POSITIONS_MAX = 5
+LET_GO_SECONDS = 6.0
+"""Time in which the tierer and the server's duty come round once more."""
 
 
 class Retained:
@@ -68,6 +70,9 @@ class Retained:
         if process < self._subscribers:
             yield Invocation("drain", {"subscription": f"late-{process}"})
         yield Invocation("snapshot")
+        yield Invocation("earliest")
+        yield Invocation("pause", LET_GO_SECONDS)
+        yield Invocation("resume", 0)
         yield Invocation("earliest")
 
     def client(self, target: Target, process: int) -> RetentionClient:
