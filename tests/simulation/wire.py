@@ -74,8 +74,11 @@ class Box:
         self.room = WINDOW
         self.waiting: Task | None = None
         self.sender: Task | None = None
-        self.on_end: Callable[[], None] = lambda: None
-        """Called once, when the client is no longer there."""
+        self.server: Process | None = None
+        """The process that answers, once the call has arrived."""
+        self.is_gone = False
+        """Whether the server has heard that the client waits no more."""
+        self._callbacks: list[Callable[[], None]] = []
 
     def came(self, data: bytes) -> None:
         """A message has arrived."""
@@ -88,7 +91,19 @@ class Box:
         if not self.is_over:
             self.is_over, self.failure = True, failure
             self._wake()
-            self.on_end()
+            self._network.world.later(self._network.delay(), self._left)
+
+    def _left(self) -> None:
+        """The server hears that the client waits no more."""
+        world, self.is_gone = self._network.world, True
+        if self.sender is not None:
+            world.wake(self.sender)
+        if self._callbacks and self.server is not None and not self.server.is_dead:
+            world.spawn("rpc-gone", self.server, self._call_back)
+
+    def _call_back(self) -> None:
+        for callback in self._callbacks:
+            callback()
 
     def cancel(self) -> None:
         """Wait no longer for it."""
@@ -96,9 +111,8 @@ class Box:
         self.ended(None)
 
     def _wake(self) -> None:
-        for task in (self.waiting, self.sender):
-            if task is not None:
-                self._network.world.wake(task)
+        if self.waiting is not None:
+            self._network.world.wake(self.waiting)
 
     def wait(self, until: float | None) -> bool:
         """Wait for a message or the end; False when the time is over."""
@@ -120,19 +134,13 @@ class Box:
     # The listener of a change stream, as the server sees the client.
 
     def is_active(self) -> bool:
-        """Whether the client still listens."""
-        return not self.is_over
+        """Whether the client still listens, as far as the server has heard."""
+        return not self.is_gone
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
         """Call back when it listens no more."""
-        before = self.on_end
-
-        def both() -> None:
-            before()
-            callback()
-
-        self.on_end = both
-        return not self.is_over
+        self._callbacks.append(callback)
+        return not self.is_gone
 
 
 class Network:
@@ -265,6 +273,7 @@ class SimWire:
 
     def _arrive(self, life: Life, box: Box, method: rpc.Method, data: bytes, answers: bool) -> None:
         if not life.process.is_dead:
+            box.server = life.process
             serve = self._serve_stream if method.streams_out else self._serve
             self._world.spawn(f"rpc-{method.name}", life.process, partial(serve, life, box, method, data, answers))
 
@@ -329,11 +338,11 @@ class SimWire:
             items = verb(request, box) if method.name == "Changes" else verb(request)
             for item in items:
                 message = item.message if method.name == "Changes" else item
-                while not box.room and not box.is_over:
+                while not box.room and not box.is_gone:
                     box.sender = world.current
                     world.block(None, box)
                     box.sender = None
-                if box.is_over:
+                if box.is_gone:
                     items.close()
                     break
                 box.room -= 1

@@ -238,7 +238,9 @@ class World:
         while timers and timers[0][0] <= self.now:
             _, _, due, token = heappop(timers)
             if not isinstance(due, Task):
+                running, self.current = self.current, None
                 due()
+                self.current = running
             elif due.is_blocked and due.token == token and not due.is_over:
                 due.token += 2
                 self._make_ready(due)
