@@ -20,7 +20,7 @@ from jepsen.workload import Workload
 from jepsen.workloads import WORKLOADS
 from lakestore.limits import DEFAULT, Limits
 from tests.simulation import folders, nemeses
-from tests.simulation.system import SimSystem
+from tests.simulation.system import NoStart, SimSystem
 from tests.simulation.threads import installed
 from tests.simulation.world import Stuck, World
 
@@ -64,8 +64,8 @@ class Outcome:
 
     @property
     def names(self) -> list[str]:
-        """The names of the anomalies, each once."""
-        return sorted({each.name for each in self.anomalies})
+        """The names of the anomalies, each once; the one that says the least comes last."""
+        return sorted({each.name for each in self.anomalies}, key=lambda name: (name in ("crash", "idle"), name))
 
     def text(self) -> str:
         """History and trace, the same bytes for the same seed."""
@@ -145,6 +145,8 @@ def run(case: Case) -> Outcome:
             world.run(main)
         except Stuck as stuck:
             anomalies.append(Anomaly("stuck", str(stuck)))
+        except NoStart as error:
+            anomalies.append(Anomaly("unrecoverable", str(error)))
         except Exception as error:  # whatever ends a run is an anomaly of it
             anomalies.append(Anomaly("crashed", f"{type(error).__name__}: {error}"))
     logging.disable(logging.NOTSET)

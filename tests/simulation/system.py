@@ -16,6 +16,10 @@ CALL_SECONDS = 5.0
 STARTS_MAX = 3
 
 
+class NoStart(Exception):
+    """A server that refuses to start on what a crash has left, with nothing broken any more."""
+
+
 class SimSystem:
     """A server, the network before it, and clients that are threads of the run."""
 
@@ -47,7 +51,7 @@ class SimSystem:
             if self.machine.is_up:
                 return
             self.world.sleep(0.5)
-        raise AssertionError(f"the server does not start any more: {self.machine.failures[-1:]}")
+        raise NoStart(f"the server does not start any more: {self.machine.failures[-1:]}")
 
     def heal(self) -> None:
         """Everything runs, and nothing is broken."""
