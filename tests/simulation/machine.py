@@ -12,6 +12,7 @@ from lakestore.limits import Limits
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+from tests.simulation import marks
 from tests.simulation.disk import LifeDisk, Speed
 from tests.simulation.index import Stores
 from tests.simulation.wire import Life, Network
@@ -50,6 +51,7 @@ class Machine:
         self.server: Server | None = None
         self.life: Life | None = None
         self._stores: Stores | None = None
+        self._tail = marks.Tail(self.disk.root)
         self._lives = self._powered = 0
         self._crash_at: tuple[CrashPoint, int, bool] | None = None
         self.skew_us = 0
@@ -68,6 +70,7 @@ class Machine:
         self._lives += 1
         process = Process(f"server{self._lives}", skew_us=self.skew_us, frozen_us=self.frozen_us)
         self._stores = stores = Stores(world)
+        self._tail = marks.Tail(self.disk.root)
         disk = LifeDisk(world, process, self.disk, self.speed)
         disk.on_reach = partial(self._reached, process)
         done: list[Server | BaseException] = []
@@ -95,6 +98,7 @@ class Machine:
             world.note(f"server {self._lives} did not start: {type(said).__name__}")
             if not process.is_dead:
                 self.failures.append(f"start: {said}")
+                world.mark(marks.NO_START)
                 self._end()
             return False
         self.server = done[0]
@@ -127,11 +131,13 @@ class Machine:
         """A server that cannot go on ends its process."""
         if not process.is_dead:
             self.world.note(f"{process.name} ends itself: {type(error).__name__}")
-            self.world.mark("a server ended itself")
+            self.world.mark(marks.ENDED_ITSELF)
             self.world.spawn("reaper", self.world.outside, partial(self.kill, process))
 
     def _reached(self, process: Process, point: CrashPoint) -> None:
-        self.world.mark(f"reached {point}")
+        self.network.watcher.passed(process.name, point)
+        if point is CrashPoint.RECOVERY_DURABLE and self._tail.was_cut():
+            self.world.mark(marks.TORN_TAIL)
         if self._crash_at is None or self._crash_at[0] != point:
             return
         _, passes, loses_power = self._crash_at
@@ -140,7 +146,7 @@ class Machine:
             return
         self._crash_at = None
         self.world.note(f"{process.name} crashes at {point}")
-        self.world.mark("crashed at a named point")
+        self.world.mark(marks.CRASHED)
         if loses_power:
             self.disk.lose_power_after(0)
         self.world.spawn("reaper", self.world.outside, partial(self.kill, process))
@@ -182,6 +188,7 @@ class Machine:
             return
         if not life.process.is_dead:
             self.world.note(f"{life.process.name} is killed")
+            self.network.watcher.ended(life.process.name)
             self.network.ended(life)
             self.world.kill(life.process)
             self._end()

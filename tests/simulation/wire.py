@@ -20,6 +20,7 @@ from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore_server.service import Service
+from tests.simulation.marks import Watcher
 from tests.simulation.world import Killed, Process, Task, World
 
 KEEPALIVE_SECONDS = 25.0
@@ -147,7 +148,7 @@ class Network:
     """All connections of a world."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.weather = world, Weather()
+        self.world, self.weather, self.watcher = world, Weather(), Watcher(world)
         self.life: Life | None = None
         """The server that listens."""
         self._numbers = 0
@@ -168,6 +169,11 @@ class Network:
     def happens(self, chance: float) -> bool:
         """Whether something of that chance happens."""
         return chance > 0.0 and self.world.chance.random() < chance
+
+    def refusal(self, method: rpc.Method, error: LakestoreError) -> LakestoreError:
+        """The error as it comes to the client."""
+        self.watcher.refused(method, error)
+        return errors.error_of_fields(errors.error_fields(error))
 
     def ended(self, life: Life) -> None:
         """The server's process has ended: its connections break."""
@@ -281,11 +287,13 @@ class SimWire:
         """The server's part of a call, in a task of its process."""
         failure, answer = None, b""
         try:
-            answer = _verb(life, method)(method.request.FromString(data)).SerializeToString()
+            request = method.request.FromString(data)
+            answer = _verb(life, method)(request).SerializeToString()
+            self._network.watcher.answered(method, request, answer)
         except Killed:
             raise
         except LakestoreError as error:
-            failure = errors.error_of_fields(errors.error_fields(error))
+            failure = self._network.refusal(method, error)
         except Exception as error:  # the edge: whatever fails, the client is told
             self._world.note(f"a defect of {method.name}: {type(error).__name__}: {error}")
             failure = errors.defect(error)
@@ -356,7 +364,7 @@ class SimWire:
         except Killed:
             raise
         except LakestoreError as error:
-            failure = errors.error_of_fields(errors.error_fields(error))
+            failure = self._network.refusal(method, error)
         except Exception as error:  # the edge, as for a call
             world.note(f"a defect of {method.name}: {type(error).__name__}: {error}")
             failure = errors.defect(error)
