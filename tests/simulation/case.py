@@ -65,7 +65,7 @@ class Outcome:
     @property
     def names(self) -> list[str]:
         """The names of the anomalies, each once; the one that says the least comes last."""
-        return sorted({each.name for each in self.anomalies}, key=lambda name: (name in ("crash", "idle"), name))
+        return sorted({each.name for each in self.anomalies}, key=lambda name: (name in VAGUE, name))
 
     def text(self) -> str:
         """History and trace, the same bytes for the same seed."""
@@ -86,6 +86,8 @@ def limits_of(chance: random.Random) -> Limits:
     )
 
 
+VAGUE = frozenset({"crash", "idle"})
+"""Names of anomalies that may only say that nothing was tested."""
 FOREIGN = frozenset({"sql"})
 """Functions that run in threads of libraries, DuckDB's, which no world can order."""
 

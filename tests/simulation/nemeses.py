@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from jepsen.schedule import Nemesis, Planned
@@ -147,9 +147,11 @@ def _clock_right(system: SimSystem) -> None:
 
 
 def _stall(system: SimSystem, chance: random.Random) -> str:
-    """One thread of the server stands still for a time, as a swapped page or a debugger makes it."""
+    """One thread of the server, or of a client, stands still for a time, as a swapped page or a debugger makes it."""
     life = system.machine.life
-    tasks = [task for task in life.process.tasks if not task.is_over] if life and not life.process.is_dead else []
+    servers = life.process.tasks if life and not life.process.is_dead else []
+    clients = [task for task in system.world.outside.tasks if task.name not in ("main", "nemesis")]
+    tasks = [task for task in (servers, servers, clients)[chance.randrange(3)] if not task.is_over]
     if not tasks:
         return "nobody there"
     task = chance.choice(tasks)
@@ -158,15 +160,18 @@ def _stall(system: SimSystem, chance: random.Random) -> str:
 
 
 def _duty(system: SimSystem, chance: random.Random) -> str:
-    server, name = system.machine.server, chance.choice(("checkpoint", "checkpoint", "retention", "expiry", "verify"))
+    """A duty is due at this moment."""
+    server = system.machine.server
     if server is None or not system.machine.is_up:
         return "nobody there"
-    duties: Mapping[str, Callable[[], object]] = {
+    duties: dict[str, Callable[[], object]] = {
         "checkpoint": server.upkeep.checkpointer.wake,
-        "retention": server.retention.run_once if hasattr(server.retention, "run_once") else lambda: None,
-        "expiry": server.expiry.run_once if hasattr(server.expiry, "run_once") else lambda: None,
-        "verify": lambda: None,
+        "checkpoint in the foreground": server.upkeep.checkpoint,
+        "retention": server.retention.run_once,
+        "expiry": server.expiry.run_once,
+        "scrub": server.upkeep.scrubber.run_once,
     }
+    name = chance.choice(list(duties))
     error = system.machine.within(duties[name], 20.0)
     return f"{name}: {type(error).__name__ if error else 'done'}"
 

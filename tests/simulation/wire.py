@@ -80,6 +80,10 @@ class Box:
         self.is_gone = False
         """Whether the server has heard that the client waits no more."""
         self._callbacks: list[Callable[[], None]] = []
+        self._asks: deque[bytes] = deque()
+        self._is_asked = False
+        """Whether the last of the client's messages has arrived."""
+        self.taker: Task | None = None
 
     def came(self, data: bytes) -> None:
         """A message has arrived."""
@@ -97,8 +101,9 @@ class Box:
     def _left(self) -> None:
         """The server hears that the client waits no more."""
         world, self.is_gone = self._network.world, True
-        if self.sender is not None:
-            world.wake(self.sender)
+        for task in (self.sender, self.taker):
+            if task is not None:
+                world.wake(task)
         if self._callbacks and self.server is not None and not self.server.is_dead:
             world.spawn("rpc-gone", self.server, self._call_back)
 
@@ -131,6 +136,29 @@ class Box:
         self.room += 1
         if self.sender is not None:
             self._network.world.wake(self.sender)
+
+    # The messages of a client's own stream, as the server takes them.
+
+    def asked(self, data: bytes | None) -> None:
+        """A message of the client has arrived; None behind the last one."""
+        if data is None:
+            self._is_asked = True
+        else:
+            self._asks.append(data)
+        if self.taker is not None:
+            self._network.world.wake(self.taker)
+
+    def taken(self, method: rpc.Method) -> Iterator[Any]:
+        """The client's messages, until it has said its last word or is gone."""
+        world = self._network.world
+        while True:
+            while not (self._asks or self._is_asked or self.is_gone):
+                self.taker = world.current
+                world.block(None, self)
+                self.taker = None
+            if self.is_gone or not self._asks:
+                return
+            yield method.request.FromString(self._asks.popleft())
 
     # The listener of a change stream, as the server sees the client.
 
@@ -311,15 +339,15 @@ class SimWire:
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
         """The messages of a stream, which is cancelled when its reader goes."""
         self.greet(HELLO_SECONDS if seconds is None else seconds)
-        if method.streams_in:
-            raise Invalid("a stream of commits is not simulated: write with `pipelined=False`")
         box = Box(self._network)
         until = None if seconds is None else self._world.now + seconds
         scope = SCOPE.get() or Scope()
         self._open[box.number] = box
         try:
             with scope.holding(box):
-                self._send(box, method, request.SerializeToString())
+                self._send(box, method, b"" if method.streams_in else request.SerializeToString())
+                if method.streams_in:
+                    self._world.spawn(f"asks-{method.name}", self.process, partial(self._ask, box, request))
                 while box.wait(until):
                     if not box.items:
                         break
@@ -336,10 +364,23 @@ class SimWire:
         if not is_whole:
             raise self._failed(box, method)
 
+    def _ask(self, box: Box, requests: Iterator[Any]) -> None:
+        """Send a client's messages in their order, until the connection breaks."""
+        world, network, at = self._world, self._network, 0.0
+        for request in requests:
+            at = max(at, world.now + network.delay())
+            if network.happens(network.weather.lost):
+                box.ended(_broken("Socket closed", reads=False))
+            if box.is_over:
+                return
+            world.later(at - world.now, partial(box.asked, request.SerializeToString()))
+        world.later(max(at - world.now, network.delay()), partial(box.asked, None))
+
     def _serve_stream(self, life: Life, box: Box, method: rpc.Method, data: bytes, answers: bool) -> None:
         """The server's part of a stream."""
         world, network = self._world, self._network
-        request, failure, at = method.request.FromString(data), None, 0.0
+        request: Any = box.taken(method) if method.streams_in else method.request.FromString(data)
+        failure, at = None, 0.0
         left = None if answers else int(world.chance.random() * 5)
         try:
             verb = _verb(life, method)
