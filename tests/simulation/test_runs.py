@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from tests.simulation.case import Case, run
+from tests.simulation.case import SIMULATED, Case, run
 from tests.simulation.shrink import command
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "5"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "2"))
 """Of each workload; the nightly form has thousands, by `python -m tests.simulation`."""
 
 
-@pytest.mark.parametrize("workload", ["log", "list_append"])
+@pytest.mark.parametrize("workload", SIMULATED)
 def test_no_seed_shows_an_anomaly(workload: str) -> None:
     for seed in range(SEEDS):
         outcome = run(Case(f"{seed}", workload))

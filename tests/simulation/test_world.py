@@ -35,7 +35,7 @@ def told(hash_seed: str, *seeds: str) -> str:
 
 
 def test_the_same_seed_is_the_same_run_in_two_processes_byte_by_byte() -> None:
-    seeds = [str(seed) for seed in range(2)]
+    seeds = [str(seed) for seed in range(1)]
     first = told("1", *seeds)
     assert first == told("2", *seeds)
     lines = first.splitlines()

@@ -20,7 +20,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-STEPS_MAX = 400_000
+STEPS_MAX = 60_000
 """Switches of a run; more are a run that does not end."""
 TICK_SECONDS = 1e-6
 """Time that a read of the clock takes."""
