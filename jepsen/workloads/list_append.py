@@ -107,6 +107,8 @@ class ListAppend:
     def last(self, process: int) -> Iterator[Invocation]:
         """All lists at one cut, and some by each other way."""
         yield Invocation("everything")
+        if process == 0:
+            yield Invocation("past", {"back": 0, "keys": self._keys(0)[:3]})
         for f in READS if process == 0 else ():
             chance = random.Random(f)
             yield Invocation(f, [["r", key, None] for key in self._readable(f, self._keys(0), chance)])
