@@ -116,12 +116,18 @@ class RetentionClient:
                 return [row for batch in batches for row in _rows(batch.table)]
 
     def _take(self, name: str, *, ack: bool) -> dict[str, Any]:
-        """One batch of a subscription, whose stream is opened and closed again."""
+        """The next whole commits of a subscription, whose stream is opened and closed again.
+
+        A batch whose commit goes on in the next one has its token before its rows: to acknowledge it moves nothing.
+        """
         stream = self._lake.table(TABLE).changes(subscription=name)
+        rows: list[list[int]] = []
+        acked = ""
         try:
-            batch = stream.next(WAIT_SECONDS)
-            rows = _rows(batch.table) if batch else []
-            acked = ""
+            while batch := stream.next(WAIT_SECONDS):
+                rows += _rows(batch.table)
+                if batch.whole:
+                    break
             if batch and ack:
                 try:
                     batch.ack()

@@ -123,23 +123,34 @@ class _Reader:
         return _rows(batch)
 
     def ack(self, which: int) -> dict[str, Any]:
-        """Acknowledge one of the batches at hand: the rows that it covers, and buckets that did not count."""
+        """Acknowledge one of the batches at hand: the rows that it covers, and those that it may cover.
+
+        A batch whose commit goes on in the next one has its token before its rows, so that they may come again.
+        """
         batch = self.pending[which]
         place = self.pending.index(batch) + 1
-        covered = _rows(batch) if self.told["shared"] else [row for each in self.pending[:place] for row in _rows(each)]
-        refused: list[int] = []
+        covered = [batch] if self.told["shared"] else self.pending[:place]
+        refused: set[int] = set()
         try:
             batch.ack()
         except ls.Fenced as error:
             if not error.buckets:
                 raise
-            refused = [bucket for _, bucket in error.buckets]
+            refused = {bucket for _, bucket in error.buckets}
         self.pending = self.pending[place:]
-        upto: dict[str, int] = {}
-        for bucket, offset, _ in covered:
-            upto[str(bucket)] = max(upto.get(str(bucket), -1), offset)
-        counted = {bucket: offset for bucket, offset in upto.items() if int(bucket) not in refused}
-        return {**self.said, "upto": counted, "refused": {b: upto[b] for b in upto if b not in counted}}
+        whole = max((number for number, each in enumerate(covered) if each.whole), default=-1) + 1
+        sure, rest = _ends(covered[:whole]), _ends(covered[whole:])
+        counted = {bucket: offset for bucket, offset in sure.items() if int(bucket) not in refused}
+        late = {bucket: offset for bucket, offset in sure.items() if bucket not in counted}
+        return {**self.said, "upto": counted, "refused": {**late, **rest}}
+
+
+def _ends(batches: Sequence[ls.ChangeBatch]) -> dict[str, int]:
+    """Per bucket the last offset."""
+    ends: dict[str, int] = {}
+    for bucket, offset, _ in (row for each in batches for row in _rows(each)):
+        ends[str(bucket)] = max(ends.get(str(bucket), -1), offset)
+    return ends
 
 
 class SubscriptionClient:
