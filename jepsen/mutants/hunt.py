@@ -8,20 +8,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from jepsen.mutants.mutant import Mutant, copy
+from jepsen.trial import needs_of
 
 SIMULATED_SECONDS = 60.0
 REAL_SECONDS = 180.0
 REAL_RUN_SECONDS = 10.0
 GRACE_SECONDS = 120.0
 """The longest that a run takes beyond its time: starts, healing, reading to the end."""
-NO_ANOMALY = ("crash", "idle")
-"""Names in a verdict that only say that nothing was tested: a mutant that does not start is not found by them."""
+NO_ANOMALY = ("crash", "crashed", "idle", "stuck", "undecided")
+"""Names in a verdict that only say that nothing was tested: a mutant that does not work is not found by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class Caught:
         return f"| `{self.mutant}` | {self.by} | {found} | {self.seconds:.1f} s |"
 
 
+def telling(names: Iterable[str]) -> str | None:
+    """The first name of an anomaly that says more than that something does not work."""
+    return next((name for name in names if name not in NO_ANOMALY), None)
+
+
 def hunt(mutants: Sequence[Mutant], say: Callable[[str], None], *, simulated: float, real: float) -> list[Caught]:
     """Try all mutants, and the product without any, which must pass."""
     outcomes = []
@@ -60,39 +66,39 @@ def false_alarms(seconds: float) -> Caught:
     """What the simulation says of a copy without a bug: nothing, or the hunt proves nothing."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy(Path(folder))
-        found = _simulated(Path(folder), (), seconds)
+        found = _simulated(Path(folder), (), (), seconds)
         return Caught("none", "simulation", **found) if found else Caught("none", "")
 
 
 def _caught(mutant: Mutant, folder: Path, simulated: float, real: float) -> Caught:
     began = time.monotonic()
-    found = _simulated(folder, mutant.workloads, simulated) if simulated else None
-    if found:
-        return Caught(mutant.name, "simulation", **found)
+    light = [name for name in mutant.workloads if not needs_of([name])]
+    if simulated and mutant.simulated and light:
+        found = _simulated(folder, light, mutant.faults, simulated)
+        if found:
+            return Caught(mutant.name, "simulation", **found)
     for found in _real(mutant, folder, real):
         return Caught(mutant.name, "processes", **{**found, "seconds": time.monotonic() - began})
     return Caught(mutant.name, "", seconds=time.monotonic() - began)
 
 
-def _simulated(folder: Path, workloads: Sequence[str], seconds: float) -> dict[str, Any] | None:
-    """The first anomaly of the simulation, and after how many seconds."""
+def _simulated(folder: Path, workloads: Sequence[str], faults: Sequence[str], seconds: float) -> dict[str, Any] | None:
+    """The first telling anomaly of the simulation, and after how many seconds."""
     chosen = [part for name in workloads for part in ("--workload", name)]
+    chosen += [part for name in faults for part in ("--fault", name)]
     command = ["-m", "tests.simulation", "--until-anomaly", "--json", "--seconds", f"{seconds:g}", *chosen]
+    began = time.monotonic()
     ended = _run(folder, command, seconds + GRACE_SECONDS)
-    lines = [line for line in ended.splitlines() if line.startswith("{")]
-    found = json.loads(lines[-1]) if lines else {}
-    if not found.get("anomaly") or found["anomaly"] in NO_ANOMALY:
+    findings = [json.loads(line) for line in ended.splitlines() if line.startswith("{")]
+    found = next((each for each in findings if telling(each["anomalies"])), None)
+    if found is None:
         return None
-    return {
-        "workload": found["workload"],
-        "anomaly": found["anomaly"],
-        "seed": str(found["seed"]),
-        "seconds": float(found["seconds"]),
-    }
+    said = {"workload": found["workload"], "anomaly": telling(found["anomalies"]), "seed": str(found["seed"])}
+    return {**said, "seconds": time.monotonic() - began}
 
 
 def _real(mutant: Mutant, folder: Path, seconds: float) -> Iterator[dict[str, Any]]:
-    """The first anomaly of each run against real processes until the time is over."""
+    """The telling anomalies of runs against real processes until the time is over."""
     ends = time.monotonic() + seconds
     number = 0
     while time.monotonic() < ends:
@@ -107,9 +113,9 @@ def _real(mutant: Mutant, folder: Path, seconds: float) -> Iterator[dict[str, An
         if not verdict.exists():
             continue
         for judged in json.loads(verdict.read_text())["workloads"]:
-            for each in judged["anomalies"]:
-                if each["name"] not in NO_ANOMALY:
-                    yield {"workload": judged["workload"], "anomaly": each["name"], "seed": seed}
+            anomaly = telling(each["name"] for each in judged["anomalies"])
+            if anomaly:
+                yield {"workload": judged["workload"], "anomaly": anomaly, "seed": seed}
 
 
 def _run(folder: Path, command: Sequence[str], seconds: float) -> str:
@@ -127,6 +133,8 @@ def _run(folder: Path, command: Sequence[str], seconds: float) -> str:
         )
     except subprocess.TimeoutExpired:
         return ""
+    if ended.returncode not in (0, 1) or "\nImportError" in ended.stderr or "\nModuleNotFoundError" in ended.stderr:
+        raise RuntimeError(f"{' '.join(command)} does not run: {ended.stderr[-2000:]}")
     return ended.stdout
 
 

@@ -55,6 +55,10 @@ class Mutant:
     """The workloads that show it against real processes."""
     nemeses: tuple[str, ...]
     """The faults that it needs for that."""
+    simulated: bool = True
+    """Whether the simulation can see it at all."""
+    faults: tuple[str, ...] = ()
+    """The faults that it needs in the simulation; empty if all kinds are drawn."""
 
     def texts(self, root: Path = ROOT) -> dict[str, str]:
         """The changed files with their texts; `NotPlanted` if the product has changed under it."""
@@ -91,6 +95,8 @@ def planted(path: Path = PLANTED) -> list[Mutant]:
             tuple(Edit(**edit) for edit in each["edits"]),
             tuple(each["workloads"]),
             tuple(each["nemeses"]),
+            each.get("simulated", True),
+            tuple(each.get("faults", ())),
         )
         for each in tomllib.loads(path.read_text())["mutant"]
     ]

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from jepsen.mutants.hunt import telling
 from jepsen.mutants.mutant import Edit, Mutant, NotPlanted, planted
+from jepsen.nemeses import NEMESES
+from jepsen.trial import HEAVY, needs_of
+from jepsen.workloads import WORKLOADS
+from tests.simulation import nemeses as simulated
 
 MUTANTS_MIN = 30
 BAR = "30 at least, as the issue asks"
@@ -21,6 +26,24 @@ def test_there_are_enough() -> None:
 def test_a_mutant_fits_the_product(mutant: Mutant) -> None:
     for file, text in mutant.texts().items():
         compile(text, file, "exec")
+
+
+@pytest.mark.parametrize("mutant", planted(), ids=lambda each: each.name)
+def test_a_mutant_is_hunted_by_what_there_is(mutant: Mutant) -> None:
+    assert mutant.workloads
+    assert set(mutant.workloads) <= WORKLOADS.keys()
+    assert set(mutant.nemeses) <= NEMESES.keys()
+    assert set(mutant.faults) <= simulated.NEMESES.keys()
+    assert not any(NEMESES[name].needs & HEAVY - needs_of(mutant.workloads) for name in mutant.nemeses)
+
+
+def test_every_workload_has_a_mutant_that_it_is_for() -> None:
+    assert {name for each in planted() for name in each.workloads} == WORKLOADS.keys()
+
+
+def test_what_only_stands_still_is_not_found() -> None:
+    assert telling(["stuck", "crash", "idle"]) is None
+    assert telling(["stuck", "lost", "duplicate"]) == "lost"
 
 
 def test_a_mutant_whose_place_has_gone_is_found_out() -> None:
