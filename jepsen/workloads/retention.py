@@ -22,7 +22,9 @@ from jepsen.operation import Invocation
 from jepsen.workload import Target
 
 TABLE = "jepsen.retained"
-SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("weight", pa.string())])
+WEIGHT = "x" * 1_000
+"""Journals must fill: what goes is whole segments, which checkpoints cut."""
 SPACING = 1 << 32
 WAIT_SECONDS = 0.3
 POSITIONS_MAX = 5
@@ -96,7 +98,7 @@ class RetentionClient:
         value = invocation.value
         match invocation.f:
             case "append":
-                self._lake.table(TABLE).append([{"n": n} for n in value])
+                self._lake.table(TABLE).append([{"n": n, "weight": f"{n}{WEIGHT}"} for n in value])
                 return value
             case "pause":
                 time.sleep(value)
