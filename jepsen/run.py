@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import lakestore as ls
+from jepsen.anomaly import Anomaly
 from jepsen.history import Recorder
 from jepsen.operation import EXCUSE, HEALED, NEMESIS, Invocation, Kind
 from jepsen.schedule import Excusing, Nemesis, Planned, moments
@@ -27,11 +28,18 @@ HEAL_SECONDS = 60.0
 AGAIN_SECONDS = 0.25
 
 
+class Unrecoverable(Exception):
+    """A system that does not start any more, though nothing is broken: what it acknowledged is not to be had."""
+
+
 class System(Target, Protocol):
     """A target whose faults can be mended."""
 
     def heal(self) -> Sequence[str] | None:
-        """Mend and start whatever is broken or ended. The defects that were seen: what no fault explains."""
+        """Mend and start whatever is broken or ended; `Unrecoverable` if it does not start.
+
+        The defects that were seen: what no fault explains.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +89,14 @@ class Run:
             for each in self._workloads:
                 each.setup(lake)
         self._main_phase()
-        self._heal()
-        self._last_phase()
+        judged: list[Judged] = []
+        try:
+            self._heal()
+            self._last_phase()
+        except Unrecoverable as error:
+            judged.append(Judged("run", (Anomaly("unrecoverable", str(error)),)))
         histories = {name: recorder.close() for name, recorder in self._recorders.items()}
-        judged = [judge(each, histories[each.name]) for each in self._workloads]
+        judged += [judge(each, histories[each.name]) for each in self._workloads]
         judged += [Judged.crashed(text) for text in self.crashes]
         return Verdict(self._course.seed, time.monotonic() - began, tuple(judged))
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from jepsen.run import Unrecoverable
 from jepsen.system import processes
 from jepsen.system.processes import Found, Nursery
 
@@ -25,7 +26,7 @@ CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.
 """Signals by which no process ends that is not broken itself."""
 
 
-class NotStarted(RuntimeError):
+class NotStarted(Unrecoverable):
     """The server ended, or said nothing, before it served."""
 
 

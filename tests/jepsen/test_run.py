@@ -19,6 +19,7 @@ from jepsen.operation import NEMESIS, Invocation, Kind, Operation
 from jepsen.run import Course, Run
 from jepsen.schedule import Planned
 from jepsen.shrinking import shrunk
+from jepsen.system.server import NotStarted
 from jepsen.trial import Trial, drawn, of_seed
 from jepsen.verdict import Judged, Verdict, judge
 from jepsen.workloads import WORKLOADS
@@ -154,6 +155,13 @@ def test_what_does_not_succeed_after_healing_is_stuck() -> None:
     with mock.patch.object(cell, "heal"), mock.patch.object(run, "HEAL_SECONDS", 0.0):
         verdict = Run(cell, [Counting(cell)], {}, [], COURSE).run()
     assert {each.name for each in verdict.anomalies} == {"stuck", "idle"}
+
+
+def test_a_system_that_does_not_start_any_more_is_unrecoverable() -> None:
+    cell = Cell()
+    with mock.patch.object(cell, "heal", side_effect=NotStarted("the journal has a gap")):
+        verdict = Run(cell, [Counting(cell)], {}, [], COURSE).run()
+    assert "unrecoverable" in {each.name for each in verdict.anomalies}
 
 
 def test_a_client_that_crashes_is_told() -> None:
