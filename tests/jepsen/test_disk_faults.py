@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterable
 from itertools import islice
@@ -51,7 +52,9 @@ def test_acknowledged_rows_survive_a_power_cut_and_a_disk_that_lies_is_found_out
         called(workload, system, recorder, workload.last(0))
         assert not workload.check(recorder.close()), "all that was acknowledged is there"
         assert "rebuilt" not in (tmp_path / "server.log").read_text(), "the key index has kept its name"
-        system.disk.plant("lie", Rule(Operation.SYNC, "journal-*[0-9]", Action.LIE))
+        no_checkpoint = Rule(Operation.CREATE, "checkpoint-*", Action.ERROR, errno.EIO)
+        for rule in (no_checkpoint, Rule(Operation.SYNC, "journal-*[0-9]", Action.LIE)):
+            system.disk.plant("lie", rule)
         called(workload, system, recorder, islice(invocations, 12))
         after_cut(system)
         called(workload, system, recorder, workload.last(0))
