@@ -33,6 +33,7 @@ class Send:
     failed: Sequence[Part]
     unknown: Sequence[Part]
     token: str
+    error: str = ""
 
     @staticmethod
     def numbers(parts: Iterable[Part]) -> list[int]:
@@ -63,6 +64,7 @@ class Send:
             failed=failed,
             unknown=unknown,
             token=told.get("token", ""),
+            error=call.completed.error if call.completed and call.kind is not Kind.OK else "",
         )
 
 

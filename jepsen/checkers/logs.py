@@ -95,6 +95,13 @@ def precommitted_read(facts: Facts) -> Iterator[Anomaly]:
             yield Anomaly("precommitted-read", said, (operation, send.operation))
 
 
+def refused(facts: Facts) -> Iterator[Anomaly]:
+    """A server says of rows that are in order that they are not."""
+    for send in facts.sends:
+        if send.form not in ("writer", "abandon") and send.error.startswith("Invalid:"):
+            yield Anomaly("refused", f"a send was refused though it was in order: {send.error}", (send.operation,))
+
+
 def lost(facts: Facts) -> Iterator[Anomaly]:
     """An acknowledged number, or one that was read before, is in no read of the end."""
     if not facts.final:
@@ -150,6 +157,7 @@ CHECKS: Sequence[Callable[[Facts], Iterator[Anomaly]]] = (
     phantom,
     aborted_read,
     precommitted_read,
+    refused,
     lost,
     unseen,
     hole,

@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 SPACING = 1 << 32
 """Each process sends numbers of its own: its number times this, and counting."""
 TOKENS_KEPT = 64
-FORMS = {"append": 0.45, "commit": 0.2, "named": 0.15, "writer": 0.12, "abandon": 0.08}
+FORMS = {"append": 0.4, "commit": 0.2, "named": 0.13, "shared": 0.08, "writer": 0.12, "abandon": 0.07}
 
 
 @dataclass

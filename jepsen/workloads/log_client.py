@@ -23,6 +23,7 @@ BATCHES_MAX = 20
 WHOLE_SECONDS = 20.0
 """A poll waits so long for the rest of a commit."""
 NAMED_TRIES = 4
+SHARED_PRODUCER = "log-anybody"
 PLACES = ("__bucket", "__offset")
 
 
@@ -83,6 +84,7 @@ class LogClient:
         self._held: list[ls.ChangeBatch] = []
         """Batches of a commit whose rest has not come."""
         self._producer: ls.NamedWrites | None = None
+        self._shared_producer: ls.NamedWrites | None = None
 
     def close(self) -> None:
         """End the stream and the connection."""
@@ -122,6 +124,8 @@ class LogClient:
                 token = commit.token
             case "named":
                 token = self._send_named(parts)
+            case "shared":
+                token = self._send_shared(parts)
             case "abandon":
                 with suppress(Abandoned), self._lake.commit() as commit:
                     self._add(commit, parts)
@@ -161,6 +165,18 @@ class LogClient:
                     error.applied = "unknown" if unsure else "no"
                     raise
         raise AssertionError("the last try returns or raises")
+
+    def _send_shared(self, parts: list[list[Any]]) -> str:
+        """A commit of the one producer that all processes open: the next one who does fences this one."""
+        try:
+            if self._shared_producer is None:
+                self._shared_producer = self._lake.producer(SHARED_PRODUCER)
+            with self._shared_producer.commit(progress=str(parts[0][1])) as commit:
+                self._add(commit, parts)
+            return commit.token
+        except ls.LakestoreError:
+            self._shared_producer = None
+            raise
 
     def _send_pipelined(self, parts: list[list[Any]]) -> Any:
         """By a writer, whose rows without an answer have failed or are unknown together."""

@@ -33,9 +33,9 @@ class Written:
         self._recorder.invoke(process, Invocation(f, value))
         return self
 
-    def end(self, process: int, f: str, value: Any = None, kind: Kind = Kind.OK) -> Self:
+    def end(self, process: int, f: str, value: Any = None, kind: Kind = Kind.OK, error: str = "") -> Self:
         """A call's end."""
-        self._recorder.record(process, kind, f, value)
+        self._recorder.record(process, kind, f, value, error)
         return self
 
     def fault(self, f: str, value: Any = None) -> Self:

@@ -37,6 +37,11 @@ class Story:
         self.written.end(process, "send", told if kind is Kind.OK else asked, kind)
         return self
 
+    def refused_send(self, process: int, *numbers: int, error: str, form: str = "commit") -> Story:
+        self.begin_send(process, *numbers, form=form)
+        self.written.end(process, "send", {"form": form, "parts": parts(*numbers)}, Kind.FAIL, error)
+        return self
+
     def poll(self, rows: Rows, *, first: bool = False, start: str = "earliest", lane: int | None = None) -> Story:
         told = {"consumer": 1, "rows": rows, "torn": [], "token": "P", "in_snapshot": False, "start": start}
         asked = {"tables": [TABLE], "start": start, "lane": lane} if first else {"anew": False}
@@ -104,6 +109,9 @@ CASES: dict[str, list[Story]] = {
     "inconsistent-offsets": [two().read(rows(1, 2)).poll(rows(2, 1), first=True)],
     "duplicate": [two().read(rows(1, 2, 1)), two().read({**rows(1, 2), **rows(2, key=OTHER)})],
     "phantom": [two().read(rows(1, 2, 3)), two().read({**rows(1), "jepsen.log9/0": [[0, 2]]})],
+    "refused": [
+        two().refused_send(1, 9, error="Invalid: sequence 9 of producer 'p' does not follow 0").read(rows(1, 2))
+    ],
     "aborted-read": [two().send(1, 9, kind=Kind.FAIL).read(rows(1, 2, 9))],
     "precommitted-read": [Story().send(0, 1).poll(rows(1, 2), first=True).send(0, 2).read(rows(1, 2))],
     "lost": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import lakestore as ls
@@ -12,7 +13,8 @@ from tests.simulation.machine import Machine
 from tests.simulation.wire import Network, SimWire
 from tests.simulation.world import World
 
-CALL_SECONDS = 5.0
+CALL_SECONDS = 0.2, 1.0, 5.0
+"""The time of a call at most, of which the seed chooses one: after a short one its outcome is often unknown."""
 STARTS_MAX = 3
 
 
@@ -29,6 +31,7 @@ class SimSystem:
         self.world = world
         self.network = Network(world)
         self.machine = Machine(world, self.network, folder, seed, limits)
+        self.call_seconds = random.Random(f"{seed} calls").choice(CALL_SECONDS)
         self.wires: list[SimWire] = []
         self.begun: list[Planned] = []
         self.stalled = False
@@ -37,7 +40,7 @@ class SimSystem:
         """A connection over the simulated network."""
         wire = SimWire(self.network, self.world.outside)
         self.wires.append(wire)
-        return ls.Lake(transport_of(wire, call_seconds=CALL_SECONDS), f"sim-{process}")
+        return ls.Lake(transport_of(wire, call_seconds=self.call_seconds), f"sim-{process}")
 
     def restart(self) -> None:
         """Start the server if it is down, as a supervisor does; what is still broken may keep it from that."""
