@@ -35,7 +35,7 @@ class Case:
     seed: str
     workload: str
     processes: int = 3
-    operations: int = 20
+    operations: int = 14
     seconds: float = 2.0
     faults: tuple[str, ...] = tuple(sorted(nemeses.NEMESES))
     """The kinds of faults that may be drawn."""
