@@ -15,7 +15,7 @@ class Scope:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls: set[Any] = set()
+        self._calls: dict[Any, None] = {}
         self._over = threading.Event()
 
     @contextmanager
@@ -30,14 +30,14 @@ class Scope:
     def add(self, call: Any) -> None:
         """A call that ends with this scope; at once if the scope has ended."""
         with self._lock:
-            self._calls.add(call)
+            self._calls[call] = None
         if self._over.is_set():
             call.cancel()
 
     def discard(self, call: Any) -> None:
         """A call that has ended by itself."""
         with self._lock:
-            self._calls.discard(call)
+            self._calls.pop(call, None)
 
     @property
     def is_cancelled(self) -> bool:

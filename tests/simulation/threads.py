@@ -157,8 +157,13 @@ class Thread:
     ) -> None:
         self._world, self._target, self._args, self._kwargs = world, target, args, dict(kwargs or {})
         self.name, self.daemon = name or "thread", daemon
+        self._hash = int(world.monotonic() * 1e9)
         self._task: Task | None = None
         self._joined: list[Task] = []
+
+    def __hash__(self) -> int:
+        """By its beginning: a pool joins the threads of a set, whose order must not be that of addresses."""
+        return self._hash
 
     @property
     def ident(self) -> int | None:

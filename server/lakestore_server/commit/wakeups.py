@@ -56,7 +56,8 @@ class Bells:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[str, set[Bell]] = {}
+        self._waiting: dict[str, dict[Bell, None]] = {}
+        """Key to its bells, in the order in which they came: that is the order in which they are rung."""
 
     @contextmanager
     def heard(self, keys: Iterable[str]) -> Iterator[Bell]:
@@ -64,13 +65,13 @@ class Bells:
         bell, wanted = Bell(), tuple(keys)
         with self._lock:
             for key in wanted:
-                self._waiting.setdefault(key, set()).add(bell)
+                self._waiting.setdefault(key, {})[bell] = None
         try:
             yield bell
         finally:
             with self._lock:
                 for key in wanted:
-                    self._waiting[key].discard(bell)
+                    self._waiting[key].pop(bell, None)
                     if not self._waiting[key]:
                         del self._waiting[key]
 
@@ -85,7 +86,7 @@ class Bells:
         if not self._waiting:
             return
         with self._lock:
-            woken = set().union(*(self._waiting.get(key, ()) for key in (*keys, EVERY)))
+            woken = {bell: None for key in sorted({*keys, EVERY}) for bell in self._waiting.get(key, ())}
         for bell in woken:
             bell.set()
 
