@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 from jepsen import schedule
 from jepsen.shrinking import shrunk
 from jepsen.trial import Trial, drawn
-from jepsen.verdict import Verdict
+from jepsen.verdict import Judged, Verdict
 
 SHRINK_SECONDS = 240.0
 AGAIN_MAX = 2
@@ -75,7 +76,7 @@ def run(base: int, seconds: float, folder: Path, say: Callable[[str], None]) -> 
         began = time.monotonic()
         trial = drawn(base, number)
         place = folder / trial.seed
-        verdict = trial.perform(place)
+        verdict = _performed(trial, place)
         longest = max(longest, time.monotonic() - began)
         number += 1
         summary.add(trial, verdict)
@@ -91,6 +92,15 @@ def run(base: int, seconds: float, folder: Path, say: Callable[[str], None]) -> 
     return summary
 
 
+def _performed(trial: Trial, place: Path) -> Verdict:
+    """The verdict of a trial, also of one that could not be done: the suite goes on."""
+    began = time.monotonic()
+    try:
+        return trial.perform(place)
+    except Exception:  # told in the verdict
+        return Verdict(trial.seed, time.monotonic() - began, (Judged.crashed(traceback.format_exc()),))
+
+
 def shrink(trial: Trial, place: Path, seconds: float) -> Trial:
     """The smallest trial that was seen to fail, tried for some seconds. Its folder lies in that of the first one."""
     ends = time.monotonic() + seconds
@@ -104,7 +114,7 @@ def shrink(trial: Trial, place: Path, seconds: float) -> Trial:
         for _ in range(AGAIN_MAX):
             tried += 1
             folder = place / f"smaller-{tried}"
-            if smaller.perform(folder).anomalies:
+            if _performed(smaller, folder).anomalies:
                 return True
             shutil.rmtree(folder)
             if not go_on():

@@ -106,7 +106,7 @@ def _groups(chance: random.Random) -> list[tuple[str, ...]]:
     light = [name for name in sorted(WORKLOADS) if name not in heavy]
     chance.shuffle(light)
     groups = [light[place : place + TOGETHER] for place in range(0, len(light), TOGETHER)]
-    groups += [[name, chance.choice(light)] for name in heavy]
+    groups += [[name, chance.choice([other for other in light if not name.startswith(other)])] for name in heavy]
     return [tuple(sorted(group)) for group in groups]
 
 

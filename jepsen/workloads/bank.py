@@ -34,7 +34,7 @@ TABLES = {
     "debit": ("id", "balance", "moves", "known"),
 }
 """Tables of the database `bank` with the columns that auditors read."""
-NAMES = [f"bank.{table}" for table in TABLES]
+NAMES = [f"jepsen.bank_{table}" for table in TABLES]
 GROUPED = ("left", "right")
 KEPT = 20
 QUIET_SECONDS, FOLLOW_SECONDS, FOLLOW_BATCHES = 0.05, 1.0, 20
@@ -379,7 +379,7 @@ def _read_by(engine: str, catalog: str, warehouse: str, table: str) -> list[dict
 
 
 _QUERY = " UNION ALL ".join(
-    f"SELECT '{table}' AS held_in, id, balance, {columns[2]} AS third, {columns[-1]} AS fourth FROM bank.{table}"
+    f"SELECT '{table}' AS held_in, id, balance, {columns[2]} AS third, {columns[-1]} AS fourth FROM jepsen.bank_{table}"
     for table, columns in TABLES.items()
 )
 
@@ -395,4 +395,4 @@ def _apart(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _name(table: str) -> str:
-    return f"bank.{table}"
+    return f"jepsen.bank_{table}"

@@ -235,4 +235,4 @@ class ChangelogClient:
 
 
 def _name(engine: str) -> str:
-    return f"changelog.{engine}"
+    return f"jepsen.changelog_{engine}"

@@ -30,7 +30,7 @@ TAGS = 10_000
 """Each process numbers its columns by its number and one times this, and counting."""
 TABLES = ("keyed", "log")
 """Tables whose columns change; `passing` is the one that is made anew."""
-PASSING = "evolution.passing"
+PASSING = "jepsen.passing"
 READ_SECONDS = 20.0
 KEPT = 10
 _FIXED = [pa.field("id", pa.int64(), nullable=False), pa.field("by", pa.int64())]
@@ -309,4 +309,4 @@ def _answer(rows: pa.Table) -> dict[str, Any]:
 
 
 def _name(table: str) -> str:
-    return f"evolution.{table}"
+    return f"jepsen.evolution_{table}"

@@ -271,4 +271,4 @@ class ListClient:
 
 
 def _table(number: int) -> str:
-    return f"lists.t{number}"
+    return f"jepsen.list{number}"

@@ -46,7 +46,7 @@ class Books:
         cut = self.cut()["cut"]
         return [
             {
-                "table": f"bank.{table}",
+                "table": f"jepsen.bank_{table}",
                 "whole": table == "debit",
                 "snapshot": False,
                 "token": "",
@@ -56,7 +56,7 @@ class Books:
         ]
 
     def change(self, table: str, *changes: list[Any], whole: bool = True) -> dict[str, Any]:
-        return {"table": f"bank.{table}", "whole": whole, "snapshot": False, "token": "", "rows": list(changes)}
+        return {"table": f"jepsen.bank_{table}", "whole": whole, "snapshot": False, "token": "", "rows": list(changes)}
 
     def follow(self, *batches: dict[str, Any], start: str = "earliest") -> None:
         self.written.call(7, "follow", None, {"start": start, "batches": list(batches)})
