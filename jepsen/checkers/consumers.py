@@ -16,7 +16,7 @@ from jepsen.checkers.changes import Change, Fold, Order, Places, Row, difference
 from jepsen.history import History
 from jepsen.operation import Call, Kind
 
-DATABASE = "changelog"
+PREFIX = "jepsen.changelog_"
 EVERY_ROW = ("upsert", "partial", "aggregate")
 """Engines under which each row that is written is a change."""
 
@@ -272,4 +272,4 @@ class _Way:
 
 
 def _short(table: str) -> str:
-    return table.removeprefix(f"{DATABASE}.")
+    return table.removeprefix(PREFIX)

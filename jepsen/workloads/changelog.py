@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import lakestore as ls
 from jepsen.anomaly import Anomaly
-from jepsen.checkers.consumers import Consumer, Consumers
+from jepsen.checkers.consumers import PREFIX, Consumer, Consumers
 from jepsen.history import History
 from jepsen.operation import Invocation
 from jepsen.workload import Target
@@ -168,7 +168,7 @@ class ChangelogClient:
         counts = {change["table"]: dict.fromkeys(COUNTS, 0) for change in changes}
         for result in commit.results:  # rows that name other columns have results of their own
             for name in COUNTS:
-                counts[result.table.partition(".")[2]][name] += getattr(result, name)
+                counts[result.table.removeprefix(PREFIX)][name] += getattr(result, name)
         return {"changes": changes, "counts": counts}
 
     def _read(self, number: int, start: str, back: int) -> dict[str, Any]:
@@ -235,4 +235,4 @@ class ChangelogClient:
 
 
 def _name(engine: str) -> str:
-    return f"jepsen.changelog_{engine}"
+    return f"{PREFIX}{engine}"
