@@ -88,10 +88,9 @@ class Trial:
 
 
 def drawn(base: int, number: int) -> Trial:
-    """The trial of one number in a suite. As many in a row as there are groups have every workload once."""
-    chance = random.Random(f"{base} turn {number // len(_groups(random.Random(0)))}")
-    groups = _groups(chance)
-    seed, names = f"{base}.{number}", groups[number % len(groups)]
+    """The trial of one number in a suite. Each turn has every light workload once, and one heavy one after the other."""
+    turn, place = divmod(number, len(_groups(base, 0)))
+    seed, names = f"{base}.{number}", _groups(base, turn)[place]
     return Trial(seed, names, _nemeses(random.Random(f"{seed} nemeses"), needs_of(names)))
 
 
@@ -100,14 +99,19 @@ def needs_of(names: Sequence[str]) -> frozenset[str]:
     return frozenset[str]().union(*(WORKLOADS[name](random.Random(0)).needs for name in names))
 
 
-def _groups(chance: random.Random) -> list[tuple[str, ...]]:
-    """All workloads: light ones in groups, and then each that needs a heavy part with a light one beside it."""
+def _groups(base: int, turn: int) -> list[tuple[str, ...]]:
+    """The workloads of one turn: light ones in groups, and then one that needs a heavy part with a light one beside."""
+    chance = random.Random(f"{base} turn {turn}")
     heavy = [name for name in sorted(WORKLOADS) if needs_of([name]) & HEAVY]
     light = [name for name in sorted(WORKLOADS) if name not in heavy]
     chance.shuffle(light)
+    random.Random(f"{base} heavy").shuffle(heavy)
+    one = heavy[turn % len(heavy)]
+    beside = chance.choice(
+        [name for name in light if not one.startswith(name)]
+    )  # `bank` and `bank_spark` are one table
     groups = [light[place : place + TOGETHER] for place in range(0, len(light), TOGETHER)]
-    groups += [[name, chance.choice([other for other in light if not name.startswith(other)])] for name in heavy]
-    return [tuple(sorted(group)) for group in groups]
+    return [tuple(sorted(group)) for group in (*groups, (one, beside))]
 
 
 def _nemeses(chance: random.Random, parts: frozenset[str]) -> tuple[str, ...]:

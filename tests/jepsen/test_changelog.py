@@ -43,7 +43,11 @@ class Told:
     ) -> str:
         """One read; the token that it has come to. With `scan` the rows that a scan gave there."""
         scans = {table: more["scan"]} if "scan" in more else {}
-        batch = {"table": f"jepsen.changelog_{table}", "whole": more.get("whole", True), "snapshot": start == "snapshot"}
+        batch = {
+            "table": f"jepsen.changelog_{table}",
+            "whole": more.get("whole", True),
+            "snapshot": start == "snapshot",
+        }
         token = f"t{next(self._tokens)}"
         batches = [{**batch, "token": token, "rows": list(changes)}] if changes else []
         answer = {
