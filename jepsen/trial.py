@@ -88,7 +88,7 @@ class Trial:
 
 
 def drawn(base: int, number: int) -> Trial:
-    """The trial of one number in a suite. Each turn has every light workload once, and one heavy one after the other."""
+    """The trial of one number in a suite. Each turn has every light workload once, and the next heavy one."""
     turn, place = divmod(number, len(_groups(base, 0)))
     seed, names = f"{base}.{number}", _groups(base, turn)[place]
     return Trial(seed, names, _nemeses(random.Random(f"{seed} nemeses"), needs_of(names)))
