@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +12,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tests.simulation.case import VAGUE, Case, run
+
+LENGTHS = (3, 4, 6, 8, 14)
+"""Operations of each process of a run."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,11 @@ def _ran(case: Case) -> _Ran:
 
 
 def cases(seeds: Iterable[object], workloads: Sequence[str]) -> Iterator[Case]:
-    """Every seed with every workload."""
+    """Every seed with every workload, in short runs and long ones: many states are reached by few operations."""
     for seed in seeds:
         for workload in workloads:
-            yield Case(str(seed), workload)
+            length = random.Random(f"{seed} {workload} length").choice(LENGTHS)
+            yield Case(str(seed), workload, operations=length)
 
 
 def search(
