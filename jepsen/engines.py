@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -23,8 +22,9 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
 import lakestore as ls
+from jepsen.rows import PLACED, listed
 
-COLUMNS = "__bucket", "__offset", "id", "v"
+COLUMNS = (*PLACED, "id", "v")
 Rows = list[list[int]]
 
 
@@ -80,7 +80,7 @@ def tiered(table: Table) -> Tiered | None:
 
 def by_pyiceberg(catalog: str, warehouse: str, table: str, snapshot: int | None = None) -> Rows:
     """The rows of a snapshot, of the newest one unless said."""
-    return _rows(load(catalog, warehouse, table).scan(selected_fields=COLUMNS, snapshot_id=snapshot).to_arrow())
+    return rows(load(catalog, warehouse, table).scan(selected_fields=COLUMNS, snapshot_id=snapshot).to_arrow())
 
 
 def by_duckdb(
@@ -111,7 +111,7 @@ def deletes(table: Table) -> Deletes:
             path = entry.data_file.file_path
             with table.io.new_input(path).open() as file:
                 if entry.data_file.content == DataFileContent.DATA:
-                    data[path] = pq.read_table(file, columns=list(COLUMNS[:2]))
+                    data[path] = pq.read_table(file, columns=list(PLACED))
                 elif entry.data_file.content == DataFileContent.POSITION_DELETES:
                     found = pq.read_table(file, columns=["file_path", "pos"])
                     pairs = zip(found["file_path"].to_pylist(), found["pos"].to_pylist(), strict=True)
@@ -121,10 +121,10 @@ def deletes(table: Table) -> Deletes:
         if path not in data or place >= data[path].num_rows:
             dangling += 1
         else:
-            hits.append([data[path][name][place].as_py() for name in COLUMNS[:2]])
+            hits.append([data[path][name][place].as_py() for name in PLACED])
     return Deletes(hits, dangling)
 
 
-def _rows(table: pa.Table) -> Rows:
-    columns: list[list[Any]] = [table.column(name).to_pylist() for name in COLUMNS]
-    return [list(row) for row in zip(*columns, strict=True)]
+def rows(table: pa.Table) -> Rows:
+    """The rows of an Arrow table."""
+    return listed(table, *COLUMNS)

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+NEVER = float("inf")
+"""The place of what has not happened, or nobody knows when."""
 NEMESIS = "nemesis"
 """The process whose operations are faults."""
 EXCUSE, HEALED = "excuse", "healed"
 """Beside faults a history tells which errors are no defects from here on, and that nothing is broken any more."""
+PAUSE, SHAPE = "pause", "shape"
+"""Functions that ask nothing of a server: a rest, and a note of what was drawn, for those who judge a history again."""
 
 
 class Kind(StrEnum):
@@ -74,5 +78,10 @@ class Call:
 
     @property
     def ended(self) -> float:
-        """The time by which the effect was there, if it ever was; infinite for a call whose outcome is unknown."""
-        return self.completed.time if self.completed and self.completed.kind is not Kind.INFO else float("inf")
+        """The place by which the effect was there, if it ever was; `NEVER` for a call whose outcome is unknown."""
+        return self.completed.index if self.completed and self.kind is not Kind.INFO else NEVER
+
+    @property
+    def acknowledged(self) -> float:
+        """The place of the answer that it has happened; `NEVER` without one."""
+        return self.completed.index if self.completed and self.kind is Kind.OK else NEVER

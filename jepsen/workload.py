@@ -11,6 +11,9 @@ from jepsen.anomaly import Anomaly
 from jepsen.history import History
 from jepsen.operation import Invocation
 
+SPACING = 1 << 32
+"""Each process names what it writes by its own numbers: its number times this, and counting."""
+
 
 class Target(Protocol):
     """A Lakestore as its clients reach it: real processes, a cluster of one's own, or a simulation."""

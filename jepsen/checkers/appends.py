@@ -37,9 +37,8 @@ class Transaction:
     @classmethod
     def of(cls, call: Call) -> Transaction:
         """A call's transaction: as it was answered, else as it was asked for."""
-        end = call.completed.index if call.completed and call.kind is not Kind.INFO else float("inf")
         index, micro = call.invoked.index, tuple((f, k, v) for f, k, v in call.value or ())
-        return cls(index, call.process, index, end, call.kind, micro)
+        return cls(index, call.process, index, call.ended, call.kind, micro)
 
     def appended(self) -> dict[Key, list[Any]]:
         """Its own elements by key."""

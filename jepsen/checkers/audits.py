@@ -69,7 +69,7 @@ class Audit:
         for call in moves:
             asked = call.invoked.value
             made = Transfer(
-                asked["by"], asked["group"], tuple(asked["balances"]), call.invoked.index, _end(call), call.kind
+                asked["by"], asked["group"], tuple(asked["balances"]), call.invoked.index, call.ended, call.kind
             )
             self._transfers[made.name, made.group] = made
         self._groups: dict[int, list[Transfer]] = {}
@@ -150,7 +150,7 @@ class Audit:
         for table, rows in cut.items():
             for account, row in rows.items() if table in ADDED else ():
                 mine = [call for _, call in self._deltas.get((table, account), ())]
-                least = sum(call.kind is Kind.OK and _end(call) < begin for call in mine)
+                least = sum(call.kind is Kind.OK and call.ended < begin for call in mine)
                 most = sum(call.invoked.index < end for call in mine)
                 if not least <= row["moves"] - 1 <= most:
                     sentence = f"account {account} of {table} has {row['moves'] - 1} deltas, and from {least} to {most}"
@@ -179,8 +179,3 @@ def reachable(deltas: Iterable[int]) -> set[tuple[int, int]]:
     for delta in deltas:
         found |= {(count + 1, total + delta) for count, total in found}
     return found
-
-
-def _end(call: Call) -> float:
-    """Where the call ended; infinite if its outcome is unknown."""
-    return call.completed.index if call.completed and call.kind is not Kind.INFO else float("inf")

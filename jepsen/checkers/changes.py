@@ -6,7 +6,6 @@ A change in a history is `[kind, bucket, offset, row, time]`, and a batch is a m
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,17 +15,6 @@ Row = dict[str, Any]
 Change = Sequence[Any]
 Batch = dict[str, Any]
 SHOWN_CHARS_MAX = 300
-
-
-def few(anomalies: Iterable[Anomaly], most: int = 5) -> list[Anomaly]:
-    """The first anomalies of each name: those that follow are mostly of the same cause."""
-    counts: Counter[str] = Counter()
-    kept: list[Anomaly] = []
-    for each in anomalies:
-        counts[each.name] += 1
-        if counts[each.name] <= most:
-            kept.append(each)
-    return kept
 
 
 class Fold:

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jepsen.anomaly import Anomaly
-from jepsen.checkers.changes import Change, Fold, Order, Places, Row, differences, few, shown
+from jepsen.anomaly import Anomaly, few
+from jepsen.checkers.changes import Change, Fold, Order, Places, Row, differences, shown
 from jepsen.history import History
 from jepsen.operation import Call, Kind
 
 PREFIX = "jepsen.changelog_"
+"""Names of tables begin with this, and end with their engines."""
 EVERY_ROW = ("upsert", "partial", "aggregate")
 """Engines under which each row that is written is a change."""
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jepsen.anomaly import Anomaly
-from jepsen.checkers.linear import BUDGET, NEVER, Answer, Found, Model, State, Step, search
+from jepsen.checkers.linear import BUDGET, Answer, Found, Model, State, Step, search
+from jepsen.operation import NEVER
 
 SHRINK_SEARCHES = 400
 """Searches that making a counterexample small may take."""

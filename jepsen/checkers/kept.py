@@ -90,7 +90,7 @@ def _snapshots(history: History) -> Iterator[Anomaly]:
     for call in _done(history, "snapshot"):
         found = [number for _, _, number in call.value]
         there, at = set(found), (call.invoked.index,)
-        before = [each for each in appended if each.completed and each.completed.index < call.invoked.index]
+        before = [each for each in appended if each.acknowledged < call.invoked.index]
         lost = {number for each in before for number in each.value} - there
         if lost:
             yield Anomaly("lost", f"{len(lost)} acknowledged numbers, as {min(lost)}, are not in a snapshot", at)

@@ -10,15 +10,15 @@ nothing can come of its waiting. The budget is a number of configurations, not o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from jepsen.operation import NEVER
+
 BUDGET: Final = 100_000
 """Configurations that the search of one key may enter."""
-NEVER: Final = math.inf
 
 
 class Impossible:

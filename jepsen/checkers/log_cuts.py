@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from jepsen.anomaly import Anomaly
-from jepsen.checkers.log_facts import Facts, Span
+from jepsen.checkers.log_facts import LANES, Facts, Span
 from jepsen.operation import Call
-
-LANES = 3
-"""A number's lane is its rest by this."""
 
 
 class _Sums:

@@ -11,11 +11,12 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from jepsen.history import History
-from jepsen.operation import Call, Kind
+from jepsen.operation import NEVER, Call, Kind
 
 Part = Sequence[Any]
 """[table, first number, how many]."""
-NEVER = float("inf")
+LANES = 3
+"""A number's lane, by which streams and scans are filtered, is its rest by this."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Send:
             operation=call.invoked.index,
             process=call.process,
             begins=call.invoked.index,
-            ends=completed.index if completed else NEVER,
+            ends=call.acknowledged,
             acknowledged_ns=completed.time if completed else NEVER,
             form=call.invoked.value["form"],
             acked=told.get("acked", []),

@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jepsen.anomaly import Anomaly
-from jepsen.checkers.log_facts import NEVER, Consumer, Facts
-from jepsen.operation import Call
-
-LANES = 3
-"""A number's lane is its rest by this."""
+from jepsen.checkers.log_facts import LANES, Consumer, Facts
+from jepsen.operation import NEVER, Call
 
 
 @dataclass(frozen=True)

@@ -14,31 +14,18 @@ The *truth* is the offset and number of every row that any stream gave; the read
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from jepsen.anomaly import Anomaly
+from jepsen.anomaly import Anomaly, few
 from jepsen.checkers import log_cuts, log_order, log_polls
 from jepsen.checkers.log_facts import Facts
 from jepsen.history import History
-
-SHOWN_MAX = 5
-"""Anomalies of one name that are told one by one."""
 
 
 def check(history: History) -> Sequence[Anomaly]:
     """All anomalies of a log's history, of each name the first few."""
     facts = Facts.of(history)
-    found = [anomaly for each in CHECKS for anomaly in each(facts)]
-    counts = Counter(each.name for each in found)
-    shown, told = Counter[str](), list[Anomaly]()
-    for each in found:
-        shown[each.name] += 1
-        if shown[each.name] <= SHOWN_MAX:
-            left = counts[each.name] - SHOWN_MAX
-            more = f" (and {left} more)" if shown[each.name] == SHOWN_MAX and left > 0 else ""
-            told.append(Anomaly(each.name, each.sentence + more, each.operations))
-    return told
+    return few(anomaly for each in CHECKS for anomaly in each(facts))
 
 
 def figures(history: History) -> dict[str, float]:

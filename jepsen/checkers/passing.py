@@ -58,8 +58,7 @@ def _dropped(call: Call, creates: list[Call]) -> Iterator[Anomaly]:
 def _lost(call: Call, found: set[int], writes: list[Call]) -> Iterator[Anomaly]:
     """Rows of this very table that were acknowledged before the read began."""
     for write in writes:
-        ended = write.completed.index if write.completed and write.kind is Kind.OK else None
-        if ended is None or ended > call.invoked.index or write.value["tag"] != call.value["tag"]:
+        if write.acknowledged > call.invoked.index or write.value["tag"] != call.value["tag"]:
             continue
         if lacking := set(write.value["rows"]) - found:
             sentence = f"a read of the passing table lacks row {min(lacking)}, which was acknowledged before"

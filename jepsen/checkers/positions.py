@@ -10,17 +10,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from jepsen.anomaly import Anomaly
+from jepsen.anomaly import Anomaly, few
 from jepsen.history import History
-from jepsen.operation import NEMESIS, Call, Kind
+from jepsen.operation import NEMESIS, NEVER, Kind
 
 Reader = tuple[int | str, int]
 Place = tuple[int, int]
-NEVER = float("inf")
-EXAMPLES = 5
-"""Anomalies of one name that are told; the rest are of the same kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ class Positions:
         self.drops: dict[str, list[Span]] = defaultdict(list)
         for call in history.calls("drop"):
             if call.kind is not Kind.FAIL:
-                self.drops[call.invoked.value["subscription"]].append(_span(call))
+                self.drops[call.invoked.value["subscription"]].append(Span(call.invoked.index, call.ended))
         self.opened_alone: dict[str, list[int]] = defaultdict(list)
         for call in history.calls("poll", "drain"):
             if not call.invoked.value["shared"]:
@@ -91,13 +87,7 @@ def check(history: History) -> Sequence[Anomaly]:
     found = Positions(history)
     checks = (_values, _vanished, _disorder, _skipped, _unread, _again, _acked_twice, _two_readers, _forgotten)
     anomalies = [each for one in checks for each in one(found)]
-    counts: dict[str, int] = defaultdict(int)
-    told = []
-    for each in [*anomalies, *_unfinished(history)]:
-        counts[each.name] += 1
-        if counts[each.name] <= EXAMPLES:
-            told.append(each)
-    return told
+    return few([*anomalies, *_unfinished(history)])
 
 
 def _values(found: Positions) -> Iterator[Anomaly]:
@@ -322,7 +312,7 @@ def _acked(history: History) -> Iterator[Acked]:
             continue
         for bucket, upto in call.value["upto"].items():
             reader, value = (call.process, call.value["reader"]), call.value
-            span = call.invoked.index, call.completed.index if call.completed else NEVER
+            span = call.invoked.index, call.ended
             yield Acked(value["subscription"], reader, value["shared"], *span, int(bucket), upto)
 
 
@@ -342,8 +332,3 @@ def _unsure(history: History, given: Sequence[Given]) -> Iterator[Acked]:
                 if each.reader[0] == call.process and each.at < call.invoked.index:
                     said = each.subscription, each.reader, each.shared, call.invoked.index, NEVER
                     yield Acked(*said, each.bucket, max(offset for offset, _ in each.rows))
-
-
-def _span(call: Call) -> Span:
-    known: Any = call.completed
-    return Span(call.invoked.index, known.index if known and call.kind is Kind.OK else NEVER)

@@ -16,17 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jepsen.anomaly import Anomaly
+from jepsen.anomaly import Anomaly, few
 from jepsen.checkers.counterexample import Keys, check_keys
-from jepsen.checkers.linear import IMPOSSIBLE, NEVER, Impossible, Model, State, Step
+from jepsen.checkers.linear import IMPOSSIBLE, Impossible, Model, State, Step
 from jepsen.history import History
-from jepsen.operation import Call, Kind
+from jepsen.operation import NEVER, Call, Kind
 
 READS = ("lookup", "prefix", "scan")
 COLUMNS = ("a", "b", "v")
 OWN = "own"
 TWIN = "twin"
-SHOWN_MAX = 5
 Row = tuple[Any, ...]
 
 
@@ -155,7 +154,7 @@ def _step(call: Call, asked: Any, answer: Any, ended: float, begins: int = -1, a
     completed = call.completed
     return Step(
         begins=call.invoked.index if begins < 0 else begins,
-        ends=ended if begins >= 0 or ended == NEVER or completed is None else completed.index,
+        ends=ended,
         asked=asked,
         answer=answer,
         process=call.process,
@@ -179,14 +178,12 @@ def _free(step: Step) -> Step:
 def judge(history: History, engine: str) -> tuple[list[Anomaly], Keys]:
     """All anomalies, of each name the first few, and the verdict of the search."""
     facts = Facts.of(history)
-    found = list[Anomaly]()
-    for check in CHECKS:
-        found += list(check(facts))[:SHOWN_MAX]
+    found = [each for check in CHECKS for each in check(facts)]
     keys = check_keys(model(engine), INITIAL, steps(history))
-    found += [each.anomaly for each in keys.counterexamples][:SHOWN_MAX]
+    found += [each.anomaly for each in keys.counterexamples]
     if 2 * len(keys.undecided) > keys.keys:
         found.append(Anomaly("undecided", f"the search gave up on {len(keys.undecided)} of {keys.keys} keys"))
-    return found, keys
+    return few(found), keys
 
 
 def unwritten(facts: Facts) -> Iterator[Anomaly]:

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jepsen.anomaly import Anomaly
+from jepsen.anomaly import Anomaly, few
 from jepsen.history import History
 from jepsen.operation import Call, Kind
 
-SHOWN_MAX = 5
 DELTA_MAX = 1_000
 EMPTY: dict[str, Any] = {"ids": None}
-NEVER = float("inf")
 
 
 def delta(number: int) -> int:
@@ -58,8 +56,7 @@ class Add:
     @property
     def ends(self) -> float:
         """The place by which it has happened; infinite if that is unknown."""
-        completed = self.call.completed
-        return completed.index if completed and self.call.kind is Kind.OK else NEVER
+        return self.call.acknowledged
 
 
 @dataclass
@@ -96,12 +93,8 @@ def _ended(call: Call) -> int:
 
 def check(history: History) -> list[Anomaly]:
     """All anomalies, of each name the first few."""
-    facts, shown, told = Facts.of(history), Counter[str](), list[Anomaly]()
-    for each in (anomaly for check in CHECKS for anomaly in check(facts)):
-        shown[each.name] += 1
-        if shown[each.name] <= SHOWN_MAX:
-            told.append(each)
-    return told
+    facts = Facts.of(history)
+    return few(anomaly for each in CHECKS for anomaly in each(facts))
 
 
 def wrong_increments(facts: Facts) -> Iterator[Anomaly]:

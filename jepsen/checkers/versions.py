@@ -16,7 +16,7 @@ from jepsen.operation import Call, Kind
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 COLUMNS_MAX = 4
-SPACING = 1_000
+TAG_SPACING = 1_000
 """Integers of a column are its tag times this, and counting."""
 DEPTH_MAX = 3
 """Alterations of unknown outcome that may have followed one another unseen."""
@@ -26,12 +26,12 @@ Step = list[Any]
 
 def value_of(tag: int, by: int, kind: str) -> Any:
     """The value of a row in a column."""
-    return f"T{tag}:{by}" if kind == "string" else tag * SPACING + by % (SPACING - 1)
+    return f"T{tag}:{by}" if kind == "string" else tag * TAG_SPACING + by % (TAG_SPACING - 1)
 
 
 def default_of(tag: int, kind: str) -> Any:
     """What rows show that do not name the column."""
-    return f"T{tag}:default" if kind == "string" else tag * SPACING + SPACING - 1
+    return f"T{tag}:default" if kind == "string" else tag * TAG_SPACING + TAG_SPACING - 1
 
 
 def tag_of(value: Any) -> int:
@@ -39,7 +39,7 @@ def tag_of(value: Any) -> int:
     if isinstance(value, str):
         head = value[1:].partition(":")[0]
         return int(head) if value[:1] == "T" and head.isdigit() else -1
-    return int(value) // SPACING
+    return int(value) // TAG_SPACING
 
 
 def steps_of(columns: Sequence[Column], draw: Sequence[int], tag: int) -> list[Step]:
@@ -224,8 +224,7 @@ class Rows:
                 yield Anomaly("aborted-read", f"{self._table} holds row {by} of a write that has failed", operation)
         if answer.begin is not None:
             for by, call in self._calls.items():
-                ended = call.completed.index if call.completed and call.kind is Kind.OK else None
-                if ended is not None and ended < answer.begin and by not in set(found):
+                if call.acknowledged < answer.begin and by not in set(found):
                     sentence = f"a read of {self._table} lacks row {by}, which was acknowledged before"
                     yield Anomaly("lost", sentence, (answer.operation, call.invoked.index))
                     break

@@ -16,24 +16,22 @@ import pyarrow as pa
 
 import lakestore as ls
 from jepsen import engines
-from jepsen.anomaly import Anomaly
+from jepsen.anomaly import Anomaly, few
 from jepsen.checkers.audits import INITIAL, OPENING, Audit, Cut, Plan
-from jepsen.checkers.changes import Fold, Order, few
+from jepsen.checkers.changes import Fold, Order
 from jepsen.history import History
 from jepsen.operation import Call, Invocation, Kind
-from jepsen.workload import Target
+from jepsen.workload import SPACING, Target
 from jepsen.workloads.by_spark import SparkReader
 from jepsen.workloads.following import plain_value, take, told
 
-SPACING = 1 << 32
-"""Each process names its transfers by its number times this, and counting."""
 TABLES = {
     "left": ("id", "balance", "transfer"),
     "right": ("id", "balance", "transfer"),
     "credit": ("id", "balance", "moves", "known"),
     "debit": ("id", "balance", "moves", "known"),
 }
-"""Tables of the database `bank` with the columns that auditors read."""
+"""Tables, whose names begin with `jepsen.bank_`, with the columns that auditors read."""
 NAMES = [f"jepsen.bank_{table}" for table in TABLES]
 GROUPED = ("left", "right")
 KEPT = 20

@@ -21,17 +21,17 @@ import lakestore as ls
 from jepsen import topics
 from jepsen.anomaly import Anomaly
 from jepsen.checkers import records as checker
+from jepsen.checkers.records import POISON, ROW, TOMBSTONE
 from jepsen.history import History
 from jepsen.operation import Invocation
-from jepsen.workload import Target
+from jepsen.rows import listed
+from jepsen.workload import SPACING, Target
 
 LOG, KEYED, PARTITIONS = "jepsen-log", "jepsen-keyed", 3
 TABLES = {LOG: "jepsen.bridged", KEYED: "jepsen.bridged_keyed"}
-SPACING = 1 << 32
 SEND_SECONDS = 15.0
 SETTLE_SECONDS = 60.0
 LOOK_SECONDS = 0.5
-ROW, TOMBSTONE, POISON = "row", "tombstone", "poison"
 
 
 class Bridged:
@@ -205,8 +205,7 @@ class BridgeClient:
 
 
 def _columns(lake: ls.Lake, table: str, *names: str) -> list[list[int]]:
-    found = lake.table(table).scan(list(names)).to_arrow()
-    return [list(row) for row in zip(*(found.column(name).to_pylist() for name in names), strict=True)]
+    return listed(lake.table(table).scan(list(names)).to_arrow(), *names)
 
 
 def _said(message: Message) -> list[Any]:

@@ -19,11 +19,9 @@ from jepsen.anomaly import Anomaly
 from jepsen.checkers.consumers import PREFIX, Consumer, Consumers
 from jepsen.history import History
 from jepsen.operation import Invocation
-from jepsen.workload import Target
+from jepsen.workload import SPACING, Target
 from jepsen.workloads.following import plain, take, told
 
-SPACING = 1 << 32
-"""Each process names its rows by its number times this, and counting."""
 ENGINES: dict[str, Any] = {
     "upsert": "upsert",
     "skipping": "upsert",

@@ -19,11 +19,11 @@ from jepsen.checkers import tallies
 from jepsen.checkers.tallies import delta
 from jepsen.history import History
 from jepsen.operation import Invocation
-from jepsen.workload import Target
+from jepsen.workload import SPACING, Target
+from jepsen.workloads.named import Named
+from jepsen.workloads.one_table import OneTable
 
 TABLE = "jepsen.counters"
-SPACING = 1 << 32
-"""Each process's increments have numbers of their own: its number times this, and counting."""
 ROUND = 40
 """Operations of one process in the same keys."""
 FUNCTIONS = {
@@ -36,7 +36,6 @@ FUNCTIONS = {
     "last": "last",
     "any": "bool_or",
 }
-NAMED_TRIES = 4
 
 
 class Counters:
@@ -89,23 +88,12 @@ class Counters:
         return tallies.check(history)
 
 
-class CountersClient:
+class CountersClient(OneTable):
     """Increments and reads of one connection."""
 
     def __init__(self, lake: ls.Lake, process: int) -> None:
-        self._lake, self._name = lake, f"counters-{process}"
-        self._producer: ls.NamedWrites | None = None
-        self._held: ls.Table | None = None
-
-    def close(self) -> None:
-        """End the connection."""
-        self._lake.close()
-
-    @property
-    def _table(self) -> ls.Table:
-        if self._held is None:
-            self._held = self._lake.table(TABLE)
-        return self._held
+        super().__init__(lake, TABLE)
+        self._producer = Named(lake, f"counters-{process}")
 
     def invoke(self, invocation: Invocation) -> Any:
         """Do it; the shapes of values are those that `jepsen.checkers.tallies` reads."""
@@ -131,27 +119,7 @@ class CountersClient:
                 with self._table.writer() as writer:
                     writer.upsert(rows)
             case _:
-                self._add_named(rows)
-
-    def _add_named(self, rows: list[dict[str, Any]]) -> None:
-        """A commit of a named producer, sent again until it is known whether it has happened."""
-        progress, unsure = str(rows[0]["ids"]), False
-        for tries_left in reversed(range(NAMED_TRIES)):
-            try:
-                if self._producer is None:
-                    self._producer = self._lake.producer(self._name)
-                    if self._producer.progress == progress:
-                        return
-                    unsure = False  # and it never will: this opening has fenced the tries before
-                with self._producer.commit(progress=progress) as commit:
-                    commit.upsert(TABLE, rows)
-                return
-            except ls.LakestoreError as error:
-                self._producer = None
-                unsure = unsure or error.applied == "unknown"
-                if not tries_left or not unsure:
-                    error.applied = "unknown" if unsure else "no"
-                    raise
+                self._producer.commit(str(rows[0]["ids"]), lambda commit: commit.upsert(TABLE, rows))
 
     def _read(self, keys: list[str] | None, by: str) -> dict[str, Any]:
         if by == "lookup" and keys is not None:

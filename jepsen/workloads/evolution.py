@@ -15,17 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 import lakestore as ls
-from jepsen.anomaly import Anomaly
-from jepsen.checkers.changes import few
+from jepsen.anomaly import Anomaly, few
 from jepsen.checkers.passing import check as check_passing
 from jepsen.checkers.versions import Answer, Rows, Versions, default_of, steps_of, tag_of, value_of
 from jepsen.history import History
 from jepsen.operation import Call, Invocation, Kind
-from jepsen.workload import Target
+from jepsen.rows import listed
+from jepsen.workload import SPACING, Target
 from jepsen.workloads.following import take
 
-SPACING = 1 << 32
-"""Each process names its rows by its number times this, and counting."""
 TAGS = 10_000
 """Each process numbers its columns by its number and one times this, and counting."""
 TABLES = ("keyed", "log")
@@ -304,9 +302,8 @@ def _rows(handle: ls.Table, value: dict[str, Any]) -> tuple[list[dict[str, Any]]
 def _answer(rows: pa.Table) -> dict[str, Any]:
     """Rows with the names of their own columns."""
     names = [name for name in rows.column_names if not name.startswith("__")]
-    columns = [rows.column(name).to_pylist() for name in names]
-    return {"names": names, "rows": [list(row) for row in zip(*columns, strict=True)], "schema": None}
+    return {"names": names, "rows": listed(rows, *names), "schema": None}
 
 
 def _name(table: str) -> str:
-    return f"jepsen.evolution_{table}"
+    return PASSING if table == "passing" else f"jepsen.evolution_{table}"

@@ -20,7 +20,8 @@ from jepsen.anomaly import Anomaly
 from jepsen.checkers import expired as checker
 from jepsen.history import History
 from jepsen.operation import Invocation
-from jepsen.workload import Target
+from jepsen.rows import PLACED, listed
+from jepsen.workload import SPACING, Target
 
 TABLE = "jepsen.expiring"
 SCHEMA = pa.schema(
@@ -30,7 +31,7 @@ SCHEMA = pa.schema(
         pa.field("seen", pa.timestamp("us", tz="UTC")),
     ]
 )
-SPACING = 1 << 32
+COLUMNS = (*PLACED, "id", "v")
 AFTER_SECONDS = 2
 SOON, HOURS, DAYS = (-1.0, 3.0), (600.0, 14_400.0), (40_000.0, 200_000.0)
 """Seconds between the clients' time and the times of rows."""
@@ -109,8 +110,7 @@ class ExpiryClient:
                 time.sleep(invocation.value)
                 return invocation.value
             case "scan":
-                table = self._lake.table(TABLE).scan(columns=["__bucket", "__offset", "id", "v"]).to_arrow()
-                return [list(row.values()) for row in table.to_pylist()]
+                return listed(self._lake.table(TABLE).scan(columns=COLUMNS).to_arrow(), *COLUMNS)
             case _:
                 stream = self._lake.table(TABLE).changes(until="now", before_images=True)
                 return {"now": time.time(), "changes": [_told(row) for batch in stream for row in batch.to_pylist()]}

@@ -21,10 +21,8 @@ from jepsen.checkers.appends import Lists, Transaction, transactions, writers
 from jepsen.checkers.cycles import Link
 from jepsen.history import History
 from jepsen.operation import Call, Invocation, Kind
-from jepsen.workload import Target
+from jepsen.workload import SPACING, Target
 
-SPACING = 1 << 32
-"""Each process appends numbers of its own: its number times this, and counting."""
 READS = ("lookup", "snapshot", "sql")
 ROUND = 50
 """Operations of one process after which it goes on to new keys, so that lists stay short."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +17,11 @@ import pyarrow as pa
 import lakestore as ls
 from jepsen.anomaly import Anomaly
 from jepsen.checkers import logs
+from jepsen.checkers.log_facts import LANES
 from jepsen.history import History
 from jepsen.operation import Invocation
-from jepsen.workload import Target
-from jepsen.workloads.log_client import LANES, LogClient, Shape
+from jepsen.workload import SPACING, Target
+from jepsen.workloads.log_client import LogClient, Shape, Shared
 
 SCHEMA = pa.schema(
     [
@@ -31,30 +30,7 @@ SCHEMA = pa.schema(
         pa.field("body", pa.binary()),
     ]
 )
-SPACING = 1 << 32
-"""Each process sends numbers of its own: its number times this, and counting."""
-TOKENS_KEPT = 64
 FORMS = {"append": 0.4, "commit": 0.2, "named": 0.13, "shared": 0.08, "writer": 0.12, "abandon": 0.07}
-
-
-@dataclass
-class Shared:
-    """The state of all clients of a run: tokens that were given, and where each process's consumer stands."""
-
-    tokens: list[str] = field(default_factory=list)
-    consumers: dict[int, dict[str, Any]] = field(default_factory=dict)
-    turn: threading.Lock = field(default_factory=threading.Lock)
-
-    def keep(self, token: str) -> None:
-        """Remember a token; old ones are forgotten."""
-        with self.turn:
-            self.tokens.append(token)
-            del self.tokens[:-TOKENS_KEPT]
-
-    def pick(self, number: int) -> str:
-        """One of the tokens; empty if there is none."""
-        with self.turn:
-            return self.tokens[number % len(self.tokens)] if self.tokens else ""
 
 
 class Log:

@@ -6,25 +6,26 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 import lakestore as ls
+from jepsen.checkers.log_facts import LANES
 from jepsen.operation import Invocation
+from jepsen.rows import PLACED, listed
+from jepsen.workloads.named import Named
+from jepsen.workloads.tokens import Tokens
 
-LANES = 3
-"""A number's lane, by which streams and scans are filtered, is its rest by this."""
 POLL_SECONDS = 0.2
+TOKENS_KEPT = 64
 BATCHES_MAX = 20
 """Batches that one poll takes."""
 WHOLE_SECONDS = 20.0
 """A poll waits so long for the rest of a commit."""
-NAMED_TRIES = 4
 SHARED_PRODUCER = "log-anybody"
-PLACES = ("__bucket", "__offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,13 @@ class Shape:
         return sorted(bad)
 
 
-class Shared(Protocol):
-    """The state of all clients of a run."""
+@dataclass
+class Shared:
+    """The state of all clients of a run: tokens that were given, and where each process's consumer stands."""
 
-    consumers: dict[int, dict[str, Any]]
+    tokens: Tokens = field(default_factory=lambda: Tokens(TOKENS_KEPT))
+    consumers: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By process: the assignment, the `consumer`'s number and the `token` that it has come to."""
-
-    def keep(self, token: str) -> None:
-        """Remember a token."""
-
-    def pick(self, number: int) -> str:
-        """One of the tokens."""
 
 
 class Abandoned(Exception):
@@ -83,7 +80,7 @@ class LogClient:
         self._stream: ls.ChangeStream | None = None
         self._held: list[ls.ChangeBatch] = []
         """Batches of a commit whose rest has not come."""
-        self._producer: ls.NamedWrites | None = None
+        self._producer = Named(lake, f"log-{process}")
         self._shared_producer: ls.NamedWrites | None = None
 
     def close(self) -> None:
@@ -134,7 +131,7 @@ class LogClient:
             case _:
                 return self._send_pipelined(parts)
         if token:
-            self._shared.keep(token)
+            self._shared.tokens.keep(token)
         return {"token": token, "acked": parts, "failed": [], "unknown": []}
 
     def _rows(self, first: int, count: int) -> pa.Table:
@@ -145,26 +142,8 @@ class LogClient:
             commit.append(table, self._rows(first, count))
 
     def _send_named(self, parts: list[list[Any]]) -> str:
-        """A commit of a named producer: after an unknown outcome its progress says whether it has happened, and if not
-        it is sent again. So this is known in the end, unless the server stays away."""
-        name, progress, unsure = f"log-{self._process}", str(parts[0][1]), False
-        for tries_left in reversed(range(NAMED_TRIES)):
-            try:
-                if self._producer is None:
-                    self._producer = self._lake.producer(name)
-                    if self._producer.progress == progress:
-                        return ""  # by a try before, whose token nobody told
-                    unsure = False  # and it never will: this opening has fenced the tries before
-                with self._producer.commit(progress=progress) as commit:
-                    self._add(commit, parts)
-                return commit.token
-            except ls.LakestoreError as error:
-                self._producer = None
-                unsure = unsure or error.applied == "unknown"
-                if not tries_left or not unsure:
-                    error.applied = "unknown" if unsure else "no"
-                    raise
-        raise AssertionError("the last try returns or raises")
+        """By a named producer; empty if a try whose token nobody told has happened."""
+        return self._producer.commit(str(parts[0][1]), lambda commit: self._add(commit, parts))
 
     def _send_shared(self, parts: list[list[Any]]) -> str:
         """A commit of the one producer that all processes open: the next one who does fences this one."""
@@ -195,7 +174,7 @@ class LogClient:
                 raise
             kind = "failed" if error.applied == "no" else "unknown"
             return {**told, "acked": acked, kind: rest}
-        self._shared.keep(told["token"])
+        self._shared.tokens.keep(told["token"])
         return told
 
     # Consumers
@@ -204,7 +183,7 @@ class LogClient:
         """A new consumer, and its first poll, which opens its stream."""
         self._leave()
         before = self._shared.consumers.get(self._process, {"consumer": self._process})
-        start = self._shared.pick(asked["pick"]) if asked["start"] == "token" else asked["start"]
+        start = self._shared.tokens.pick(asked["pick"]) if asked["start"] == "token" else asked["start"]
         number = before["consumer"] + 1_000
         consumer = {**asked, "start": start or "earliest", "token": "", "consumer": number}
         self._shared.consumers[self._process] = consumer
@@ -231,7 +210,7 @@ class LogClient:
             consumer["token"] = self._stream.token  # which may be further: nothing lies between
         in_snapshot = any(batch.snapshot for batch in batches)
         if batches and not in_snapshot:
-            self._shared.keep(consumer["token"])
+            self._shared.tokens.keep(consumer["token"])
         told = {"consumer": consumer["consumer"], "token": consumer["token"], "in_snapshot": in_snapshot}
         return {**told, "rows": rows, "torn": torn}
 
@@ -274,10 +253,9 @@ class LogClient:
         torn: list[int] = []
         for batch in batches:
             rows = batch.to_arrow()
-            rows = rows.sort_by([(name, "ascending") for name in PLACES]) if batch.snapshot else rows
+            rows = rows.sort_by([(name, "ascending") for name in PLACED]) if batch.snapshot else rows
             torn += self._shape.torn(rows)
-            buckets, offsets, numbers = (rows.column(name).to_pylist() for name in (*PLACES, "n"))
-            for bucket, offset, number in zip(buckets, offsets, numbers, strict=True):
+            for bucket, offset, number in listed(rows, *PLACED, "n"):
                 found.setdefault(f"{batch.name}/{bucket}", []).append([offset, number])
         return found, torn
 
@@ -298,8 +276,8 @@ class LogClient:
     def _cut(self, asked: dict[str, Any]) -> Any:
         """Digests of all buckets at a token: of the chance's choice, of a new snapshot, or none by a plain scan."""
         by, tables = asked["by"], self._shape.tables
-        token = self._shared.pick(asked["pick"]) if by in ("token", "changes") else ""
-        lane, names = asked["lane"], [*PLACES, "n", "lane", *(["body"] if asked["bodies"] else [])]
+        token = self._shared.tokens.pick(asked["pick"]) if by in ("token", "changes") else ""
+        lane, names = asked["lane"], [*PLACED, "n", "lane", *(["body"] if asked["bodies"] else [])]
         where = None if lane is None else f"lane = {lane}"
         digests, torn = Digests(), list[int]()
         if by == "scan":
@@ -314,7 +292,7 @@ class LogClient:
         else:
             cut = self._lake.at(token) if token else self._lake.snapshot()
             token = cut.token
-            self._shared.keep(token)
+            self._shared.tokens.keep(token)
             scans = {name: cut.scan(name, names, where) for name in tables}
         for name, scan in scans.items():
             torn += digests.add(name, scan.to_arrow(), self._shape)
@@ -335,7 +313,7 @@ class Digests:
 
     def add(self, table: str, rows: pa.Table, shape: Shape) -> list[int]:
         """Take rows; the torn ones."""
-        buckets, offsets, numbers = (rows.column(name).to_numpy() for name in (*PLACES, "n"))
+        buckets, offsets, numbers = (rows.column(name).to_numpy() for name in (*PLACED, "n"))
         for bucket in np.unique(buckets):
             mine = buckets == bucket
             self._parts.setdefault(f"{table}/{bucket}", []).append((offsets[mine], numbers[mine]))

@@ -7,7 +7,6 @@ anybody's, some are one process's own, and two are twins, which are written by t
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,11 +18,11 @@ from jepsen.checkers import registers
 from jepsen.checkers.registers import COLUMNS, OWN, TWIN
 from jepsen.history import History
 from jepsen.operation import Invocation
-from jepsen.workload import Target
+from jepsen.workload import SPACING, Target
+from jepsen.workloads.one_table import OneTable
+from jepsen.workloads.tokens import Tokens
 
 TABLE = "jepsen.register"
-SPACING = 1 << 32
-"""Each process writes numbers of its own: its number times this, and counting."""
 OWN_KEYS = 8
 ROUND = 30
 """Operations of one process in a group of keys."""
@@ -45,8 +44,7 @@ class Register:
         self._lake = {"format_version": chance.choice((2, 3))}
         self._shared_keys = chance.randint(1, 4)
         self._pad = chance.choice((0, 10, 500, 20_000))
-        self._tokens: list[str] = []
-        self._turn = threading.Lock()
+        self.tokens = Tokens(TOKENS_KEPT)
 
     def setup(self, lake: ls.Lake) -> None:
         """Make the table."""
@@ -152,40 +150,18 @@ class Register:
         number = columns.get("a") or columns.get("b") or 0
         return f"{number}:" + "x" * (number * 7_919 % (self._pad + 1))
 
-    def keep(self, token: str) -> str:
-        """Remember a token."""
-        with self._turn:
-            self._tokens.append(token)
-            del self._tokens[:-TOKENS_KEPT]
-        return token
-
-    def pick(self, number: int) -> str:
-        """One of the tokens; empty if there is none."""
-        with self._turn:
-            return self._tokens[number % len(self._tokens)] if self._tokens else ""
-
 
 def _split(key: str) -> dict[str, Any]:
     group, name = key.split("/")
     return {"g": int(group), "k": name}
 
 
-class RegisterClient:
+class RegisterClient(OneTable):
     """Writes and reads of one connection."""
 
     def __init__(self, lake: ls.Lake, workload: Register) -> None:
-        self._lake, self._workload = lake, workload
-        self._held: ls.Table | None = None
-
-    def close(self) -> None:
-        """End the connection."""
-        self._lake.close()
-
-    @property
-    def _table(self) -> ls.Table:
-        if self._held is None:
-            self._held = self._lake.table(TABLE)
-        return self._held
+        super().__init__(lake, TABLE)
+        self._workload = workload
 
     def invoke(self, invocation: Invocation) -> Any:
         """Do it; the shapes of values are those that `jepsen.checkers.registers` reads."""
@@ -222,7 +198,7 @@ class RegisterClient:
             with self._table.writer() as writer:
                 (writer.upsert if kind == "upsert" else writer.delete)(sent)
                 token = writer.flush()
-        return {"token": self._workload.keep(str(token)), "said": said}
+        return {"token": self._workload.tokens.keep(str(token)), "said": said}
 
     def _insert(self, key: str, columns: dict[str, Any]) -> Any:
         table = self._table
@@ -245,7 +221,7 @@ class RegisterClient:
         return found
 
     def _lookup(self, asked: dict[str, Any], *, is_prefix: bool) -> Any:
-        token = self._workload.pick(asked["pick"]) if asked["by"] == "token" else ""
+        token = self._workload.tokens.pick(asked["pick"]) if asked["by"] == "token" else ""
         keys = [{"g": asked["group"]}] if is_prefix else [_split(key) for key in asked["keys"]]
         torn = list[str]()
         rows = self._by_key(self._table.lookup(keys, at=token or None), torn)
@@ -254,13 +230,13 @@ class RegisterClient:
     def _scan(self, asked: dict[str, Any]) -> Any:
         """A scan; at a token or a snapshot with a look-up of the same keys there."""
         by, group = asked["by"], asked["group"]
-        token = self._workload.pick(asked["pick"]) if by == "token" else ""
+        token = self._workload.tokens.pick(asked["pick"]) if by == "token" else ""
         where = None if group is None else f"g = {group}"
         torn = list[str]()
         if by == "snapshot":
             with self._lake.snapshot() as cut:
                 rows = self._by_key(cut.scan(TABLE, where=where).to_arrow(), torn)
-                token = self._workload.keep(cut.token)
+                token = self._workload.tokens.keep(cut.token)
         else:
             rows = self._by_key(self._table.scan(where=where, at=token or None).to_arrow(), torn)
         also = None

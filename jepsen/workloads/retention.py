@@ -19,13 +19,14 @@ from jepsen.anomaly import Anomaly
 from jepsen.checkers import kept as checker
 from jepsen.history import History
 from jepsen.operation import Invocation
-from jepsen.workload import Target
+from jepsen.rows import PLACED, listed
+from jepsen.workload import SPACING, Target
 
 TABLE = "jepsen.retained"
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("weight", pa.string())])
+COLUMNS = (*PLACED, "n")
 WEIGHT = "x" * 1_000
 """Journals must fill: what goes is whole segments, which checkpoints cut."""
-SPACING = 1 << 32
 WAIT_SECONDS = 0.3
 POSITIONS_MAX = 5
 LET_GO_SECONDS = 6.0
@@ -115,7 +116,7 @@ class RetentionClient:
                 return self._hold(value)
             case _:
                 batches = self._lake.table(TABLE).changes(start="snapshot", until="now")
-                return [row for batch in batches for row in _rows(batch.table)]
+                return [row for batch in batches for row in listed(batch.table, *COLUMNS)]
 
     def _take(self, name: str, *, ack: bool) -> dict[str, Any]:
         """The next whole commits of a subscription, whose stream is opened and closed again.
@@ -127,7 +128,7 @@ class RetentionClient:
         acked = ""
         try:
             while batch := stream.next(WAIT_SECONDS):
-                rows += _rows(batch.table)
+                rows += listed(batch.table, *COLUMNS)
                 if batch.whole:
                     break
             if batch and ack:
@@ -144,7 +145,7 @@ class RetentionClient:
         rows: list[list[int]] = []
         stream = self._lake.table(TABLE).changes(subscription=value["subscription"], until="now")
         for batch in stream:
-            rows += _rows(batch.table)
+            rows += listed(batch.table, *COLUMNS)
         return {**value, "rows": rows}
 
     def _earliest(self) -> list[list[int]]:
@@ -152,7 +153,7 @@ class RetentionClient:
         found: list[list[int]] = []
         ends: dict[str, int] = {}
         for batch in self._lake.table(TABLE).changes(start="earliest", until="now"):
-            rows = _rows(batch.table)
+            rows = listed(batch.table, *COLUMNS)
             found += rows
             ends.update({str(bucket): offset for bucket, offset, _ in rows})
             if batch.whole:
@@ -168,15 +169,19 @@ class RetentionClient:
             batches = list(self._lake.table(TABLE).changes(start=token, until="now"))
         except ls.PositionExpired as error:
             return {"ends": ends, "rows": [], "expired": True, "earliest": bool(error.earliest)}
-        return {"ends": ends, "rows": [row for batch in batches for row in _rows(batch.table)], "expired": False}
+        return {
+            "ends": ends,
+            "rows": [row for batch in batches for row in listed(batch.table, *COLUMNS)],
+            "expired": False,
+        }
 
     def _hold(self, seconds: float) -> dict[str, Any]:
         """Two scans of one cut."""
         with self._lake.snapshot() as cut:
-            first = _rows(cut.scan(TABLE, columns=["__bucket", "__offset", "n"]).to_arrow())
+            first = listed(cut.scan(TABLE, columns=COLUMNS).to_arrow(), *COLUMNS)
             time.sleep(seconds)
             try:
-                second = _rows(cut.scan(TABLE, columns=["__bucket", "__offset", "n"]).to_arrow())
+                second = listed(cut.scan(TABLE, columns=COLUMNS).to_arrow(), *COLUMNS)
             except (ls.PositionExpired, ls.NotFound) as error:
                 return {"first": len(first), "lost": f"{error.kind}: {error.message}", "same": False}
         return {"first": len(first), "lost": "", "same": sorted(first) == sorted(second)}
@@ -184,8 +189,3 @@ class RetentionClient:
     def close(self) -> None:
         """End the connection."""
         self._lake.close()
-
-
-def _rows(table: pa.Table) -> list[list[int]]:
-    columns = (table.column(name).to_pylist() for name in ("__bucket", "__offset", "n"))
-    return [list(row) for row in zip(*columns, strict=True)]

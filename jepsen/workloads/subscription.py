@@ -22,11 +22,12 @@ from jepsen.anomaly import Anomaly
 from jepsen.checkers import positions
 from jepsen.history import History
 from jepsen.operation import Invocation
-from jepsen.workload import Target
+from jepsen.rows import PLACED, listed
+from jepsen.workload import SPACING, Target
 
 TABLE = "jepsen.subscribed"
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
-SPACING = 1 << 32
+COLUMNS = (*PLACED, "n")
 ALONE, SHARED, EITHER = "alone", "shared", "either"
 """The subscriptions, named after the way in which they are read."""
 WAIT_SECONDS = 0.2
@@ -120,7 +121,7 @@ class _Reader:
         if batch is None:
             return []
         self.pending.append(batch)
-        return _rows(batch)
+        return listed(batch.table, *COLUMNS)
 
     def ack(self, which: int) -> dict[str, Any]:
         """Acknowledge one of the batches at hand: the rows that it covers, and those that it may cover.
@@ -148,7 +149,7 @@ class _Reader:
 def _ends(batches: Sequence[ls.ChangeBatch]) -> dict[str, int]:
     """Per bucket the last offset."""
     ends: dict[str, int] = {}
-    for bucket, offset, _ in (row for each in batches for row in _rows(each)):
+    for bucket, offset, _ in (row for each in batches for row in listed(each.table, *COLUMNS)):
         ends[str(bucket)] = max(ends.get(str(bucket), -1), offset)
     return ends
 
@@ -179,7 +180,7 @@ class SubscriptionClient:
             case "leave":
                 return self._leave(value["how"])
             case "list":
-                return _listed(self._lake)
+                return _subscriptions(self._lake)
             case "pause":
                 time.sleep(value)
                 return value
@@ -278,7 +279,7 @@ class SubscriptionClient:
         return {**told, "polls": polls, "done": done, "trouble": trouble}
 
     def _read(self) -> list[list[int]]:
-        return [row for batch in self._lake.table(TABLE).changes(until="now") for row in _rows(batch)]
+        return [row for batch in self._lake.table(TABLE).changes(until="now") for row in listed(batch.table, *COLUMNS)]
 
     def close(self) -> None:
         """End all streams and connections without a word."""
@@ -294,12 +295,7 @@ def _end(reader: _Reader) -> None:
         reader.lake.close()
 
 
-def _rows(batch: ls.ChangeBatch) -> list[list[int]]:
-    columns = (batch.table.column(name).to_pylist() for name in ("__bucket", "__offset", "n"))
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _listed(lake: ls.Lake) -> list[dict[str, Any]]:
+def _subscriptions(lake: ls.Lake) -> list[dict[str, Any]]:
     return [
         {
             "subscription": each.name,

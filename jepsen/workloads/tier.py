@@ -18,12 +18,11 @@ from jepsen.checkers import lake as checker
 from jepsen.engines import answering
 from jepsen.history import History
 from jepsen.operation import Invocation
-from jepsen.workload import Target
+from jepsen.workload import SPACING, Target
 
 KEYED, LOG = "jepsen.tiered", "jepsen.tiered_log"
 TABLES = {"keyed": KEYED, "log": LOG}
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64(), nullable=False)])
-SPACING = 1 << 32
 TIERED_SECONDS = 150.0
 """After everything has healed the lake is level with the log within this time, Spark's start included."""
 LOOK_SECONDS = 1.0
@@ -155,7 +154,7 @@ class TierClient:
     def _of_cut(self, name: str, engine: str) -> dict[str, Any]:
         """The rows at the head of this moment, by an engine and by a scan."""
         with self._lake.snapshot() as cut:
-            scanned = _rows(cut.scan(TABLES[name], columns=list(engines.COLUMNS)).to_arrow())
+            scanned = engines.rows(cut.scan(TABLES[name], columns=list(engines.COLUMNS)).to_arrow())
             rows = engines.ENGINES[engine](self._catalog, f"at:{cut.token}", TABLES[name])
             return {"token": cut.token, "rows": rows, "scanned": scanned}
 
@@ -181,7 +180,7 @@ class TierClient:
         return {**value, "done": False, "point": point, "trouble": trouble}
 
     def _scan(self, name: str) -> list[list[int]]:
-        return _rows(self._lake.table(TABLES[name]).scan(list(engines.COLUMNS)).to_arrow())
+        return engines.rows(self._lake.table(TABLES[name]).scan(list(engines.COLUMNS)).to_arrow())
 
     def _changes(self, name: str) -> list[list[Any]]:
         return [
@@ -193,11 +192,6 @@ class TierClient:
     def close(self) -> None:
         """End the connection."""
         self._lake.close()
-
-
-def _rows(table: pa.Table) -> list[list[int]]:
-    columns = (table.column(name).to_pylist() for name in engines.COLUMNS)
-    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _heads(changes: Sequence[Sequence[Any]]) -> dict[int, int]:

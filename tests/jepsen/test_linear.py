@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jepsen.checkers.counterexample import check_keys, counterexample
-from jepsen.checkers.linear import IMPOSSIBLE, NEVER, Answer, Impossible, State, Step, search
+from jepsen.checkers.linear import IMPOSSIBLE, Answer, Impossible, State, Step, search
+from jepsen.operation import NEVER
 
 
 def register(state: State, asked: object, answer: object) -> State | Impossible:
