@@ -317,12 +317,13 @@ def _acked(history: History) -> Iterator[Acked]:
 
 
 def _unsure(history: History, given: Sequence[Given]) -> Iterator[Acked]:
-    """Acknowledgements that may have counted: of unknown outcome, for all that the process was given before, and
-    buckets that were refused after an answer was lost."""
+    """Acknowledgements that may have counted: of unknown outcome, for all that the process was given before; buckets
+    that were refused after an answer was lost; and of who shares, batches before the one that was acknowledged: a
+    batch behind a new connection may stand for rows that were given before it."""
     for call in history.calls("ack", "ack-late"):
         if call.kind is Kind.OK:
             value = call.value
-            for bucket, upto in value["refused"].items():
+            for bucket, upto in [*value["refused"].items(), *value.get("passed", {}).items()]:
                 reader = call.process, value["reader"]
                 yield Acked(
                     value["subscription"], reader, value["shared"], call.invoked.index, NEVER, int(bucket), upto

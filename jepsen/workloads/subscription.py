@@ -65,6 +65,8 @@ class Subscribed:
                 yield Invocation("poll", told)
                 if chance.random() < 0.6:
                     yield Invocation("ack", {**told, "which": chance.choice((0, -1, -1))})
+                if not shared and chance.random() < 0.2:
+                    yield Invocation("ack-again", told)
             yield from self._end_of_turn(told, numbers, chance)
 
     def _end_of_turn(self, told: dict[str, Any], numbers: Iterator[int], chance: random.Random) -> Iterator[Invocation]:
@@ -109,6 +111,7 @@ class _Reader:
     lake: ls.Lake
     stream: ls.ChangeStream
     pending: list[ls.ChangeBatch] = field(default_factory=list)
+    acked: list[ls.ChangeBatch] = field(default_factory=list)
 
     @property
     def said(self) -> dict[str, Any]:
@@ -138,12 +141,13 @@ class _Reader:
             if not error.buckets:
                 raise
             refused = {bucket for _, bucket in error.buckets}
-        self.pending = self.pending[place:]
+        passed, self.pending = self.pending[:place], self.pending[place:]
+        self.acked += passed
         whole = max((number for number, each in enumerate(covered) if each.whole), default=-1) + 1
         sure, rest = _ends(covered[:whole]), _ends(covered[whole:])
         counted = {bucket: offset for bucket, offset in sure.items() if int(bucket) not in refused}
         late = {bucket: offset for bucket, offset in sure.items() if bucket not in counted}
-        return {**self.said, "upto": counted, "refused": {**late, **rest}}
+        return {**self.said, "upto": counted, "refused": {**late, **rest}, "passed": _ends(passed)}
 
 
 def _ends(batches: Sequence[ls.ChangeBatch]) -> dict[str, int]:
@@ -175,8 +179,8 @@ class SubscriptionClient:
                 return {**reader.said, "rows": self._guarded(reader, reader.take)}
             case "ack":
                 return self._ack(value)
-            case "ack-late":
-                return self._ack_late()
+            case "ack-again" | "ack-late":
+                return self._ack_again() if invocation.f == "ack-again" else self._ack_late()
             case "leave":
                 return self._leave(value["how"])
             case "list":
@@ -226,6 +230,14 @@ class SubscriptionClient:
             return {**told, "upto": {}, "refused": {}}
         which = told["which"]
         return dict(self._guarded(reader, lambda: reader.ack(which)))
+
+    def _ack_again(self) -> int:
+        """An acknowledgement of a batch before the newest one that was acknowledged: nothing may come of it."""
+        reader = self._reading
+        if reader is None or len(reader.acked) < 2:
+            return 0
+        self._guarded(reader, reader.acked[0].ack)
+        return len(reader.acked)
 
     def _ack_late(self) -> dict[str, Any]:
         """What a zombie does once it comes back; it says no more."""

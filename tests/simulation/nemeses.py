@@ -110,6 +110,17 @@ def _fail_step(system: SimSystem, chance: random.Random) -> str:
     return f"{what or 'any step'} fails after {after}"
 
 
+def _fail_checkpoint(system: SimSystem, chance: random.Random) -> str:
+    """A checkpoint that begins now comes as far as its segments, or its own file, and no further."""
+    machine = system.machine
+    steps = chance.choice((tuple(f"create {digit}" for digit in range(10)), ("create checkpoint",), ("rename checkp",)))
+    for step in steps:
+        machine.disk.fail(step)
+    if machine.server is not None and machine.is_up:
+        machine.server.upkeep.checkpointer.wake()
+    return f"{steps[0]} fails"
+
+
 def _heal_disk(system: SimSystem) -> None:
     system.machine.disk.heal()
     system.machine.disk.fill_up(None)
@@ -186,6 +197,7 @@ NEMESES: dict[str, Nemesis[SimSystem]] = {
         _Fault("network", _weather, _calm),
         _Fault("disk-fails", _fail_step, _heal_disk),
         _Fault("disk-full", _full, _heal_disk),
+        _Fault("checkpoint-fails", _fail_checkpoint, _heal_disk),
         _Fault("disk-slow", _slow, _fast),
         _Fault("clock", _clock, _clock_right),
         _Fault("stall", _stall),
