@@ -75,14 +75,15 @@ def run(
 @main.command()
 @click.option("--seed", type=click.IntRange(0), help="Of the whole suite; any if none is given.")
 @click.option("--minutes", type=float, default=4.0, show_default=True)
+@click.option("--light", is_flag=True, help="Without workloads that need Spark, Kafka or an object store.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where runs that fail are kept.")
-def suite(seed: int | None, minutes: float, folder: Path | None) -> None:
+def suite(seed: int | None, minutes: float, light: bool, folder: Path | None) -> None:
     """One run after the other, every workload in turn, under faults drawn from the seed."""
     folder = folder or _folder()
     folder.mkdir(parents=True, exist_ok=True)
     base = random.randrange(1, SEEDS) if seed is None else seed
     click.echo(f"suite of seed {base} in {folder}")
-    summary = suites.run(base, minutes * 60, folder, click.echo)
+    summary = suites.run(base, minutes * 60, folder, click.echo, light=light)
     sys.exit(1 if summary.failed else 0)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from jepsen import schedule
 from jepsen.shrinking import shrunk
-from jepsen.trial import Trial, drawn
+from jepsen.trial import HEAVY, Trial, drawn, needs_of
 from jepsen.verdict import Judged, Verdict
 
 SHRINK_SECONDS = 240.0
@@ -66,8 +66,10 @@ class Summary:
         return {name: dict(v) if isinstance(v, Counter) else v for name, v in vars(self).items()}
 
 
-def run(base: int, seconds: float, folder: Path, say: Callable[[str], None]) -> Summary:
-    """A suite. Folders of runs without an anomaly are removed; the summary is in `summary.json` after every run."""
+def run(base: int, seconds: float, folder: Path, say: Callable[[str], None], *, light: bool = False) -> Summary:
+    """A suite, or its trials that start nothing heavy. Folders of runs without an anomaly are removed; the summary is
+    in `summary.json` after every run.
+    """
     ends = time.monotonic() + seconds
     summary = Summary(base)
     number = 0
@@ -75,10 +77,12 @@ def run(base: int, seconds: float, folder: Path, say: Callable[[str], None]) -> 
     while time.monotonic() + longest < ends or not summary.runs:
         began = time.monotonic()
         trial = drawn(base, number)
+        number += 1
+        if light and needs_of(trial.workloads) & HEAVY:
+            continue
         place = folder / trial.seed
         verdict = _performed(trial, place)
         longest = max(longest, time.monotonic() - began)
-        number += 1
         summary.add(trial, verdict)
         say(verdict.line)
         if verdict.anomalies:
