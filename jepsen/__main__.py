@@ -65,10 +65,14 @@ def run(
     )
     if cluster is not None:
         light = tuple(name for name in trial.workloads if not trials.needs_of([name]))
+        if lacking := trials.needs_of(workloads) - cluster.parts:
+            raise click.UsageError(
+                f"these workloads need what --server has not: {', '.join(sorted(lacking))}; see --catalog"
+            )
         trial = replace(trial, workloads=workloads or light, nemeses=tuple(cluster.nemeses))
     folder = folder or _folder()
     verdict = trial.perform(folder, cluster)
-    click.echo(f"{verdict.line}\n  report:   {folder / 'report.md'}\n  again:    {trial.command}")
+    click.echo(f"{verdict.line}\n  report:   {folder / 'report.md'}\n  again:    {trial.again(cluster)}")
     sys.exit(1 if verdict.anomalies else 0)
 
 

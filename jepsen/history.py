@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jepsen import edn
-from jepsen.operation import NEMESIS, Call, Invocation, Kind, Operation
+from jepsen.operation import NEMESIS, SHAPE, Call, Invocation, Kind, Operation
 
 
 class History:
@@ -42,6 +42,10 @@ class History:
             for each in self.operations
             if each.kind is Kind.INVOKE and each.process != NEMESIS and (not names or each.f in names)
         ]
+
+    def shape(self) -> Any:
+        """What a run drew that its checker needs, as its processes noted it first; None without a note."""
+        return next((each.value for each in self.operations if each.kind is Kind.INVOKE and each.f == SHAPE), None)
 
     def faults(self) -> list[Operation]:
         """What the nemeses did."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from jepsen.checkers.registers import READS
 from jepsen.history import History
 from jepsen.operation import NEMESIS, Call, Kind, Operation
 
@@ -24,7 +25,7 @@ def registers(history: History) -> History:
             for key, columns in value["rows"]:
                 row = None if value["kind"] == "delete" else [columns.get(name) for name in ("a", "b", "v")]
                 yield "write", [key, row], [key, row]
-        elif call.f != "insert" and value["by"] == "now" and value["keys"] is not None:
+        elif call.f in READS and value["by"] == "now" and value["keys"] is not None:
             rows = call.value["rows"] if call.kind is Kind.OK else {}
             for key in value["keys"]:
                 yield "read", [key, None], [key, rows.get(key)]

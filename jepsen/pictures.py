@@ -1,9 +1,11 @@
-"""Pictures of histories as Jepsen draws them: every call's latency, and the rate of calls, with the faults shaded."""
+"""Pictures of histories as Jepsen draws them: every call's latency, the rate of calls, with the faults shaded, and the
+calls of a counterexample as bars."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -17,6 +19,8 @@ matplotlib.use("svg")
 COLORS = {Kind.OK: "#3b7dd8", Kind.FAIL: "#d97fb0", Kind.INFO: "#e8a33d"}
 SHADES = ("#f3c6c6", "#c9e4c5", "#cfd8f6", "#f7e3b0", "#dfc9ee", "#c7ecec")
 MARKS = "osv^D*Px"
+BARS = {True: "#d9534f", False: "#3b7dd8", None: "#b9bfc7"}
+"""By whether a call is one that cannot follow; the last is of calls outside of the longest order."""
 
 
 def draw(history: History, title: str, path: Path) -> None:
@@ -27,6 +31,25 @@ def draw(history: History, title: str, path: Path) -> None:
     _latencies(history, latency)
     _rates(history, rate)
     latency.set_title(title)
+    figure.savefig(path, format="svg")
+
+
+def draw_bars(bars: dict[str, Any], path: Path) -> None:
+    """Write the calls of a counterexample: each from its beginning to its end, with its place in the longest order."""
+    calls = bars["bars"]
+    last = max([call["begins"] for call in calls] + [call["ends"] for call in calls if call["ends"] is not None])
+    figure = Figure(figsize=(10, 1.5 + 0.35 * len(calls)), layout="constrained")
+    axis = figure.subplots()
+    for height, call in enumerate(reversed(calls)):
+        is_known, is_placed = call["ends"] is not None, call["place"] is not None
+        width = max((call["ends"] if is_known else last) - call["begins"], (last - calls[0]["begins"]) / 200)
+        color = BARS[call["stuck"] if is_placed or call["stuck"] else None]
+        axis.barh(height, width, left=call["begins"], height=0.6, color=color, hatch=None if is_known else "//")
+        place = f"{call['place'] + 1}. " if is_placed else ""
+        axis.text(call["begins"], height, f" {place}{call['label']}", va="center", fontsize=7)
+    axis.set_yticks(range(len(calls)), [f"process {call['process']}" for call in reversed(calls)], fontsize=7)
+    axis.set_xlabel("seconds")
+    axis.set_title(f"key {bars['key']}: no call can follow in the state {bars['state']}", fontsize=9)
     figure.savefig(path, format="svg")
 
 

@@ -14,7 +14,7 @@ SHOWN = 10
 
 
 def write(folder: Path, command: str, verdict: Verdict) -> None:
-    """Write `report.md`, a picture of latencies and one of rates per workload, and the histories as EDN."""
+    """Write `report.md`, pictures of latencies, rates and counterexamples, and the histories as EDN."""
     lines = [f"# {verdict.line}", "", f"Again: `{command}`", ""]
     for judged in verdict.judged:
         lines += _section(judged)
@@ -27,6 +27,10 @@ def write(folder: Path, command: str, verdict: Verdict) -> None:
             lines += _faults(history)
             pictures.draw(history, judged.workload, path.with_suffix(".svg"))
             lines += [f"![latency and rate]({judged.workload}.svg)", ""]
+        for number, bars in enumerate(judged.bars[:SHOWN]):
+            name = f"{judged.workload}-counterexample-{number}.svg"
+            pictures.draw_bars(bars, folder / name)
+            lines += [f"![calls of key {bars['key']} that no order explains]({name})", ""]
     (folder / "report.md").write_text("\n".join(lines))
 
 
@@ -35,6 +39,7 @@ def _section(judged: Judged) -> list[str]:
     for f, kinds in judged.counts.items():
         said = ", ".join(f"{kinds.get(kind, 0):,} {kind}" for kind in (Kind.OK, Kind.FAIL, Kind.INFO))
         lines.append(f"- `{f}`: {said}")
+    lines += [f"- {name}: {figure:,}" for name, figure in judged.figures.items()]
     lines.append(f"- anomalies: {len(judged.anomalies)}")
     lines += [f"  - **{each.name}**: {each.sentence}" for each in judged.anomalies[:SHOWN]]
     return [*lines, ""]

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ import lakestore as ls
 from jepsen.anomaly import Anomaly
 from jepsen.history import Recorder
 from jepsen.operation import EXCUSE, HEALED, NEMESIS, Invocation, Kind
-from jepsen.schedule import Excusing, Nemesis, Planned, moments
+from jepsen.schedule import LEFT_OUT, Excusing, Nemesis, Planned, moments
 from jepsen.verdict import Judged, Verdict, judge
-from jepsen.workload import Client, Target, Workload
+from jepsen.workload import Client, Target, Workload, trouble
 
 HEAL_SECONDS = 60.0
 """Once everything has healed, every operation must succeed within this time (R36)."""
@@ -79,6 +80,7 @@ class Run:
         self._recorders = {name: Recorder(file) for name, file in files.items()}
         self._over = threading.Event()
         self._begun: dict[Planned, Nemesis[Any]] = {}
+        self._made: Counter[str] = Counter()
         self.crashes: list[str] = []
         """Tracebacks of errors that no client may raise."""
 
@@ -98,7 +100,7 @@ class Run:
         histories = {name: recorder.close() for name, recorder in self._recorders.items()}
         judged += [judge(each, histories[each.name]) for each in self._workloads]
         judged += [Judged.crashed(text) for text in self.crashes]
-        return Verdict(self._course.seed, time.monotonic() - began, tuple(judged))
+        return Verdict(self._course.seed, time.monotonic() - began, tuple(judged), dict(self._made))
 
     def _main_phase(self) -> None:
         threads = [threading.Thread(target=self._break, name="nemesis", daemon=True)]
@@ -148,6 +150,7 @@ class Run:
                 self._begun[planned] = nemesis
             value = nemesis.begin(self._system, random.Random(planned.seed)) if begins else nemesis.end(self._system)
             error = ""
+            self._made[planned.nemesis] += begins and not (isinstance(value, str) and value.startswith(LEFT_OUT))
         except Exception as raised:  # a fault that fails must not hide: it is told in the verdict
             value, error = None, f"{type(raised).__name__}: {raised}"
             self.crashes.append(traceback.format_exc())
@@ -216,7 +219,7 @@ class _Session:
             value = self._client.invoke(invocation)
         except ls.LakestoreError as error:
             kind = Kind.FAIL if error.applied == "no" else Kind.INFO
-            recorder.record(self._number, kind, invocation.f, invocation.value, f"{error.kind}: {error.message}")
+            recorder.record(self._number, kind, invocation.f, invocation.value, trouble(error))
             if kind is Kind.INFO:
                 self._number += self._processes
                 self.close()

@@ -11,6 +11,8 @@ SystemT = TypeVar("SystemT", contravariant=True)
 QUIET_SHARE = 0.25
 """Of all spans of time so many are without a fault."""
 SPAN_SECONDS = 3.0, 9.0
+LEFT_OUT = "left out: "
+"""What `begin` returns when it broke nothing begins with this."""
 TOGETHER_MAX = 3
 """Faults that may overlap."""
 

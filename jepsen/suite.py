@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jepsen import schedule
 from jepsen.shrinking import shrunk
 from jepsen.trial import HEAVY, Trial, drawn, needs_of
 from jepsen.verdict import Judged, Verdict
@@ -36,7 +35,7 @@ class Summary:
     workloads: Counter[str] = field(default_factory=Counter)
     """Runs by workload."""
     faults: Counter[str] = field(default_factory=Counter)
-    """Faults that were begun, by kind."""
+    """Faults that were made, by kind."""
     failed: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, trial: Trial, verdict: Verdict) -> None:
@@ -46,7 +45,7 @@ class Summary:
         self.operations += verdict.operations
         self.anomalies += len(verdict.anomalies)
         self.workloads.update(trial.workloads)
-        self.faults.update(each.nemesis for each in schedule.plan(trial.seed, trial.seconds, trial.nemeses))
+        self.faults.update(verdict.faults)
         for judged in verdict.judged:
             for kinds in judged.counts.values():
                 self.outcomes.update(kinds)

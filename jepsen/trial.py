@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jepsen import report, schedule
-from jepsen.nemeses import NEMESES
+from jepsen.nemeses import NEMESES, combinations, possible
 from jepsen.run import Course, Run
 from jepsen.schedule import Nemesis, Planned
 from jepsen.system import System
@@ -40,10 +40,17 @@ class Trial:
 
     @property
     def command(self) -> str:
-        """The command that does the run again."""
-        named = [f"-w {name}" for name in self.workloads] + [f"-n {name}" for name in self.nemeses or ("none",)]
+        """The command that does the run again, with processes of its own."""
+        return " ".join([self._shape, *(f"-n {name}" for name in self.nemeses or ("none",))])
+
+    @property
+    def _shape(self) -> str:
         shape = f"--seed {self.seed} --seconds {self.seconds:g} --processes {self.processes}"
-        return " ".join(["python -m jepsen run", shape, *named])
+        return " ".join(["python -m jepsen run", shape, *(f"-w {name}" for name in self.workloads)])
+
+    def again(self, cluster: Cluster | None) -> str:
+        """The command that does the run again where it was done."""
+        return self.command if cluster is None else f"{self._shape} {cluster.options}"
 
     def smaller(self) -> Iterator[Trial]:
         """Trials with less in them, the biggest steps first."""
@@ -83,7 +90,7 @@ class Trial:
             with System(folder, needs, {}, self.seed) as system:
                 verdict = Run(system, made, nemeses, self.planned(), course, folder, system.client).run()
         (folder / "verdict.json").write_text(json.dumps(verdict.to_json(), indent=1))
-        report.write(folder, self.command, verdict)
+        report.write(folder, self.again(cluster), verdict)
         return verdict
 
 
@@ -115,13 +122,15 @@ def _groups(base: int, turn: int) -> list[tuple[str, ...]]:
 
 
 def _nemeses(chance: random.Random, parts: frozenset[str]) -> tuple[str, ...]:
-    """One kind of fault, or some; now and then none. None breaks a heavy part that is not there."""
-    names = sorted(name for name, nemesis in NEMESES.items() if nemesis.needs & HEAVY <= parts)
+    """One kind of fault, some that go well together, any, or now and then none. All break parts that are there."""
+    names, together = possible(parts), combinations(parts)
     how = chance.random()
     if how < 0.1:
         return ()
-    if how < 0.4:
+    if how < 0.35:
         return (chance.choice(names),)
+    if how < 0.6:
+        return chance.choice(together)
     return tuple(sorted(chance.sample(names, min(len(names), chance.randint(2, 5)))))
 
 

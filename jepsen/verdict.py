@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from jepsen.anomaly import Anomaly
 from jepsen.history import History
-from jepsen.operation import EXCUSE, HEALED, NEMESIS, Kind
-from jepsen.workload import Workload
+from jepsen.operation import EXCUSE, HEALED, NEMESIS, PAUSE, SHAPE, Kind, Operation
+from jepsen.workload import TROUBLES, Measured, Pictured, Workload
 
 DEFECTS = ("Internal:", "Corrupt:")
 """Beginnings of errors that no operation may end in, whatever is broken."""
@@ -27,11 +27,15 @@ class Judged:
     anomalies: tuple[Anomaly, ...]
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per function how many of its calls had each outcome."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """Sizes of what was checked, by name."""
+    bars: tuple[dict[str, Any], ...] = ()
+    """Counterexamples, for pictures."""
 
     def to_json(self) -> dict[str, Any]:
         """The judgement as JSON values."""
         anomalies = [each.to_json() for each in self.anomalies]
-        return {"workload": self.workload, "counts": self.counts, "anomalies": anomalies}
+        return {"workload": self.workload, "counts": self.counts, "figures": self.figures, "anomalies": anomalies}
 
     @classmethod
     def crashed(cls, text: str) -> Self:
@@ -46,6 +50,8 @@ class Verdict:
     seed: int | str
     seconds: float
     judged: tuple[Judged, ...]
+    faults: dict[str, int] = field(default_factory=dict)
+    """Faults that were made, by kind: not those that this machine does not allow."""
 
     @property
     def anomalies(self) -> list[Anomaly]:
@@ -68,15 +74,9 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The verdict as JSON values."""
-        workloads = [
-            {
-                "workload": each.workload,
-                "counts": each.counts,
-                "anomalies": [found.to_json() for found in each.anomalies],
-            }
-            for each in self.judged
-        ]
-        return {"seed": self.seed, "seconds": self.seconds, "valid": not self.anomalies, "workloads": workloads}
+        workloads = [each.to_json() for each in self.judged]
+        said = {"seed": self.seed, "seconds": self.seconds, "valid": not self.anomalies, "faults": self.faults}
+        return {**said, "workloads": workloads}
 
 
 def judge(workload: Workload, history: History) -> Judged:
@@ -85,11 +85,15 @@ def judge(workload: Workload, history: History) -> Judged:
     for call in history.calls():
         counts.setdefault(call.f, Counter())[call.kind] += 1
     found = [*workload.check(history), *_stuck(history), *_defects(history)]
-    is_idle = not any(kinds[Kind.OK] for kinds in counts.values())
-    idle = [f for f, kinds in counts.items() if not kinds[Kind.OK] and (is_idle or kinds.total() >= IDLE_CALLS)]
-    if idle:
-        found.append(Anomaly("idle", f"no call of {', '.join(idle)} has ever succeeded: nothing was tested"))
-    return Judged(workload.name, tuple(found), {f: dict(kinds) for f, kinds in counts.items()})
+    asked = {f: kinds for f, kinds in counts.items() if f not in (PAUSE, SHAPE)}
+    idle = [f for f, kinds in asked.items() if not kinds[Kind.OK] and kinds.total() >= IDLE_CALLS]
+    if not any(kinds[Kind.OK] for kinds in asked.values()):
+        found.append(Anomaly("untested", "no call at all has ever succeeded: nothing was tested"))
+    elif idle:
+        found.append(Anomaly("idle", f"no call of {', '.join(idle)} has ever succeeded"))
+    figures = workload.figures(history) if isinstance(workload, Measured) else {}
+    bars = tuple(workload.bars(history)) if isinstance(workload, Pictured) else ()
+    return Judged(workload.name, tuple(found), {f: dict(kinds) for f, kinds in counts.items()}, figures, bars)
 
 
 def _stuck(history: History) -> Sequence[Anomaly]:
@@ -102,7 +106,7 @@ def _stuck(history: History) -> Sequence[Anomaly]:
 
 def _defects(history: History) -> Sequence[Anomaly]:
     """Errors that no operation may end in, unless a fault explains them."""
-    found = []
+    found: list[Anomaly] = []
     excused: tuple[str, ...] = ()
     invoked: dict[int | str, tuple[str, ...]] = {}
     for each in history:
@@ -110,6 +114,16 @@ def _defects(history: History) -> Sequence[Anomaly]:
             excused = (*excused, *each.value) if each.f == EXCUSE else () if each.f == HEALED else excused
         elif each.kind is Kind.INVOKE:
             invoked[each.process] = excused
-        elif each.error.startswith(DEFECTS) and not each.error.startswith((*invoked.get(each.process, ()), *excused)):
-            found.append(each)
-    return [Anomaly("defect", f"{each.f} of process {each.process}: {each.error}", (each.index,)) for each in found]
+        else:
+            right = (*invoked.get(each.process, ()), *excused)
+            wrong = [error for error in _errors(each) if error.startswith(DEFECTS) and not error.startswith(right)]
+            found += [
+                Anomaly("defect", f"{each.f} of process {each.process}: {error}", (each.index,)) for error in wrong
+            ]
+    return found
+
+
+def _errors(each: Operation) -> list[str]:
+    """The error that an operation ended in, and those that it met on the way to its answer."""
+    met = each.value.get(TROUBLES, []) if isinstance(each.value, dict) else []
+    return [each.error, *met]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import lakestore as ls
 from jepsen.anomaly import Anomaly
@@ -13,6 +13,9 @@ from jepsen.operation import Invocation
 
 SPACING = 1 << 32
 """Each process names what it writes by its own numbers: its number times this, and counting."""
+
+TROUBLES = "troubles"
+"""Under this name an answer tells errors that its client met on the way: each as its kind, a colon and a sentence."""
 
 
 class Target(Protocol):
@@ -60,3 +63,24 @@ class Workload(Protocol):
 
     def check(self, history: History) -> Sequence[Anomaly]:
         """All anomalies of a history; pure."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A workload that says how much was checked."""
+
+    def figures(self, history: History) -> dict[str, float]:
+        """Sizes by name, for the report."""
+
+
+@runtime_checkable
+class Pictured(Protocol):
+    """A workload whose counterexamples have pictures."""
+
+    def bars(self, history: History) -> Sequence[dict[str, Any]]:
+        """Counterexamples as `jepsen.pictures.draw_bars` reads them."""
+
+
+def trouble(error: ls.LakestoreError) -> str:
+    """An error as histories have it."""
+    return f"{error.kind}: {error.message}"

@@ -35,7 +35,7 @@ def figures(history: History) -> dict[str, float]:
         "rows": len(facts.places),
         "sends": len(facts.sends),
         "cuts": len(facts.cuts),
-        "worst_lag_seconds": round(log_polls.worst_lag(facts), 3),
+        "worst lag in seconds": round(log_polls.worst_lag(facts), 3),
     }
 
 

@@ -285,7 +285,7 @@ def _unfinished(history: History) -> Iterator[Anomaly]:
     """Subscriptions that did not come to their end once everything had healed."""
     for call in history.calls("drain"):
         if call.kind is Kind.OK and not call.value["done"]:
-            said = f"{call.value['subscription']} did not come to the end of the log: {call.value['trouble']}"
+            said = f"{call.value['subscription']} did not come to the end of the log: {call.value['troubles'][-1:]}"
             yield Anomaly("unfinished", said, (call.invoked.index,))
 
 

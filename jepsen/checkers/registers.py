@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from jepsen.anomaly import Anomaly, few
@@ -22,6 +23,7 @@ from jepsen.checkers.linear import IMPOSSIBLE, Impossible, Model, State, Step
 from jepsen.history import History
 from jepsen.operation import NEVER, Call, Kind
 
+WRITES = ("write", "insert")
 READS = ("lookup", "prefix", "scan")
 COLUMNS = ("a", "b", "v")
 OWN = "own"
@@ -86,7 +88,7 @@ class Facts:
     def of(cls, history: History) -> Facts:
         """The facts of a history."""
         made = cls()
-        for call in history.calls():
+        for call in history.calls(*WRITES, *READS):
             (made.reads if call.f in READS else made.writes).append(call)
             rows = _rows(call) if call.f not in READS else ()
             made.keys |= {key for key, _ in rows} | set(call.invoked.value.get("keys") or ())
@@ -175,8 +177,9 @@ def _free(step: Step) -> Step:
     return Step(step.begins, step.ends, step.asked, step.answer, step.process, True, -1, step.operation, step.seconds)
 
 
+@lru_cache(maxsize=2)
 def judge(history: History, engine: str) -> tuple[list[Anomaly], Keys]:
-    """All anomalies, of each name the first few, and the verdict of the search."""
+    """All anomalies, of each name the first few, and the verdict of the search; a history is searched once."""
     facts = Facts.of(history)
     found = [each for check in CHECKS for each in check(facts)]
     keys = check_keys(model(engine), INITIAL, steps(history))

@@ -21,7 +21,7 @@ REAL_SECONDS = 180.0
 REAL_RUN_SECONDS = 10.0
 GRACE_SECONDS = 120.0
 """The longest that a run takes beyond its time: starts, healing, reading to the end."""
-NO_ANOMALY = ("crash", "crashed", "idle", "stuck", "undecided")
+NO_ANOMALY = ("crash", "crashed", "idle", "stuck", "undecided", "untested")
 """Names in a verdict that only say that nothing was tested: a mutant that does not work is not found by them."""
 
 

@@ -58,8 +58,7 @@ def possible(parts: Iterable[str]) -> list[str]:
     return sorted(name for name, each in NEMESES.items() if each.needs <= there)
 
 
-def standard(parts: Iterable[str]) -> list[tuple[str, ...]]:
-    """The combinations that a run with these parts goes through: none, each alone, some together, all."""
-    names = possible(parts)
-    together = [each for each in TOGETHER if set(each) <= set(names)]
-    return [(), *((name,) for name in names), *together, tuple(names)]
+def combinations(parts: Iterable[str]) -> list[tuple[str, ...]]:
+    """The faults that go well together in a run whose workloads have these parts."""
+    names = set(possible(parts))
+    return [each for each in TOGETHER if names.issuperset(each)]

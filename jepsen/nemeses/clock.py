@@ -23,7 +23,7 @@ class Clock:
     def begin(self, system: System, chance: random.Random) -> Any:
         """Break it."""
         if system.clock is None:
-            return f"left out: {system.missing['clock']}"
+            return system.left_out("clock")
         return {**broken(system.clock, chance), "confirm": _confirm(system)}
 
     def end(self, system: System) -> str:
@@ -42,7 +42,7 @@ class ClockKill:
     def begin(self, system: System, chance: random.Random) -> Any:
         """Kill it, break the clock, start it."""
         if system.clock is None:
-            return f"left out: {system.missing['clock']}"
+            return system.left_out("clock")
         system.server.kill()
         done = {**broken(system.clock, chance), "confirm": _confirm(system)}
         system.server.try_start()

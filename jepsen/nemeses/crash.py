@@ -8,7 +8,7 @@ from typing import Any
 from jepsen.nemeses import steps
 from jepsen.nemeses.disk import DISK, running, until
 from jepsen.nemeses.steps import STEPS
-from jepsen.schedule import Nemesis
+from jepsen.schedule import LEFT_OUT, Nemesis
 from jepsen.system import System
 from jepsen.system.disk import ServerDisk
 from jepsen.system.shim import Action, Planted, Rule
@@ -34,7 +34,7 @@ class CrashPoint:
         """Wait for a step, or for one of a new start, and kill there."""
         disk = system.disk
         if disk is None:
-            return system.missing["disk"]
+            return system.left_out("disk")
         is_start = chance.random() < START_SHARE
         step = chance.choice(steps.at_start() if is_start else steps.at_work())
         skip = 0 if is_start else chance.randrange(SKIP_MAX)
@@ -63,7 +63,7 @@ class PowerCut:
         """Cut power, now or at a named step, now and then twice."""
         disk, told = running(system), []
         if disk is None:
-            return system.missing.get("disk", "the server is down already")
+            return system.left_out("disk") if "disk" in system.missing else f"{LEFT_OUT}the server is down already"
         for turn in range(2 if chance.random() < TWICE_SHARE else 1):
             step = self._at_start(system, disk, chance) if turn else self._awaited(disk, chance)
             disk.switch_off()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jepsen.nemeses.disk import DISK
-from jepsen.schedule import Nemesis
+from jepsen.schedule import LEFT_OUT, Nemesis
 from jepsen.system import System
 
 FLIPS = 2
@@ -45,9 +45,9 @@ class Damage:
         """Damage a file of one kind."""
         disk = system.disk
         if disk is None:
-            return system.missing["disk"]
+            return system.left_out("disk")
         if disk.is_damaged:
-            return "damaged already"
+            return f"{LEFT_OUT}a file is damaged already"
         with system.server.down():
             disk.end_processes()
             found = {kind: [path for path in disk.data.glob(KINDS[kind]) if harmed(path, kind) > 0] for kind in KINDS}

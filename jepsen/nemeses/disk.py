@@ -31,7 +31,7 @@ class FullDisk:
     def begin(self, system: System, chance: random.Random) -> Any:
         """Leave some bytes."""
         if system.disk is None:
-            return system.missing["disk"]
+            return system.left_out("disk")
         room = chance.choice((0, chance.randrange(1 << 13), chance.randrange(1 << 20)))
         system.disk.fill(room)
         return {"room": room}
@@ -67,7 +67,7 @@ class SlowDisk:
     def begin(self, system: System, chance: random.Random) -> Any:
         """Make one kind slow, for all files or those of the journal."""
         if system.disk is None:
-            return system.missing["disk"]
+            return system.left_out("disk")
         kind, pattern = chance.choice(_SLOW), chance.choice(("*", "*", JOURNAL, "index/*"))
         value = chance.choice(kind.values)
         system.disk.plant(self.name, Rule(kind.operations, pattern, kind.action, value=value))
@@ -99,7 +99,7 @@ class FailingDisk:
     def begin(self, system: System, chance: random.Random) -> Any:
         """Let some calls fail, the first few that match let through."""
         if system.disk is None:
-            return system.missing["disk"]
+            return system.left_out("disk")
         operation, action, number = chance.choice(self._FAILURES)
         pattern, skip, times = chance.choice(self._FILES), chance.choice(SKIPS), chance.choice((1, 1, 2, 6))
         system.disk.plant(self.name, Rule(operation, pattern, action, number, skip=skip, times=times))
@@ -120,7 +120,7 @@ class FailingSync:
     def begin(self, system: System, chance: random.Random) -> Any:
         """Let the next sync of some files fail."""
         if system.disk is None:
-            return system.missing["disk"]
+            return system.left_out("disk")
         disk, pid = system.disk, system.server.pid
         pattern = chance.choice((JOURNAL, JOURNAL, "*", "checkpoint-*", "segments/*", "index/*", "."))
         rule = Rule(SYNCS, pattern, Action.ERROR, errno.EIO, skip=chance.choice(SKIPS), times=1)

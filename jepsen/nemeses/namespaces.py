@@ -19,7 +19,7 @@ class Packets:
     def begin(self, system: System, chance: random.Random) -> Any:
         """Let it begin."""
         if system.wire is None:
-            return f"left out: {system.missing['namespace']}"
+            return system.left_out("namespace")
         system.wire.weather = weather = drawn(chance)
         return asdict(weather)
 

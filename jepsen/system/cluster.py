@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,9 +39,11 @@ class CommandNemesis:
 class Cluster:
     """A server by its address; tokens and certificates come from the environment, as for every client."""
 
-    def __init__(self, address: str, catalog: str = "", kafka: str = "", begins: str = "", ends: str = "") -> None:
-        self.address, self.catalog, self.kafka = address, catalog, kafka
-        self._ends = ends
+    kafka = ""
+
+    def __init__(self, address: str, catalog: str = "", begins: str = "", ends: str = "") -> None:
+        self.address, self.catalog = address, catalog
+        self._begins, self._ends = begins, ends
         faults: list[Nemesis[Any]] = [CommandNemesis(begins, ends)] if begins else []
         self.nemeses: Mapping[str, Nemesis[Any]] = {each.name: each for each in faults}
         self._drop_tables()
@@ -54,6 +57,17 @@ class Cluster:
             for table in lake.tables():
                 if table.name.startswith(DATABASE):
                     lake.drop_table(table.name)
+
+    @property
+    def options(self) -> str:
+        """The options of a command that reaches and breaks this cluster again."""
+        said = {"server": self.address, "catalog": self.catalog, "begin": self._begins, "end": self._ends}
+        return " ".join(f"--{name} {shlex.quote(value)}" for name, value in said.items() if value)
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """The parts beside the server that workloads may need here."""
+        return frozenset({"tierer", "spark"} if self.catalog else ())
 
     def connect(self, process: int) -> ls.Lake:
         """A connection; all processes go the same way."""

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import lakestore as ls
+from jepsen.schedule import LEFT_OUT
 from jepsen.system import preload, settings, wire
 from jepsen.system.bridges import Bridges
 from jepsen.system.clients import ClientProcesses
@@ -117,6 +118,10 @@ class System:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.stop()
+
+    def left_out(self, part: str) -> str:
+        """The words of a nemesis whose part is not to be had."""
+        return f"{LEFT_OUT}{self.missing[part]}"
 
     def proxy(self, process: int) -> Proxy:
         """The proxy by which a process reaches the server."""

@@ -20,7 +20,7 @@ from jepsen.anomaly import Anomaly, few
 from jepsen.checkers.audits import INITIAL, OPENING, Audit, Cut, Plan
 from jepsen.checkers.changes import Fold, Order
 from jepsen.history import History
-from jepsen.operation import Call, Invocation, Kind
+from jepsen.operation import SHAPE, Call, Invocation, Kind
 from jepsen.workload import SPACING, Target
 from jepsen.workloads.by_spark import SparkReader
 from jepsen.workloads.following import plain_value, take, told
@@ -83,7 +83,7 @@ class Bank:
 
     def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
         """The shape of the run first; then transfers and audits, about half and half."""
-        yield Invocation("shape", asdict(self._plan))
+        yield Invocation(SHAPE, asdict(self._plan))
         following = process * SPACING + 1
         names, weights = zip(("move", 20), ("add", 20), *self.audits, strict=True)
         while True:
@@ -142,8 +142,8 @@ class Bank:
 
     def check(self, history: History) -> Sequence[Anomaly]:
         """Everything that an auditor may not see."""
-        shapes = history.calls("shape")
-        plan = Plan(**shapes[0].invoked.value) if shapes else self._plan
+        shape = history.shape()
+        plan = Plan(**shape) if shape else self._plan
         audit = Audit(plan, history.calls("move"), history.calls("add"))
         found: list[Anomaly] = []
         for call in history.calls("lookup", "scan", "snapshot", "sql", "past", "time", "engine", "spark", "final"):
@@ -242,7 +242,7 @@ class BankClient:
     def invoke(self, invocation: Invocation) -> Any:
         """Do it; an audit gives `cut`, by table the rows."""
         f, value = invocation.f, invocation.value
-        if f == "shape":
+        if f == SHAPE:
             return value
         if f == "move":
             return self._move(value)
@@ -308,8 +308,6 @@ class BankClient:
 
     def _by_spark(self, table: str) -> dict[str, Any]:
         """One table by the presented catalog, or all by one statement."""
-        if not self._catalog:
-            return {"cut": {}}
         if table:
             text = f"SELECT {', '.join(TABLES[table])} FROM now.{_name(table)}"
             return {"cut": {table: self._spark.by_catalog(text)}}
@@ -342,8 +340,6 @@ class BankClient:
 
     def _by_engine(self, value: dict[str, Any]) -> dict[str, Any]:
         """One table at its head, or all at one cut, by an engine that is not ours."""
-        if not self._catalog:
-            return {"cut": {}}
         with engines.answering():
             if value["table"]:
                 tables, warehouse = [value["table"]], "now"

@@ -18,7 +18,7 @@ import lakestore as ls
 from jepsen.anomaly import Anomaly
 from jepsen.checkers.consumers import PREFIX, Consumer, Consumers
 from jepsen.history import History
-from jepsen.operation import Invocation
+from jepsen.operation import SHAPE, Invocation
 from jepsen.workload import SPACING, Target
 from jepsen.workloads.following import plain, take, told
 
@@ -73,7 +73,7 @@ class Changelog:
 
     def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
         """The shape of the run first; then writes, and reads of one consumer each."""
-        yield Invocation("shape", [asdict(each) for each in self._consumers])
+        yield Invocation(SHAPE, [asdict(each) for each in self._consumers])
         following = process * SPACING
         while True:
             f = chance.choices(("write", "read", "live"), (60, 15, 20))[0]
@@ -130,8 +130,8 @@ class Changelog:
 
     def check(self, history: History) -> Sequence[Anomaly]:
         """Everything that a changelog must not say."""
-        shapes = history.calls("shape")
-        consumers = [Consumer(**each) for each in shapes[0].invoked.value] if shapes else self._consumers
+        shape = history.shape()
+        consumers = [Consumer(**each) for each in shape] if shape else self._consumers
         return Consumers(consumers, history).anomalies()
 
 
@@ -147,7 +147,7 @@ class ChangelogClient:
 
     def invoke(self, invocation: Invocation) -> Any:
         """Do it."""
-        if invocation.f == "shape":
+        if invocation.f == SHAPE:
             return invocation.value
         if invocation.f == "write":
             return self._write(invocation.value)

@@ -16,6 +16,7 @@ import lakestore as ls
 from jepsen.checkers.log_facts import LANES
 from jepsen.operation import Invocation
 from jepsen.rows import PLACED, listed
+from jepsen.workload import TROUBLES, trouble
 from jepsen.workloads.named import Named
 from jepsen.workloads.tokens import Tokens
 
@@ -173,7 +174,7 @@ class LogClient:
             if not acked:
                 raise
             kind = "failed" if error.applied == "no" else "unknown"
-            return {**told, "acked": acked, kind: rest}
+            return {**told, "acked": acked, kind: rest, TROUBLES: [trouble(error)]}
         self._shared.tokens.keep(told["token"])
         return told
 

@@ -17,7 +17,7 @@ from jepsen.anomaly import Anomaly
 from jepsen.checkers import registers
 from jepsen.checkers.registers import COLUMNS, OWN, TWIN
 from jepsen.history import History
-from jepsen.operation import Invocation
+from jepsen.operation import SHAPE, Invocation
 from jepsen.workload import SPACING, Target
 from jepsen.workloads.one_table import OneTable
 from jepsen.workloads.tokens import Tokens
@@ -66,7 +66,8 @@ class Register:
         return [*anybody, *own, f"{group}/{TWIN}1", f"{group}/{TWIN}2"]
 
     def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
-        """Writes and reads in equal parts."""
+        """The engine, by which answers are judged; then writes and reads in equal parts."""
+        yield Invocation(SHAPE, {"engine": self.engine})
         numbers = iter(range(process * SPACING + 1, (process + 1) * SPACING))
         for count in range(SPACING):
             group = count // ROUND * 2 + chance.randrange(2)
@@ -138,12 +139,21 @@ class Register:
 
     def check(self, history: History) -> Sequence[Anomaly]:
         """All that `jepsen.checkers.registers` finds."""
-        return registers.judge(history, self.engine)[0]
+        return registers.judge(history, self._engine(history))[0]
 
     def figures(self, history: History) -> dict[str, float]:
         """The size of the search."""
-        keys = registers.judge(history, self.engine)[1]
-        return {"keys": keys.keys, "calls_of_keys": keys.steps, "undecided_keys": len(keys.undecided)}
+        keys = registers.judge(history, self._engine(history))[1]
+        return {"keys": keys.keys, "calls of keys": keys.steps, "undecided keys": len(keys.undecided)}
+
+    def bars(self, history: History) -> Sequence[dict[str, Any]]:
+        """Each counterexample as its picture has it."""
+        found = registers.judge(history, self._engine(history))[1].counterexamples
+        return [each.picture for each in found]
+
+    def _engine(self, history: History) -> str:
+        shape = history.shape()
+        return str(shape["engine"]) if shape else self.engine
 
     def pad(self, columns: dict[str, Any]) -> str:
         """The pad of a row: it follows from the columns that are written with it."""
@@ -167,6 +177,8 @@ class RegisterClient(OneTable):
         """Do it; the shapes of values are those that `jepsen.checkers.registers` reads."""
         asked = invocation.value
         match invocation.f:
+            case "shape":
+                return asked
             case "write":
                 return self._write(asked["form"], asked["kind"], asked["rows"])
             case "insert":

@@ -20,7 +20,7 @@ from jepsen.checkers import kept as checker
 from jepsen.history import History
 from jepsen.operation import Invocation
 from jepsen.rows import PLACED, listed
-from jepsen.workload import SPACING, Target
+from jepsen.workload import SPACING, TROUBLES, Target, trouble
 
 TABLE = "jepsen.retained"
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("weight", pa.string())])
@@ -125,7 +125,7 @@ class RetentionClient:
         """
         stream = self._lake.table(TABLE).changes(subscription=name)
         rows: list[list[int]] = []
-        acked = ""
+        acked, troubles = "", list[str]()
         try:
             while batch := stream.next(WAIT_SECONDS):
                 rows += listed(batch.table, *COLUMNS)
@@ -135,9 +135,10 @@ class RetentionClient:
                 try:
                     batch.ack()
                     acked = "yes"
-                except ls.LakestoreError:
+                except ls.LakestoreError as error:
                     acked = "unknown"  # the rows are told in any case
-            return {"rows": rows, "acked": acked}
+                    troubles.append(trouble(error))
+            return {"rows": rows, "acked": acked, TROUBLES: troubles}
         finally:
             stream.close()
 

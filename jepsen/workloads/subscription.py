@@ -23,7 +23,7 @@ from jepsen.checkers import positions
 from jepsen.history import History
 from jepsen.operation import Invocation
 from jepsen.rows import PLACED, listed
-from jepsen.workload import SPACING, Target
+from jepsen.workload import SPACING, TROUBLES, Target, trouble
 
 TABLE = "jepsen.subscribed"
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
@@ -269,7 +269,7 @@ class SubscriptionClient:
     def _drain(self, told: dict[str, Any]) -> dict[str, Any]:
         """Read and acknowledge until nothing is left. Rows that were taken are told whatever goes wrong."""
         polls: list[dict[str, Any]] = []
-        done, trouble = False, ""
+        done, troubles = False, list[str]()
         deadline, look = time.monotonic() + DRAIN_SECONDS, 0.0
         while not done and time.monotonic() < deadline:
             try:
@@ -284,11 +284,11 @@ class SubscriptionClient:
                         each.behind == 0 for each in self._lake.subscriptions() if each.name == told["subscription"]
                     )
             except ls.LakestoreError as error:
-                trouble = f"{error.kind}: {error.message}"
+                troubles.append(trouble(error))
                 self._let_go()
                 time.sleep(WAIT_SECONDS)
         self._let_go()
-        return {**told, "polls": polls, "done": done, "trouble": trouble}
+        return {**told, "polls": polls, "done": done, TROUBLES: troubles}
 
     def _read(self) -> list[list[int]]:
         return [row for batch in self._lake.table(TABLE).changes(until="now") for row in listed(batch.table, *COLUMNS)]

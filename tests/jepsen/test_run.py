@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +24,8 @@ from jepsen.system.server import NotStarted
 from jepsen.trial import HEAVY, Trial, drawn, needs_of, of_seed
 from jepsen.verdict import Judged, Verdict, judge
 from jepsen.workloads import WORKLOADS
+from jepsen.workloads.register import Register
+from tests.jepsen.hand_made import Written
 
 
 class Cell:
@@ -154,7 +157,7 @@ def test_what_does_not_succeed_after_healing_is_stuck() -> None:
     cell.broken = "refuses"
     with mock.patch.object(cell, "heal"), mock.patch.object(run, "HEAL_SECONDS", 0.0):
         verdict = Run(cell, [Counting(cell)], {}, [], COURSE).run()
-    assert {each.name for each in verdict.anomalies} == {"stuck", "idle"}
+    assert {each.name for each in verdict.anomalies} == {"stuck", "untested"}
 
 
 def test_a_system_that_does_not_start_any_more_is_unrecoverable() -> None:
@@ -191,6 +194,53 @@ def replaced(each: Operation) -> Operation:
     """The same operation a little later, and well."""
     kind = Kind.OK if each.kind is Kind.INFO else each.kind
     return Operation(each.index + 2, each.time + 2, 1, kind, each.f, each.value)
+
+
+def test_a_history_without_a_call_that_succeeded_is_not_valid() -> None:
+    def names(*fs: str) -> set[str]:
+        lines = [(kind, f) for f in fs for kind in (Kind.INVOKE, Kind.OK)]
+        history = History(Operation(n, n, 1, kind, f, 1) for n, (kind, f) in enumerate(lines))
+        return {each.name for each in judge(Counting(Cell()), history).anomalies}
+
+    assert names() == {"untested"}
+    assert names("pause", "shape") == {"untested"}, "rests and notes ask nothing of a server"
+    assert names("add") == set()
+
+
+def test_a_defect_that_a_client_met_on_the_way_to_its_answer_is_told() -> None:
+    def names(*lines: tuple[int | str, Kind, str, Any]) -> set[str]:
+        history = History(Operation(n, n, *line) for n, line in enumerate(lines))
+        return {each.name for each in judge(Counting(Cell()), history).anomalies}
+
+    asked = (1, Kind.INVOKE, "drain", None)
+    assert names(asked, (1, Kind.OK, "drain", {"troubles": ["Unavailable: gone", "Internal: a defect"]})) == {"defect"}
+    assert names(asked, (1, Kind.OK, "drain", {"troubles": ["Unavailable: gone"]})) == set()
+    damaged = (1, Kind.OK, "drain", {"troubles": ["Corrupt: damaged"]})
+    assert names((NEMESIS, Kind.INFO, "excuse", ["Corrupt:"]), asked, damaged) == set()
+
+
+def test_faults_that_were_left_out_do_not_count() -> None:
+    cell = Cell()
+    broken, absent = Breaking("loses"), Breaking("refuses")
+    planned = [Planned(0.0, 0.01, "loses", 1), Planned(0.02, 0.03, "refuses", 1)]
+    with mock.patch.object(absent, "begin", return_value=f"{schedule.LEFT_OUT}no compiler"):
+        nemeses = {"loses": broken, "refuses": absent}
+        verdict = Run(cell, [Counting(cell)], nemeses, planned, COURSE).run()
+    assert {name: count for name, count in verdict.faults.items() if count} == {"loses": 1}
+
+
+def test_a_history_of_registers_is_judged_again_by_the_engine_of_its_run() -> None:
+    made = Written().call(0, "shape", {"engine": "first_row"})
+    for number in (1, 2):
+        asked = {"form": "table", "kind": "upsert", "rows": [["0/k0", {"a": number, "b": number}]]}
+        made.call(0, "write", asked, {"token": f"t{number}", "said": "inserted" if number == 1 else "ignored"})
+    history = made.history()
+    engines = set()
+    for seed in range(8):
+        register = Register(random.Random(seed))
+        engines.add(register.engine)
+        assert not register.check(history)
+    assert len(engines) > 1
 
 
 def test_a_history_is_the_same_in_json_and_reads_as_jepsens(tmp_path: Path) -> None:
@@ -283,12 +333,20 @@ def test_a_trial_shrinks_and_says_how_to_do_it_again() -> None:
 def test_a_report_shows_anomalies_and_pictures(tmp_path: Path) -> None:
     verdict, _, _ = _ran("loses", tmp_path)
     found = Judged("counting", (Anomaly("lost", "3 is gone"),), verdict.judged[0].counts)
-    report.write(tmp_path, "make it again", Verdict("7", 1.0, (found,)))
+    bars: list[dict[str, Any]] = [
+        {"process": 1, "label": "write 1", "begins": 0.1, "ends": None, "place": 0, "stuck": False},
+        {"process": 2, "label": "read 2", "begins": 0.2, "ends": 0.3, "place": None, "stuck": True},
+    ]
+    shown = replace(found, figures={"keys": 12_000}, bars=({"key": "k", "state": "1", "bars": bars},))
+    report.write(tmp_path, "make it again", Verdict("7", 1.0, (shown,)))
     text = (tmp_path / "report.md").read_text()
     assert text.startswith("# seed 7: counting: ")
     assert "INVALID: 1 counting:lost" in text
     assert "**lost**: 3 is gone" in text
     assert "`loses-begin`" in text
+    assert "- keys: 12,000" in text
+    assert "(counting-counterexample-0.svg)" in text
+    assert "<svg" in (tmp_path / "counting-counterexample-0.svg").read_text()
     assert "<svg" in (tmp_path / "counting.svg").read_text()
     assert (tmp_path / "counting.edn").exists()
     assert json.dumps(verdict.to_json())

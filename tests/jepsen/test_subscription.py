@@ -26,7 +26,7 @@ class _Told(Written):
 
     def drain(self, process: int, reader: int, rows: list[list[int]], name: str = ALONE, *, done: bool = True) -> Self:
         told = {"subscription": name, "shared": name == SHARED}
-        answer = {**told, "polls": [{"reader": reader, "rows": rows}], "done": done, "trouble": ""}
+        answer = {**told, "polls": [{"reader": reader, "rows": rows}], "done": done, "troubles": []}
         self.call(process, "drain", told, answer)
         return self
 

@@ -86,7 +86,7 @@ def limits_of(chance: random.Random) -> Limits:
     )
 
 
-VAGUE = frozenset({"crash", "crashed", "stuck"})
+VAGUE = frozenset({"crash", "crashed", "stuck", "untested"})
 """Names of anomalies that may only say that nothing was tested."""
 IDLE = frozenset({"idle"})
 """Anomalies that are none here: a run is short, and what none of its calls did others' do."""
