@@ -1,4 +1,7 @@
 """Checkers: pure functions from calls to anomalies, each tested with a hand-made bad history of every anomaly.
 
-What knows a workload's own values stays in the workload; what several workloads or others' tools share lives here.
+Keys: `registers` by `linear` (the search), with `counterexample`. Logs: `logs`, which takes `log_facts` and looks at
+`log_order`, `log_polls` and `log_cuts`. Lists: `appends` by `cycles`. Changelogs: `consumers` by `changes`. Accounts:
+`audits`. Sums: `tallies`. Columns and tables that change: `versions`, `passing`. Subscriptions: `positions`. Rows and
+logs that go: `expired`, `kept`. The lake: `lake`. Kafka: `records`.
 """

@@ -1,7 +1,9 @@
 """The workloads, one module each: a generator, a client and a checker of one promise.
 
 A module's class is named after it and takes the run's chance, from which it draws its shape (tables, buckets, keys);
-`WORKLOADS` names all of them for the command line. What several checkers share lives in `jepsen.checkers`.
+`WORKLOADS` names all of them for the command line: `bank`, `bridge`, `changelog`, `counters`, `evolution`, `expiry`,
+`list_append`, `log`, `register`, `retention`, `subscription`, `tier`. Parts of several clients: `one_table`, `tokens`,
+`named` (producers), `following` (change streams), `by_spark`; the log's client is big and has `log_client` to itself.
 """
 
 from __future__ import annotations

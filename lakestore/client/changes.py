@@ -74,6 +74,9 @@ class ChangeBatch:
     def ack(self) -> None:
         """Everything up to and with this batch is done: the named subscription goes on behind it, durably.
 
+        A batch that is not `whole` has only a part of a commit, and its own rows do not count yet: they do with the
+        batch that ends the commit, and until that one is acknowledged all of the commit comes again.
+
         In a shared subscription the buckets in the batch are moved. The `buckets` of a `Fenced` are read by another
         consumer by now, which gets these changes again; the other buckets count, and the stream goes on. If the error's
         `applied` is "unknown", an answer was lost before (the server was restarted, say) and the buckets that are
