@@ -7,9 +7,11 @@ snapshot names and that is not there: that is `MissingFile`.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import duckdb
 import pyarrow as pa
@@ -65,7 +67,8 @@ def answering() -> Iterator[None]:
 
 def load(catalog: str, warehouse: str, table: str) -> Table:
     """The table as PyIceberg has it."""
-    return load_catalog("jepsen", type="rest", uri=catalog, warehouse=warehouse).load_table(table)
+    store = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"]} if "AWS_ENDPOINT_URL" in os.environ else {}
+    return load_catalog("jepsen", type="rest", uri=catalog, warehouse=warehouse, **store).load_table(table)
 
 
 def tiered(table: Table) -> Tiered | None:
@@ -92,6 +95,10 @@ def by_duckdb(
         for name in ("avro", "httpfs", "iceberg"):
             import_extension(name, con=connection)
             connection.execute(f"LOAD {name}")
+        if address := os.environ.get("AWS_ENDPOINT_URL"):
+            where = f"ENDPOINT '{urlsplit(address).netloc}', URL_STYLE 'path', USE_SSL false"
+            key = "KEY_ID '{AWS_ACCESS_KEY_ID}', SECRET '{AWS_SECRET_ACCESS_KEY}'".format(**os.environ)
+            connection.execute(f"CREATE SECRET store (TYPE s3, {key}, {where})")
         connection.execute(f"ATTACH '{warehouse}' AS w (TYPE iceberg, ENDPOINT '{catalog}', AUTHORIZATION_TYPE 'none')")
         version = f" AT (VERSION => {snapshot})" if snapshot is not None else ""
         found = connection.execute(f"SELECT {', '.join(columns)} FROM w.{table}{version}").fetchall()

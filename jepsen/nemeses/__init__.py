@@ -21,10 +21,11 @@ from jepsen.nemeses.kill import KILLS
 from jepsen.nemeses.namespaces import NAMESPACES
 from jepsen.nemeses.network import NETWORKS
 from jepsen.nemeses.pause import PAUSES
+from jepsen.nemeses.store import STORE
 from jepsen.schedule import Nemesis
 
 _SYSTEM = (*KILLS, *PAUSES, *NETWORKS, *NAMESPACES, *CLOCKS, *DISKS, *CRASHES, *DAMAGES)
-_ALL: tuple[Nemesis[Any], ...] = (*_SYSTEM, *KAFKA, CATALOG)
+_ALL: tuple[Nemesis[Any], ...] = (*_SYSTEM, *KAFKA, CATALOG, STORE)
 NEMESES: dict[str, Nemesis[Any]] = {each.name: each for each in _ALL}
 CHEAP = frozenset({"clock", "namespace", "disk"})
 """Parts that a nemesis may add to any run."""
@@ -49,6 +50,8 @@ TOGETHER = (
     ("disk-full", "disk-slow", "crash-point"),
     ("damage", "kill"),
     ("catalog", "kill-tierer", "zombie-tierer"),
+    ("store", "kill"),
+    ("store", "catalog", "kill-tierer"),
     ("kill-bridge", "pause-bridge", "kill-broker", "kill"),
 )
 """Faults that find more when they come in one run."""

@@ -29,6 +29,10 @@ _RESET = struct.pack("ii", 1, 0)
 WRITES = frozenset({"POST", "PUT", "DELETE", "PATCH"})
 
 
+REFUSAL = '{"error": {"message": "{said}", "type": "Trouble", "code": {status}}}'
+"""A 5xx as an Iceberg catalog says it."""
+
+
 class Trouble(StrEnum):
     """Kinds of what happens to a request."""
 
@@ -68,8 +72,8 @@ FAIR = Weather()
 class HttpProxy:
     """Listens on a port of this machine. Thread-safe."""
 
-    def __init__(self, target: str) -> None:
-        """`target`: host and port of the server."""
+    def __init__(self, target: str, *, refusal: str = REFUSAL) -> None:
+        """`target`: host and port of the server; `refusal`: body of a 5xx, with `{said}` and `{status}`."""
         self.target = target
         self._weather, self._chance = FAIR, random.Random(0)
         self._lock = threading.Lock()
@@ -78,6 +82,11 @@ class HttpProxy:
 
         class Handler(_Handler):
             """Requests of this proxy."""
+
+            def refused(self, status: int, said: str) -> _Answer:
+                kind = "application/xml" if refusal.startswith("<") else "application/json"
+                body = refusal.replace("{said}", said).replace("{status}", str(status)).encode()
+                return _Answer(status, "Trouble", [("Content-Type", kind)], body)
 
             def trouble(self) -> tuple[Trouble | None, int, float]:
                 return proxy.drawn(self.command)
@@ -152,6 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
         """The server's answer."""
         raise NotImplementedError
 
+    def refused(self, status: int, said: str) -> _Answer:
+        """A 5xx of the proxy's own."""
+        raise NotImplementedError
+
     def _handle(self) -> None:
         body = self._body()
         trouble, status, seconds = self.trouble()
@@ -161,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reset()
             return
         if trouble is Trouble.REFUSE:
-            self._say(_failed(status, "this proxy refuses the request"))
+            self._say(self.refused(status, "this proxy refuses the request"))
             return
         answer = self._asked(body)
         if trouble is Trouble.REPEAT:
@@ -169,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         if trouble is Trouble.LOSE:
             self._reset()
         elif trouble is Trouble.HIDE:
-            self._say(_failed(status, "this proxy hides the answer"))
+            self._say(self.refused(status, "this proxy hides the answer"))
         else:
             self._say(answer, stall=seconds if trouble is Trouble.STALL else 0.0)
 
@@ -179,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return self.ask(body)
         except (OSError, http.client.HTTPException) as error:
-            return _failed(502, f"{type(error).__name__}: {error}")
+            return self.refused(502, f"{type(error).__name__}: {error}")
 
     def _body(self) -> bytes:
         if "chunked" not in self.headers.get("Transfer-Encoding", "").lower():
@@ -219,11 +232,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is logged."""
-
-
-def _failed(status: int, said: str) -> _Answer:
-    body = f'{{"error": {{"message": "{said}", "type": "Trouble", "code": {status}}}}}'.encode()
-    return _Answer(status, "Trouble", [("Content-Type", "application/json")], body)
 
 
 def _asked(target: str, method: str, path: str, headers: Any, body: bytes) -> _Answer:

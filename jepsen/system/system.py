@@ -26,6 +26,7 @@ from jepsen.system.proxy import Proxy
 from jepsen.system.reached import Reached
 from jepsen.system.server import Server
 from jepsen.system.spark import SparkCluster
+from jepsen.system.store import WAREHOUSE, Store
 from jepsen.system.tierer import Tierer
 from jepsen.system.wire import Wire
 from jepsen.workload import Client, Workload
@@ -58,6 +59,9 @@ class System:
         self.clock = MovedClock(folder) if self._has("clock") else None
         self.wire = Wire(self.nursery) if self._has("namespace") else None
         self.disk = self._disk() if "disk" in parts else None
+        self.store = Store() if "store" in parts else None
+        if self.store is not None:
+            self.store.tell()
         self.server = self._server()
         self.catalog = self.server.catalog
         self.catalog_proxy = HttpProxy(self.server.http) if parts & {"tierer", "spark"} else None
@@ -77,7 +81,7 @@ class System:
         return part in self.parts and part not in self.missing
 
     def _server(self) -> Server:
-        environment = dict(self.settings)
+        environment = {**self.settings, **({"LAKESTORE_WAREHOUSE": WAREHOUSE} if self.store else {})}
         if self.disk is not None:
             environment |= {"LAKESTORE_LIMITS_DISK_FREE_BYTES": "4096", **self.disk.environment}
         if self.clock is not None:
@@ -161,9 +165,10 @@ class System:
             proxy.mend()
         if self.disk is not None:
             self._mend(self.disk)
+        for way in (self.store.proxy if self.store else None, self.catalog_proxy):
+            if way is not None:
+                way.mend()
         self.server.start()
-        if self.catalog_proxy is not None:
-            self.catalog_proxy.mend()
         if self.bridges is not None:
             self.bridges.mend()
         if self.tierer is not None:
@@ -197,6 +202,8 @@ class System:
             if self.wire is not None:
                 self.wire.close()
             self.nursery.end()
+            if self.store is not None:
+                self.store.close()
 
 
 def _missing(parts: frozenset[str]) -> dict[str, str]:

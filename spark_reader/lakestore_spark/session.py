@@ -28,6 +28,8 @@ from lakestore_spark.spark_lake import SparkLake
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 """Maven coordinate of the Iceberg runtime this package is tested with."""
+STORE_RUNTIME = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
+"""Maven coordinate of what that runtime needs to read and write S3."""
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 LAKE = "lake"
 """Spark's name of the catalog of the tiered state."""
@@ -56,7 +58,12 @@ def session(
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     shown = credentials or credentials_for(server, token, tls)
-    catalogs = catalog_conf(http or http_address(server, credentials=shown), shown)
+    about = _about(server, credentials=shown)
+    is_store = about.get("warehouse", "").startswith("s3")
+    catalogs = {
+        **catalog_conf(http or _http_address(about, server), shown),
+        **(_store_conf() if is_store else {}),
+    }
     running = SparkSession.getActiveSession()
     if running is not None:
         own = running.newSession()
@@ -67,7 +74,12 @@ def session(
         register(own)
         return own
     chosen = master or (conf or {}).get("spark.master", "local[*]")
-    settings = {**_static_conf(chosen), **_session_conf(), **catalogs, **(conf or {})}
+    settings = {
+        **_static_conf(chosen, RUNTIME, *([STORE_RUNTIME] if is_store else [])),
+        **_session_conf(),
+        **catalogs,
+        **(conf or {}),
+    }
     builder = SparkSession.builder.appName(app).master(chosen)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -154,15 +166,24 @@ def _has_iceberg(spark: SparkSession) -> bool:
 
 def http_address(server: str, transport: Transport | None = None, credentials: Credentials = NOTHING) -> str:
     """`host:port` of the server's HTTP side, as its status says; else the default port of the same host."""
-    host = server.rsplit(":", 1)[0]
+    return _http_address(_about(server, transport, credentials), server)
+
+
+def _http_address(about: Mapping[str, str], server: str) -> str:
+    host, said = server.rsplit(":", 1)[0], about.get("http", "")
+    return _reachable(said, host) if said else f"{host}:{HTTP_PORT}"
+
+
+def _about(server: str, transport: Transport | None = None, credentials: Credentials = NOTHING) -> dict[str, str]:
+    """The texts of the server's status; none of a server that cannot be reached."""
     try:
         own = transport or connect(server, credentials)
-        said = str(json.loads(own.status(StatusRequest()).status).get("http", ""))
+        said = json.loads(own.status(StatusRequest()).status)
         if transport is None:
             own.close()
     except Unavailable:
-        said = ""
-    return _reachable(said, host) if said else f"{host}:{HTTP_PORT}"
+        return {}
+    return {name: text for name, text in said.items() if isinstance(text, str)}
 
 
 def _reachable(said: str, host: str) -> str:
@@ -202,10 +223,17 @@ def _session_conf() -> dict[str, str]:
     }
 
 
-def _static_conf(master: str) -> dict[str, str]:
+def _store_conf() -> dict[str, str]:
+    """Settings of the catalogs for an S3 at an address of its own, which the environment names as for every client."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    settings = {"s3.endpoint": endpoint, "s3.path-style-access": "true"} if endpoint else {}
+    return {f"{_key(name)}.{setting}": value for name in WAREHOUSES for setting, value in settings.items()}
+
+
+def _static_conf(master: str, *packages: str) -> dict[str, str]:
     return {
         **({"spark.driver.host": "127.0.0.1"} if master.startswith("local") else {}),
-        "spark.jars.packages": RUNTIME,
+        "spark.jars.packages": ",".join(packages),
         "spark.jars.ivy": str(Path(sys.prefix) / "ivy"),
         "spark.sql.extensions": EXTENSIONS,
         "spark.ui.enabled": "false",

@@ -10,10 +10,13 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import obstore
 import orjson
@@ -24,7 +27,12 @@ from lakestore_server.iceberg import locations, metadata
 from lakestore_server.iceberg.schemas import Json
 
 log = logging.getLogger("lakestore.catalog")
+Answer = TypeVar("Answer")
 CACHE_BYTES_MAX = 64 << 20
+TRY_SECONDS = timedelta(seconds=10)
+"""Within one try obstore asks an object store again for so long, if it answers by 5xx."""
+TRIES_SECONDS, PAUSE_SECONDS = 20.0, 0.1
+"""A call to an object store begins no new try after the first time; pauses between tries begin with the second one."""
 
 
 class Storage(Protocol):
@@ -117,43 +125,69 @@ def _sync_folder(folder: Path) -> None:
 
 
 class ObjectStorage:
-    """A bucket of an object store: a written object is durable, and put-if-absent makes it new."""
+    """A bucket of an object store: a written object is durable, and put-if-absent makes it new.
+
+    All calls can be done twice, so one that broke off is tried again until `TRIES_SECONDS` are over.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = locations.plain(root)
-        self._store = from_url(self._root)
+        self._store = from_url(self._root, retry_config={"max_retries": 10, "retry_timeout": TRY_SECONDS})
 
     def _key(self, location: str) -> str:
         return locations.plain(location)[len(self._root) + 1 :]
 
     def read(self, location: str) -> bytes:
         """The object's bytes."""
-        return bytes(obstore.get(self._store, self._key(location)).bytes())
+        return _tried(lambda: bytes(obstore.get(self._store, self._key(location)).bytes()))
 
     def write_new(self, location: str, data: bytes) -> None:
         """Create the object. One that is there with these very bytes is ours: the answer to an earlier try was lost."""
         try:
-            obstore.put(self._store, self._key(location), data, mode="create")
-        except obstore.exceptions.AlreadyExistsError:
+            _tried(lambda: obstore.put(self._store, self._key(location), data, mode="create"))
+        except FileExistsError:
             if self.read(location) != data:
                 raise
 
     def remove(self, location: str) -> None:
         """Delete the object."""
-        obstore.delete(self._store, self._key(location))
+        _tried(lambda: obstore.delete(self._store, self._key(location)))
 
     def names(self, folder: str) -> list[str]:
         """Last parts of the objects' keys."""
-        found = obstore.list_with_delimiter(self._store, prefix=self._key(folder))
+        found = _tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
         return [entry["path"].rsplit("/", 1)[-1] for entry in found["objects"]]
 
     def remove_below(self, folder: str) -> None:
         """Delete every object whose key begins with the folder's."""
-        for found in obstore.list(self._store, prefix=self._key(folder), chunk_size=1_000):
+        _tried(lambda: self._remove_below(self._key(folder)))
+
+    def _remove_below(self, key: str) -> None:
+        for found in obstore.list(self._store, prefix=key, chunk_size=1_000):
             obstore.delete(self._store, [entry["path"] for entry in found])
 
     def sync(self) -> None:
         """Nothing to do: an object is durable once its writer was told so."""
+
+
+def _tried(call: Callable[[], Answer]) -> Answer:
+    """The answer of a call that may be done twice; OSError when the object store refuses it or does not answer.
+
+    obstore itself tries again what was answered by 5xx, but no put that is to be new whose connection broke.
+    """
+    deadline, pause = time.monotonic() + TRIES_SECONDS, PAUSE_SECONDS
+    while True:
+        try:
+            return call()
+        except obstore.exceptions.AlreadyExistsError as error:
+            raise FileExistsError(str(error)) from error
+        except obstore.exceptions.GenericError as error:
+            if time.monotonic() + pause > deadline:
+                raise OSError(f"the object store did not answer: {error}") from error
+        except obstore.exceptions.BaseError as error:
+            raise OSError(str(error)) from error
+        time.sleep(pause)
+        pause *= 2
 
 
 def storage_for(warehouse: str) -> Storage:
@@ -206,7 +240,7 @@ class MetadataStore:
         stored = StoredMetadata(location, doc, orjson.dumps(doc))
         try:
             self._storage.write_new(location, stored.data)
-        except (OSError, obstore.exceptions.BaseError) as error:
+        except OSError as error:
             raise Unavailable(f"{location} could not be written: {error}") from error
         self._remember(stored)
         return stored
@@ -215,7 +249,7 @@ class MetadataStore:
         """Names of the files in a folder of the warehouse."""
         try:
             return self._storage.names(folder)
-        except (OSError, obstore.exceptions.BaseError) as error:
+        except OSError as error:
             raise Unavailable(f"{folder} could not be listed: {error}") from error
 
     def sync_warehouse(self) -> None:
@@ -232,7 +266,7 @@ class MetadataStore:
             self._cached_bytes -= len(gone.data) if gone else 0
         try:
             self._storage.remove(location)
-        except (OSError, obstore.exceptions.BaseError):
+        except OSError:
             return False
         return True
 
@@ -243,7 +277,7 @@ class MetadataStore:
                 self._cached_bytes -= len(self._cache.pop(location).data)
         try:
             self._storage.remove_below(folder)
-        except (OSError, obstore.exceptions.BaseError) as error:
+        except OSError as error:
             log.warning("files of a purged table stay in %s: %s", folder, error)
 
     def _read(self, location: str) -> bytes:
@@ -251,7 +285,7 @@ class MetadataStore:
             return self._storage.read(location)
         except FileNotFoundError as error:
             raise NotFound(f"{location} does not exist") from error
-        except (OSError, obstore.exceptions.BaseError) as error:
+        except OSError as error:
             raise Unavailable(f"{location} could not be read: {error}") from error
 
     def _remember(self, stored: StoredMetadata) -> None:

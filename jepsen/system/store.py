@@ -1,0 +1,54 @@
+"""The object store of a run: buckets in memory, a proxy before them, and what the server and engines are told of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from jepsen.system.http_proxy import HttpProxy
+from jepsen.system.object_store import ObjectStore
+
+WAREHOUSE = "s3://lakestore/warehouse"
+SLOW_DOWN = "<Error><Code>SlowDown</Code><Message>{said}</Message></Error>"
+
+
+class Store:
+    """An object store that is reached through a proxy only."""
+
+    def __init__(self) -> None:
+        self.kept = ObjectStore()
+        self.proxy = HttpProxy(self.kept.address, refusal=SLOW_DOWN)
+        self._before: dict[str, str | None] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which the SDKs of AWS, and obstore, find a store and may enter it."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://{self.proxy.address}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "jepsen",
+            "AWS_SECRET_ACCESS_KEY": "jepsen-secret",  # an S3 without accounts
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def tell(self) -> None:
+        """Put the variables into this process, whose engines need them, and so into all that it starts."""
+        if self._before is None:
+            self._before = {name: os.environ.get(name) for name in self.environment}
+            os.environ.update(self.environment)
+
+    def close(self) -> None:
+        """Stop, and leave this process's variables as they were."""
+        _restore(self._before or {})
+        self._before = None
+        self.proxy.close()
+        self.kept.close()
+
+
+def _restore(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
