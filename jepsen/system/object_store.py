@@ -1,8 +1,9 @@
 """An object store that speaks S3, in memory: what Lakestore, PyIceberg, DuckDB and Iceberg's S3FileIO ask of one.
 
 It is ours, because a store that does not honour `If-None-Match` proves nothing: S3Proxy 2.6 on its file backend does
-not, and moto 5.2 does not install beside our pinned packages. Requests are not signed: credentials are taken as they come. A put is whole or not there, one that wants a
-new object is refused by 412 if there is one, and a list shows what was put before it.
+not, and moto 5.2 does not install beside our pinned packages. Requests are not signed: credentials are taken as they
+come. A put is whole or not there, one that wants a new object is refused by 412 if there is one, and a list shows what
+was put before it.
 """
 
 from __future__ import annotations
