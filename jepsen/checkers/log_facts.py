@@ -116,7 +116,7 @@ class Facts:
         for call in history.calls():
             if call.f == "send":
                 made.sends.append(Send.of(call))
-            elif call.kind is Kind.OK:
+            elif call.kind is Kind.OK and call.f != "wake":
                 made._take(call, consumers)
         made.consumers = list(consumers.values())
         return made

@@ -7,6 +7,7 @@ Shapes of values. A *key* is `table/bucket`; a *part* is [table, first number, h
 `assign`  {tables, start, lane} -> {consumer, start, rows, torn, token, in_snapshot}
 `poll`    the same consumer's next rows -> {consumer, rows, torn, token, in_snapshot}
 `read`    everything until now -> {rows, torn}
+`wake`    {woken}: whether a commit woke a stream that had nothing to give
 `cut`     {by, lane} -> {token, tables, at: {key: [count, checksum]}, odd: {key: offsets}, torn}
 
 The *truth* is the offset and number of every row that any stream gave; the reads of the end are complete.
@@ -20,12 +21,13 @@ from jepsen.anomaly import Anomaly, few
 from jepsen.checkers import log_cuts, log_order, log_polls
 from jepsen.checkers.log_facts import Facts
 from jepsen.history import History
+from jepsen.operation import Kind
 
 
 def check(history: History) -> Sequence[Anomaly]:
     """All anomalies of a log's history, of each name the first few."""
     facts = Facts.of(history)
-    return few(anomaly for each in CHECKS for anomaly in each(facts))
+    return few([*asleep(history), *(anomaly for each in CHECKS for anomaly in each(facts))])
 
 
 def figures(history: History) -> dict[str, float]:
@@ -37,6 +39,13 @@ def figures(history: History) -> dict[str, float]:
         "cuts": len(facts.cuts),
         "worst lag in seconds": round(log_polls.worst_lag(facts), 3),
     }
+
+
+def asleep(history: History) -> Iterator[Anomaly]:
+    """A stream that had nothing to give was not woken by a commit."""
+    for call in history.calls("wake"):
+        if call.kind is Kind.OK and not call.value["woken"]:
+            yield Anomaly("asleep", "a stream slept through a commit to one of its tables", (call.invoked.index,))
 
 
 def inconsistent_offsets(facts: Facts) -> Iterator[Anomaly]:

@@ -21,7 +21,7 @@ from jepsen.checkers.log_facts import LANES
 from jepsen.history import History
 from jepsen.operation import Invocation
 from jepsen.workload import SPACING, Target
-from jepsen.workloads.log_client import LogClient, Shape, Shared
+from jepsen.workloads.log_client import WAKING, LogClient, Shape, Shared
 
 SCHEMA = pa.schema(
     [
@@ -51,6 +51,7 @@ class Log:
         """Make the tables."""
         for name, buckets in zip(self._tables, self._buckets, strict=True):
             lake.create_table(name, SCHEMA, buckets=buckets, lake=self._lake)
+        lake.create_table(WAKING, SCHEMA)
 
     def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
         """Mostly sends; an assignment comes first."""
@@ -105,6 +106,7 @@ class Log:
         all_of_it = {"tables": self._tables, "start": "earliest", "pick": 0, "lane": None, "bodies": False}
         yield Invocation("assign", {**all_of_it, "together": True})
         yield Invocation("poll", {"anew": True})
+        yield Invocation("wake", (process + 1) * SPACING - 1)
 
     def client(self, target: Target, process: int) -> LogClient:
         """A client of the tables, which goes on with the consumer that the process had."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -27,6 +28,9 @@ BATCHES_MAX = 20
 WHOLE_SECONDS = 20.0
 """A poll waits so long for the rest of a commit."""
 SHARED_PRODUCER = "log-anybody"
+WAKING = "jepsen.logwaking"
+"""A table beside the log's, of which nothing is judged but whether its rows wake a stream."""
+WAKE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,8 @@ class LogClient:
                 return self._poll(anew=asked["anew"])
             case "read":
                 return self._read(asked)
+            case "wake":
+                return {"woken": self._is_woken(asked)}
             case _:
                 return self._cut(asked)
 
@@ -179,6 +185,22 @@ class LogClient:
         return told
 
     # Consumers
+
+    def _is_woken(self, number: int) -> bool:
+        """Whether a stream of all tables that has nothing to give is woken by a row in the last one."""
+        stream = self._lake.changes([*self._shape.tables, WAKING], "latest")
+        try:
+            while stream.next(POLL_SECONDS) is not None:
+                pass
+            self._table(WAKING).append(self._rows(number, 1))
+            deadline = time.monotonic() + WAKE_SECONDS
+            while time.monotonic() < deadline:
+                batch = stream.next(WAKE_SECONDS)
+                if batch is not None and batch.name == WAKING and number in batch.table.column("n").to_pylist():
+                    return True
+            return False
+        finally:
+            stream.close()
 
     def _assign(self, asked: dict[str, Any]) -> Any:
         """A new consumer, and its first poll, which opens its stream."""

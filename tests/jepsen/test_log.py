@@ -107,7 +107,14 @@ def two() -> Story:
     return Story().send(0, 1).send(0, 2)
 
 
+def sleeping() -> Story:
+    story = two().read(rows(1, 2))
+    story.written.call(5, "wake", 7, {"woken": False})
+    return story
+
+
 CASES: dict[str, list[Story]] = {
+    "asleep": [sleeping()],
     "inconsistent-offsets": [two().read(rows(1, 2)).poll(rows(2, 1), first=True)],
     "duplicate": [two().read(rows(1, 2, 1)), two().read({**rows(1, 2), **rows(2, key=OTHER)})],
     "phantom": [two().read(rows(1, 2, 3)), two().read({**rows(1), "jepsen.log9/0": [[0, 2]]})],
