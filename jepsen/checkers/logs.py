@@ -7,10 +7,9 @@ Shapes of values. A *key* is `table/bucket`; a *part* is [table, first number, h
 `assign`  {tables, start, lane} -> {consumer, start, rows, torn, token, in_snapshot}
 `poll`    the same consumer's next rows -> {consumer, rows, torn, token, in_snapshot}
 `read`    everything until now -> {rows, torn}
-`wake`    {woken}: whether a commit woke a stream that had nothing to give
 `cut`     {by, lane} -> {token, tables, at: {key: [count, checksum]}, odd: {key: offsets}, torn}
 
-The *truth* is the offset and number of every row that any stream gave; the reads of the end are complete.
+`wake` -> {woken}. The *truth* is the offset and number of every row that any stream gave; the last reads are complete.
 """
 
 from __future__ import annotations
