@@ -191,7 +191,7 @@ def linear_history(chance: random.Random, processes: int, calls: int, unknown: f
 def test_ten_thousand_calls_of_a_hundred_keys_are_quick() -> None:
     chance = random.Random(3)
     keys = {key: linear_history(chance, 5, 100, 0.05) for key in range(100)}
-    began = time.monotonic()
+    began = time.process_time()
     found = check_keys(register, 0, keys)
     assert (found.counterexamples, found.undecided, found.steps) == ((), (), 10_000)
-    assert time.monotonic() - began < 5.0
+    assert time.process_time() - began < 5.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,8 @@ class Cell:
 
     def __init__(self) -> None:
         self.value, self.broken, self.healed = 0, "", 0
+        self.met = threading.Event()
+        """Set once a call has met what is broken."""
 
     def connect(self, _: int) -> Any:
         """A connection that does nothing."""
@@ -74,9 +77,11 @@ class Counting:
     def invoke(self, invocation: Invocation) -> int:
         """Add or read, or fail as the cell says."""
         if self._cell.broken == "refuses":
+            self._cell.met.set()
             raise ls.errors.Exhausted("full")
         self._cell.value += invocation.f == "add"
         if self._cell.broken == "loses":
+            self._cell.met.set()
             raise ls.errors.Unavailable("gone", applied="unknown")
         return self._cell.value
 
@@ -89,16 +94,18 @@ class Counting:
 
 
 class Breaking:
-    """A nemesis that breaks the cell in one way."""
+    """A nemesis that breaks the cell in one way, if need be until a call has met it: threads may start late."""
 
     needs = frozenset[str]()
 
-    def __init__(self, way: str) -> None:
+    def __init__(self, way: str, wait_seconds: float = 0.0) -> None:
         self.name = self._way = way
+        self._wait_seconds = wait_seconds
 
     def begin(self, system: Cell, _: random.Random) -> str:
         """Break it."""
         system.broken = self._way
+        system.met.wait(self._wait_seconds)
         return self._way
 
     def end(self, system: Cell) -> None:
@@ -112,7 +119,7 @@ COURSE = Course("7", 0.2, processes=1, pause_seconds=0.001)
 def _ran(way: str, folder: Path | None = None) -> tuple[Verdict, Counting, Cell]:
     cell = Cell()
     counting = Counting(cell)
-    nemeses = {way: Breaking(way)}
+    nemeses = {way: Breaking(way, wait_seconds=30.0)}
     planned = [Planned(0.05, 0.1, way, 1)] if way else []
     return Run(cell, [counting], nemeses, planned, COURSE, folder).run(), counting, cell
 
