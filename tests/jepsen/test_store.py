@@ -13,6 +13,8 @@ import pytest
 from pyarrow.fs import FileSelector, S3FileSystem
 
 import lakestore as ls
+from jepsen import engines
+from jepsen.system import System
 from jepsen.system.http_proxy import WRITES, Trouble, Weather
 from jepsen.system.store import WAREHOUSE, Store
 from lakestore_server.iceberg import metadata_store
@@ -111,3 +113,14 @@ def test_tables_are_made_and_dropped_while_answers_are_lost(store: Store, tmp_pa
         assert sum(store.proxy.mend().values())
         assert {table.name for table in lake.tables()} == {f"shop.t{number}" for number in range(1, 3)}
         assert lake.table("shop.t2").scan().to_arrow()["id"].to_pylist() == [2]
+
+
+@pytest.mark.long
+def test_an_engine_reads_now_from_a_store(tmp_path: Path) -> None:
+    """The SDK of AWS prints, and the presenting process's pipe has to stay clean of that."""
+    with System(tmp_path, frozenset({"store"}), {}) as system:
+        lake = system.connect(0)
+        lake.create_table("shop.t", pa.schema([("id", pa.int64())])).append([{"id": 1}])
+        found = engines.load(system.catalog, "now", "shop.t").scan().to_arrow()
+        assert found["id"].to_pylist() == [1]
+        lake.close()

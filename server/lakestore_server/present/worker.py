@@ -29,7 +29,8 @@ class Worker:
     """The process's end of the pipe."""
 
     def __init__(self, run: str) -> None:
-        self._from, self._to = os.fdopen(0, "rb", buffering=1 << 20), os.fdopen(1, "wb", buffering=0)
+        self._from, self._to = os.fdopen(0, "rb", buffering=1 << 20), os.fdopen(os.dup(1), "wb", buffering=0)
+        os.dup2(2, 1)  # libraries in C++ print, as AWS's SDK does, and a word of theirs in the pipe ends the request
         self._presenter, self._told = Presenter(run, self._working), 0.0
 
     def serve(self) -> None:
