@@ -23,6 +23,8 @@ from jepsen.workload import SPACING, Target
 KEYED, LOG = "jepsen.tiered", "jepsen.tiered_log"
 TABLES = {"keyed": KEYED, "log": LOG}
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64(), nullable=False)])
+HOT_KEYS = 20
+"""Keys that are written anew when the lake is level: a union read has rows of both then."""
 TIERED_SECONDS = 150.0
 """After everything has healed the lake is level with the log within this time, Spark's start included."""
 LOOK_SECONDS = 1.0
@@ -85,6 +87,9 @@ class Tier:
                 if self._lake[table]["format_version"] == 2:
                     yield Invocation("deletes", {"table": table})
                 yield Invocation("scan", {"table": table})
+                if table == "keyed":
+                    fresh = [[each, SPACING - 1 - each] for each in range(min(self._keys, HOT_KEYS))]
+                    yield Invocation("hot", {"table": table, "upsert": fresh, "delete": []})
                 yield Invocation("changelog", {"table": table})
 
     def client(self, target: Target, process: int) -> TierClient:
@@ -116,6 +121,8 @@ class TierClient:
                 return value
             case "scan":
                 return {**value, "rows": self._scan(value["table"])}
+            case "hot":
+                return {**self._write(value), "rows": self._scan(value["table"])}
             case "changelog":
                 return {**value, "changes": self._changes(value["table"])}
             case "level":
