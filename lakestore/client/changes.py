@@ -77,10 +77,10 @@ class ChangeBatch:
         A batch that is not `whole` has only a part of a commit, and its own rows do not count yet: they do with the
         batch that ends the commit, and until that one is acknowledged all of the commit comes again.
 
-        In a shared subscription the buckets in the batch are moved. The `buckets` of a `Fenced` are read by another
-        consumer by now, which gets these changes again; the other buckets count, and the stream goes on. If the error's
-        `applied` is "unknown", an answer was lost before (the server was restarted, say) and the buckets that are
-        named may have counted: undo nothing of them.
+        In a shared subscription the buckets in the batch are moved, past rows of theirs that were given before, too.
+        The `buckets` of a `Fenced` are read by another consumer by now, which gets these changes again; the other
+        buckets count, and the stream goes on. If the error's `applied` is "unknown", an answer was lost before (the
+        server was restarted, say) and the buckets that are named may have counted: undo nothing of them.
         """
         if self._stream is None or not self._stream.subscription:
             raise Invalid("only batches of a named subscription are acknowledged: changes(subscription='name')")
