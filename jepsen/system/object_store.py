@@ -1,9 +1,9 @@
 """An object store that speaks S3, in memory: what Lakestore, PyIceberg, DuckDB and Iceberg's S3FileIO ask of one.
 
 It is ours, because a store must honour `If-None-Match` to prove anything, which S3Proxy 2.6 was not seen to do on its
-file backend, and moto 5.2 was not brought to install beside our pinned packages. Requests are not signed: credentials are taken as they
-come. A put is whole or not there, one that wants a new object is refused by 412 if there is one, and a list shows what
-was put before it.
+file backend, and moto 5.2 was not brought to install beside our pinned packages. Requests are not signed: credentials
+are taken as they come. A put is whole or not there, one that wants a new object is refused by 412 if there is one, and
+a list shows what was put before it.
 """
 
 from __future__ import annotations
