@@ -86,6 +86,10 @@ def altered(columns: Sequence[Column], steps: Sequence[Step]) -> list[Column]:
     return made
 
 
+BEGINNING: list[Column] = [["a", "string", 1], ["b", "int32", 2]]
+"""The columns of a table that nobody was told of yet, beside its key."""
+
+
 @dataclass(slots=True)
 class Answer:
     """Rows as one read gave them."""
@@ -132,7 +136,7 @@ class Versions:
 
     def close(self, unknown: Iterable[Call]) -> None:
         """With alterations that may have happened, on any version, one after the other."""
-        versions = list(self._known.values())
+        versions = list(self._known.values()) or [BEGINNING]
         pending = [(call.invoked.value["draw"], call.invoked.value["tag"]) for call in unknown]
         newest = [(columns, frozenset[int]()) for columns in versions]
         self._possible = [*versions]

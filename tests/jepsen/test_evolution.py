@@ -82,6 +82,16 @@ def test_unknown_outcomes_and_every_version_on_the_way_are_no_anomaly() -> None:
     assert shop.found == set()
 
 
+def test_a_table_of_which_nobody_was_told_has_its_first_columns() -> None:
+    shop = Shop()
+    shop.written = Written()
+    shop.write(7, both(7))
+    shop.read(["a", "b"], ROW)
+    shop.alter(SWAP, 10_001)
+    shop.read(["b", "a"], ROW)
+    assert shop.found == set()
+
+
 def test_acknowledged_alterations_and_what_follows() -> None:
     shop = Shop()
     shop.write(7, both(7))
