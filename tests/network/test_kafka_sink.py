@@ -297,13 +297,13 @@ def test_the_reader_of_these_tests_waits_for_transactions_that_are_under_way(
                 transactions.commit(SinkPosition("token", ("shop.orders",), topic))
             return message
 
-    monkeypatch.setattr("tests.support.kafka.Consumer", CommitsAtTheEnd)
+    monkeypatch.setattr("jepsen.topics.Consumer", CommitsAtTheEnd)
     assert [message.value() for message in read_committed(kafka.address, topic)] == [b"1"]
     monkeypatch.undo()
     transactions.begin()
     transactions._send(topic, b"2", b"1")
     transactions._producer.flush()
-    monkeypatch.setattr("tests.support.kafka.READ_SECONDS", 1.0)
+    monkeypatch.setattr("jepsen.topics.READ_SECONDS", 1.0)
     with pytest.raises(AssertionError, match="was read up to"):
         read_committed(kafka.address, topic)
     transactions.close()
