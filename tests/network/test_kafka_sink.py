@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Message
 
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
-from jepsen.topics import read_committed
+from jepsen.topics import NotAnswered, read_committed
 from lakestore.connectors.events import Encoder
 from lakestore.connectors.kafka import SinkPosition, Transactions
 from lakestore.connectors.kafka_sink import KafkaSink
@@ -304,7 +304,7 @@ def test_the_reader_of_these_tests_waits_for_transactions_that_are_under_way(
     transactions._send(topic, b"2", b"1")
     transactions._producer.flush()
     monkeypatch.setattr("jepsen.topics.READ_SECONDS", 1.0)
-    with pytest.raises(AssertionError, match="was read up to"):
+    with pytest.raises(NotAnswered, match="was read up to"):
         read_committed(kafka.address, topic)
     transactions.close()
 
