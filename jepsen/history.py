@@ -44,11 +44,11 @@ class History:
         ]
 
     def shape(self) -> Any:
-        """What a run drew that its checker needs, as its processes noted it first; None without a note."""
+        """The draw of a run that its checker needs, as its processes noted it first; None without a note."""
         return next((each.value for each in self.operations if each.kind is Kind.INVOKE and each.f == SHAPE), None)
 
     def faults(self) -> list[Operation]:
-        """What the nemeses did."""
+        """The deeds of the nemeses."""
         return [each for each in self.operations if each.process == NEMESIS]
 
     def dump(self, path: Path) -> None:

@@ -45,7 +45,7 @@ class System(Target, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How long and how densely a run goes; with its seed and its faults it says all about it."""
+    """The length and the density of a run; with its seed and its faults it says all about it."""
 
     seed: int | str
     seconds: float

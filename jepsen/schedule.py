@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 SystemT = TypeVar("SystemT", contravariant=True)
 QUIET_SHARE = 0.25
-"""Of all spans of time so many are without a fault."""
+"""The share of spans of time that are without a fault."""
 SPAN_SECONDS = 3.0, 9.0
 LEFT_OUT = "left out: "
-"""What `begin` returns when it broke nothing begins with this."""
+"""The beginning of what `begin` returns when it broke nothing."""
 TOGETHER_MAX = 3
 """Faults that may overlap."""
 

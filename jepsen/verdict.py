@@ -55,7 +55,7 @@ class Verdict:
 
     @property
     def anomalies(self) -> list[Anomaly]:
-        """Those of all workloads."""
+        """The anomalies of all workloads."""
         return [each for judged in self.judged for each in judged.anomalies]
 
     @property

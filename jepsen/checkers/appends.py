@@ -60,7 +60,7 @@ class Transaction:
 
 
 class Lists:
-    """What all transactions of a history together say of the lists."""
+    """The lists as all transactions of a history together tell of them."""
 
     def __init__(self, transactions: Sequence[Transaction]) -> None:
         """`ValueError` if a value is appended to one key twice: the history then says nothing."""
@@ -78,7 +78,7 @@ class Lists:
         self.orders: dict[Key, list[Any]] = {
             key: list(dict.fromkeys(max(reads, key=lambda each: len(each[1]))[1])) for key, reads in self._reads.items()
         }
-        """Of each key the longest list that was read."""
+        """The longest list that was read of each key."""
         seen = {(key, value) for key, order in self.orders.items() for value in order}
         observed = {self._writers[element].number for element in seen if element in self._writers}
         self.happened = [
@@ -86,7 +86,7 @@ class Lists:
             for each in transactions
             if each.kind is Kind.OK or (each.kind is Kind.INFO and each.number in observed)
         ]
-        """Those that were acknowledged, and those of unknown outcome that somebody has seen."""
+        """The transactions that were acknowledged, or are of unknown outcome and were seen by somebody."""
 
     def anomalies(self, extra: Iterable[tuple[int, int, Link, str]] = ()) -> list[Anomaly]:
         """All that no strictly serializable system shows; `extra` edges are known from elsewhere."""
@@ -239,7 +239,7 @@ def _without_own(elements: list[Any], own: set[Any]) -> list[Any]:
 def _disagreements(each: Transaction) -> Iterator[Anomaly]:
     own = each.appended()
     known: dict[Key, list[Any]] = {}
-    """Of each key the list as it must be, if it was read before."""
+    """The list of each key as it must be, if it was read before."""
     added: dict[Key, list[Any]] = {}
     for f, key, value in each.operations:
         if f == "append":

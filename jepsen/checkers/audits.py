@@ -81,7 +81,7 @@ class Audit:
                 self._deltas.setdefault((table, account), []).append((delta, call))
 
     def cut(self, cut: Cut, operation: int, begin: int | None = None, end: float = float("inf")) -> Iterator[Anomaly]:
-        """What is wrong with rows of one cut; with `begin` also that something is missing that was there by then."""
+        """Faults of the rows of one cut; with `begin` also that something is missing that was there by then."""
         for table, rows in cut.items():
             lacking = set(self._plan.accounts(table)) - set(rows)
             strange = set(rows) - set(self._plan.accounts(table))

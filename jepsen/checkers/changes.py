@@ -105,7 +105,7 @@ class Places:
         self._known: dict[tuple[str, int, int], tuple[Row, int]] = {}
 
     def add(self, table: str, changes: Iterable[Change], operation: int) -> Iterator[Anomaly]:
-        """What a consumer was told. A row may lack columns that the consumer did not ask for.
+        """The changes that a consumer was told. A row may lack columns that the consumer did not ask for.
 
         Changes of rows only: a snapshot's rows stand at the places of their last changes.
         """

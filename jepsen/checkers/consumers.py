@@ -90,7 +90,7 @@ class Consumers:
             yield from ways[key].add(value, index)
 
     def told(self, table: str, changes: Sequence[Change], operation: int, *, whole: bool) -> Iterator[Anomaly]:
-        """What any consumer was told of one table, but for snapshots."""
+        """The changes of one table that any consumer was told, but for snapshots."""
         # What a delete says of the row is the row before, and is held against that.
         records = [[kind, *at, {"id": row["id"]} if kind == "-D" else row, ""] for kind, *at, row, _ in changes]
         yield from self._places.add(table, records, operation)

@@ -170,7 +170,7 @@ LEVELS: tuple[tuple[str, frozenset[Link]], ...] = (
     ("-process", frozenset({Link.PROCESS})),
     ("-realtime", frozenset({Link.PROCESS, Link.REALTIME})),
 )
-"""What is added to each name, and the edges that such a cycle may have as well; a level is searched if the ones before
+"""The ending of each name, and the edges that such a cycle may have as well; a level is searched if the ones before
 it have nothing."""
 
 

@@ -102,7 +102,7 @@ class _Configuration:
     depth: int
     """The length of the order so far."""
     known: int
-    """How many of the placed calls are known."""
+    """The number of placed calls that are known."""
     untried: Iterator[tuple[Step, int, bool]] = field(default_factory=lambda: iter(()))
 
 

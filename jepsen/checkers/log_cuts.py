@@ -127,7 +127,7 @@ def changed(facts: Facts) -> Iterator[Anomaly]:
 
 
 def crossing(facts: Facts) -> Iterator[Anomaly]:
-    """Of two cuts each has rows that the other one lacks."""
+    """Two cuts of which each has rows that the other one lacks."""
     vectors = [(_vector(facts, call), call) for call in _whole(facts)]
     complete = [each for each in vectors if len(each[0]) == len(facts.truth)]
     complete.sort(key=lambda each: sum(each[0].values()))

@@ -54,7 +54,7 @@ class _Lanes:
         return self._held[key, lane]
 
     def between(self, key: str, lane: int | None, before: int, offset: int) -> list[int]:
-        """Those that lie between two offsets."""
+        """The steps that lie between two offsets."""
         offsets = self.of(key, lane)
         return offsets[bisect_right(offsets, before) : max(bisect_right(offsets, offset - 1), 0)]
 

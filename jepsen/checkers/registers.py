@@ -75,7 +75,7 @@ def _effect(engine: str, state: Any, asked: Any) -> tuple[Any, str]:
 
 @dataclass
 class Facts:
-    """What checks ask for."""
+    """The facts that checks ask for."""
 
     reads: list[Call] = field(default_factory=list)
     writes: list[Call] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Facts:
         return made
 
     def _give(self, call: Call) -> None:
-        """Of several calls that were given one token a write counts, else the first."""
+        """The call of a token: a write if several were given the token, else the first."""
         assert call.completed is not None
         is_write = call.f not in READS
         if is_write or call.value["token"] not in self.given:
@@ -248,7 +248,7 @@ def changed(facts: Facts) -> Iterator[Anomaly]:
 
 
 def sessions(facts: Facts) -> Iterator[Anomaly]:
-    """Of a key that one process alone writes, ascending, a read is older than the session has written or read (R31)."""
+    """Reads of keys that one process alone writes, ascending, older than its session has written or read (R31)."""
     events = list[tuple[int, str, Call, int]]()
     newest: dict[str, int] = {}
     for call, key, row in facts.seen():

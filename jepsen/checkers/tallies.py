@@ -61,7 +61,7 @@ class Add:
 
 @dataclass
 class Facts:
-    """What checks ask for."""
+    """The facts that checks ask for."""
 
     adds: dict[str, dict[int, Add]] = field(default_factory=lambda: defaultdict(dict))
     """By key and number."""

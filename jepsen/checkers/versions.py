@@ -30,7 +30,7 @@ def value_of(tag: int, by: int, kind: str) -> Any:
 
 
 def default_of(tag: int, kind: str) -> Any:
-    """What rows show that do not name the column."""
+    """The value in rows that do not name the column."""
     return f"T{tag}:default" if kind == "string" else tag * TAG_SPACING + TAG_SPACING - 1
 
 
@@ -208,7 +208,7 @@ class Rows:
         self._table = table
         self._calls: dict[int, Call] = {by: call for call in writes for by in call.invoked.value["rows"]}
         self._named: dict[int, dict[int, Any]] = {}
-        """Of each acknowledged row by tag the value; None for a column that its writer knew and did not name."""
+        """The values of each acknowledged row by tag; None for a column that its writer knew and did not name."""
         for call in self._calls.values():
             if call.kind is Kind.OK:
                 for by, named in call.value["sent"]:

@@ -64,7 +64,7 @@ def hunt(mutants: Sequence[Mutant], say: Callable[[str], None], *, simulated: fl
 
 
 def false_alarms(seconds: float) -> Caught:
-    """What the simulation says of a copy without a bug: nothing, or the hunt proves nothing."""
+    """The simulation's word on a copy without a bug: nothing, or the hunt proves nothing."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy(Path(folder))
         found = _simulated(Path(folder), (), (), seconds)

@@ -1,4 +1,4 @@
-"""What goes wrong between a catalog or an object store and those who use it: 5xx, slow and broken answers, and answers
+"""Troubles between a catalog or an object store and those who use it: 5xx, slow and broken answers, and answers
 that are lost after the server has done the work."""
 
 from __future__ import annotations

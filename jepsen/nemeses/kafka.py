@@ -1,4 +1,4 @@
-"""What goes wrong around Kafka: the broker and the bridges are killed, and stand still for longer than a session."""
+"""Troubles around Kafka: the broker and the bridges are killed, and stand still for longer than a session."""
 
 from __future__ import annotations
 

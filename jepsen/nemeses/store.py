@@ -1,4 +1,4 @@
-"""What goes wrong between an object store and all who use it, the server, the presenter, Spark and foreign engines."""
+"""Troubles between an object store and all who use it, the server, the presenter, Spark and foreign engines."""
 
 from __future__ import annotations
 

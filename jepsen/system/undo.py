@@ -63,7 +63,7 @@ class Record:
 
 
 def records(side: Path) -> list[Record]:
-    """What all processes did, in order. A log that ends within a record was cut off before its deed."""
+    """The deeds of all processes, in order. A log that ends within a record was cut off before its deed."""
     found = [record for file in side.glob("log-*") for record in _of(file.read_bytes())]
     return sorted(found, key=lambda each: each.sequence)
 

@@ -314,7 +314,7 @@ class BankClient:
         return {"cut": _apart(self._spark.sql(_QUERY))}
 
     def _follow(self, f: str, value: Any) -> dict[str, Any]:
-        """What the stream of all tables gives now, or all changes by another one. `start`: where it began, or empty."""
+        """The batches of the stream of all tables now, or all changes by another. `start`: its beginning, or empty."""
         start, end, most = "", None, FOLLOW_BATCHES
         if f == "drain":
             start, end, most = "earliest", "now", 1_000_000

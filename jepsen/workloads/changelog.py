@@ -141,7 +141,7 @@ class ChangelogClient:
     def __init__(self, lake: ls.Lake, consumers: Sequence[Consumer]) -> None:
         self._lake, self._consumers = lake, consumers
         self._tokens: dict[int, str] = {}
-        """Of each consumer where its reads have come to."""
+        """The place that the reads of each consumer have come to."""
         self._live: dict[int, ls.ChangeStream] = {}
         self._times: list[str] = []
 
@@ -189,7 +189,7 @@ class ChangelogClient:
         return answer
 
     def _follow(self, number: int) -> dict[str, Any]:
-        """What an endless stream gives now; it is opened from the start if it is not open."""
+        """The batches that an endless stream gives now; it is opened from the start if it is not open."""
         start = "" if number in self._live else "earliest"
         stream = self._live.setdefault(number, self._stream(number, "earliest", None)) if start else self._live[number]
         try:

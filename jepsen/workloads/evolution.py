@@ -129,7 +129,7 @@ def _stale(call: Call, alters: Sequence[Call]) -> Iterator[Anomaly]:
 
 
 def _answers(call: Call) -> Iterator[Answer]:
-    """What one call was given: of a stream each version's rows, of a read of all rows also that none is lost."""
+    """The rows that one call was given: a stream's by version; a read of all rows also shows that none is lost."""
     if call.kind is not Kind.OK:
         return
     index = call.invoked.index
@@ -147,7 +147,7 @@ class EvolutionClient:
         self._handles: dict[str, ls.Table] = {}
         """The handle of each table that was taken last: an old one, as others alter tables."""
         self._written: dict[str, list[tuple[int, str, int]]] = {table: [] for table in TABLES}
-        """Of each table's newest writes a row, the token, and the version."""
+        """A row, the token and the version of each table's newest writes."""
         self._positions: list[tuple[int, str]] = []
         """Where streams of the passing table had come to, with the column that it had."""
 

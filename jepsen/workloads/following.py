@@ -40,7 +40,7 @@ def plain_value(value: Any) -> Any:
 
 
 def take(stream: ls.ChangeStream, quiet_seconds: float, batches: int, seconds: float) -> list[ls.ChangeBatch]:
-    """What comes until nothing comes for a while, behind whole commits unless the time is over."""
+    """The batches that come until nothing comes for a while, behind whole commits unless the time is over."""
     found: list[ls.ChangeBatch] = []
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

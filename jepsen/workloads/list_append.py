@@ -164,7 +164,7 @@ class ListClient:
     def __init__(self, lake: ls.Lake, kinds: Sequence[str]) -> None:
         self._lake, self._kinds = lake, kinds
         self._tokens: list[tuple[list[Any], str]] = []
-        """Of the newest commits the first element, as key and value, and the token."""
+        """The first element of each of the newest commits, as key and value, and the token."""
 
     def invoke(self, invocation: Invocation) -> Any:
         """The micro-operations with what was read."""

@@ -117,5 +117,5 @@ class Log:
         return logs.check(history)
 
     def figures(self, history: History) -> dict[str, float]:
-        """How far consumers were behind, and how much was checked."""
+        """The lag of consumers, and the number of things checked."""
         return logs.figures(history)

@@ -39,7 +39,7 @@ class Shape:
 
     tables: tuple[str, ...]
     body_bytes: int
-    """Of the longest body of most rows."""
+    """The length of the longest body of most rows."""
 
     def body(self, number: int) -> bytes:
         """The body that belongs to a number, and to no other one."""

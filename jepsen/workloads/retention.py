@@ -69,7 +69,7 @@ class Retained:
             yield Invocation("pause", round(chance.uniform(0.0, 0.3), 3))
 
     def last(self, process: int) -> Iterator[Invocation]:
-        """What the subscription still has to give, and the whole table."""
+        """The rest that the subscription has to give, and the whole table."""
         if process < self._subscribers:
             yield Invocation("drain", {"subscription": f"late-{process}"})
         yield Invocation("snapshot")

@@ -115,7 +115,7 @@ class _Reader:
 
     @property
     def said(self) -> dict[str, Any]:
-        """How the history names it."""
+        """The names by which the history knows the reader."""
         return {"subscription": self.told["subscription"], "shared": self.told["shared"], "reader": self.number}
 
     def take(self) -> list[list[int]]:
@@ -240,7 +240,7 @@ class SubscriptionClient:
         return len(reader.acked)
 
     def _ack_late(self) -> dict[str, Any]:
-        """What a zombie does once it comes back; it says no more."""
+        """The late deed of a zombie that comes back; it says no more."""
         if not self._resting:
             return {"upto": {}, "refused": {}}
         zombie = self._resting.pop(0)
