@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.json_format import MessageToJson, SerializeToJsonError
 from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as LibraryMessage
 from google.protobuf.message_factory import GetMessageClass
 
 from lakestore.connectors.bridge.formats.protobuf.proto_scan import Found, Scan, offsets, scanned, unpacked
@@ -26,38 +27,87 @@ def columns(message: Message, cursors: Cursors, path: str = "") -> pa.StructArra
     """The values of all messages; those that cannot be read are marked."""
     count = len(cursors.at)
     scan = scanned(cursors, path)
-    last = _last_of_oneofs(message, scan, count)
-    children = [_column(field, scan, cursors, path, last.get(field.oneof)) for field in message.fields]
+    found = {field.name: _occurrences(field, scan, cursors, _below(path, field)) for field in message.fields}
+    _clear_oneofs(message, found, cursors, path)
+    children = [_column(field, found[field.name], cursors, _below(path, field)) for field in message.fields]
     if not children:
         return pa.array([{}] * count, message.arrow)
     return pa.StructArray.from_arrays(children, fields=list(message.arrow))
 
 
-def _last_of_oneofs(message: Message, scan: Scan, count: int) -> dict[str, Ints]:
-    """For each oneof the turn of the member that came last in each message: the others were cleared by it."""
-    last: dict[str, Ints] = {}
-    for field in message.fields:
-        found = scan.found(field.number, field.wire) if field.oneof else None
-        if found is not None:
-            np.maximum.at(last.setdefault(field.oneof, np.full(count, -1, np.int64)), found.rows, found.turn)
-    return last
+def _below(path: str, field: ProtoField) -> str:
+    return f"{path}.{field.name}" if path else field.name
 
 
-def _column(field: ProtoField, scan: Scan, cursors: Cursors, path: str, last: Ints | None) -> pa.Array:
-    below = f"{path}.{field.name}" if path else field.name
+def _occurrences(field: ProtoField, scan: Scan, cursors: Cursors, path: str) -> Found | None:
+    """All values of a field, packed ones too, without those that a closed enum does not have."""
     found = scan.found(field.number, field.wire)
     if field.label and field.wire != BYTES:
         packed = scan.found(field.number, BYTES)
         if packed is not None:
-            found = _both(found, unpacked(cursors, packed, field.wire, below))
+            found = _both(found, unpacked(cursors, packed, field.wire, path))
     if found is not None and field.closed:
         known = np.isin(found.first.astype(np.uint32).view(np.int32), [number for number, _ in field.symbols])
         found = _some(found, known)
+    return found
+
+
+def _clear_oneofs(message: Message, found: dict[str, Found | None], cursors: Cursors, path: str) -> None:
+    """Leave of each oneof what came after the last value of another member: that one has cleared the earlier ones."""
+    members: dict[str, list[tuple[ProtoField, Found]]] = {}
+    for field in message.fields:
+        its = found[field.name] if field.oneof else None
+        if its is not None:
+            members.setdefault(field.oneof, []).append((field, its))
+    for each in members.values():
+        for (field, its), cleared in zip(each, _cleared([its for _, its in each], len(cursors.at)), strict=True):
+            if cleared.any():
+                check(field, _ordered(_some(its, cleared)), cursors, _below(path, field))
+                found[field.name] = _some(its, ~cleared)
+
+
+def _cleared(members: Sequence[Found], count: int) -> Iterator[Bools]:
+    """For each member of a oneof, which of its values another member has cleared."""
+    rows = np.concatenate([each.rows for each in members])
+    turn = np.concatenate([each.turn for each in members])
+    owner = np.repeat(np.arange(len(members)), [len(each.rows) for each in members])
+    last, winner, beaten_last = (np.full(count, -1, np.int64) for _ in range(3))
+    np.maximum.at(last, rows, turn)
+    is_last = turn == last[rows]
+    winner[rows[is_last]] = owner[is_last]
+    beaten = owner != winner[rows]
+    np.maximum.at(beaten_last, rows[beaten], turn[beaten])
+    for number, each in enumerate(members):
+        yield (winner[each.rows] != number) | (each.turn < beaten_last[each.rows])
+
+
+def check(field: ProtoField, found: Found, cursors: Cursors, path: str) -> None:
+    """Mark messages with values that cannot be read although others take their place, as Protobuf's libraries do."""
+    if field.kind == "string":
+        if field.is_checked:
+            cursors.strings(found.rows, found.first.astype(np.int64), found.end, path)
+        return
+    if field.wire != BYTES or field.kind == "bytes":
+        return
+    if field.kind == "json":
+        _read_one_by_one(field, found, cursors, path, lambda _: "")
+        return
+    inner = cursors.within(found.first.astype(np.int64), found.end)
+    scan = scanned(inner, path)
+    for each in field.message.fields if field.message is not None else ():
+        below = _below(path, each)
+        its = _occurrences(each, scan, inner, below)
+        if its is not None:
+            check(each, _ordered(its), inner, below)
+    cursors.fail_from(inner, found.rows)
+
+
+def _column(field: ProtoField, found: Found | None, cursors: Cursors, path: str) -> pa.Array:
     if field.label == "map":
-        return _map(field, found, cursors, below)
+        return _map(field, found, cursors, path)
     if field.label:
-        return _list(field, found, cursors, below)
-    return _single(field, found, cursors, below, last)
+        return _list(field, found, cursors, path)
+    return _single(field, found, cursors, path)
 
 
 def _both(one: Found | None, other: Found) -> Found:
@@ -82,18 +132,20 @@ def _ordered(found: Found) -> Found:
     return _some(found, np.lexsort((found.turn, found.rows)))
 
 
-def _single(field: ProtoField, found: Found | None, cursors: Cursors, path: str, last: Ints | None) -> pa.Array:
+def _single(field: ProtoField, found: Found | None, cursors: Cursors, path: str) -> pa.Array:
     count = len(cursors.at)
     there = np.zeros(count, np.bool_)
     values = None
     if found is not None and len(found.rows):
         found = _ordered(found)
         newest = np.append(found.rows[1:] != found.rows[:-1], True)
-        if not newest.all() and field.wire == BYTES and field.kind not in ("string", "bytes"):
-            cursors, found = _merged(found, newest, cursors)
-        found = _some(found, newest)
-        if last is not None:
-            found = _some(found, found.turn == last[found.rows])
+        if not newest.all():
+            is_piece = ~newest
+            is_piece[1:] |= ~newest[:-1]
+            check(field, _some(found, is_piece), cursors, path)
+            if field.wire == BYTES and field.kind not in ("string", "bytes"):
+                cursors, found = _merged(found, newest, cursors)
+            found = _some(found, newest)
         there[found.rows] = True
         values = _values(field, found, cursors, path)
     if field.required:
@@ -214,19 +266,27 @@ def _empty(_field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.
 
 
 def _json(field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
-    """Messages of any shape, one by one: no column holds them but as text."""
+    """Messages of any shape: no column holds them but as text."""
+    texts = _read_one_by_one(
+        field, found, cursors, path, lambda it: MessageToJson(it, preserving_proto_field_name=True, indent=None)
+    )
+    return pa.array(texts, pa.string())
+
+
+def _read_one_by_one(
+    field: ProtoField, found: Found, cursors: Cursors, path: str, told: Callable[[LibraryMessage], str]
+) -> list[str]:
     kind = GetMessageClass(field.descriptor)
     bodies = cursors.binaries(found.first.astype(np.int64), found.end).to_pylist()
     texts = []
     for row, body in zip(found.rows.tolist(), bodies, strict=True):
         try:
-            told = MessageToJson(kind.FromString(body), preserving_proto_field_name=True, indent=None)
+            texts.append(told(kind.FromString(body)))
         except (DecodeError, SerializeToJsonError, TypeError, ValueError, RecursionError) as error:
             text = f"a {field.descriptor.name} is no JSON: {type(error).__name__}"
             cursors.fail(np.array([row]), "bad-message", text, path)
-            told = ""
-        texts.append(told)
-    return pa.array(texts, pa.string())
+            texts.append("")
+    return texts
 
 
 def _string(_field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FeatureSet, FileDescriptorProto
 
 from lakestore.connectors.bridge.formats.avro.avro_schema import ALIASES
 from lakestore.errors import Invalid
@@ -77,6 +78,8 @@ class ProtoField:
     symbols: tuple[tuple[int, str], ...] = ()
     closed: bool = False
     """Numbers without a name are no values of the enum."""
+    is_checked: bool = False
+    """Whether a message with a text that is no UTF-8 is none, although another value takes its place."""
     aliases: tuple[str, ...] = ()
     """Names that older schemas gave to the number."""
     descriptor: Any = None
@@ -139,9 +142,23 @@ def _field(field: FieldDescriptor, within: tuple[str, ...]) -> ProtoField:
         if field.enum_type is not None:
             symbols = tuple((value.number, value.name) for value in reversed(field.enum_type.values))
             made = replace(made, symbols=symbols, closed=bool(field.enum_type.is_closed))
+        if field.type == _F.TYPE_STRING:
+            made = replace(made, is_checked=_is_checked(field))
     else:
         made = _of_message(field, label, within)
     return replace(made, oneof=told, required=bool(field.is_required))
+
+
+def _is_checked(field: FieldDescriptor) -> bool:
+    """Whether Protobuf's libraries want UTF-8 here: not in proto2, nor where an option says so."""
+    assert field.containing_type is not None
+    written_in = field.containing_type.file
+    for options in (field.GetOptions(), written_in.GetOptions()):
+        if options.features.HasField("utf8_validation"):
+            return bool(options.features.utf8_validation == FeatureSet.VERIFY)
+    file = FileDescriptorProto()
+    written_in.CopyToProto(file)
+    return file.syntax not in ("", "proto2")
 
 
 def _of_message(field: FieldDescriptor, label: str, within: tuple[str, ...]) -> ProtoField:
