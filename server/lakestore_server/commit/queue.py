@@ -196,8 +196,8 @@ class CommitQueue:
             if not named.isdisjoint(mine):
                 break  # it may repeat a request of this group, and is judged once that has happened or was refused
             if any(_touches(change, insert) for insert in inserts for change in following.changes):
-                break  # the answer of an insert tells the rows of the group's cut: they must be those of its moment
-            inserts += [change for change in following.changes if change.insert]
+                break  # an answer shows the rows of the group's cut: they must be those of its own moment
+            inserts += [change for change in following.changes if change.is_shown]
             if self._small:
                 self._small.popleft()
             else:
@@ -241,8 +241,8 @@ class CommitQueue:
 
 
 def _touches(change: Change, insert: Change) -> bool:
-    """Whether a change may be of a row that an insert before it answers with. Another insert leaves such a row alone,
-    but for a key whose row was ignored by its version."""
+    """Whether a change may be of a row that the answer of an insert before it shows. Another insert leaves such a row
+    alone, but for a key whose row was ignored by its version."""
     if change.table.uuid != insert.table.uuid or (change.insert and change.table.merge.engine != "versioned"):
         return False
     if max(len(change.keys), len(insert.keys)) > COMPARED_MAX:

@@ -57,6 +57,8 @@ class Change:
     insert: bool = False
     """Only rows of keys that are not there."""
     marks: RowMarks = NO_MARKS
+    is_shown: bool = False
+    """Whether the answer has the rows that are there behind the commit."""
 
     @property
     def is_remembered(self) -> bool:
@@ -172,7 +174,8 @@ def change_of(
     if claim is not None and table.keyed:
         claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
     row_limit.check(batch, table, limits.message_bytes)
-    return _routed(table, batch, given, kind, marks, producer=producer, limits=limits)
+    routed = _routed(table, batch, given, kind, marks, producer=producer, limits=limits)
+    return replace(routed, is_shown=routed.insert) if message.want_rows else routed
 
 
 def _check_deletes(table: Table, *, delete: bool) -> None:

@@ -17,9 +17,11 @@ from lakestore.model.table import define
 from lakestore_server.commit.moves import Move, Moves
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
 from lakestore_server.commit.request import Change, Request
-from lakestore_server.index.keys import NO_KEYS
+from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.keys import NO_KEYS, encoded
 
 TABLE = define("a.b", pa.schema([("v", pa.binary())]))
+KEYED = define("a.k", pa.schema([("id", pa.int64())]), primary_key=["id"])
 
 
 def queue_of(**limits: int) -> CommitQueue:
@@ -84,6 +86,34 @@ def test_a_repeated_request_is_not_in_the_group_of_the_first() -> None:
     queue.put(request("p", 1))
     queue.put(request("p", 1))
     assert [names(queue.take()), names(queue.take())] == [[("p", 1)], [("p", 1)]]
+
+
+def keyed(producer: str, ids: list[int], kind: str) -> Request:
+    """Rows of a keyed table; `insert_if_absent` is an insert whose answer shows rows."""
+    batch = pa.record_batch([pa.array(ids)], names=["id"])
+    insert, prefix = kind.startswith("insert"), table_prefix(KEYED.number)
+    where, known = np.zeros(len(ids), np.int32), frozenset({1})
+    index_keys = encoded(batch.columns, prefix)
+    shown = kind == "insert_if_absent"
+    return Request(
+        (Change(KEYED, batch, where, index_keys, kind == "delete", known, insert, is_shown=shown),), producer, 1, 1
+    )
+
+
+@pytest.mark.parametrize("following", ["upsert", "delete"])
+def test_rows_that_an_answer_shows_are_not_changed_in_its_group(following: str) -> None:
+    queue = queue_of()
+    for each in (keyed("a", [1, 2], "insert_if_absent"), keyed("b", [3], following), keyed("c", [2, 3], following)):
+        queue.put(each)
+    assert [names(queue.take()), names(queue.take())] == [[("a", 1), ("b", 1)], [("c", 1)]]
+
+
+@pytest.mark.parametrize("following", ["upsert", "delete", "insert", "insert_if_absent"])
+def test_an_insert_whose_answer_shows_no_rows_shares_its_group(following: str) -> None:
+    queue = queue_of()
+    for each in (keyed("a", [1, 2], "insert"), keyed("b", [2], following)):
+        queue.put(each)
+    assert names(queue.take()) == [("a", 1), ("b", 1)]
 
 
 def moving(*registers: str, nbytes: int = 1) -> Request:
