@@ -11,7 +11,7 @@ from itertools import count
 
 from tests.simulation.case import SIMULATED, Case, run
 from tests.simulation.search import Summary, cases, search
-from tests.simulation.shrink import command, shrunk
+from tests.simulation.shrink import NO_FAULT, command, shrunk
 
 
 def main(given: Sequence[str]) -> int:
@@ -22,7 +22,7 @@ def main(given: Sequence[str]) -> int:
     first, _, end = (options.seeds or "0:").partition(":")
     seeds = range(int(first), int(end)) if end else count(int(first))
     workloads = [name for name in options.workload or () if name in SIMULATED] or list(SIMULATED)
-    wanted = (replace(case, faults=tuple(options.fault or case.faults)) for case in cases(seeds, workloads))
+    wanted = (replace(case, faults=_faults(options, case)) for case in cases(seeds, workloads))
     seconds = options.seconds or (float("inf") if end else 60.0)
     summary = search(wanted, jobs=options.jobs, seconds=seconds, until_anomaly=options.until_anomaly)
     _say(summary, as_json=options.json)
@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", help="first:end; without an end for a minute")
     add("--seed", help="one run; with --trace its history and trace")
     add("--workload", "-w", action="append", help="those that need more than a server are left out")
-    add("--fault", "-f", action="append", help="only faults of these kinds")
+    add("--fault", "-f", action="append", help="only faults of these kinds; `none`: no faults")
     add("--jobs", type=int, default=1)
     add("--seconds", type=float, help="stop after so long")
     add("--until-anomaly", action="store_true", help="stop at the first anomaly")
@@ -44,14 +44,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--shrink", action="store_true")
     add("--processes", type=int)
     add("--operations", type=int)
+    add("--lasts", type=float, help="simulated seconds of the run")
     add("--without", default="", help="numbers of planned faults that are left out")
     return parser
+
+
+def _faults(options: argparse.Namespace, case: Case) -> tuple[str, ...]:
+    """The kinds that are chosen, each once; all of the case where nothing is said."""
+    return tuple(sorted({*options.fault} - {NO_FAULT})) if options.fault else case.faults
 
 
 def _one(options: argparse.Namespace) -> int:
     workload = (options.workload or ["log"])[0]
     case = Case(options.seed, workload, dropped=frozenset(int(n) for n in options.without.split(",") if n))
-    case = replace(case, faults=tuple(options.fault or case.faults), processes=options.processes or case.processes)
+    case = replace(case, faults=_faults(options, case), processes=options.processes or case.processes)
+    case = replace(case, seconds=options.lasts or case.seconds)
     outcome = run(replace(case, operations=options.operations or case.operations))
     if options.shrink and outcome.anomalies:
         outcome = shrunk(outcome)

@@ -14,6 +14,13 @@ QUIET_SHARE = 0.25
 """Of all runs so many have no fault."""
 KINDS_MAX, FAULTS_MAX = 4, 6
 HOURS = 3600
+DUTY_SECONDS = 20.0
+OF_CHECKPOINT = tuple(
+    point
+    for point in CrashPoint
+    if point.startswith(("checkpoint.", "segment.", "index.", "trim.")) and point != CrashPoint.INDEX_FREED
+)
+"""Points that a checkpoint passes."""
 
 
 class _Fault:
@@ -64,8 +71,14 @@ def _power(system: SimSystem, chance: random.Random) -> str:
 
 
 def _crash_point(system: SimSystem, chance: random.Random) -> str:
-    point, passes, power = chance.choice(list(CrashPoint)), chance.choice((0, 0, 1, 3)), chance.random() < 0.5
+    """At any point; half of the time at one of a checkpoint that begins now: its steps are many, and soon over."""
+    of_checkpoint = chance.random() < 0.5
+    point = chance.choice(OF_CHECKPOINT if of_checkpoint else tuple(CrashPoint))
+    passes, power = chance.choice((0, 0, 0, 1) if of_checkpoint else (0, 0, 1, 3)), chance.random() < 0.7
     system.machine.crash_at(point, passes, loses_power=power)
+    server = system.machine.server
+    if of_checkpoint and server is not None and system.machine.is_up:
+        server.upkeep.checkpointer.wake()
     return f"{point} after {passes} passes, {'with' if power else 'without'} the power"
 
 
@@ -112,13 +125,25 @@ def _fail_step(system: SimSystem, chance: random.Random) -> str:
 
 def _fail_checkpoint(system: SimSystem, chance: random.Random) -> str:
     """A checkpoint that begins now comes as far as its segments, or its own file, and no further."""
-    machine = system.machine
     steps = chance.choice((tuple(f"create {digit}" for digit in range(10)), ("create checkpoint",), ("rename checkp",)))
     for step in steps:
-        machine.disk.fail(step)
-    if machine.server is not None and machine.is_up:
-        machine.server.upkeep.checkpointer.wake()
-    return f"{steps[0]} fails"
+        system.machine.disk.fail(step)
+    return f"{steps[0]} fails: {_checkpoint(system)}"
+
+
+def _checkpoint(system: SimSystem) -> str:
+    """A checkpoint at this moment, and what came of it: the duty tries again by itself long after a run."""
+    server = system.machine.server
+    if server is None or not system.machine.is_up:
+        return "nobody there"
+    error = system.machine.within(server.upkeep.checkpoint, DUTY_SECONDS)
+    return type(error).__name__ if error else "done"
+
+
+def _checkpoint_again(system: SimSystem) -> str:
+    """The same server goes on where the last checkpoint has failed."""
+    _heal_disk(system)
+    return _checkpoint(system)
 
 
 def _heal_disk(system: SimSystem) -> None:
@@ -143,14 +168,16 @@ def _fast(system: SimSystem) -> None:
     system.machine.speed.factor = 1.0
 
 
-def _clock(system: SimSystem, chance: random.Random) -> str:
+def _clock(system: SimSystem, chance: random.Random) -> dict[str, Any]:
+    """Another time, told with the seconds for which it has to stand before it may be believed."""
     machine = system.machine
+    confirm = machine.limits.clock_confirm_seconds
     if chance.random() < 0.25:
         machine.freeze_clock()
-        return "the clock stands still"
+        return {"how": "stands still", "confirm": confirm}
     seconds = chance.choice((-1, 1)) * chance.choice((1, 60, HOURS, 5 * HOURS, 30 * 24 * HOURS))
     machine.set_clock(seconds)
-    return f"the clock is off by {seconds} s"
+    return {"how": "jump", "seconds": seconds, "confirm": confirm}
 
 
 def _clock_right(system: SimSystem) -> None:
@@ -183,7 +210,7 @@ def _duty(system: SimSystem, chance: random.Random) -> str:
         "scrub": server.upkeep.scrubber.run_once,
     }
     name = chance.choice(list(duties))
-    error = system.machine.within(duties[name], 20.0)
+    error = system.machine.within(duties[name], DUTY_SECONDS)
     return f"{name}: {type(error).__name__ if error else 'done'}"
 
 
@@ -197,7 +224,7 @@ NEMESES: dict[str, Nemesis[SimSystem]] = {
         _Fault("network", _weather, _calm),
         _Fault("disk-fails", _fail_step, _heal_disk),
         _Fault("disk-full", _full, _heal_disk),
-        _Fault("checkpoint-fails", _fail_checkpoint, _heal_disk),
+        _Fault("checkpoint-fails", _fail_checkpoint, _checkpoint_again),
         _Fault("disk-slow", _slow, _fast),
         _Fault("clock", _clock, _clock_right),
         _Fault("stall", _stall),

@@ -8,6 +8,8 @@ from dataclasses import replace
 from tests.simulation.case import Case, Outcome, run
 
 TRIES_MAX = 150
+NO_FAULT = "none"
+"""The name by which the command line says that nothing breaks."""
 
 
 def shrunk(found: Outcome, tries: int = TRIES_MAX) -> Outcome:
@@ -49,6 +51,10 @@ def command(case: Case) -> str:
         given.append(f"--processes {case.processes}")
     if case.operations != plain.operations:
         given.append(f"--operations {case.operations}")
+    if case.seconds != plain.seconds:
+        given.append(f"--lasts {case.seconds:g}")
+    if case.faults != plain.faults:
+        given += [f"--fault {name}" for name in case.faults or (NO_FAULT,)]
     if case.dropped:
         given.append(f"--without {','.join(map(str, sorted(case.dropped)))}")
     return f"python -m tests.simulation {' '.join(given)} --trace"

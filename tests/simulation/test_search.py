@@ -32,7 +32,7 @@ def test_a_planted_bug_is_found_shrunk_and_found_again(capsys: pytest.CaptureFix
     assert set(small.names) & set(whole.names)
     assert small.operations < whole.operations or len(small.case.planned()) < len(whole.case.planned())
     again = command(small.case).split()[3:]
-    assert main([*again, "--fault", "power"]) == 1
+    assert main(again) == 1
     assert "INVALID" in capsys.readouterr().out
     seed = small.case.seed
     line = ["--seeds", f"{seed}:{int(seed) + 1}", "--workload", "log", "--fault", "power", "--until-anomaly", "--json"]
