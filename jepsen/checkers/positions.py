@@ -28,6 +28,8 @@ class Given:
     shared: bool
     opened: int
     """Where the reader's first poll began."""
+    bare: int
+    """Where the reader had no rows at hand: behind its last poll that waited in vain, or where its first one began."""
     at: int
     """Where the poll ended."""
     draining: bool
@@ -85,7 +87,7 @@ class Positions:
 def check(history: History) -> Sequence[Anomaly]:
     """All anomalies, a few of each name."""
     found = Positions(history)
-    checks = (_values, _vanished, _disorder, _skipped, _unread, _again, _acked_twice, _two_readers, _forgotten)
+    checks = (_values, _vanished, _disorder, _skipped, _unread, _again, _acked_twice, _former, _two_readers, _forgotten)
     anomalies = [each for one in checks for each in one(found)]
     return few([*anomalies, *_unfinished(history)])
 
@@ -237,6 +239,28 @@ def _acked_twice(found: Positions) -> Iterator[Anomaly]:
         latest[key] = [*latest[key][-8:], ack]
 
 
+def _former(found: Positions) -> Iterator[Anomaly]:
+    """An acknowledgement that counts of who shared a bucket before a reader that came later, and that had its rows.
+
+    Only where nothing was broken, and nobody took the subscription alone: a restart forgets who has read.
+    """
+    given: dict[tuple[str, int], list[Given]] = defaultdict(list)
+    for each in found.given:
+        given[each.subscription, each.bucket].append(each)
+    for ack in found.acked:
+        alone = found.opened_alone[ack.subscription]
+        if not ack.shared or min(alone, default=NEVER) < ack.ended or not _quiet(found, 0, ack.ended, ack.subscription):
+            continue
+        earlier = [each for each in given[ack.subscription, ack.bucket] if each.at < ack.begun]
+        own = {offset: each.at for each in earlier if each.reader == ack.reader for offset, _ in each.rows}
+        for each in earlier:
+            again = [row for row, _ in each.rows if row <= ack.upto and own.get(row, NEVER) < each.bare]
+            if again and each.reader != ack.reader:
+                said = f"{(ack.bucket, again[0])} of {ack.subscription} was given to a later reader, and then counted"
+                yield Anomaly("former-reader", f"{said} for the one before", (each.at, ack.begun))
+                break
+
+
 def _covers(found: Positions, first: Acked, later: Acked) -> bool:
     """Whether the later acknowledgement is of rows that the first one had acknowledged."""
     rows = [
@@ -291,19 +315,24 @@ def _unfinished(history: History) -> Iterator[Anomaly]:
 
 def _given(history: History) -> Iterator[Given]:
     opened: dict[tuple[str, Reader], int] = {}
+    bare: dict[tuple[str, Reader], int] = {}
     calls = [call for call in history.calls("poll", "drain") if call.completed and call.kind is Kind.OK]
     for call in sorted(calls, key=lambda each: each.completed.index if each.completed else 0):
         assert call.completed is not None
         value = call.value
         for poll in value.get("polls", [value]):
             reader = call.process, poll["reader"]
-            begun = opened.setdefault((value["subscription"], reader), call.invoked.index)
+            key, at = (value["subscription"], reader), call.completed.index
+            begun = opened.setdefault(key, call.invoked.index)
+            bare.setdefault(key, begun)
             rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
             for bucket, offset, number in poll["rows"]:
                 rows[bucket].append((offset, number))
             for bucket, mine in rows.items():
-                said = value["subscription"], reader, value["shared"], begun, call.completed.index, call.f == "drain"
+                said = value["subscription"], reader, value["shared"], begun, bare[key], at, call.f == "drain"
                 yield Given(*said, bucket, tuple(mine))
+            if not poll["rows"]:
+                bare[key] = at
 
 
 def _acked(history: History) -> Iterator[Acked]:

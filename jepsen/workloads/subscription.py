@@ -30,6 +30,8 @@ SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 COLUMNS = (*PLACED, "n")
 ALONE, SHARED, EITHER = "alone", "shared", "either"
 """The subscriptions, named after the way in which they are read."""
+NAMES = (ALONE, SHARED, SHARED, EITHER)
+LEAVES = ("close", "break", "rest")
 WAIT_SECONDS = 0.2
 DRAIN_SECONDS = 40.0
 BEHIND_SECONDS = 0.5
@@ -47,6 +49,13 @@ class Subscribed:
         self._keyed = chance.random() < 0.5
         self._drops = chance.choice((0.0, 0.0, 0.02))
         self._rest_seconds = chance.choice((0.1, 0.5, 1.5))
+        self._names = chance.choice((NAMES, NAMES, (SHARED,)))
+        self._longest = chance.choice((2, 8))
+        """Polls of a turn: many short turns hand more buckets over."""
+        self._acks = chance.choice((0.2, 0.6, 0.6))
+        self._leaves = chance.choice((LEAVES, LEAVES, ("rest",)))
+        self._late = chance.choice((0.0, 0.3))
+        """The share of batches behind which one that rests acknowledges what it has, before its successor does."""
 
     def setup(self, lake: ls.Lake) -> None:
         """Make the table."""
@@ -57,26 +66,28 @@ class Subscribed:
         """Turns of a consumer, with appends between them."""
         numbers = itertools.count(process * SPACING)
         for turn in itertools.count():
-            name = chance.choice((ALONE, SHARED, SHARED, EITHER))
+            name = chance.choice(self._names)
             shared = name == SHARED or (name == EITHER and chance.random() < 0.5)
             told = {"subscription": name, "shared": shared, "turn": turn}
-            for _ in range(chance.randint(2, 8)):
+            for _ in range(chance.randint(1, self._longest)):
                 yield _append(numbers, chance)
                 yield Invocation("poll", told)
-                if chance.random() < 0.6:
+                if chance.random() < self._late:
+                    yield Invocation("ack-late")
+                if chance.random() < self._acks:
                     yield Invocation("ack", {**told, "which": chance.choice((0, -1, -1))})
                 if not shared and chance.random() < 0.2:
                     yield Invocation("ack-again", told)
             yield from self._end_of_turn(told, numbers, chance)
 
     def _end_of_turn(self, told: dict[str, Any], numbers: Iterator[int], chance: random.Random) -> Iterator[Invocation]:
-        yield Invocation("leave", {**told, "how": chance.choice(("close", "break", "rest"))})
+        yield Invocation("leave", {**told, "how": chance.choice(self._leaves)})
         if chance.random() < 0.3:
             yield Invocation("list")
         if chance.random() < 0.2:
             yield Invocation("pause", round(chance.uniform(0.0, self._rest_seconds), 3))
             yield _append(numbers, chance)
-        if chance.random() < 0.5:
+        if chance.random() < (0.1 if self._late else 0.5):
             yield Invocation("ack-late")
         if chance.random() < self._drops:
             yield Invocation("drop", {"subscription": told["subscription"]})

@@ -142,6 +142,17 @@ def test_two_acknowledgements_that_count_for_one_row() -> None:
     assert _names(told.ack(0, 0, {"0": 1}).ack(1, 0, {"0": 1})) == set()
 
 
+def test_an_acknowledgement_that_counts_though_a_later_reader_has_the_rows() -> None:
+    told = _told().poll(0, 0, ROWS[:2], SHARED).poll(1, 0, ROWS[:2], SHARED).ack(0, 0, {"0": 1}, SHARED)
+    assert _names(told) == {"former-reader"}
+    told = _told().poll(0, 0, ROWS[:2], SHARED).poll(1, 0, ROWS[:2], SHARED).ack(0, 0, {}, SHARED, **{"0": 1})
+    assert _names(told.ack(1, 0, {"0": 1}, SHARED)) == set()
+    told = _told().poll(0, 0, ROWS[:2], SHARED).poll(1, 0, [], SHARED).poll(1, 0, ROWS[:2], SHARED)
+    assert _names(told.ack(0, 0, {"0": 1}, SHARED)) == {"former-reader"}
+    told = _told().poll(1, 0, [], SHARED).poll(0, 0, ROWS[:2], SHARED).poll(1, 0, ROWS[:2], SHARED)
+    assert _names(told.ack(0, 0, {"0": 1}, SHARED)) == set(), "the rows of who came earlier may have been older"
+
+
 def test_a_bucket_with_two_readers() -> None:
     listed = {"subscription": SHARED, "shared": True, "members": {"a": [0, 1], "b": [1]}}
     assert _names(_told().listed(listed)) == {"two-readers"}

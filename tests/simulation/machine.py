@@ -44,9 +44,10 @@ class Machine:
 
     def __init__(self, world: World, network: Network, folder: Path, seed: str, limits: Limits) -> None:
         self.world, self.network = world, network
-        self._folder, self._limits = folder, limits
+        self._folder, self.limits = folder, limits
         self.chance = random.Random(f"{seed} disk")
         self.speed = Speed()
+        self._rebalance_seconds = random.Random(f"{seed} rebalance").choice((0.1, 1.0))
         self.disk = SimDisk(folder / "000")
         self.server: Server | None = None
         self.life: Life | None = None
@@ -111,11 +112,11 @@ class Machine:
         self.world.sleep(START_SECONDS)
         settings = Settings(
             self.disk.root,
-            limits=self._limits,
+            limits=self.limits,
             retention_check_seconds=1.0,
             expiry_check_seconds=1.0,
             lease_grace_seconds=2.0,
-            rebalance_seconds=1.0,
+            rebalance_seconds=self._rebalance_seconds,
         )
         fatal = partial(self._fatal, process)
         return Server(

@@ -13,8 +13,11 @@ from itertools import islice
 
 from tests.simulation.case import VAGUE, Case, run
 
-LENGTHS = (3, 4, 6, 8, 14)
-"""Operations of each process of a run."""
+LENGTHS = {"subscription": (4, 8, 14, 40)}
+"""Operations of each process of a run, of workloads whose clients take turns; of others, `SHORT`."""
+SHORT = (3, 4, 6, 8, 14)
+SECONDS_MIN, SECONDS_EACH = 2.0, 0.12
+"""Time of a run, and for each operation of a process."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,9 @@ def cases(seeds: Iterable[object], workloads: Sequence[str]) -> Iterator[Case]:
     """Every seed with every workload, in short runs and long ones: many states are reached by few operations."""
     for seed in seeds:
         for workload in workloads:
-            length = random.Random(f"{seed} {workload} length").choice(LENGTHS)
-            yield Case(str(seed), workload, operations=length)
+            length = random.Random(f"{seed} {workload} length").choice(LENGTHS.get(workload, SHORT))
+            seconds = max(SECONDS_MIN, round(length * SECONDS_EACH, 2))
+            yield Case(str(seed), workload, operations=length, seconds=seconds)
 
 
 def search(
