@@ -14,7 +14,7 @@ MINUTES ?= 5
 SIMULATION_SECONDS = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 12 }')
 SUITE_MINUTES = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 0.8 }')
 
-.PHONY: help setup check proto demo test long crash jepsen lint format bench docs clean
+.PHONY: help setup check proto demo test long crash jepsen lint format bench growth docs clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -55,7 +55,9 @@ format: setup  ## let ruff format and sort imports
 	$(VENV)/bin/ruff format
 
 bench: setup  ## measure ingest, look-ups, tiering and reads
-	$(PY) -m tests.bench $(ARGS)
+	$(PY) -m $(if $(filter growth,$(MAKECMDGOALS)),tests.bench.growth.command,tests.bench) $(ARGS)
+
+growth: bench  ## make bench growth: how speed, disk and memory go with the number of keys
 
 docs: setup  ## write docs/api.md, cli.md, settings.md, metrics.md and rights.md from the code
 	$(PY) -m tests.test_docs

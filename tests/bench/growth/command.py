@@ -1,0 +1,115 @@
+"""The command line of `make bench growth`: which measures, of how many keys, where, and for how long."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from tests.bench import report
+from tests.bench.growth import measured, picture
+from tests.bench.growth.keyed import PARTS, Keyed, Limits
+from tests.bench.growth.measured import Measured
+from tests.bench.report import Figure
+
+DISK_BYTES_PER_ROW, DISK_ROWS_PER_SECOND = 110, 1_000_000
+"""About what a run takes: rows of the table, and upserts for as long as they last."""
+_UNITS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+
+
+def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """Numbers such as `200k,10M`, with commas between."""
+    found = []
+    for word in filter(None, text.split(",")):
+        unit = word[-1].upper() if not word[-1].isdigit() else ""
+        digits = word[:-1] if unit else word
+        if unit not in _UNITS or not digits.isdigit():
+            raise click.BadParameter(f"{word!r} is no number such as 200k or 10M", context, parameter)
+        found.append(int(digits) * _UNITS[unit])
+    return tuple(found)
+
+
+@click.command()
+@click.option("--keys", default="1M,10M,50M", show_default=True, callback=_numbers, help="Numbers of keys, none: ''.")
+@click.option("--seconds", default=60.0, show_default=True, help="Time of the sustained upserts.")
+@click.option("--fill-seconds", default=240.0, show_default=True, help="Time after which a fill stops short.")
+@click.option("--settle-seconds", default=30.0, show_default=True, help="Longest wait for the index to be at rest.")
+@click.option("--parts", default=",".join(PARTS), show_default=True, help="Measures behind the fill.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where data is kept for later measures.")
+@click.option("--log", "logs", help="Parts of tests.bench.growth_log, with commas between, or `all`.")
+@click.option("--limit", default=900.0, show_default=True, help="Seconds after which no further number of keys begins.")
+@click.option("--dry", is_flag=True, help="Write nothing to docs.")
+def main(
+    keys: tuple[int, ...],
+    seconds: float,
+    fill_seconds: float,
+    settle_seconds: float,
+    parts: str,
+    folder: Path | None,
+    logs: str | None,
+    limit: float,
+    dry: bool,
+) -> None:
+    """Measure growth, and put it into docs/growth.json, docs/growth.svg, docs/benchmarks.md and docs/sizing.md."""
+    chosen = tuple(part for part in PARTS if part in parts.split(","))
+    limits = Limits(seconds, fill_seconds, settle_seconds)
+    known, began = measured.known(), time.monotonic()
+    for count in keys:
+        place = folder or Path(tempfile.mkdtemp(prefix="lakestore-growth-"))
+        free, wanted = shutil.disk_usage(place).free, DISK_BYTES_PER_ROW * (count + seconds * DISK_ROWS_PER_SECOND)
+        if time.monotonic() - began > limit or free < wanted:
+            _note(f"{measured.told(count)} keys: left out, after {limit:.0f} s or with {free / 1e9:.0f} GB free")
+            continue
+        try:
+            found = Keyed(place, count, limits).measure(chosen)
+        finally:
+            if folder is None:
+                shutil.rmtree(place, ignore_errors=True)
+        known[found.keys] = found
+        show = list(measured.figures(found, known))
+        _say(show)
+        if not dry:
+            _write([found], show)
+    if logs:
+        _logs(logs, is_dry=dry)
+
+
+def _write(found: Sequence[Measured], figures: Sequence[Figure]) -> None:
+    measured.store(found, {})
+    picture.draw(measured.known())
+    report.write(list(figures))
+
+
+def _logs(names: str, *, is_dry: bool) -> None:
+    """The parts of the log's own module."""
+    parts: dict[str, Callable[[Path], Iterator[Figure]]] = import_module("tests.bench.growth_log").PARTS
+    for name in parts if names == "all" else names.split(","):
+        place = Path(tempfile.mkdtemp(prefix="lakestore-growth-"))
+        try:
+            for figure in parts[name](place):
+                _say([figure])
+                if not is_dry:
+                    report.write([figure])
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"  {text}\n")
+
+
+def _say(figures: Iterable[Figure]) -> None:
+    for figure in figures:
+        met = {True: "met", False: "NOT MET", None: ""}[figure.met]
+        sys.stdout.write(f"{figure.name:70} {figure.measured:75} {figure.bar:22} {met}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The figures of one number of keys, with their bars, and their store docs/growth.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.report import Figure
+
+GROUP = "Growth"
+STORE = Path(__file__).parents[3] / "docs" / "growth.json"
+_MILLION = 1_000_000
+_MANY = 50 * _MILLION
+"""The number of keys from which on the bars hold; a bar of fewer keys is for comparison."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """One number of keys. Rates are per second, bytes written are per byte of row, -1 stands for not measured."""
+
+    keys: int
+    insert: float = -1
+    insert_tenths: list[int] = field(default_factory=list)
+    """Rows a second over each tenth of the keys."""
+    insert_written: float = -1
+    upsert: float = -1
+    upsert_seconds: float = -1
+    upsert_tens: list[int] = field(default_factory=list)
+    """Rows a second over each ten seconds."""
+    upsert_written: float = -1
+    upsert_cancelled: float = -1
+    """The part of `upsert_written` that was removed before it reached the disk."""
+    checkpoints: int = -1
+    checkpoint_seconds: float = -1
+    """The mean of those in the time of the upserts."""
+    anonymous_bytes: int = -1
+    commit_p50_ms: float = -1
+    commit_p99_ms: float = -1
+    commit_max_ms: float = -1
+    lookup: float = -1
+    lookup_first_second: float = -1
+    single_p50_ms: float = -1
+    single_p99_ms: float = -1
+    restart_seconds: float = -1
+    index_bytes: int = -1
+    """At rest after the inserts."""
+    index_bytes_upserted: int = -1
+    """At rest after the upserts."""
+    is_settled: bool = True
+    """Whether the index came to rest in time before its bytes were taken."""
+    segment_bytes: int = -1
+    """After the upserts, with `stored_rows` in them."""
+    journal_bytes: int = -1
+    stored_rows: int = -1
+
+
+def told(keys: int) -> str:
+    """A number of keys as figures name it."""
+    return f"{keys / _MILLION:g} M" if keys >= _MILLION else f"{keys / 1_000:g} k"
+
+
+def known() -> dict[int, Measured]:
+    """All numbers of keys in the store."""
+    if not STORE.exists():
+        return {}
+    return {each["keys"]: Measured(**each) for each in json.loads(STORE.read_text())["keys"]}
+
+
+def store(found: Sequence[Measured], other: Mapping[str, Any]) -> None:
+    """Put figures into the store in the place of those of as many keys; `other` has parts by name."""
+    before = json.loads(STORE.read_text()) if STORE.exists() else {}
+    merged = {**known(), **{each.keys: each for each in found}}
+    parts = {**before, **other, "keys": [asdict(merged[keys]) for keys in sorted(merged)]}
+    STORE.write_text(json.dumps(parts, indent=1) + "\n")
+
+
+def slope(points: Sequence[tuple[int, float]]) -> float | None:
+    """The exponent e of rate = c · keys^e by least squares: 0 is flat; None of fewer than two points."""
+    logs = [(math.log(keys), math.log(rate)) for keys, rate in points if rate > 0]
+    if len(logs) < 2:
+        return None
+    x, y = (sum(values) / len(logs) for values in zip(*logs, strict=True))
+    spread = sum((a - x) ** 2 for a, _ in logs)
+    return sum((a - x) * (b - y) for a, b in logs) / spread if spread else None
+
+
+def figures(found: Measured, others: Mapping[int, Measured]) -> Iterator[Figure]:
+    """The figures of one number of keys; ratios to those of other numbers where these are known."""
+    yield from _writes(found)
+    yield from _reads(found)
+    yield from _ratios(found, others)
+
+
+def _figure(found: Measured, name: str, shown: str, bar: str, met: bool) -> Figure:
+    holds = found.keys >= _MANY
+    return Figure(
+        GROUP, f"{told(found.keys)} keys: {name}", shown, bar if holds else f"({bar})", met if holds else None
+    )
+
+
+def _writes(found: Measured) -> Iterator[Figure]:
+    if found.insert >= 0:
+        least = min(found.insert_tenths, default=0)
+        shown = f"{found.insert:,.0f} rows/s, slowest tenth {least:,.0f}; {found.insert_written:.1f} bytes per byte"
+        yield _figure(found, "random inserts", shown, "≥ 800,000 throughout", least >= 800_000)
+    if found.upsert >= 0:
+        least = min(found.upsert_tens, default=0)
+        shown = f"{found.upsert:,.0f} rows/s over {found.upsert_seconds:.0f} s, slowest ten seconds {least:,.0f}"
+        yield _figure(found, "uniform upserts", shown, "≥ 1,000,000", found.upsert >= 1_000_000)
+        shown = f"{found.upsert_written:.1f}, {found.upsert_cancelled:.1f} of it cancelled"
+        yield _figure(found, "bytes written per byte of upserted row", shown, "≤ 6", found.upsert_written <= 6)
+        shown = f"p50 {found.commit_p50_ms:.1f}, p99 {found.commit_p99_ms:.1f}, most {found.commit_max_ms:.0f} ms"
+        name = "10-row commits of a second producer beside the upserts"
+        yield _figure(found, name, shown, "p99 < 30 ms", found.commit_p99_ms < 30)
+        shown = (
+            f"{found.checkpoints} of {found.checkpoint_seconds:.1f} s, {found.anonymous_bytes / 1e9:.2f} GB of memory"
+        )
+        yield Figure(GROUP, f"{told(found.keys)} keys: checkpoints meanwhile", shown, "", None)
+
+
+def _reads(found: Measured) -> Iterator[Figure]:
+    if found.lookup >= 0:
+        yield _figure(
+            found, "look-ups of 1,000, warm", f"{found.lookup:,.0f} keys/s", "≥ 250,000", found.lookup >= 250_000
+        )
+        shown = f"p50 {found.single_p50_ms:.2f}, p99 {found.single_p99_ms:.2f} ms"
+        yield Figure(GROUP, f"{told(found.keys)} keys: single look-up", shown, "", None)
+    if found.index_bytes >= 0:
+        each, after = (size / found.keys for size in (found.index_bytes, found.index_bytes_upserted))
+        later = f", {after:.1f} after the upserts" if after > 0 else ""
+        unsettled = "" if found.is_settled else " (not at rest in time)"
+        shown = f"{each:.1f} bytes per key{later}{unsettled}"
+        yield _figure(found, "index at rest", shown, "≤ 45", max(each, after) <= 45)
+    if found.restart_seconds >= 0:
+        shown, rate = f"{found.restart_seconds:.2f} s", found.lookup_first_second
+        yield _figure(found, "kill -9 to first look-up", shown, "< 4 s", found.restart_seconds < 4)
+        name = "look-ups of 1,000 in the first second of serving"
+        yield _figure(found, name, f"{rate:,.0f} keys/s", "≥ 100,000", rate >= 100_000)
+
+
+def _ratios(found: Measured, others: Mapping[int, Measured]) -> Iterator[Figure]:
+    one, many = others.get(_MILLION), others.get(_MANY)
+    if one is not None and found.keys > _MILLION and min(one.upsert, found.upsert) > 0:
+        ratio = found.upsert / one.upsert
+        yield _figure(found, "upserts over those at 1 M", f"{ratio:.2f}x", "≥ 0.5x", ratio >= 0.5)
+    if one is not None and found.keys > _MILLION and min(one.single_p50_ms, found.single_p50_ms) > 0:
+        ratio = found.single_p50_ms / one.single_p50_ms
+        yield _figure(found, "single look-up over that at 1 M, p50", f"{ratio:.2f}x", "≤ 1.2x", ratio <= 1.2)
+    if many is not None and found.keys > _MANY and min(many.upsert, found.upsert) > 0:
+        ratio = found.upsert / many.upsert
+        yield _figure(found, "upserts over those at 50 M", f"{ratio:.2f}x", "≥ 0.8x", ratio >= 0.8)
