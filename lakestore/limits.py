@@ -123,6 +123,13 @@ class Limits:
     """Small segments are merged up to here. A column of an Arrow batch ends at 2 GB."""
     shared_segment_bytes: int = option(1 * _MB, low=0, high=16 * _MB)
     """Segments below it share one file with others of their checkpoint; 0 gives each one its own."""
+    extent_bytes: int = option(64 * _KB, low=1, high=_INT32)
+    """Rows of a log that one commit adds to one bucket stay where the journal wrote them from here on, unless they
+    compress well; fewer are gathered into segments."""
+    extent_file_percent: int = option(50, low=0, high=100)
+    """Part of a journal file that must be of use for it to be kept; with less of it, its rows are gathered."""
+    compressed_percent: int = option(80, low=0, high=100)
+    """Rows of a log are compressed if at most so much is left of them; they are written a second time for it."""
     compaction_bytes: int = option(256 * _MB, low=1, high=64 * _GB)
     """About what one checkpoint reads of segments below log starts to rewrite them; the rest waits for the next one."""
     disk_free_bytes: int = option(2 * _GB, low=0, high=1 << 50)

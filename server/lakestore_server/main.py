@@ -297,7 +297,7 @@ def _log_start(server: Server) -> None:
         formats={
             "journal": journal.VERSION,
             "checkpoint": checkpoint.VERSION,
-            "segment": segment.SPARSE_VERSION,
+            "segment": segment.EXTENTS_VERSION,
             "shared segments": shared_file.VERSION,
         },
         data=str(settings.data.absolute()),

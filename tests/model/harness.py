@@ -15,7 +15,7 @@ import lakestore as ls
 from lakestore.client.local import attached
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import LakestoreError
-from lakestore.limits import DEFAULT, Limits
+from lakestore.limits import Limits
 from lakestore.model.token import LogPosition
 from lakestore.model.types import arrow_type, type_name
 from lakestore.rows.live_sum import live_sum
@@ -76,10 +76,14 @@ class TickClock:
         self._ticks += seconds * 1_000_000
 
 
+IN_PLACE = Limits(extent_bytes=1, compressed_percent=0, extent_file_percent=25)
+"""Rows of logs stay in the journal's files as often as they can."""
+
+
 class Harness:
     """One server after the other on what the last one left."""
 
-    def __init__(self, folder: Path, limits: Limits = DEFAULT) -> None:
+    def __init__(self, folder: Path, limits: Limits = IN_PLACE) -> None:
         self._folder, self._limits = folder, limits
         self._lives = 0
         self.disk = SimDisk(folder / "0")

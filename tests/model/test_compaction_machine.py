@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lakestore.errors import LakestoreError, PositionExpired
 from lakestore.evolution import AddColumn
-from lakestore.limits import Limits
 from lakestore.model.token import position_of
 from lakestore_server.duties.compaction import Base
-from tests.model.harness import SCHEMAS, Harness
+from tests.model.harness import IN_PLACE, SCHEMAS, Harness
 from tests.model.model import Change, Field, Model, Row
 
 NAMES = ("t.one", "t.two")
@@ -49,7 +49,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @initialize(budget=BUDGETS)
     def begin(self, budget: int) -> None:
-        self.harness = Harness(self.folder, Limits(segment_rows=64, compaction_bytes=budget))
+        self.harness = Harness(self.folder, replace(IN_PLACE, segment_rows=64, compaction_bytes=budget))
         for name in NAMES:
             self.model.tables[name] = self.harness.create(name)
 

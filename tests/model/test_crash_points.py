@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from lakestore.errors import LakestoreError
@@ -18,8 +19,8 @@ from tests.model.model import Change
 from tests.model.test_every_step import LAST, Story
 
 SEEDS = int(os.environ.get("LAKESTORE_CRASH_SEEDS", "1"))
-GONE = "t.gone"
-"""A table that the model does not know, for it is dropped."""
+GONE, GONE_LOG = "t.gone", "t.gone_log"
+"""Tables that the model does not know, for they are dropped."""
 MORE: tuple[Change, ...] = (Change("t.log", "append", ((9, "more"),)), Change("t.one", "upsert", ((3, 3),)))
 
 
@@ -93,8 +94,12 @@ class Tour:
     def _drop(self) -> None:
         table = self.harness.lake.create_table(GONE, SCHEMAS["t.one"][0], **OPTIONS["t.one"])
         table.upsert([{"id": i, "v": i} for i in range(10)])
+        log = self.harness.lake.create_table(GONE_LOG, pa.schema([("v", pa.binary())]), buckets=1)
+        log.append([{"v": b"-" * 9_000}])
+        self._write((Change("t.log", "append", ((10, "beside"),)),))
         self.harness.server.upkeep.checkpoint()
         self.harness.lake.drop_table(GONE)
+        self.harness.lake.drop_table(GONE_LOG)
         self.harness.server.upkeep.checkpoint()
 
     def _catalog(self) -> None:
@@ -112,8 +117,8 @@ class Tour:
         """What was acknowledged is there; what was not is there whole or not at all, and is applied once by a retry."""
         harness, model = self.harness, self.story.model
         harness.crash(seed)
-        if GONE in harness.server.engine.view.names:
-            harness.lake.drop_table(GONE)
+        for name in {GONE, GONE_LOG} & set(harness.server.engine.view.names):
+            harness.lake.drop_table(name)
         found, before = harness.cut(), model.cut()
         if self.pending:
             harness.commit(harness.request(self.pending, self.story.sequence + 1, self.story.model.tables))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lakestore.errors import LakestoreError
-from lakestore.limits import Limits
-from tests.model.harness import SCHEMAS, Harness
+from tests.model.harness import IN_PLACE, SCHEMAS, Harness
 from tests.model.model import Change, Model
 
 BEFORE = (
@@ -26,7 +26,7 @@ AFTER = (
 LAST = (Change("t.one", "upsert", ((0, 2), (99, 2))),)
 
 
-LIMITS = Limits(shared_segment_bytes=150)
+LIMITS = replace(IN_PLACE, shared_segment_bytes=150)
 """Some segments are files of their own, the others share one."""
 
 

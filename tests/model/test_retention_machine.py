@@ -23,6 +23,7 @@ from lakestore.errors import LakestoreError, PositionExpired
 from lakestore.model.token import LogPosition, position_of
 from lakestore.rows.live_sum import live_sum
 from lakestore.union.cut import Cut
+from tests.model.harness import IN_PLACE
 from tests.support.served import DAY, SCHEMA, Served
 from tests.support.simdisk import SimDisk
 
@@ -39,7 +40,7 @@ class RetentionMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="lakestore-retention-"))
         self.lives = 0
         self.disk = SimDisk(self.folder / "0")
-        self.served = Served(self.disk.root, disk=self.disk, subscription_idle_seconds=30.0 * DAY)
+        self.served = Served(self.disk.root, disk=self.disk, limits=IN_PLACE, subscription_idle_seconds=30.0 * DAY)
         self.served.lake.create_table(NAME, SCHEMA, buckets=2, retention="1d")
         self.commits: list[tuple[int, list[int]]] = []
         """(LSN, values)."""

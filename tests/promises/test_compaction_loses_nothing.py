@@ -258,7 +258,7 @@ def test_a_base_segment_that_cannot_be_written_fails_no_checkpoint(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakestore_server.files.segment.write_sparse", full)
+        patch.setattr("lakestore_server.files.new_segment.write_sparse", full)
         move_log_start(served.engine, NAME)
         served.checkpoint()
         assert served.server.upkeep.checkpointer.figures.failed == 0
@@ -304,7 +304,7 @@ def test_a_full_disk_is_not_tried_again_at_once(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lakestore_server.files.segment.write_sparse", full)
+        patch.setattr("lakestore_server.files.new_segment.write_sparse", full)
         move_log_start(served.engine, NAME)
         patch.setattr(served.server.upkeep.checkpointer._duty, "wake", lambda: woken.append(1))
         served.checkpoint()

@@ -83,6 +83,9 @@ def limits_of(chance: random.Random) -> Limits:
         index_cache_keys=chance.choice((1, 32, 4096)),
         disk_free_bytes=0,
         scrub_bytes=chance.choice((0, 1 << 20)),
+        extent_bytes=chance.choice((1, 1, 1 << 16)),
+        compressed_percent=chance.choice((0, 0, 80)),
+        extent_file_percent=chance.choice((1, 10, 25, 50)),
     )
 
 

@@ -49,6 +49,10 @@ class LifeDisk:
         """As below."""
         self._do(self._speed.step, lambda: self.below.rename(source, target))
 
+    def link(self, source: Path, target: Path) -> bool:
+        """As below."""
+        return self._do(self._speed.step, lambda: self.below.link(source, target))
+
     def remove(self, path: Path) -> None:
         """As below."""
         self._do(self._speed.step, lambda: self.below.remove(path))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from lakestore.model.table import define
 from lakestore.model.token import Place
-from lakestore_server.files.checkpoint import Checkpoint, SegmentFile, TableEntry
+from lakestore_server.files.checkpoint import Checkpoint, TableEntry
+from lakestore_server.files.segment_files import SegmentFile
 from lakestore_server.state.catalog_change import (
     CatalogChange,
     DropNamespace,

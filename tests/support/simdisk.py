@@ -354,6 +354,14 @@ class SimDisk:
                 self._folder(source.parent).change(gone)
                 self._folder(target.parent).change(there)
 
+    def link(self, source: Path, target: Path) -> bool:
+        """Another name of the same content."""
+        with self.step(f"link {target.name}"):
+            content = self._content(source)
+            target.hardlink_to(source)
+            self._folder(target.parent).change(_Naming(target.name, content))
+            return True
+
     def remove(self, path: Path) -> None:
         """Unlink; after a crash the file may be back."""
         with self.step(f"remove {path.name}"):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import Disk
-from lakestore_server.state.journal import Buffer, Deposed, Entry, Place, Unknown
+from lakestore_server.state.journal import Buffer, Deposed, Entry, JournalFile, Place, Unknown
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,10 @@ class SlowJournal:
     def place_after(self, lsn: int) -> Place:
         """As the file."""
         return self._file.place_after(lsn)
+
+    def files(self, below: Place, bytes_min: int) -> Iterator[JournalFile]:
+        """As the file."""
+        return self._file.files(below, bytes_min)
 
     def trim(self, below: Place) -> None:
         """As the file."""

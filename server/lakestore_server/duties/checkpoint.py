@@ -132,7 +132,8 @@ class Checkpointer:
         self._duty.taken()
         view, time = frozen.view, self._loop.time
         deleting_us = time.deleting_us(view.time_us)
-        segments = SegmentCut(self._folder, self._disk, self._limits, self._compactor, view, deleting_us)
+        about = self._compactor, view, deleting_us, self._loop.journal
+        segments = SegmentCut(self._folder, self._disk, self._limits, *about)
         try:
             cut = segments.run()
             served = _served(frozen)

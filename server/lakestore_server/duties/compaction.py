@@ -20,7 +20,8 @@ from pyroaring import BitMap64
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
 from lakestore.model.table import Table
-from lakestore_server.files.segment import Segment, SparseRows
+from lakestore_server.files.new_segment import SparseRows
+from lakestore_server.files.segment import Segment
 from lakestore_server.index.collisions import hashed
 from lakestore_server.index.entry import FLAG, table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded, joined

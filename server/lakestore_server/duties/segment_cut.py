@@ -1,5 +1,6 @@
 """The segments of one checkpoint: cut of rows in memory, rewritten below log starts, and small ones put together.
 
+Rows of a log stay where the journal wrote them if that pays; then a segment has little of its own.
 A large segment is a file of its own; the small ones lie in shared files, written and synced once. A shared file goes
 with its last segment, so one of which a third is gone is emptied into a new one; and so are small ones, as long as they
 are not larger than what the new one has: there is a logarithmic number of them, and a segment is copied as often.
@@ -16,15 +17,19 @@ from pathlib import Path
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.retention import Retention
 from lakestore_server.duties.compaction import Compactor
-from lakestore_server.files import segment, shared_file
-from lakestore_server.files.data_folder import SEGMENTS, SHARED, SUFFIX
-from lakestore_server.files.segment import Encoded, Part, Segment, SparseRows
+from lakestore_server.duties.extent_choice import ExtentChoice, files_to_empty
+from lakestore_server.files import extent, new_segment, shared_file
+from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, SUFFIX
+from lakestore_server.files.extent import Extent, KeptFiles
+from lakestore_server.files.new_segment import Encoded, SparseRows
+from lakestore_server.files.segment import Part, Segment
 from lakestore_server.files.shared_file import NewPart, SharedFile
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
+from lakestore_server.state.journal import LocalJournal
 from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.checkpoint")
@@ -59,14 +64,21 @@ class _Held:
     def add(self, part: _Small) -> None:
         """Count one that is needed."""
         self.parts.append(part)
-        self.live += part.segment.size
+        self.live += part.segment.own_size
 
 
 class SegmentCut:
     """The work of one checkpoint at segments; belongs to its thread."""
 
     def __init__(
-        self, folder: Path, disk: Disk, limits: Limits, compactor: Compactor, view: View, deleting_us: int
+        self,
+        folder: Path,
+        disk: Disk,
+        limits: Limits,
+        compactor: Compactor,
+        view: View,
+        deleting_us: int,
+        journal: LocalJournal,
     ) -> None:
         """`deleting_us`: the time by which tombstones may go."""
         self._place, self._disk, self._limits, self._view = folder / SEGMENTS, disk, limits, view
@@ -75,20 +87,25 @@ class SegmentCut:
         self._chunks: dict[Key, list[Chunk]] = {}
         self._small: list[_Small] = []
         self._folders: dict[Path, None] = {}
+        self._journal, self._extents = journal, ExtentChoice(disk, limits, self._kept_path)
         self.made: list[Path] = []
         """Files that were made so far."""
 
     def run(self) -> Cut:
         """Segments for every bucket that has rows in memory, or below its log start such as go; all are durable."""
         self._compactor.begin(self._view)
+        self._extents.choose(self._view, self._journal)
         for uuid, state in self._view.tables.items():
             for bucket, held in enumerate(state.logs):
                 if not is_cut(held):
                     self._chunks[uuid, bucket] = self._bucket(state, bucket)
                 if held.keyed and held.base.end:
                     self._compact(state, bucket)
+        is_emptied = self._empty()
         self._gather()
         moved = self._put_together()
+        if is_emptied:
+            self._disk.reach(CrashPoint.EXTENTS_GATHERED)
         for folder in self._folders:
             self._disk.sync_folder(folder)
             self._disk.reach(CrashPoint.SEGMENTS_DURABLE)
@@ -100,22 +117,44 @@ class SegmentCut:
         new = (self._written(state, bucket, run) for run in runs)
         return [*kept, *new]
 
-    def _written(self, state: TableState, bucket: int, run: Sequence[Chunk]) -> Segment:
-        keyed = state.logs[bucket].keyed
-        if self._is_small(sum(chunk.size for chunk in run)):
-            return self._kept_back(state, bucket, segment.encoded(run, keyed=keyed))
+    def _written(
+        self, state: TableState, bucket: int, run: Sequence[Chunk], emptied: frozenset[str] = frozenset()
+    ) -> Segment:
+        """A segment of these chunks; nothing of it lies in the kept files to be emptied."""
+        keyed, key = state.logs[bucket].keyed, (state.table.uuid, bucket)
+        pieces = None if keyed else self._extents.pieces(key, run, emptied)
+        extents = [piece for piece in pieces or () if isinstance(piece, Extent)]
+        kept = KeptFiles(self._disk, self._place / EXTENTS, (extent.file for extent in extents))
+        if self._is_small(sum(chunk.size for chunk in run) - sum(extent.size for extent in extents)):
+            return self._kept_back(state, bucket, new_segment.encoded(run, keyed=keyed, pieces=pieces), kept)
         path = self._new_path(state.table.uuid, bucket, run[0].start, run[-1].end)
-        segment.write(self._disk, path, run, keyed=keyed)
-        return Segment(self._disk, path, state.versions.stored, keyed=keyed)
+        new_segment.write(self._disk, path, run, keyed=keyed, pieces=pieces)
+        return Segment(self._disk, path, state.versions.stored, keyed=keyed, kept=kept)
+
+    def _empty(self) -> bool:
+        """Gather the rows of kept files of which too little is named; damaged segments stay as they are."""
+        segments = [each for each in self._every() if each.segment.files]
+        emptied = files_to_empty((each.segment for each in segments), self._limits)
+        gathered = False
+        for each in segments:
+            if emptied.isdisjoint(each.segment.bytes_in) or any(damage for _, damage in each.segment.scrub()):
+                continue
+            uuid, bucket = each.key
+            state = self._view.tables[uuid]
+            new = self._written(state, bucket, [each.segment], emptied)
+            chunks = self._chunks.get(each.key, list(state.logs[bucket].chunks))
+            self._chunks[each.key] = [new if chunk is each.segment else chunk for chunk in chunks]
+            gathered = True
+        return gathered
 
     def _compact(self, state: TableState, bucket: int) -> None:
         """Rewrite some of a bucket's segments below its log start."""
 
         def write(left: SparseRows) -> Chunk:
             if self._is_small(left.batch.nbytes):
-                return self._kept_back(state, bucket, segment.encoded_sparse(left))
+                return self._kept_back(state, bucket, new_segment.encoded_sparse(left))
             path = self._new_path(state.table.uuid, bucket, left.start, left.end)
-            segment.write_sparse(self._disk, path, left)
+            new_segment.write_sparse(self._disk, path, left)
             self._disk.reach(CrashPoint.BASE_REWRITTEN)
             return Segment(self._disk, path, state.versions.stored, keyed=True)
 
@@ -127,11 +166,11 @@ class SegmentCut:
     def _is_small(self, nbytes: int) -> bool:
         return nbytes < self._limits.shared_segment_bytes
 
-    def _kept_back(self, state: TableState, bucket: int, made: Encoded) -> Segment:
+    def _kept_back(self, state: TableState, bucket: int, made: Encoded, kept: KeptFiles | None = None) -> Segment:
         """A segment in memory, which is written later with others."""
         data, keyed = made.whole(), state.logs[bucket].keyed
         path = self._place / state.table.uuid
-        new = Segment(self._disk, path, state.versions.stored, keyed=keyed, part=Part(data, data))
+        new = Segment(self._disk, path, state.versions.stored, keyed=keyed, part=Part(data, data), kept=kept)
         self._small.append(_Small((state.table.uuid, bucket), new))
         return new
 
@@ -148,10 +187,10 @@ class SegmentCut:
                 continue
             if held.part.at is not None:
                 files.setdefault(held.path, _Held(int(held.part.file.size))).add(each)
-            elif self._is_small(held.size):
+            elif self._is_small(held.own_size):
                 lone.add(each)
         newest_first = [files[path] for path in sorted(files, reverse=True)]
-        size = sum(each.segment.size for each in self._small)
+        size = sum(each.segment.own_size for each in self._small)
         for file in worth_emptying(newest_first, size, self._limits.compaction_bytes):
             self._move(file.parts)
         if len(lone.parts) > LONE_MAX:
@@ -180,7 +219,7 @@ class SegmentCut:
         if len(self._small) == 1:
             (only,) = self._small
             path = self._new_path(*only.key, only.segment.start, only.segment.end)
-            segment.write_encoded(self._disk, path, Encoded((), only.segment.part.data, b""))
+            new_segment.write_encoded(self._disk, path, Encoded((), only.segment.part.data, b""))
             self._say_rewritten([only])
             data = self._disk.map(path)
             return {id(only.segment): only.segment.placed(path, Part(data, data))}
@@ -204,12 +243,16 @@ class SegmentCut:
     def _new_shared_path(self) -> Path:
         return self._free_path(SHARED, f"{self._view.lsn:020d}")
 
-    def _free_path(self, folder: str, name: str) -> Path:
+    def _kept_path(self, journal_file: str) -> Path:
+        first = journal_file.rpartition("-")[2]
+        return self._free_path(EXTENTS, f"{first}-{self._view.lsn}", extent.SUFFIX)
+
+    def _free_path(self, folder: str, name: str, suffix: str = SUFFIX) -> Path:
         place = self._place / folder
         if place not in self._folders:
             self._disk.make_folder(place)
             self._folders[place] = None
-        paths = (place / f"{name}{f'-{n}' if n else ''}{SUFFIX}" for n in count())
+        paths = (place / f"{name}{f'-{n}' if n else ''}{suffix}" for n in count())
         path = next(path for path in paths if self._disk.size(path) is None)
         self.made.append(path)
         return path
@@ -242,11 +285,11 @@ def _groups(parts: Sequence[_Small], bytes_max: int = shared_file.BYTES_MAX) -> 
     group: list[_Small] = []
     size = 0
     for each in parts:
-        if group and size + each.segment.size > bytes_max:
+        if group and size + each.segment.own_size > bytes_max:
             yield group
             group, size = [], 0
         group.append(each)
-        size += each.segment.size
+        size += each.segment.own_size
     if group:
         yield group
 

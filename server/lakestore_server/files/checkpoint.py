@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
 
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import catalog_records, json_forms, versions
-from lakestore_server.files.data_folder import SEGMENTS, SHARED
-from lakestore_server.files.segment import Part, Segment
-from lakestore_server.files.shared_file import SharedFile
+from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED
+from lakestore_server.files.extent import missing
+from lakestore_server.files.segment import Segment
+from lakestore_server.files.segment_files import LONE_MAPS_MAX, SegmentFile, SegmentFiles
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.catalog_change import Pointer, TierRecord
@@ -39,30 +39,9 @@ from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import TableState, View, log_of
 
 MAGIC = 0x4C534350
-VERSION = 2
+VERSION = 3
 PREFIX = "checkpoint-"
-LONE_MAPS_MAX = 16_384
-"""With more segments in files of their own, as earlier releases made them, the small ones are read and not mapped."""
-READ_BYTES_MAX = 16 << 10
-"""The size of a small one. Later checkpoints put these together."""
 _HEADER = struct.Struct("<IHHQI")
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """A segment that a checkpoint names."""
-
-    name: str
-    """The file's name, in its table's folder or in that of shared files."""
-    size: int
-    """In bytes."""
-    at: int | None = None
-    """Its first byte in a shared file."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other segments may lie in the same file."""
-        return self.at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +84,8 @@ class Checkpoint:
     marks: ClockMarks = NO_MARKS
     registers: Mapping[str, Register] = field(default_factory=dict)
     """By name."""
+    extents: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the kept journal files in which segments have rows, by name."""
 
     @staticmethod
     def of(frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> Checkpoint:
@@ -125,11 +106,12 @@ class Checkpoint:
             tuple(_entry(state, cut) for state in view.tables.values()),
             view.marks,
             frozen.registers,
+            _extents(view, cut),
         )
 
     def segment_names(self) -> dict[str, set[str]]:
-        """The names of the segment files, by their folder: a table's uuid, or the one of shared files."""
-        named: dict[str, set[str]] = {SHARED: set()}
+        """The names of the segment files, by their folder: a table's uuid, or that of shared or of kept ones."""
+        named: dict[str, set[str]] = {SHARED: set(), EXTENTS: set(self.extents)}
         for entry in self.tables:
             own = named.setdefault(entry.table.uuid, set())
             for file in (file for files in entry.buckets for file in files):
@@ -139,7 +121,10 @@ class Checkpoint:
     def state(self, disk: Disk, folder: Path, limits: Limits = DEFAULT) -> State:
         """The state that a server begins with; the segments of its tables are mapped. `Corrupt` if one is missing."""
         lone = sum(not file.is_shared for entry in self.tables for files in entry.buckets for file in files)
-        opener = _Opener(disk, folder, is_crowded=lone > LONE_MAPS_MAX)
+        opener = SegmentFiles(disk, folder, is_crowded=lone > LONE_MAPS_MAX)
+        for name, size in self.extents.items():
+            if disk.size(folder / SEGMENTS / EXTENTS / name) != size:
+                raise missing(name)
         tables = {entry.table.uuid: _table_state(entry, opener) for entry in self.tables}
         view = View(
             self.lsn,
@@ -162,45 +147,25 @@ def _entry(state: TableState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) ->
     buckets = []
     for bucket, held in enumerate(state.logs):
         chunks = cut.get((uuid, bucket), held.chunks)
-        buckets.append(tuple(SegmentFile(c.path.name, c.size, c.part.at) for c in chunks if isinstance(c, Segment)))
+        named = (chunk for chunk in chunks if isinstance(chunk, Segment))
+        buckets.append(tuple(SegmentFile(each.path.name, each.own_size, each.part.at) for each in named))
     tiers, bases = tuple(state.tiers.values()), tuple(held.base for held in state.logs)
     return TableEntry(state.versions, state.created_lsn, state.created_us, tiers, tuple(buckets), bases)
 
 
-class _Opener:
-    """Opens the segments of a checkpoint; each shared file is mapped once."""
-
-    def __init__(self, disk: Disk, folder: Path, *, is_crowded: bool) -> None:
-        """With `is_crowded`, files of few pages are read: a process may have some 65,000 maps only."""
-        self._disk, self._place, self._is_crowded = disk, folder / SEGMENTS, is_crowded
-        self._shared: dict[str, SharedFile] = {}
-
-    def segment(self, entry: TableEntry, file: SegmentFile) -> Segment:
-        """A segment of a table, or `Corrupt`."""
-        path = self._place / (SHARED if file.is_shared else entry.table.uuid) / file.name
-        part = self._part(path, file)
-        return Segment(self._disk, path, entry.versions.stored, keyed=entry.table.keyed, part=part)
-
-    def _part(self, path: Path, file: SegmentFile) -> Part | None:
-        if file.at is not None:
-            return self._shared_file(path).part(file.at, file.size)
-        if self._disk.size(path) != file.size:
-            raise Corrupt(f"segment file {file.name} is missing or cut short: restore it from a copy or a backup")
-        if self._is_crowded and file.size <= READ_BYTES_MAX:
-            data = pa.py_buffer(self._disk.read(path))
-            return Part(data, data)
-        return None
-
-    def _shared_file(self, path: Path) -> SharedFile:
-        if path.name not in self._shared:
-            if self._disk.size(path) is None:
-                raise Corrupt(f"shared segment file {path.name} is missing: restore it from a copy or a backup")
-            self._shared[path.name] = SharedFile(self._disk, path)
-        return self._shared[path.name]
+def _extents(view: View, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> dict[str, int]:
+    every = (
+        chunk
+        for uuid, state in view.tables.items()
+        for bucket, log in enumerate(state.logs)
+        for chunk in cut.get((uuid, bucket), log.chunks)
+    )
+    return {file.name: file.data.size for chunk in every if isinstance(chunk, Segment) for file in chunk.files}
 
 
-def _table_state(entry: TableEntry, opener: _Opener) -> TableState:
-    opened = ([opener.segment(entry, file) for file in files] for files in entry.buckets)
+def _table_state(entry: TableEntry, opener: SegmentFiles) -> TableState:
+    stored = entry.versions.stored
+    opened = ([opener.segment(entry.table, stored, file) for file in files] for files in entry.buckets)
     logs = (log_of(entry.table, segments, base) for segments, base in zip(opened, entry.bases, strict=True))
     tiers = {record.snapshot_id: record for record in entry.tiers}
     return TableState(entry.versions, tuple(logs), tiers, entry.created_lsn, entry.created_us)
@@ -237,6 +202,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         "tables": [_table_data(entry) for entry in checkpoint.tables],
         **({"clock_marks": [list(mark) for mark in checkpoint.marks]} if checkpoint.marks else {}),
         **({"registers": _registers_data(checkpoint.registers)} if checkpoint.registers else {}),
+        **({"extents": dict(checkpoint.extents)} if checkpoint.extents else {}),
     }
 
 
@@ -338,6 +304,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         tuple(map(_entry_of, data["tables"])),
         ClockMarks.of(data.get("clock_marks", ())),
         _registers_of(data.get("registers", {})),
+        data.get("extents", {}),
     )
 
 

@@ -21,6 +21,8 @@ log = logging.getLogger("lakestore.folder")
 SEGMENTS = "segments"
 SHARED = "shared"
 """The folder of files with segments of several tables, beside the folders of tables."""
+EXTENTS = "extents"
+"""The folder of journal files that are kept for rows in them, beside the folders of tables."""
 SUFFIX = ".seg"
 INDEX = "index"
 """The key index's folder."""

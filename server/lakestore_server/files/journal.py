@@ -303,7 +303,7 @@ def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
     buffer = pa.py_buffer(data)
     at, lsn = head.frames_at, 0
     while at < len(data):
-        frame = _frame_at(buffer, data, at)
+        frame = frame_at(buffer, data, at)
         if frame is None or frame.salt != head.salt or frame.version != head.version:
             if last and not _frame_follows(data, at, head, lsn + 1):
                 return
@@ -320,7 +320,8 @@ def damaged(name: str, at: int) -> Corrupt:
     )
 
 
-def _frame_at(buffer: pa.Buffer, data: bytes, at: int) -> RawFrame | None:
+def frame_at(buffer: pa.Buffer, data: bytes | memoryview, at: int) -> RawFrame | None:
+    """The whole frame at a place of a file's bytes, `buffer` and `data` both; None if there is none."""
     head = frame_head(data, at)
     if head is None:
         return None
@@ -354,7 +355,7 @@ class FrameHead(NamedTuple):
         return -self.meta_bytes % 64
 
 
-def frame_head(data: bytes, at: int) -> FrameHead | None:
+def frame_head(data: bytes | memoryview, at: int) -> FrameHead | None:
     """The header of the frame at a place; None if there is none."""
     if at + HEADER_BYTES > len(data):
         return None
@@ -364,7 +365,7 @@ def frame_head(data: bytes, at: int) -> FrameHead | None:
     covered = _HEADER.size if version > 1 else _HEADER_1.size
     (stored,) = _CRC.unpack_from(data, at + covered)
     return FrameHead(
-        lsn, meta_bytes, body_bytes, version, salt if version > 1 else 0, crc32c(data[at : at + covered]), stored
+        lsn, meta_bytes, body_bytes, version, salt if version > 1 else 0, crc32c(bytes(data[at : at + covered])), stored
     )
 
 
@@ -377,7 +378,7 @@ def _frame_follows(data: bytes, at: int, head: FileHead | None, lsn: int) -> boo
     magic = struct.pack("<I", MAGIC)
     at = data.find(magic, at + 1)
     while at >= 0:
-        found = _frame_at(buffer, data, at)
+        found = frame_at(buffer, data, at)
         if found is not None and found.lsn > lsn and (head is None or found.salt == head.salt):
             return True
         at = data.find(magic, at + 1)

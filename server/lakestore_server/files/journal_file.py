@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lakestore.errors import Corrupt, Exhausted
-from lakestore_server.files import journal
+from lakestore_server.files import journal, journal_parts
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, Disk
-from lakestore_server.state.journal import Buffer, Entry, NotWritten, Place, Unknown
+from lakestore_server.state.journal import Buffer, Entry, JournalFile, NotWritten, Place, Unknown
 
 PREFIX = "journal-"
 NEXT = "next-journal.tmp"
@@ -227,6 +227,13 @@ class FileJournal:
                 self._waiting.pop()
             self._last = lsn - 1
         self._refusal = NotWritten(lsn, said)
+
+    def files(self, below: Place, bytes_min: int) -> Iterator[JournalFile]:
+        """The files before one; called beside the thread that appends, which is at a later one."""
+        for name in names(self._disk, self._folder):
+            path = self._folder / name
+            if name < below and self._disk.size(path):
+                yield journal_parts.file_of(path, self._disk.map(path), bytes_min)
 
     def trim(self, below: Place) -> None:
         """Remove the files before one."""

@@ -28,6 +28,8 @@ class CrashPoint(StrEnum):
     ROLL_DURABLE = "journal.file-durable"
 
     CHECKPOINT_FROZEN = "checkpoint.frozen"
+    EXTENTS_LINKED = "extents.journal-file-linked"
+    EXTENTS_GATHERED = "extents.rows-of-a-kept-file-gathered"
     SEGMENT_WRITTEN = "segment.written"
     SEGMENT_SYNCED = "segment.synced"
     SHARED_WRITTEN = "segment.shared-file-written"

@@ -6,6 +6,7 @@ A file is durable after `sync`, its name after `sync_folder`. A failed sync is n
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -21,6 +22,8 @@ from lakestore_server.host.crash_points import CrashPoint
 FILE_MODE, FOLDER_MODE = 0o640, 0o750
 """Modes of what the server makes, whatever the umask: its group may read, others may not."""
 PIECE_BYTES = 1 << 20
+_NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""Errors of a file system that does not link, or not this file once more."""
 
 
 class AppendFile(Protocol):
@@ -47,6 +50,9 @@ class Disk(Protocol):
 
     def rename(self, source: Path, target: Path) -> None:
         """Replace `target` by `source`, a file or a folder; not durable before `sync_folder`."""
+
+    def link(self, source: Path, target: Path) -> bool:
+        """Give a file a second name, not durable before `sync_folder`; False where the file system has none."""
 
     def remove(self, path: Path) -> None:
         """Unlink; not durable before `sync_folder`."""
@@ -127,6 +133,16 @@ class RealDisk:
     def rename(self, source: Path, target: Path) -> None:
         """os.replace."""
         os.replace(source, target)
+
+    def link(self, source: Path, target: Path) -> bool:
+        """os.link."""
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise
+        return True
 
     def remove(self, path: Path) -> None:
         """os.unlink."""

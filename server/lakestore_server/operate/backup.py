@@ -180,8 +180,9 @@ def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path |
 
 
 def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator[Entry]:
-    """Each file with segments is copied once; a shared one whole, with segments that nothing needs any more."""
+    """Each file with segments, or with rows of them, is copied once and whole, with what nothing needs any more."""
     files = {each.path: each.part.file for each in segments}
+    files |= {kept.path: kept.data for each in segments for kept in each.files}
     for each in segments:
         each.check_all()
     folders = {path.parent.name for path in files}

@@ -1,8 +1,10 @@
-"""Figures of a server that are read from its folder when they are asked for."""
+"""Figures of a server's folder, read when they are asked for."""
 
 from __future__ import annotations
 
 from lakestore_server.commit.engine import Engine
+from lakestore_server.files.segment import Segment
+from lakestore_server.state.view import View
 
 
 def index_bytes(engine: Engine) -> int:
@@ -13,3 +15,10 @@ def index_bytes(engine: Engine) -> int:
 def disk_free_bytes(engine: Engine) -> int:
     """Free bytes for the data folder."""
     return engine.disk.free_bytes(engine.folder)
+
+
+def kept_bytes(view: View) -> int:
+    """Bytes of the journal files that are kept for rows of a view, each file whole."""
+    chunks = (chunk for state in view.tables.values() for log in state.logs for chunk in log.chunks)
+    files = (file for chunk in chunks if isinstance(chunk, Segment) for file in chunk.files)
+    return sum({file.path: int(file.data.size) for file in files}.values())

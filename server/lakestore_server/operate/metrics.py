@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from lakestore.release import RELEASE
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.operate import presented_metrics
-from lakestore_server.operate.figures import disk_free_bytes, index_bytes
+from lakestore_server.operate.figures import disk_free_bytes, index_bytes, kept_bytes
 from lakestore_server.operate.metric_sources import (
     Family,
     Moment,
@@ -175,6 +175,12 @@ FAMILIES = (
         "gauge",
         "Bytes in them.",
         lambda m: sum(t.segment_bytes for t in m.status.values()),
+    ),
+    Family(
+        "lakestore_kept_journal_bytes",
+        "gauge",
+        "Bytes of journal files that are kept because rows of logs lie in them; those rows are bytes of segments too.",
+        lambda m: kept_bytes(m.engine.view),
     ),
     Family(
         "lakestore_disk_free_bytes",

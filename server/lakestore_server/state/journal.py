@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NewType, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -44,6 +45,33 @@ class Entry:
     record: Sequence[Buffer]
     """The record as it was appended, perhaps in other pieces behind the first one."""
     place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlace:
+    """The rows that one commit added to one bucket, where the journal wrote them."""
+
+    table: str
+    """The table's uuid."""
+    bucket: int
+    start: int
+    """Offset of the first row."""
+    rows: int
+    at: int
+    """The first byte in the file, of one Arrow record batch."""
+    size: int
+    """In bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFile:
+    """A file of a journal that nothing is appended to any more."""
+
+    path: Path
+    data: pa.Buffer
+    """All of it, mapped."""
+    parts: Sequence[PartPlace]
+    """Large parts, in the order of their commits."""
 
 
 class Journal(Protocol):
@@ -90,3 +118,6 @@ class LocalJournal(Journal, Protocol):
     @property
     def written(self) -> tuple[str, int]:
         """(name of the file that is appended to, bytes of it that stand)."""
+
+    def files(self, below: Place, bytes_min: int) -> Iterator[JournalFile]:
+        """The files before a place, each with its parts of so many bytes or more; none where rows cannot stay."""

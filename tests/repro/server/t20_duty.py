@@ -16,7 +16,7 @@ from lakestore.client.local import attached
 from lakestore.client.retry import within
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.files import segment
+from lakestore_server.files import new_segment
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.repro.server.common import BASE
@@ -30,7 +30,7 @@ shutil.rmtree(d, ignore_errors=True)
 s = Server(Settings(data=d, limits=Limits(journal_checkpoint_bytes=50_000, journal_bytes=200_000)))
 lake = Lake(attached(s.service), "x")
 t = lake.create_table("a.t", schema=pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key=["id"])
-real = segment.write
+real = new_segment.write
 n = [0]
 
 
@@ -41,7 +41,7 @@ def once(*a, **k):
     return real(*a, **k)
 
 
-segment.write = once
+new_segment.write = once
 for i in range(60):
     try:
         with within(6):

@@ -11,7 +11,8 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.files import segment
+from lakestore_server.files import new_segment
+from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.operate import restore
 from lakestore_server.operate.inspect.file import look
@@ -77,10 +78,10 @@ def test_a_flipped_bit_in_a_sparse_segment_is_never_served(tmp_path: Path) -> No
     index = CommitIndex.one(7, 70, 500, 0, len(kept))
     kills = np.arange(5, 60, dtype=np.int64)
     path = tmp_path / "a.seg"
-    segment.write_sparse(RealDisk(), path, segment.SparseRows(0, 500, 0, batch, kept, kills, index))
+    new_segment.write_sparse(RealDisk(), path, new_segment.SparseRows(0, 500, 0, batch, kept, kills, index))
     for other in flipped(path, 200, seed=3):
         try:
-            chunk = segment.Segment(RealDisk(), other, lambda _: schema, keyed=True)
+            chunk = Segment(RealDisk(), other, lambda _: schema, keyed=True)
             read = BucketLog(schema).install([chunk])
             assert read.take(kept).column(2).to_pylist() == (kept * 2).tolist()
             assert read.holds(np.arange(500)).tolist() == [offset % 3 == 0 for offset in range(500)]

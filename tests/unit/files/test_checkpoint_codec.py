@@ -9,8 +9,9 @@ import pyarrow as pa
 from hypothesis import given
 
 from lakestore.model.token import Place
-from lakestore_server.files import checkpoint, segment
+from lakestore_server.files import checkpoint, new_segment
 from lakestore_server.files.checkpoint import Checkpoint
+from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetNamespace, SetPointer, TierRecord
 from lakestore_server.state.commit_record import (
@@ -42,7 +43,7 @@ BODY = (
     '"buckets":[[["0-0-2-4.seg",600]],[]],"bases":[[1,18446744073709551614,1,2000,2],[0,0,0,0,2]]}]}'
 )
 """The checkpoint of the records below, as the code wrote it when it was a dictionary."""
-HEADER = "5043534c020000007407000000000000302a70fb"
+HEADER = "5043534c030000007407000000000000302a70fb"
 BATCH = pa.RecordBatch.from_arrays(
     [pa.array([0, 0], pa.int8()), pa.array([-1, -1]), pa.array([1, 2]), pa.array(["a", None])],
     schema=stored_schema(TABLE),
@@ -107,8 +108,8 @@ def test_the_bytes_of_a_checkpoint_stay(tmp_path: Path) -> None:
     table = frozen.view.tables["u-1"]
     path = tmp_path / "segments" / "u-1" / "0-0-2-4.seg"
     path.parent.mkdir(parents=True)
-    segment.write(RealDisk(), path, table.logs[0].chunks, keyed=True)
-    cut = segment.Segment(RealDisk(), path, table.versions.stored, keyed=True)
+    new_segment.write(RealDisk(), path, table.logs[0].chunks, keyed=True)
+    cut = Segment(RealDisk(), path, table.versions.stored, keyed=True)
     data = checkpoint.encode(Checkpoint.of(frozen, {("u-1", 0): [cut]}))
     assert data[20:].decode() == BODY
     assert data[:20].hex() == HEADER

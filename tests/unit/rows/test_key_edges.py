@@ -13,7 +13,7 @@ from lakestore.limits import Limits
 from lakestore.rows import keys
 from lakestore.union.verify import verify
 from lakestore_server.duties.checkpoint import Checkpointer
-from lakestore_server.files import segment
+from lakestore_server.files import new_segment
 from lakestore_server.files.segment import Segment
 from tests.support.folding import Fold
 from tests.support.log_start import compact, move_log_start
@@ -227,15 +227,15 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
         table.delete([{"id": i} for i in gone])
         live = {i: v for i, v in live.items() if i not in gone}
         served.checkpoint()
-    rewrites, encoded = 0, segment.encoded_sparse
+    rewrites, encoded = 0, new_segment.encoded_sparse
 
-    def lost(left: segment.SparseRows) -> segment.Encoded:
+    def lost(left: new_segment.SparseRows) -> new_segment.Encoded:
         nonlocal rewrites
         rewrites += 1
         engine.index.found_problem("a test says so", damaged=False)
         return encoded(left)
 
-    monkeypatch.setattr(segment, "encoded_sparse", lost)
+    monkeypatch.setattr(new_segment, "encoded_sparse", lost)
     move_log_start(engine, "e.w")
     before, rounds = -1, 0
     while before < rewrites:

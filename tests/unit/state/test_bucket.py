@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt
-from lakestore_server.files import segment
+from lakestore_server.files import new_segment
+from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import Chunk, MemoryChunk
@@ -67,8 +68,8 @@ def test_segments_hold_what_memory_held(
     folder = tmp_path_factory.mktemp("segments")
     log = log_of(counts).freeze()
     path = folder / "a.seg"
-    segment.write(RealDisk(), path, log.chunks, keyed=keyed)
-    read = log.install([segment.Segment(RealDisk(), path, lambda _: SCHEMA, keyed=keyed)])
+    new_segment.write(RealDisk(), path, log.chunks, keyed=keyed)
+    read = log.install([Segment(RealDisk(), path, lambda _: SCHEMA, keyed=keyed)])
     assert values(read, 0, read.head) == list(range(log.head))
     assert [read.at_lsn(10 * i) for i in range(len(counts) + 1)] == [log.at_lsn(10 * i) for i in range(len(counts) + 1)]
 
@@ -79,18 +80,18 @@ def test_appends_go_on_while_a_checkpoint_cuts(tmp_path: Path) -> None:
     for i in range(21, 60):
         batch = pa.record_batch([np.arange(log.head, log.head + 5)], schema=SCHEMA)
         log = log.append(MemoryChunk(log.head, batch, CommitIndex.one(10 * i, 0, log.head + 5, 0, 0)))
-    segment.write(RealDisk(), tmp_path / "a.seg", frozen, keyed=True)
-    log = log.install([segment.Segment(RealDisk(), tmp_path / "a.seg", lambda _: SCHEMA, keyed=True)])
+    new_segment.write(RealDisk(), tmp_path / "a.seg", frozen, keyed=True)
+    log = log.install([Segment(RealDisk(), tmp_path / "a.seg", lambda _: SCHEMA, keyed=True)])
     assert values(log, 0, log.head) == list(range(59 * 5))
 
 
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_flipped_bit_in_a_segment_is_never_served(tmp_path: Path, keyed: bool) -> None:
     path = tmp_path / "a.seg"
-    segment.write(RealDisk(), path, log_of([50] * 10).chunks, keyed=keyed)
+    new_segment.write(RealDisk(), path, log_of([50] * 10).chunks, keyed=keyed)
     for other in flipped(path, 200, seed=7):
         try:
-            read = BucketLog(SCHEMA).install([segment.Segment(RealDisk(), other, lambda _: SCHEMA, keyed=keyed)])
+            read = BucketLog(SCHEMA).install([Segment(RealDisk(), other, lambda _: SCHEMA, keyed=keyed)])
             assert values(read, 0, 500) == list(range(500))
         except Corrupt as error:
             assert other.name in error.message
@@ -101,8 +102,8 @@ def test_rows_without_any_column_cost_one_column(tmp_path: Path) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
     batch = pa.record_batch([range(7), ["x" * 100] * 7], schema=schema)
     log = BucketLog(schema).append(MemoryChunk(0, batch, CommitIndex.one(1, 1, 7, 0, 7)))
-    segment.write(RealDisk(), tmp_path / "a.seg", log.chunks, keyed=False)
-    log = log.freeze().install([segment.Segment(RealDisk(), tmp_path / "a.seg", lambda _: schema, keyed=False)])
+    new_segment.write(RealDisk(), tmp_path / "a.seg", log.chunks, keyed=False)
+    log = log.freeze().install([Segment(RealDisk(), tmp_path / "a.seg", lambda _: schema, keyed=False)])
     assert [(b.num_rows, b.num_columns) for _, b, _ in log.rows(0, 7, needed=lambda _: [])] == [(7, 1)]
 
 

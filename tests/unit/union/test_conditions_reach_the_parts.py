@@ -16,7 +16,7 @@ from lakestore.union.cut import Cut
 from lakestore.union.scan import Scan
 from lakestore.union.sql import run
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.files.segment import LOG_BATCH_ROWS
+from lakestore_server.files.new_segment import LOG_BATCH_ROWS
 from tests.support.condition_cases import SCHEMA, VALUES, Case, Row, comparisons, conditions, narrowed, rows, rows_of
 from tests.support.log_tierer import LogTierer
 from tests.support.served import Served

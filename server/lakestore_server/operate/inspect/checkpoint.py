@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lakestore.errors import Corrupt
 from lakestore_server.files import checkpoint
-from lakestore_server.files.checkpoint import SegmentFile
-from lakestore_server.files.data_folder import SEGMENTS, SHARED
+from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED
+from lakestore_server.files.extent import missing
+from lakestore_server.files.segment_files import SegmentFile
 from lakestore_server.operate.inspect.report import Report
 
 
@@ -44,7 +45,16 @@ def describe(path: Path) -> Report:
             }
         )
         report.damage += _missing(path.parent, entry.table.uuid, segments)
+    if held.extents:
+        report.about["kept journals"] = dict(held.extents)
+        report.damage += _missing_extents(path.parent, held.extents)
     return report
+
+
+def _missing_extents(folder: Path, extents: Mapping[str, int]) -> list[str]:
+    beside = folder / SEGMENTS
+    names = extents if beside.is_dir() else {}
+    return [missing(name).message for name in names if not (beside / EXTENTS / name).is_file()]
 
 
 def _missing(folder: Path, uuid: str, segments: Sequence[SegmentFile]) -> list[str]:

@@ -9,7 +9,8 @@ from lakestore.errors import Invalid, NotFound
 from lakestore_server.files import checkpoint as checkpoint_format
 from lakestore_server.files import journal_file
 from lakestore_server.files.backup_manifest import NAME as MANIFEST
-from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
+from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SUFFIX
+from lakestore_server.files.extent import SUFFIX as KEPT
 from lakestore_server.operate.inspect import checkpoint, index, journal, manifest, segment
 from lakestore_server.operate.inspect.definitions import Definitions
 from lakestore_server.operate.inspect.report import Report
@@ -25,6 +26,8 @@ def look(path: Path, *, rows: bool = False) -> Iterator[Report]:
         yield journal.describe(path, Definitions.of_folder(path.parent), rows=rows)
     elif path.name.startswith(checkpoint_format.PREFIX):
         yield checkpoint.describe(path)
+    elif path.suffix == KEPT:
+        yield _kept(path, path.parent.parent.parent, rows=rows)
     elif path.suffix == SUFFIX:
         yield from segment.describe(path, Definitions.of_folder(path.parent.parent.parent), rows=rows)
     elif path.name == MANIFEST:
@@ -35,6 +38,17 @@ def look(path: Path, *, rows: bool = False) -> Iterator[Report]:
         raise Invalid(
             f"{path} is no journal, segment, checkpoint, index or MANIFEST by its name: name one of these, or a folder"
         )
+
+
+def _segments(path: Path, known: Definitions, *, rows: bool) -> Iterator[Report]:
+    for file in sorted((path / SEGMENTS).rglob(f"*{SUFFIX}")):
+        yield from segment.describe(file, known, rows=rows)
+    for file in sorted((path / SEGMENTS / EXTENTS).glob(f"*{KEPT}")):
+        yield _kept(file, path, rows=False)
+
+
+def _kept(path: Path, folder: Path, *, rows: bool) -> Report:
+    return journal.describe(path, Definitions.of_folder(folder), rows=rows, kind="kept journal")
 
 
 def _folder(path: Path, *, rows: bool) -> Iterator[Report]:
@@ -50,8 +64,7 @@ def _folder(path: Path, *, rows: bool) -> Iterator[Report]:
         if name.startswith(checkpoint_format.PREFIX) and not name.endswith(".tmp"):
             looked = True
             yield checkpoint.describe(path / name)
-    for file in sorted((path / SEGMENTS).rglob(f"*{SUFFIX}")):
-        yield from segment.describe(file, known, rows=rows)
+    yield from _segments(path, known, rows=rows)
     for name in names:
         if name.startswith(journal_file.PREFIX) and not name.endswith(".tmp"):
             looked = True

@@ -14,10 +14,10 @@ from lakestore_server.operate.inspect.definitions import Definitions
 from lakestore_server.operate.inspect.report import Report
 
 
-def describe(path: Path, known: Definitions, *, rows: bool) -> Report:
-    """The frames of a journal file."""
+def describe(path: Path, known: Definitions, *, rows: bool, kind: str = "journal") -> Report:
+    """The frames of a journal file, or of one that is kept for rows in it."""
     data = path.read_bytes()
-    report = Report(str(path), "journal", {"bytes": len(data)})
+    report = Report(str(path), kind, {"bytes": len(data)})
     head = journal.head_of(data, path.name)
     if head:
         report.about |= {"version": head.version, "salt": f"{head.salt:016x}"}

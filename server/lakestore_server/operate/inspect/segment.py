@@ -61,6 +61,7 @@ def _segment(path: Path, uuid: str, known: Definitions, part: Part | None, *, ro
         "offsets": f"{segment.start}..{segment.end}",
         "schema version": segment.schema_id,
         **({"rows left": segment.rows} if segment.is_sparse else {}),
+        **({"bytes in kept journals": dict(segment.bytes_in)} if segment.files else {}),
         "commits": len(index.lsn),
         "lsn": f"{index.lsn[0]} to {index.lsn[-1]}",
         "live rows at its end": int(index.live_rows[-1]),

@@ -1,0 +1,146 @@
+"""The rows of a checkpoint that stay where the journal wrote them: large parts that would not become smaller.
+
+A part is left in place if it is large and a sample of it does not compress; the others are gathered.
+A journal file is kept if enough of it stays, by default half; and when less of a kept file is named any more, its rows
+are gathered too, so that it goes: no more is kept in vain than for a reason.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakestore.limits import Limits
+from lakestore_server.files.extent import Extent, KeptFile, block_crcs
+from lakestore_server.files.new_segment import Piece
+from lakestore_server.files.segment import Segment
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.journal import JournalFile, LocalJournal, PartPlace
+from lakestore_server.state.view import View
+
+SAMPLES, SAMPLE_BYTES = 8, 2 << 10
+"""Pieces of a part that are compressed on trial, and the bytes of each."""
+GOLDEN = 0.6180339887498949
+"""The samples lie at its multiples: columns of one width are met at different places."""
+
+Key = tuple[str, int]
+"""A table's uuid and a bucket."""
+
+
+class ExtentChoice:
+    """The extents of one checkpoint's new segments."""
+
+    def __init__(self, disk: Disk, limits: Limits, path_of: Callable[[str], Path]) -> None:
+        """`path_of` gives a journal file the path under which it is kept, in a folder that is there."""
+        self._disk, self._limits, self._path_of = disk, limits, path_of
+        self._extents: dict[Key, list[tuple[int, Extent]]] = defaultdict(list)
+        """The extents of rows in memory, by first offset."""
+
+    def choose(self, view: View, journal: LocalJournal) -> None:
+        """Keep the journal files of a frozen view's rows in memory, as far as that is worth it."""
+        wanted = dict(_in_memory(view))
+        if sum(size for _, _, size in wanted.values()) < self._limits.extent_bytes:
+            return
+        for file in journal.files(journal.place_after(view.lsn), self._limits.extent_bytes):
+            staying = list(_staying(file, wanted, self._limits.compressed_percent))
+            if _is_of_use(sum(part.size for part in staying), int(file.data.size), self._limits):
+                self._keep(file, staying)
+
+    def _keep(self, file: JournalFile, staying: Sequence[PartPlace]) -> None:
+        path = self._path_of(file.path.name)
+        if not self._disk.link(file.path, path):
+            return
+        self._disk.reach(CrashPoint.EXTENTS_LINKED)
+        kept = KeptFile(path, file.data)
+        for part in staying:
+            crcs = block_crcs(file.data.slice(part.at, part.size))
+            extent = Extent(kept, part.at, part.size, part.rows, crcs)
+            self._extents[part.table, part.bucket].append((part.start, extent))
+
+    def pieces(self, key: Key, run: Iterable[Chunk], emptied: frozenset[str] = frozenset()) -> list[Piece]:
+        """The rows of a log's chunks: in their extents, or to be loaded; nothing stays in the files to be emptied."""
+        pieces: list[Piece] = []
+        for chunk in run:
+            if isinstance(chunk, Segment):
+                held = ((extent, piece.load) for piece, extent in chunk.pieces())
+                pieces += [load if extent is None or extent.file.name in emptied else extent for extent, load in held]
+            else:
+                pieces += self._of_memory(key, chunk)
+        return pieces
+
+    def _of_memory(self, key: Key, chunk: Chunk) -> Iterator[Piece]:
+        found = self._extents.get(key, [])
+        at = chunk.start
+        first = bisect.bisect_left(found, at, key=lambda each: each[0])
+        for start, extent in found[first:]:
+            if start >= chunk.end:
+                break
+            if at < start:
+                yield partial(_slice, chunk, at, start)
+            yield extent
+            at = start + extent.rows
+        if at < chunk.end:
+            yield partial(_slice, chunk, at, chunk.end)
+
+
+def _is_of_use(staying: int, size: int, limits: Limits) -> bool:
+    """Whether a file of some size is to be kept for so many bytes of it."""
+    return 100 * staying >= limits.extent_file_percent * size and staying > 0
+
+
+def files_to_empty(segments: Iterable[Segment], limits: Limits) -> frozenset[str]:
+    """The kept files of which too little is named; those with the least first, as many as may be read at once."""
+    room = limits.compaction_bytes
+    named: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = {}
+    for segment in segments:
+        for file in segment.files:
+            named[file.name] += segment.bytes_in[file.name]
+            sizes[file.name] = int(file.data.size)
+    chosen = []
+    for name in sorted(named, key=lambda name: named[name]):
+        if not _is_of_use(named[name], sizes[name], limits) and named[name] <= room:
+            chosen.append(name)
+            room -= named[name]
+    return frozenset(chosen)
+
+
+def _in_memory(view: View) -> Iterator[tuple[Key, tuple[int, int, int]]]:
+    """(first offset, offset after the last, bytes) of what each bucket of a log has in memory."""
+    for uuid, state in view.tables.items():
+        for bucket, log in enumerate(state.logs):
+            chunks = [chunk for chunk in log.chunks if not isinstance(chunk, Segment)]
+            if chunks and not log.keyed:
+                yield (uuid, bucket), (chunks[0].start, chunks[-1].end, sum(chunk.size for chunk in chunks))
+
+
+def _staying(file: JournalFile, wanted: Mapping[Key, tuple[int, int, int]], percent: int) -> Iterator[PartPlace]:
+    """The parts of wanted rows that would not become smaller, bucket by bucket."""
+    parts: dict[Key, list[PartPlace]] = defaultdict(list)
+    for part in file.parts:
+        first, end, _ = wanted.get((part.table, part.bucket), (0, 0, 0))
+        if first <= part.start and part.start + part.rows <= end:
+            parts[part.table, part.bucket].append(part)
+    for of_bucket in parts.values():
+        yield from (part for part in of_bucket if not _compresses(file.data.slice(part.at, part.size), percent))
+
+
+def _compresses(part: pa.Buffer, percent: int) -> bool:
+    """Whether of a sample of a part, spread over it, at most so much is left; of a small one, all is the sample."""
+    places = (int(part.size * ((number + 0.5) * GOLDEN % 1)) for number in range(SAMPLES))
+    pieces = [part.slice(at, min(SAMPLE_BYTES, part.size - at)) for at in places]
+    sample = bytes(part) if part.size < 4 * SAMPLES * SAMPLE_BYTES else b"".join(map(memoryview, pieces))
+    return bool(100 * pa.Codec("lz4").compress(sample).size <= percent * len(sample))
+
+
+def _slice(chunk: Chunk, start: int, end: int) -> pa.RecordBatch:
+    """Some rows of a chunk in memory."""
+    (whole,) = chunk.batches()
+    return whole.load().slice(start - chunk.start, end - start)

@@ -1,0 +1,200 @@
+"""Segments that are to be written: rows of neighbouring chunks as bytes, and the file of one segment.
+
+A row of a log is copied and compressed, or stays in its extent. Files are written in pieces that are synced one by one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files.extent import Extent, block_crcs
+from lakestore_server.files.segment import (
+    CRC,
+    EXTENTS_VERSION,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    SPARSE_VERSION,
+    VERSION,
+)
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.state.chunk import Chunk, Ints
+from lakestore_server.state.commit_index import CommitIndex
+
+LOG_BATCH_ROWS = 65_536
+LOG_BATCH_BYTES = 16 << 20
+"""A reader unpacks a whole batch, however few of its rows it wants."""
+SYNC_BYTES = 2 << 20
+"""A journal's sync waits for what other files have to write: segments never have much."""
+Piece: TypeAlias = Extent | Callable[[], pa.RecordBatch]
+"""Rows that stay in place, or a batch that is loaded to be copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparseRows:
+    """The rows that are left of a run of offsets of which some are gone."""
+
+    start: int
+    end: int
+    schema_id: int
+    batch: pa.RecordBatch
+    offsets: Ints
+    """The offsets of the batch's rows."""
+    kills: Ints
+    """Offsets that gone records superseded, and whose rows may still be there; sorted."""
+    index: CommitIndex
+
+
+def _padded(data: Any) -> list[Any]:
+    size = len(data)
+    return [data, bytes(-size % 64)] if size % 64 else [data]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The bytes of a segment that is to be written."""
+
+    head: Sequence[Any]
+    body: pa.Buffer
+    tail: bytes
+
+    def whole(self) -> pa.Buffer:
+        """All of it in one piece."""
+        return pa.py_buffer(b"".join((*self.head, self.body, self.tail)))
+
+
+def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | None = None) -> Encoded:
+    """Neighbouring chunks of one schema version as a segment; `pieces` has all rows of a log, some of them in place."""
+    every = [piece.load for chunk in chunks for piece in chunk.batches()] if pieces is None else pieces
+    about: dict[str, Any] = {"start": chunks[0].start, "end": chunks[-1].end, "schema": chunks[0].schema_id}
+    index = CommitIndex.joined([chunk.index for chunk in chunks])
+    extents = [piece for piece in every if isinstance(piece, Extent)]
+    if keyed:
+        body, entries = _plain(piece() for piece in every if not isinstance(piece, Extent))
+        return _encoded(VERSION, about | {"batches": entries}, body, index)
+    names = list(dict.fromkeys(extent.file.name for extent in extents))
+    body, entries = _packed(every, names)
+    if not extents:
+        return _encoded(VERSION, about | {"batches": entries}, body, index)
+    about |= {"batches": entries, "files": names}
+    return _encoded(EXTENTS_VERSION, about, body, index, [extent.crcs for extent in extents])
+
+
+def encoded_sparse(left: SparseRows) -> Encoded:
+    """The rest of neighbouring chunks as a segment."""
+    rows, entries = _plain([left.batch])
+    numbers = [pa.py_buffer(np.ascontiguousarray(array)) for array in (left.offsets, left.kills)]
+    body = pa.py_buffer(b"".join(part for buffer in (rows, *numbers) for part in _padded(buffer)))
+    kills_at = rows.size + numbers[0].size + -numbers[0].size % 64
+    about = {"start": left.start, "end": left.end, "batches": entries, "schema": left.schema_id}
+    sparse = {"sparse": {"offsets": rows.size, "kills": [kills_at, len(left.kills)]}}
+    return _encoded(SPARSE_VERSION, about | sparse, body, left.index)
+
+
+def _encoded(
+    version: int,
+    about: dict[str, Any],
+    body: pa.Buffer,
+    index: CommitIndex,
+    beside: Sequence[npt.NDArray[np.uint32]] = (),
+) -> Encoded:
+    """`beside` has the checksums of blocks that lie elsewhere."""
+    crcs = np.concatenate([block_crcs(body), *beside])
+    arrays = (index.lsn, index.time_us, index.end, index.live_sum.view(np.int64), index.live_rows)
+    tail = crcs.tobytes() + bytes(-crcs.nbytes % 8) + b"".join(array.tobytes() for array in arrays)
+    meta = orjson.dumps(about | {"commits": len(index.lsn)})
+    header = HEADER.pack(MAGIC, version, 0, len(meta), len(body), len(tail))
+    crc = crc32c(tail, crc32c(meta, crc32c(header)))
+    return Encoded([(header + CRC.pack(crc)).ljust(HEADER_BYTES, b"\0"), *_padded(meta)], body, tail)
+
+
+def write(
+    disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | None = None
+) -> int:
+    """Write neighbouring chunks of one schema version as one synced segment file; its size.
+
+    The folder is the caller's to sync.
+    """
+    return write_encoded(disk, path, encoded(chunks, keyed=keyed, pieces=pieces))
+
+
+def write_sparse(disk: Disk, path: Path, left: SparseRows) -> int:
+    """Write what is left of neighbouring chunks as one synced segment file; its size. The folder is the caller's."""
+    return write_encoded(disk, path, encoded_sparse(left))
+
+
+def write_encoded(disk: Disk, path: Path, segment: Encoded) -> int:
+    """Write a segment as one synced file; its size. The folder is the caller's to sync."""
+    file = disk.create(path)
+    try:
+        size = file.write(segment.head)
+        for at in range(0, segment.body.size, SYNC_BYTES):
+            size += file.write([segment.body.slice(at, min(SYNC_BYTES, segment.body.size - at))])
+            file.sync()
+        size += file.write([segment.tail])
+        disk.reach(CrashPoint.SEGMENT_WRITTEN)
+        file.sync()
+        disk.reach(CrashPoint.SEGMENT_SYNCED)
+    finally:
+        file.close()
+    return size
+
+
+def _plain(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Buffer, list[list[int]]]:
+    """One batch as it is, for random reads."""
+    every = list(batches)
+    batch = pa.concat_batches(every) if len(every) > 1 else every[0]
+    buffer = batch.serialize()
+    return pa.py_buffer(b"".join(_padded(buffer))), [[0, buffer.size, batch.num_rows]]
+
+
+def _packed(pieces: Sequence[Piece], names: Sequence[str]) -> tuple[pa.Buffer, list[list[int]]]:
+    """Compressed batches of about one size; only one of them is in memory unpacked. Extents are entries alone."""
+    sink = pa.BufferOutputStream()
+    entries: list[list[int]] = []
+    number = {name: at for at, name in enumerate(names)}
+    for stays, group in itertools.groupby(pieces, lambda piece: isinstance(piece, Extent)):
+        if stays:
+            extents = (piece for piece in group if isinstance(piece, Extent))
+            entries += [[piece.at, piece.size, piece.rows, number[piece.file.name]] for piece in extents]
+        else:
+            loaded = (piece() for piece in group if not isinstance(piece, Extent))
+            entries += [_packed_into(sink, batch) for batch in _even(loaded)]
+    return sink.getvalue(), entries
+
+
+def _packed_into(sink: pa.BufferOutputStream, batch: pa.RecordBatch) -> list[int]:
+    at = sink.tell()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_batch(batch)
+    size = sink.tell() - at
+    sink.write(bytes(-size % 64))
+    return [at, size, batch.num_rows]
+
+
+def _even(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches as large as a segment's may be."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        fitting = min(max(LOG_BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1), 1), LOG_BATCH_ROWS)
+        for at in range(0, batch.num_rows, fitting):
+            piece = batch.slice(at, fitting)
+            rows, size = rows + piece.num_rows, size + int(piece.nbytes)
+            if waiting and (rows > LOG_BATCH_ROWS or size > LOG_BATCH_BYTES):
+                yield pa.concat_batches(waiting)
+                waiting, rows, size = [], piece.num_rows, int(piece.nbytes)
+            waiting.append(piece)
+    if waiting:
+        yield pa.concat_batches(waiting)

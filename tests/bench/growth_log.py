@@ -1,0 +1,262 @@
+"""Logs that grow: random rows beside Kafka, rows of random columns, bytes that are written of each, and reads of them.
+
+`python -m tests.bench.growth_log [kafka] [columns] [reads]` measures the named ones, all by default, and prints only.
+`LAKESTORE_BENCH_GB` is the rows of each side in the run beside Kafka, 10 unless set; they take turns of half of one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Producer
+
+import lakestore
+from jepsen.system.kafka import KafkaProcess, Topics
+from lakestore.client import writer
+from tests.bench.report import Figure
+from tests.bench.rows import SCHEMA
+from tests.support.process import ServerProcess
+
+GROUP = "Growth"
+ROW_BYTES, BATCH_ROWS = 1_000, 1_000
+GB = float(os.environ.get("LAKESTORE_BENCH_GB", "10"))
+TURN_BATCHES = 500
+POOL = 64
+"""Different batches, sent one after the other again and again: no window of a compressor reaches from one to the next.
+"""
+COLUMNS_BATCH_ROWS, COLUMNS_BATCHES = 100_000, 600
+_LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """A process's own account of its work."""
+
+    written: int
+    """Bytes that it had the disk write."""
+    seconds: float
+    """Of processor time."""
+
+    @staticmethod
+    def of(*pids: int) -> Spent:
+        """The sum of some processes so far."""
+        written, ticks = 0, 0
+        for pid in pids:
+            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+            io = {name: int(value) for name, value in (line.split(": ") for line in lines)}
+            written += io["write_bytes"] - io["cancelled_write_bytes"]
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return Spent(written, ticks / os.sysconf("SC_CLK_TCK"))
+
+    def since(self, before: Spent) -> Spent:
+        """The work since then."""
+        return Spent(self.written - before.written, self.seconds - before.seconds)
+
+
+def measure(folder: Path) -> Iterator[Figure]:
+    """All figures."""
+    yield from beside_kafka(folder / "beside")
+    yield from columns(folder / "columns")
+    yield from reads(folder / "reads")
+
+
+def random_blobs(seed: int = 15) -> list[list[bytes]]:
+    """Batches of rows of random bytes, as Kafka's own performance tool sends."""
+    chance = np.random.default_rng(seed)
+    return [[chance.bytes(ROW_BYTES) for _ in range(BATCH_ROWS)] for _ in range(POOL)]
+
+
+def random_columns(count: int, seed: int = 15) -> pa.RecordBatch:
+    """Rows of five random columns."""
+    chance = np.random.default_rng(seed)
+    letters = _LETTERS[chance.integers(0, len(_LETTERS), 16 * count)]
+    ends = pa.py_buffer(np.arange(0, 16 * count + 1, 16, dtype=np.int32))
+    return pa.record_batch(
+        [
+            pa.array(chance.integers(-(1 << 62), 1 << 62, count)),
+            pa.StringArray.from_buffers(count, ends, pa.py_buffer(letters)),
+            pa.array(chance.standard_normal(count)),
+            pa.array(chance.integers(-(1 << 30), 1 << 30, count).astype(np.int32)),
+            pa.array(chance.integers(0, 1 << 50, count), pa.timestamp("us")),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _pids(server: ServerProcess) -> list[int]:
+    """The server and its children."""
+    below = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    return [server.pid, *map(int, below)]
+
+
+def beside_kafka(folder: Path) -> Iterator[Figure]:
+    """Random rows of 1 KB in batches of 1 MB, beside Kafka that syncs each append; both take turns."""
+    turns = max(int(GB * 1e9 / (TURN_BATCHES * BATCH_ROWS * ROW_BYTES)), 1)
+    rows = random_blobs()
+    batches = [pa.record_batch([pa.array(each, pa.binary())], names=["value"]) for each in rows]
+    same = [[b"x" * ROW_BYTES] * BATCH_ROWS]
+    ours, theirs, spent = [], [], Spent(0, 0.0)
+    with (
+        KafkaProcess(folder / "kafka", sync_every_message=True) as kafka,
+        ServerProcess(folder / "ours") as server,
+        lakestore.connect(server.address) as lake,
+    ):
+        topics = Topics(kafka.address)
+        topics.make("rows")
+        table = lake.create_table("bench.rows", pa.schema([("value", pa.binary())]), buckets=1)
+        before = Spent.of(*_pids(server))
+        for turn in range(turns):
+            theirs.append(_kafka(kafka, "rows", rows))
+            ours.append(_appended(table, batches, TURN_BATCHES))
+            _say(f"turn {turn + 1} of {turns}: {ours[-1] / 1e3:,.0f} MB/s, Kafka {theirs[-1] / 1e3:,.0f} MB/s")
+        _settled(lake)
+        spent = Spent.of(*_pids(server)).since(before)
+        if table.scan().count() != turns * TURN_BATCHES * BATCH_ROWS:
+            raise AssertionError("rows are missing")
+        topics.make("same")
+        plain = [pa.record_batch([pa.array(each, pa.binary())], names=["value"]) for each in same]
+        squeezed = lake.create_table("bench.same", pa.schema([("value", pa.binary())]), buckets=1)
+        compressible = _appended(squeezed, plain, TURN_BATCHES), _kafka(kafka, "same", same)
+    nbytes = turns * TURN_BATCHES * BATCH_ROWS * ROW_BYTES
+    mine, other = (nbytes / 1e6 / sum(TURN_BATCHES * BATCH_ROWS / rate for rate in rates) for rates in (ours, theirs))
+    yield Figure(
+        GROUP,
+        f"{nbytes / 1e9:.1f} GB of random 1 KB rows in 1 MB batches, beside Kafka with fsync",
+        f"{mine:,.0f} MB/s, Kafka {other:,.0f} MB/s: {mine / other:.2f}x",
+        "≥ 1.2x",
+        mine / other >= 1.2,
+    )
+    once = spent.written / nbytes
+    yield Figure(GROUP, "bytes written per byte of such rows", f"{once:.3f}", "≤ 1.15", once <= 1.15)
+    cost = 1e9 * spent.seconds / nbytes
+    yield Figure(GROUP, "processor time of the server per GB of them", f"{cost:.2f} s", "", None)
+    mine, other = (rate / 1e3 for rate in compressible)
+    yield Figure(GROUP, "rows of 1 KB of one letter", f"{mine:,.0f} MB/s, Kafka {other:,.0f} MB/s", "", None)
+
+
+def columns(folder: Path) -> Iterator[Figure]:
+    """Rows of five random columns in batches of 100,000."""
+    batches = [random_columns(COLUMNS_BATCH_ROWS, seed) for seed in range(POOL // 4)]
+    with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
+        table = lake.create_table("bench.columns", SCHEMA, buckets=1)
+        before = Spent.of(*_pids(server))
+        rate = _appended(table, batches, COLUMNS_BATCHES)
+        _settled(lake)
+        spent = Spent.of(*_pids(server)).since(before)
+        if table.scan(columns=["count"]).count() != COLUMNS_BATCHES * COLUMNS_BATCH_ROWS:
+            raise AssertionError("rows are missing")
+    count = COLUMNS_BATCHES * COLUMNS_BATCH_ROWS
+    shown = f"{rate:,.0f} rows/s"
+    yield Figure(GROUP, f"{count / 1e6:.0f} M rows of 5 random columns, 100k-row batches", shown, "≥ 6 M", rate >= 6e6)
+    once = spent.written / (batches[0].nbytes * COLUMNS_BATCHES)
+    yield Figure(GROUP, "bytes written per byte of these rows", f"{once:.3f}", "≤ 1.15", once <= 1.15)
+    cost = spent.seconds / count * 1e6
+    yield Figure(GROUP, "processor time of the server per million of them", f"{cost:.3f} s", "", None)
+
+
+def reads(folder: Path) -> Iterator[Figure]:
+    """Half a gigabyte of random rows: a scan and a stream from the beginning, twice."""
+    batches = [pa.record_batch([pa.array(each, pa.binary())], names=["value"]) for each in random_blobs()]
+    with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
+        table = lake.create_table("bench.rows", pa.schema([("value", pa.binary())]), buckets=1)
+        _appended(table, batches, TURN_BATCHES)
+        _settled(lake)
+        count = TURN_BATCHES * BATCH_ROWS
+
+        def scanned() -> int:
+            return sum(batch.num_rows for batch in table.scan().to_batches())
+
+        def streamed() -> int:
+            return sum(batch.to_arrow().num_rows for batch in table.changes("earliest", until="now"))
+
+        for name, read in (("scan", scanned), ("stream", streamed)):
+            times = [_timed(read, count) for _ in range(3)]
+            shown = ", ".join(f"{count * ROW_BYTES / 1e6 / seconds:,.0f}" for seconds in times)
+            yield Figure(GROUP, f"{name} of random 1 KB rows of a log", f"{shown} MB/s, run by run", "", None)
+
+
+def _timed(read: Callable[[], int], count: int) -> float:
+    began = time.perf_counter()
+    if read() != count:
+        raise AssertionError("rows are missing")
+    return time.perf_counter() - began
+
+
+def _appended(table: lakestore.Table, batches: Sequence[pa.RecordBatch], count: int) -> float:
+    """Rows a second of so many batches, each a commit, until the last is durable."""
+    commit_rows, writer.COMMIT_ROWS_MAX = writer.COMMIT_ROWS_MAX, batches[0].num_rows
+    try:
+        began = time.perf_counter()
+        with table.writer() as out:
+            for number in range(count):
+                out.append(batches[number % len(batches)])
+        return float(count * batches[0].num_rows) / (time.perf_counter() - began)
+    finally:
+        writer.COMMIT_ROWS_MAX = commit_rows
+
+
+def _settled(lake: lakestore.Lake) -> None:
+    """Wait until no checkpoint is due: what it writes counts."""
+    time.sleep(3.0)
+
+
+def _kafka(kafka: KafkaProcess, topic: str, batches: Sequence[Sequence[bytes]]) -> float:
+    """Rows a second of a turn, until the last is acknowledged."""
+    failed: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.address,
+            "acks": "all",
+            "batch.size": 1 << 20,
+            "linger.ms": 5,
+            "message.max.bytes": 8 << 20,
+            "queue.buffering.max.kbytes": 256 << 10,
+            "on_delivery": lambda error, _: failed.append(error) if error else None,
+        }
+    )
+    began = time.perf_counter()
+    for number in range(TURN_BATCHES):
+        rest = [{"value": value} for value in batches[number % len(batches)]]
+        while rest:
+            sent = producer.produce_batch(topic, rest)
+            rest = [{"value": message["value"]} for message in rest[sent:]]
+            producer.poll(0.01 if rest else 0)
+    producer.flush()
+    seconds = time.perf_counter() - began
+    if failed:
+        raise AssertionError(f"Kafka refused rows: {failed[0]}")
+    return TURN_BATCHES * BATCH_ROWS / seconds
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"  {line}\n")
+
+
+PARTS: dict[str, Callable[[Path], Iterator[Figure]]] = {"kafka": beside_kafka, "columns": columns, "reads": reads}
+
+
+def main(names: Sequence[str]) -> None:
+    """Measure the named parts and print their figures."""
+    for name in names or list(PARTS):
+        folder = Path(tempfile.mkdtemp(prefix="lakestore-bench-"))
+        try:
+            for figure in PARTS[name](folder):
+                met = {True: "met", False: "NOT MET", None: ""}[figure.met]
+                sys.stdout.write(f"{figure.name:75} {figure.measured:45} {figure.bar:8} {met}\n")
+                sys.stdout.flush()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
