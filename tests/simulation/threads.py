@@ -210,19 +210,13 @@ class _Installed:
 
     def __init__(self, world: World) -> None:
         self.world, self.os_thread = world, _thread.get_ident()
+        self.simulated: dict[str, Callable[..., Any]] = {}
+        """By the primitive's name."""
         self._undo: list[tuple[Any, str, Any]] = []
 
     def here(self) -> bool:
         """Whether a task of the world asks."""
         return self.world.current is not None and _thread.get_ident() == self.os_thread
-
-    def either(self, simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-        """The simulated function for tasks, the real one for everybody else."""
-
-        def chosen(*args: Any, **kwargs: Any) -> Any:
-            return simulated(*args, **kwargs) if self.here() else real(*args, **kwargs)
-
-        return chosen
 
     def put(self, place: Any, name: str, value: Any) -> None:
         """Put a value in the place of another one."""
@@ -289,6 +283,26 @@ Place = tuple[Any, str, int | str | None, str]
 _CAPTURED: dict[int, list[Place]] = {}
 
 
+_INSTALLED: list[_Installed] = []
+"""The worlds whose primitives are in place, the newest last."""
+_STANDING: dict[tuple[str, int], Callable[..., Any]] = {}
+
+
+def _standing(key: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """The simulated primitive for tasks of the world that is installed, the real one for everybody else.
+
+    One function for the whole process: a module that is imported while a world runs keeps it, and tasks of later worlds
+    call it.
+    """
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        made = _INSTALLED[-1] if _INSTALLED else None
+        call = made.simulated[key] if made is not None and made.here() else real
+        return call(*args, **kwargs)
+
+    return _STANDING.setdefault((key, id(real)), chosen)
+
+
 @contextmanager
 def installed(world: World) -> Iterator[None]:
     """The world's primitives in the place of the library's."""
@@ -301,14 +315,18 @@ def installed(world: World) -> Iterator[None]:
         for place, name, simulated in made.replacements():
             key = f"{place.__name__}.{name}"
             real[id(getattr(place, name))] = key
-            chosen[key] = made.either(simulated, getattr(place, name))
+            made.simulated[key] = simulated
+            chosen[key] = _standing(key, getattr(place, name))
         for place, name, at, key in _captured(real):
             made.put(place, name, chosen[key] if at is None else _with(getattr(place, name), at, chosen[key]))
         made.put(futures, "_global_shutdown_lock", Lock(world))  # held while a queue is put into
         for place, name, _ in made.replacements():
             made.put(place, name, chosen[f"{place.__name__}.{name}"])
+        _INSTALLED.append(made)
         yield
     finally:
+        if made in _INSTALLED:
+            _INSTALLED.remove(made)
         made.undo()
 
 
