@@ -45,6 +45,8 @@ class Evolution:
         self._buckets = chance.choice((1, 2, 4))
         self._pace = chance.choice((4, 12))
         """The weight of alterations, where writes have 40."""
+        self._passes = chance.choice((1, 1, 20))
+        """The weight of the table that is made anew, beside those that are altered."""
 
     def setup(self, lake: ls.Lake) -> None:
         """Make the tables, with two columns each."""
@@ -61,7 +63,8 @@ class Evolution:
         """Writes and reads, alterations now and then."""
         following, tag = process * SPACING, (process + 1) * TAGS
         weights = {"write": 40, "alter": self._pace, "describe": 3, "read": 20, "past": 6, "stream": 6}
-        weights |= {"drop": 2, "create": 3, "pass-write": 10, "pass-read": 8, "pass-stream": 3}
+        passing = {"drop": 2, "create": 3, "pass-write": 10, "pass-read": 8, "pass-stream": 3 + self._passes // 2}
+        weights |= {f: weight * self._passes for f, weight in passing.items()}
         while True:
             f = chance.choices(tuple(weights), tuple(weights.values()))[0]
             value: dict[str, Any] = {"table": chance.choice(TABLES), "old": chance.random() < 0.4}
