@@ -1,9 +1,10 @@
 """The workloads, one module each: a generator, a client and a checker of one promise.
 
 A module's class is named after it and takes the run's chance, from which it draws its shape (tables, buckets, keys);
-`WORKLOADS` names all of them for the command line: `bank`, `bridge`, `changelog`, `counters`, `evolution`, `expiry`,
-`list_append`, `log`, `register`, `retention`, `subscription`, `tier`. Parts of several clients: `one_table`, `tokens`,
-`named` (producers), `following` (change streams), `by_spark`; the log's client is big and has `log_client` to itself.
+`WORKLOADS` names all of them for the command line: `bank`, `bridge`, `changelog`, `copying`, `counters`, `evolution`,
+`expiry`, `list_append`, `log`, `register`, `retention`, `subscription`, `tier`. Parts of several clients: `one_table`,
+`tokens`, `named` (producers), `following` (change streams), `by_spark`; the log's client is big and has `log_client` to
+itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from jepsen.workload import Workload
 from jepsen.workloads.bank import Bank, BankOfEngines, BankOfSpark
 from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.changelog import Changelog
+from jepsen.workloads.copying import Copying
 from jepsen.workloads.counters import Counters
 from jepsen.workloads.evolution import Evolution
 from jepsen.workloads.expiry import Expiring
@@ -33,6 +35,7 @@ WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
         BankOfSpark,
         Bridged,
         Changelog,
+        Copying,
         Evolution,
         Expiring,
         Counters,
