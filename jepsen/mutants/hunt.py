@@ -16,7 +16,7 @@ from typing import Any
 from jepsen.mutants.mutant import Mutant, copy
 from jepsen.trial import needs_of
 
-SIMULATED_SECONDS = 60.0
+SIMULATED_SECONDS = 120.0
 REAL_SECONDS = 180.0
 REAL_RUN_SECONDS, HEAVY_RUN_SECONDS = 10.0, 30.0
 """A run takes longer with a tierer, Spark or Kafka beside the server: they are slow to begin, and go by rounds."""

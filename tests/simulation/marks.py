@@ -22,6 +22,7 @@ WRITE_CUT = f"reached {CrashPoint.JOURNAL_CUT}"
 ENDED_ITSELF = "a server ended itself"
 CRASHED = "crashed at a named point"
 NO_START = "a server did not start on a broken disk"
+BEHIND_FAILED = "a checkpoint behind one that had failed in the same life"
 NEVER = frozenset({CrashPoint.INDEX_FREED, CrashPoint.CATALOG_READY, CrashPoint.CATALOG_COMMITTED})
 """Points that only dropped tables and other catalogs' commits pass."""
 GROUPS = ("checkpoint.", "index.", "segment.", "trim.", "recovery.", "journal.file", "rebuild.", "part.")
@@ -30,7 +31,17 @@ GROUPS = ("checkpoint.", "index.", "segment.", "trim.", "recovery.", "journal.fi
 
 def wanted(workloads: tuple[str, ...]) -> frozenset[str]:
     """The states that runs of many seeds must reach, with these workloads."""
-    found = {TORN_TAIL, SAME_ANSWER, INDEX_REBUILT, WRITE_CUT, ENDED_ITSELF, CRASHED, NO_START, "power lost"}
+    found = {
+        TORN_TAIL,
+        SAME_ANSWER,
+        INDEX_REBUILT,
+        WRITE_CUT,
+        ENDED_ITSELF,
+        CRASHED,
+        NO_START,
+        BEHIND_FAILED,
+        "power lost",
+    }
     for point in (CrashPoint.CHECKPOINT_FROZEN, CrashPoint.CHECKPOINT_RENAMED, CrashPoint.TRIM_FILE_REMOVED):
         found.add(ended_behind(point))
     if "subscription" in workloads:

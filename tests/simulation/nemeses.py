@@ -8,13 +8,14 @@ from typing import Any
 
 from jepsen.schedule import Nemesis, Planned
 from lakestore_server.host.crash_points import CrashPoint
+from tests.simulation import marks
 from tests.simulation.system import SimSystem
 
 QUIET_SHARE = 0.25
 """Of all runs so many have no fault."""
 KINDS_MAX, FAULTS_MAX = 4, 6
 HOURS = 3600
-DUTY_SECONDS = 20.0
+DUTY_SECONDS, DONE = 20.0, "done"
 OF_CHECKPOINT = tuple(
     point
     for point in CrashPoint
@@ -128,7 +129,9 @@ def _fail_checkpoint(system: SimSystem, chance: random.Random) -> str:
     steps = chance.choice((tuple(f"create {digit}" for digit in range(10)), ("create checkpoint",), ("rename checkp",)))
     for step in steps:
         system.machine.disk.fail(step)
-    return f"{steps[0]} fails: {_checkpoint(system)}"
+    told = _checkpoint(system)
+    system.failed_in = None if told == DONE else system.machine.life
+    return f"{steps[0]} fails: {told}"
 
 
 def _checkpoint(system: SimSystem) -> str:
@@ -137,13 +140,16 @@ def _checkpoint(system: SimSystem) -> str:
     if server is None or not system.machine.is_up:
         return "nobody there"
     error = system.machine.within(server.upkeep.checkpoint, DUTY_SECONDS)
-    return type(error).__name__ if error else "done"
+    return type(error).__name__ if error else DONE
 
 
 def _checkpoint_again(system: SimSystem) -> str:
     """The same server goes on where the last checkpoint has failed."""
     _heal_disk(system)
-    return _checkpoint(system)
+    told, failed_in = _checkpoint(system), system.failed_in
+    if told == DONE and failed_in is not None and failed_in is system.machine.life:
+        system.world.mark(marks.BEHIND_FAILED)
+    return told
 
 
 def _heal_disk(system: SimSystem) -> None:

@@ -10,7 +10,7 @@ from jepsen.schedule import Planned
 from lakestore.client.calls import transport_of
 from lakestore.limits import Limits
 from tests.simulation.machine import Machine
-from tests.simulation.wire import Network, SimWire
+from tests.simulation.wire import Life, Network, SimWire
 from tests.simulation.world import World
 
 CALL_SECONDS = 0.2, 1.0, 5.0
@@ -34,7 +34,8 @@ class SimSystem:
         self.call_seconds = random.Random(f"{seed} calls").choice(CALL_SECONDS)
         self.wires: list[SimWire] = []
         self.begun: list[Planned] = []
-        self.stalled = False
+        self.failed_in: Life | None = None
+        """The life of the server in which a checkpoint has failed last."""
 
     def connect(self, process: int) -> ls.Lake:
         """A connection over the simulated network."""
