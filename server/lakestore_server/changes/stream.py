@@ -131,15 +131,18 @@ class Feed:
         """The position of a snapshot whose rows are leased.
 
         Between reading the head and leasing its rows the log start may pass that head. A new snapshot just begins at
-        the next one; a position that the consumer already has must not move, so there `PositionExpired` goes on.
+        the next one; a position that the consumer already has must not move, so there `PositionExpired` goes on, as it
+        does where the log start is no reason: the next head would be no better.
         """
         while True:
             try:
                 take(lease, self._engine, self._leases, position, reads_lake=options.reads_lake)
             except PositionExpired:
-                if options.start != "snapshot" or options.subscription:
+                view = self._engine.view
+                passed = any(view.by_uuid(uuid).log_start_lsn > position.lsn for uuid in options.shape.tables)
+                if options.start != "snapshot" or options.subscription or not passed:
                     raise
-                position = snapshot_start(self._engine, self._engine.view, options.shape.tables)
+                position = snapshot_start(self._engine, view, options.shape.tables)
             else:
                 return position
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import lakestore as ls
 from lakestore.cli.main import cli
 from lakestore.limits import Limits
+from lakestore_server.read.leases import Leases
 from tests.support.log_tierer import LogTierer
 from tests.support.served import SCHEMA, Served
 
@@ -124,3 +125,13 @@ def test_none_is_missing_and_none_comes_twice_while_the_table_goes_on(served: Se
     lately = [v for v in found if v >= 60]
     assert lake.table(NAME).scan().count() == last
     assert lately
+
+
+def test_a_snapshot_that_no_head_can_have_is_refused(
+    served: Served, lake: ls.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no usable snapshot in the lake the next head is no better than this one: the server once tried for ever."""
+    only_in_the_lake(served)
+    monkeypatch.setattr(Leases, "is_retired", lambda *_: True)
+    with closing(lake.table(NAME).changes("snapshot", until="now")) as stream, pytest.raises(ls.PositionExpired):
+        assert stream.next(3.0) is not None, "the server says nothing"
