@@ -179,13 +179,15 @@ class Run:
     def _read(self, workload: Workload, process: int) -> None:
         recorder = self._recorders[workload.name]
         session = self._session(workload, process, first=_LAST_PROCESSES)
+        patience = HEAL_SECONDS
         try:
             for invocation in workload.last(process):
-                deadline = time.monotonic() + HEAL_SECONDS
+                deadline = time.monotonic() + patience
                 while session.do(invocation) is not Kind.OK:
                     if time.monotonic() > deadline:
                         recorder.record(NEMESIS, Kind.INFO, "stuck", [process, invocation.f, invocation.value])
-                        return
+                        patience = 0.0  # the rest once each: what they read may say why
+                        break
                     time.sleep(AGAIN_SECONDS)
         except Exception:  # told in the verdict
             self.crashes.append(traceback.format_exc())

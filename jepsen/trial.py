@@ -16,7 +16,7 @@ from jepsen.schedule import Nemesis, Planned
 from jepsen.system import System
 from jepsen.system.cluster import Cluster
 from jepsen.verdict import Verdict
-from jepsen.workload import Workload
+from jepsen.workload import Tuned, Workload
 from jepsen.workloads import WORKLOADS
 
 TOGETHER = 3
@@ -87,7 +87,10 @@ class Trial:
         else:
             nemeses = schedule.chosen(NEMESES, self.nemeses)
             needs = needs_of(self.workloads).union(*(each.needs for each in nemeses.values()))
-            with System(folder, needs, {}, self.seed) as system:
+            settings = {
+                name: value for each in made if isinstance(each, Tuned) for name, value in each.settings.items()
+            }
+            with System(folder, needs, settings, self.seed) as system:
                 verdict = Run(system, made, nemeses, self.planned(), course, folder, system.client).run()
         (folder / "verdict.json").write_text(json.dumps(verdict.to_json(), indent=1))
         report.write(folder, self.again(cluster), verdict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import lakestore as ls
@@ -63,6 +63,14 @@ class Workload(Protocol):
 
     def check(self, history: History) -> Sequence[Anomaly]:
         """All anomalies of a history; pure."""
+
+
+@runtime_checkable
+class Tuned(Protocol):
+    """A workload that shows nothing under just any settings of a server."""
+
+    settings: Mapping[str, str]
+    """Variables of the server, which go before those that are drawn."""
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from jepsen.anomaly import Anomaly
 from jepsen.history import History
-from jepsen.operation import NEMESIS, Call, Kind
+from jepsen.operation import HEALED, NEMESIS, Call, Kind
 
 Rows = Sequence[Sequence[int]]
 
@@ -75,21 +75,36 @@ def _resumed(history: History) -> Iterator[Anomaly]:
 
 def _held(history: History) -> Iterator[Anomaly]:
     """Cuts that were held and changed, or were let go while nothing was broken."""
-    faults = [each.index for each in history if each.process == NEMESIS]
     for call in _done(history, "hold"):
         value, at = call.value, (call.invoked.index,)
-        if value["lost"] and min(faults, default=len(history)) > call.invoked.index:
+        if value["lost"] and _is_calm(history, call):
             yield Anomaly("lease-broken", f"a cut that was held could not be read again: {value['lost']}", at)
         if not value["lost"] and not value["same"]:
             yield Anomaly("cut-changed", "two scans of one cut differ", at)
 
 
+def _is_calm(history: History, call: Call) -> bool:
+    """Whether a call was done before the first fault, or after everything had healed."""
+    faults = [each for each in history if each.process == NEMESIS]
+    assert call.completed is not None
+    if min((each.index for each in faults), default=len(history)) > call.completed.index:
+        return True
+    return any(each.f == HEALED and each.index < call.invoked.index for each in faults)
+
+
 def _snapshots(history: History) -> Iterator[Anomaly]:
-    """Snapshots that lack what was acknowledged before, or have a row twice; each has all rows that ever were."""
+    """Snapshots that lack what was acknowledged before, or have a row twice; each has all rows that ever were.
+
+    One that cannot be read, while nothing is broken, has lost them all.
+    """
     appended = [call for call in history.calls("append") if call.kind is Kind.OK and call.completed]
     for call in _done(history, "snapshot"):
-        found = [number for _, _, number in call.value]
+        found = [number for _, _, number in call.value["rows"]]
         there, at = set(found), (call.invoked.index,)
+        if call.value["expired"]:
+            if _is_calm(history, call):
+                yield Anomaly("unreadable", f"there is no snapshot of this moment: {call.value['expired']}", at)
+            continue
         before = [each for each in appended if each.acknowledged < call.invoked.index]
         lost = {number for each in before for number in each.value} - there
         if lost:
@@ -99,11 +114,16 @@ def _snapshots(history: History) -> Iterator[Anomaly]:
 
 
 def _subscriptions(history: History) -> Iterator[Anomaly]:
-    """Subscriptions from which rows were let go that they had not acknowledged."""
+    """Subscriptions from which rows were let go that they had not acknowledged, until they were forgotten."""
     given: dict[str, dict[int, int]] = defaultdict(dict)
     sure: dict[str, dict[int, int]] = defaultdict(dict)
+    forgotten = {call.value["subscription"]: call.invoked.index for call in reversed(history.calls("forget"))}
     for call in _done(history, "take", "drain"):
         name = call.value["subscription"]
+        if call.invoked.index > forgotten.get(name, len(history)):
+            continue
+        if call.value["expired"]:
+            yield Anomaly("let-go", f"{name} cannot go on: {call.value['expired']}", (call.invoked.index,))
         for bucket, offsets in _offsets(call.value["rows"]).items():
             may_begin = given[name].get(bucket, -1) + 1
             if offsets[0] > may_begin:
@@ -122,7 +142,7 @@ def _invented(history: History) -> Iterator[Anomaly]:
     tried = {number for call in history.calls("append") for number in call.invoked.value}
     failed = {number for call in history.calls("append") if call.kind is Kind.FAIL for number in call.invoked.value}
     for call in _done(history, "snapshot", "earliest"):
-        found = {number for _, _, number in call.value}
+        found = {number for _, _, number in (call.value if call.f == "earliest" else call.value["rows"])}
         if found - tried:
             yield Anomaly("phantom", f"{sorted(found - tried)[:5]} were never appended", (call.invoked.index,))
         if found & failed:

@@ -1,7 +1,8 @@
 """Logs that are let go: only what the lake has, and what no subscription, lease or reader's snapshot still needs.
 
-A log table whose retention is seconds is tiered all the while. Each process has a subscription of its own that it reads
-slowly, keeps positions to go on from, holds cuts for a while, and reads from the log's start.
+A log table whose retention is seconds is tiered all the while. Processes keep positions to go on from, hold cuts for a
+while, and read from the log's start. At first one of them reads a subscription slowly, which holds the log of all; then
+it lets go of it, and the log follows the lake.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +31,10 @@ WEIGHT = "x" * 1_000
 """Journals must fill: what goes is whole segments, which checkpoints cut."""
 WAIT_SECONDS = 0.3
 POSITIONS_MAX = 5
+LATE = "late"
+"""The subscription, which process 0 reads."""
+HOLDER = 1
+"""The process that holds cuts, for what it holds stays in the log."""
 LET_GO_SECONDS = 6.0
 """Time in which the tierer and the server's duty come round once more."""
 
@@ -42,27 +48,39 @@ class Retained:
     def __init__(self, chance: random.Random) -> None:
         self._buckets = chance.choice((1, 2))
         self._retention = chance.choice(({"age": "1s"}, {"bytes": "1KB"}, {"age": "2s", "bytes": "4KB"}))
-        self._subscribers = chance.choice((0, 0, 1))
+        self._subscribed = chance.choice((12, 25))
+        """Operations of process 0 until it lets go of its subscription."""
+        self.settings: Mapping[str, str] = {
+            "LAKESTORE_RETENTION_CHECK_SECONDS": "0.3",
+            "LAKESTORE_LEASE_GRACE_SECONDS": chance.choice(("0", "2")),
+            "LAKESTORE_LIMITS_JOURNAL_CHECKPOINT_BYTES": chance.choice(("16384", "65536")),
+        }
+        """Only whole segments go, and none within a grace time, so both are small."""
 
     def setup(self, lake: ls.Lake) -> None:
-        """Make the table."""
+        """Make the table, and the subscription before anything of the table can go."""
         options = {"freshness": "1s"}
-        lake.create_table(TABLE, SCHEMA, buckets=self._buckets, retention=self._retention, lake=options)
+        made = lake.create_table(TABLE, SCHEMA, buckets=self._buckets, retention=self._retention, lake=options)
+        stream = made.changes(subscription=LATE)
+        stream.next(WAIT_SECONDS)
+        stream.close()
 
     def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
-        """Mostly appends; no process or one has a subscription, for the slowest holds the log of all."""
+        """Mostly appends."""
         numbers = itertools.count(process * SPACING)
-        while True:
+        for done in itertools.count():
             draw = chance.random()
-            if draw < 0.6:
+            if process == 0 and done == self._subscribed:
+                yield Invocation("forget", {"subscription": LATE})
+            elif draw < 0.6:
                 yield Invocation("append", list(itertools.islice(numbers, chance.randint(1, 20))))
-            elif draw < 0.75 and process < self._subscribers:
-                yield Invocation("take", {"subscription": f"late-{process}", "ack": chance.random() < 0.8})
+            elif draw < 0.75 and process == 0 and done < self._subscribed:
+                yield Invocation("take", {"subscription": LATE, "ack": chance.random() < 0.8})
             elif draw < 0.82:
                 yield Invocation("earliest")
             elif draw < 0.92:
                 yield Invocation("resume", chance.randrange(POSITIONS_MAX))
-            elif draw < 0.96:
+            elif draw < 0.98 and process == HOLDER:
                 yield Invocation("hold", round(chance.uniform(0.5, 4.0), 3))
             else:
                 yield Invocation("snapshot")
@@ -70,13 +88,15 @@ class Retained:
 
     def last(self, process: int) -> Iterator[Invocation]:
         """The rest that the subscription has to give, and the whole table."""
-        if process < self._subscribers:
-            yield Invocation("drain", {"subscription": f"late-{process}"})
+        if process == 0:
+            yield Invocation("drain", {"subscription": LATE})
+            yield Invocation("forget", {"subscription": LATE})
         yield Invocation("snapshot")
         yield Invocation("earliest")
         yield Invocation("pause", LET_GO_SECONDS)
         yield Invocation("resume", 0)
         yield Invocation("earliest")
+        yield Invocation("snapshot")
 
     def client(self, target: Target, process: int) -> RetentionClient:
         """A writer, and a late reader."""
@@ -107,7 +127,11 @@ class RetentionClient:
             case "take":
                 return {**value, **self._take(value["subscription"], ack=value["ack"])}
             case "drain":
-                return self._drain(value)
+                return {**value, **self._drain(value["subscription"])}
+            case "forget":
+                with suppress(ls.NotFound):  # so says a second try
+                    self._lake.drop_subscription(value["subscription"])
+                return value
             case "earliest":
                 return self._earliest()
             case "resume":
@@ -115,8 +139,15 @@ class RetentionClient:
             case "hold":
                 return self._hold(value)
             case _:
-                batches = self._lake.table(TABLE).changes(start="snapshot", until="now")
-                return [row for batch in batches for row in listed(batch.table, *COLUMNS)]
+                return self._snapshot()
+
+    def _snapshot(self) -> dict[str, Any]:
+        """All rows, as a stream begins with them."""
+        try:
+            batches = self._lake.table(TABLE).changes(start="snapshot", until="now")
+            return {"rows": [row for batch in batches for row in listed(batch.table, *COLUMNS)], "expired": ""}
+        except ls.PositionExpired as error:
+            return {"rows": [], "expired": error.message}
 
     def _take(self, name: str, *, ack: bool) -> dict[str, Any]:
         """The next whole commits of a subscription, whose stream is opened and closed again.
@@ -138,16 +169,20 @@ class RetentionClient:
                 except ls.LakestoreError as error:
                     acked = "unknown"  # the rows are told in any case
                     troubles.append(trouble(error))
-            return {"rows": rows, "acked": acked, TROUBLES: troubles}
+            return {"rows": rows, "acked": acked, "expired": "", TROUBLES: troubles}
+        except ls.PositionExpired as error:
+            return {"rows": rows, "acked": acked, "expired": error.message, TROUBLES: troubles}
         finally:
             stream.close()
 
-    def _drain(self, value: dict[str, Any]) -> dict[str, Any]:
+    def _drain(self, name: str) -> dict[str, Any]:
         rows: list[list[int]] = []
-        stream = self._lake.table(TABLE).changes(subscription=value["subscription"], until="now")
-        for batch in stream:
-            rows += listed(batch.table, *COLUMNS)
-        return {**value, "rows": rows}
+        try:
+            for batch in self._lake.table(TABLE).changes(subscription=name, until="now"):
+                rows += listed(batch.table, *COLUMNS)
+        except ls.PositionExpired as error:
+            return {"rows": rows, "expired": error.message}
+        return {"rows": rows, "expired": ""}
 
     def _earliest(self) -> list[list[int]]:
         """All that the log has. Every other position is kept to go on from."""

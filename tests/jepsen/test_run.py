@@ -167,6 +167,35 @@ def test_what_does_not_succeed_after_healing_is_stuck() -> None:
     assert {each.name for each in verdict.anomalies} == {"stuck", "untested"}
 
 
+def test_the_rest_is_read_behind_what_is_stuck() -> None:
+    cell = Cell()
+    counting, does = Counting(cell), Counting.invoke
+
+    def invoke(each: Invocation) -> int:
+        if each.f == "never":
+            raise ls.errors.Exhausted("full")
+        return does(counting, each)
+
+    last = [Invocation("never"), Invocation("never"), Invocation("read")]
+    with (
+        mock.patch.object(run, "HEAL_SECONDS", 0.0),
+        mock.patch.object(counting, "invoke", invoke),
+        mock.patch.object(counting, "last", lambda _: iter(last)),
+    ):
+        verdict = Run(cell, [counting], {}, [], COURSE).run()
+    assert [each.name for each in verdict.anomalies] == ["stuck", "stuck"]
+    assert verdict.judged[0].counts["read"] == {"ok": 1}
+
+
+def test_a_workload_says_settings_of_its_server(tmp_path: Path) -> None:
+    trial = Trial("7.0", ("log", "retention"), ())
+    with mock.patch("jepsen.trial.System", side_effect=OSError("none is started")) as system, pytest.raises(OSError):
+        trial.perform(tmp_path)
+    settings = system.call_args.args[2]
+    assert settings["LAKESTORE_RETENTION_CHECK_SECONDS"] == "0.3"
+    assert float(settings["LAKESTORE_LEASE_GRACE_SECONDS"]) <= 2
+
+
 def test_a_system_that_does_not_start_any_more_is_unrecoverable() -> None:
     cell = Cell()
     with mock.patch.object(cell, "heal", side_effect=NotStarted("the journal has a gap")):
