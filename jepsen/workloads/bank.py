@@ -35,6 +35,8 @@ TABLES = {
 NAMES = [f"jepsen.bank_{table}" for table in TABLES]
 GROUPED = ("left", "right")
 KEPT = 20
+ONE_SHARE = 0.3
+"""Of the reads by Spark so many are of one table, the others of all by one statement."""
 QUIET_SECONDS, FOLLOW_SECONDS, FOLLOW_BATCHES = 0.05, 1.0, 20
 DRAIN_SECONDS = 20.0
 _ID = pa.field("id", pa.int64(), nullable=False)
@@ -84,8 +86,12 @@ class Bank:
     def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
         """The shape of the run first; then transfers and audits, about half and half."""
         yield Invocation(SHAPE, asdict(self._plan))
+        yield from self._drawn(process, chance, (("move", 20), ("add", 20), *self.audits))
+
+    def _drawn(self, process: int, chance: random.Random, weighted: Sequence[tuple[str, int]]) -> Iterator[Invocation]:
+        """Transfers and audits of some kinds by their weights."""
         following = process * SPACING + 1
-        names, weights = zip(("move", 20), ("add", 20), *self.audits, strict=True)
+        names, weights = zip(*weighted, strict=True)
         while True:
             f = chance.choices(names, weights)[0]
             if f == "move":
@@ -108,7 +114,7 @@ class Bank:
                 engine, table = chance.choice(("pyiceberg", "duckdb")), chance.choice((*TABLES, ""))
                 yield Invocation(f, {"engine": engine, "table": table})
             elif f == "spark":
-                yield Invocation(f, {"table": chance.choice((*TABLES, ""))})
+                yield Invocation(f, {"table": chance.choice(tuple(TABLES)) if chance.random() < ONE_SHARE else ""})
             else:
                 yield Invocation(f)
 
@@ -166,6 +172,27 @@ class BankOfSpark(BankOfEngines):
     name = "bank_spark"
     needs = frozenset({"spark"})
     audits = (*BankOfEngines.audits, ("spark", 4))
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance)
+        self._spark = SparkReader()
+
+    def setup(self, lake: ls.Lake) -> None:
+        """Make the tables, and the session of Spark, which takes as long as a run."""
+        super().setup(lake)
+        self._spark.sql(lake.address, _QUERY)
+
+    def client(self, target: Target, process: int) -> BankClient:
+        """A client that reads by Spark as well."""
+        return BankClient(target, process, self._plan, self._spark)
+
+    def operations(self, process: int, chance: random.Random) -> Iterator[Invocation]:
+        """One process reads by Spark, the others transfer meanwhile."""
+        yield Invocation(SHAPE, asdict(self._plan))
+        beside = (("lookup", 8), ("scan", 4), ("past", 4), ("follow", 8))
+        yield from self._drawn(
+            process, chance, (("move", 30), ("add", 30), *(beside if process else (("spark", 240),)))
+        )
 
 
 def _audited(audit: Audit, call: Call) -> Iterator[Anomaly]:
@@ -230,9 +257,9 @@ class _Followed:
 class BankClient:
     """Transfers and audits of one connection."""
 
-    def __init__(self, target: Target, process: int, plan: Plan) -> None:
+    def __init__(self, target: Target, process: int, plan: Plan, spark: SparkReader | None = None) -> None:
         self._lake, self._catalog, self._plan = target.connect(process), target.catalog, plan
-        self._spark = SparkReader(self._lake.address)
+        self._spark = spark
         self._stream: ls.ChangeStream | None = None
         self._token = ""
         """Behind whole commits that the stream has given."""
@@ -308,10 +335,11 @@ class BankClient:
 
     def _by_spark(self, table: str) -> dict[str, Any]:
         """One table by the presented catalog, or all by one statement."""
+        assert self._spark is not None
         if table:
             text = f"SELECT {', '.join(TABLES[table])} FROM now.{_name(table)}"
-            return {"cut": {table: self._spark.by_catalog(text)}}
-        return {"cut": _apart(self._spark.sql(_QUERY))}
+            return {"cut": {table: self._spark.by_catalog(self._lake.address, text)}}
+        return {"cut": _apart(self._spark.sql(self._lake.address, _QUERY))}
 
     def _follow(self, f: str, value: Any) -> dict[str, Any]:
         """The batches of the stream of all tables now, or all changes by another. `start`: its beginning, or empty."""
@@ -373,8 +401,9 @@ def _read_by(engine: str, catalog: str, warehouse: str, table: str) -> list[dict
 
 
 _QUERY = " UNION ALL ".join(
-    f"SELECT '{table}' AS held_in, id, balance, {columns[2]} AS third, {columns[-1]} AS fourth FROM jepsen.bank_{table}"
-    for table, columns in TABLES.items()
+    f"SELECT '{table}' AS held_in, id, balance, {TABLES[table][2]} AS third, {TABLES[table][-1]} AS fourth"
+    f" FROM jepsen.bank_{table}"
+    for table in ("left", "credit", "right", "debit")  # halves of a transfer apart: cuts that differ show
 )
 
 

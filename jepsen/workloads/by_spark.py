@@ -1,13 +1,15 @@
-"""Reads by Spark SQL, in a session that the client's own process holds."""
+"""Reads by Spark SQL, in a session that this process holds."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import lakestore as ls
 
 _SETTINGS = {
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it lives for seconds
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -17,21 +19,26 @@ _SETTINGS = {
 
 
 class SparkReader:
-    """One server's tables in Spark. Its session is made by the first read, which takes seconds."""
+    """One server's tables in Spark. Its session is made by the first read, which takes many seconds.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    Thread-safe, one read after the other; it does not pickle, so the clients that share it stay together.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
         self._session: Any = None
 
-    def sql(self, text: str) -> list[dict[str, Any]]:
+    def sql(self, address: str, text: str) -> list[dict[str, Any]]:
         """The rows of a statement over our tables, all of them at the head of this moment."""
-        return self._rows(text, attached=True)
+        with self._turn:
+            return self._rows(address, text, attached=True)
 
-    def by_catalog(self, text: str) -> list[dict[str, Any]]:
+    def by_catalog(self, address: str, text: str) -> list[dict[str, Any]]:
         """The rows of a statement that names the catalog `now`, as any Spark without code of ours runs it."""
-        return self._rows(text, attached=False)
+        with self._turn:
+            return self._rows(address, text, attached=False)
 
-    def _rows(self, text: str, *, attached: bool) -> list[dict[str, Any]]:
+    def _rows(self, address: str, text: str, *, attached: bool) -> list[dict[str, Any]]:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -39,10 +46,10 @@ class SparkReader:
 
         try:
             if self._session is None:
-                self._session = session(self._address, master="local[1]", app="jepsen", conf=_SETTINGS)
+                self._session = session(address, master="local[1]", app="jepsen", conf=_SETTINGS)
             if not attached:
                 return [row.asDict() for row in self._session.sql(text).collect()]
-            lake = attach(self._session, self._address)
+            lake = attach(self._session, address)
             try:
                 return [row.asDict() for row in lake.sql(text).collect()]
             finally:

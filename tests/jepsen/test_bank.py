@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from jepsen.checkers.audits import INITIAL, OPENING, reachable
-from jepsen.workloads.bank import TABLES, Bank, BankOfEngines
+from jepsen.system.clients import is_alone
+from jepsen.workloads.bank import TABLES, Bank, BankOfEngines, BankOfSpark
 from tests.jepsen.hand_made import Written, names
 
 
@@ -206,3 +207,15 @@ def test_deltas_cancel_out_and_one_seed_replays() -> None:
                 assert bank._plan.crosses or len(tables) == 1
             if each.f == "move":
                 assert sum(each.value["balances"]) == 4 * OPENING
+
+
+def test_one_process_reads_by_spark_and_the_others_transfer_meanwhile() -> None:
+    """Two sessions of Spark that come up in the middle of a run take all of it."""
+    bank = BankOfSpark(random.Random(1))
+    drawn = [list(itertools.islice(bank.operations(process, random.Random(process)), 200)) for process in range(3)]
+    spark = [[each for each in one if each.f == "spark"] for one in drawn]
+    assert len(spark[0]) > 120
+    assert sum(not each.value["table"] for each in spark[0]) > 60, "statements over all tables"
+    assert not spark[1]
+    assert not spark[2]
+    assert not is_alone(bank), "its clients share the session"
