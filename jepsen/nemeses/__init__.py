@@ -53,6 +53,7 @@ TOGETHER = (
     ("store", "kill"),
     ("store", "catalog", "kill-tierer"),
     ("kill-bridge", "pause-bridge", "kill-broker", "kill"),
+    ("kill-bridge", "network-bridge"),
 )
 """Faults that find more when they come in one run."""
 

@@ -1,14 +1,16 @@
-"""The network between clients or the tierer and the server, broken by the proxy of each."""
+"""The network between clients, the tierer or the bridges and the server, broken by the proxy of each."""
 
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jepsen.system import System
+from jepsen.system.bridges import COUNT
 from jepsen.system.proxy import BLACK_HOLE, LOST, SOUND, Fault, Proxy
-from jepsen.system.system import DIRECT, TIERER
+from jepsen.system.system import BRIDGES, DIRECT, TIERER
 
 DELAY_SECONDS = 0.005, 0.4
 SPREAD_SECONDS = 0.05, 1.0
@@ -103,19 +105,19 @@ class Network:
         return _mended(system, [process for process in system.proxies() if process > DIRECT])
 
 
-class TiererNetwork:
-    """One fault of the tierer's way to the server."""
+class OneNetwork:
+    """One fault of the way that a part of the system has to the server."""
 
-    name = "network-tierer"
-    needs = frozenset({"tierer"})
+    def __init__(self, name: str, way: int, part: str) -> None:
+        self.name, self._way, self.needs = name, way, frozenset({part})
 
     def begin(self, system: System, chance: random.Random) -> dict[str, Any]:
         """Break it."""
-        return _broken(system, chance, [TIERER] if TIERER in system.proxies() else [])
+        return _broken(system, chance, [self._way] if self._way in system.proxies() else [])
 
     def end(self, system: System) -> str:
         """Mend it."""
-        return _mended(system, [TIERER])
+        return _mended(system, [self._way])
 
 
 class PartitionKill:
@@ -139,6 +141,29 @@ class PartitionKill:
         return system.server.try_start()
 
 
+class PartitionKillBridge:
+    """The bridges hear nothing more of the server, and are killed before they do: nobody knows what it has done."""
+
+    name = "partition-kill-bridge"
+    needs = frozenset({"kafka"})
+
+    def begin(self, system: System, chance: random.Random) -> str:
+        """Make their way a black hole, or that of the answers alone."""
+        to_server = chance.choice((BLACK_HOLE, SOUND, SOUND))
+        if BRIDGES in system.proxies():
+            system.proxies()[BRIDGES].breaks(to_server, BLACK_HOLE)
+        return "both ways" if to_server.holds else "answers"
+
+    def end(self, system: System) -> str:
+        """Kill them, mend the way, start them."""
+        if system.bridges is None:
+            return "there are none"
+        killed = [system.bridges.signal_bridge(number, signal.SIGKILL) for number in range(COUNT)]
+        _mended(system, [BRIDGES])
+        system.bridges.mend()
+        return f"{sum(killed)} killed"
+
+
 def _broken(system: System, chance: random.Random, ways: Sequence[int]) -> dict[str, Any]:
     name = chance.choice(sorted(BREAKS))
     proxies = system.proxies()
@@ -156,4 +181,10 @@ def _mended(system: System, ways: Sequence[int]) -> str:
     return "mended"
 
 
-NETWORKS = (Network(), TiererNetwork(), PartitionKill())
+NETWORKS = (
+    Network(),
+    OneNetwork("network-tierer", TIERER, "tierer"),
+    OneNetwork("network-bridge", BRIDGES, "kafka"),
+    PartitionKill(),
+    PartitionKillBridge(),
+)

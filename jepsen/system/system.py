@@ -35,6 +35,8 @@ DIRECT = -1
 """The process that makes tables reaches the server by no proxy."""
 TIERER = -2
 """The tierer's way, as a number of a process."""
+BRIDGES = -3
+"""The bridges' way."""
 _ELSEWHERE = {"LAKESTORE_INSECURE": "true", "LAKESTORE_HTTP_ALLOWED_HOSTS": "*"}
 """A server beyond this machine's own addresses wants these said."""
 
@@ -68,12 +70,12 @@ class System:
         """The way of the tierer and of foreign engines to the catalog."""
         if self.catalog_proxy is not None:
             self.catalog = f"http://{self.catalog_proxy.address}/iceberg"
-        self.bridges = Bridges(self.nursery, folder, self.server.address) if "kafka" in parts else None
-        if self.bridges is not None:
-            self.kafka = self.bridges.address
         self.clients = ClientProcesses(self.nursery, folder / "clients.log", "" if seed is None else seed)
         self._proxies: dict[int, Proxy] = {}
         self._lock = threading.Lock()
+        self.bridges = Bridges(self.nursery, folder, self.proxy(BRIDGES).address) if "kafka" in parts else None
+        if self.bridges is not None:
+            self.kafka = self.bridges.address
         self.spark = SparkCluster(self.nursery, folder) if self._has("spark") else None
         self.tierer = self._tierer() if parts & {"tierer", "spark"} else None
 

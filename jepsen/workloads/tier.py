@@ -90,6 +90,9 @@ class Tier:
                 if table == "keyed":
                     fresh = [[each, SPACING - 1 - each] for each in range(min(self._keys, HOT_KEYS))]
                     yield Invocation("hot", {"table": table, "upsert": fresh, "delete": []})
+                    # A compaction that was under way has landed by then.
+                    yield Invocation("level", {"table": table})
+                    yield from (Invocation("lake", {"table": table, "engine": engine}) for engine in engines.ENGINES)
                 yield Invocation("changelog", {"table": table})
 
     def client(self, target: Target, process: int) -> TierClient:
