@@ -180,7 +180,7 @@ def test_the_rest_is_read_behind_what_is_stuck() -> None:
     with (
         mock.patch.object(run, "HEAL_SECONDS", 0.0),
         mock.patch.object(counting, "invoke", invoke),
-        mock.patch.object(counting, "last", lambda _: iter(last)),
+        mock.patch.object(counting, "last", return_value=iter(last)),
     ):
         verdict = Run(cell, [counting], {}, [], COURSE).run()
     assert [each.name for each in verdict.anomalies] == ["stuck", "stuck"]
