@@ -27,6 +27,7 @@ from jepsen.workload import Client, Target, Workload, trouble
 HEAL_SECONDS = 60.0
 """Once everything has healed, every operation must succeed within this time (R36)."""
 AGAIN_SECONDS = 0.25
+LOOK_SECONDS = 0.5
 
 
 class Unrecoverable(Exception):
@@ -54,6 +55,8 @@ class Course:
     """The most that one process does in the main phase."""
     pause_seconds: float = 0.01
     """Between two operations of a process, on average."""
+    hung_seconds: float | None = None
+    """A call that has not ended after so long never will: the run is judged without it."""
 
 
 class Run:
@@ -81,6 +84,9 @@ class Run:
         self._over = threading.Event()
         self._begun: dict[Planned, Nemesis[Any]] = {}
         self._made: Counter[str] = Counter()
+        self._sessions: dict[str, _Session] = {}
+        """By the names of their threads."""
+        self._hung: list[str] = []
         self.crashes: list[str] = []
         """Tracebacks of errors that no client may raise."""
 
@@ -99,6 +105,7 @@ class Run:
             judged.append(Judged("run", (Anomaly("unrecoverable", str(error)),)))
         histories = {name: recorder.close() for name, recorder in self._recorders.items()}
         judged += [judge(each, histories[each.name]) for each in self._workloads]
+        judged += [Judged("run", (Anomaly("hung", text),)) for text in self._hung]
         judged += [Judged.crashed(text) for text in self.crashes]
         return Verdict(self._course.seed, time.monotonic() - began, tuple(judged), dict(self._made))
 
@@ -113,8 +120,20 @@ class Run:
             thread.start()
         threads[0].join()
         self._over.set()
-        for thread in threads[1:]:
-            thread.join()
+        self._join(threads[1:])
+
+    def _join(self, threads: Sequence[threading.Thread]) -> None:
+        """Wait for the ends of processes, but for none in a call that has hung."""
+        limit = self._course.hung_seconds
+        for thread in threads:
+            while limit is not None and thread.is_alive():
+                thread.join(LOOK_SECONDS)
+                session = self._sessions.get(thread.name)
+                if session is not None and session.seconds() > limit:
+                    self._hung.append(f"{session.doing} of {thread.name} has not ended after {limit:g} s")
+                    break
+            else:
+                thread.join()
 
     def _work(self, workload: Workload, process: int) -> None:
         chance = random.Random(f"{self._course.seed} {workload.name} {process}")
@@ -167,14 +186,15 @@ class Run:
     def _last_phase(self) -> None:
         """Every process reads what is there; each operation is tried until it succeeds or its time is over."""
         threads = [
-            threading.Thread(target=self._read, args=(workload, process), name=f"{workload.name}-last-{process}")
+            threading.Thread(
+                target=self._read, args=(workload, process), name=f"{workload.name}-last-{process}", daemon=True
+            )
             for workload in self._workloads
             for process in range(self._course.processes)
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        self._join(threads)
 
     def _read(self, workload: Workload, process: int) -> None:
         recorder = self._recorders[workload.name]
@@ -196,7 +216,10 @@ class Run:
 
     def _session(self, workload: Workload, process: int, first: int = 0) -> _Session:
         recorder, processes = self._recorders[workload.name], self._course.processes
-        return _Session(lambda: self._client(workload, process), recorder, first + process, processes)
+        session = _Session(lambda: self._client(workload, process), recorder, first + process, processes)
+        name = f"{workload.name}-last-{process}" if first else f"{workload.name}-{process}"
+        self._sessions[name] = session
+        return session
 
 
 _LAST_PROCESSES = 1_000_000
@@ -210,9 +233,24 @@ class _Session:
         """`connect` makes its client; `processes`: how many numbers further its next number is."""
         self._connect, self._recorder, self._number, self._processes = connect, recorder, number, processes
         self._client: Client | None = None
+        self._since: float | None = None
+        self.doing = ""
+        """The function that is called, or was last."""
+
+    def seconds(self) -> float:
+        """The time for which a call has been under way; 0 for none."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
     def do(self, invocation: Invocation) -> Kind:
         """Do it and record both ends."""
+        self.doing, self._since = invocation.f, time.monotonic()
+        try:
+            return self._do(invocation)
+        finally:
+            self._since = None
+
+    def _do(self, invocation: Invocation) -> Kind:
         recorder = self._recorder
         recorder.invoke(self._number, invocation)
         try:

@@ -24,6 +24,8 @@ TOGETHER = 3
 SECONDS = 12.0
 SECONDS_MIN = 4.0
 PROCESSES = 3
+HUNG_SECONDS = 180.0
+"""Longer than any call of a workload may wait."""
 HEAVY = frozenset({"tierer", "spark", "kafka", "store"})
 """Parts of a system that take long to start."""
 
@@ -80,7 +82,7 @@ class Trial:
         """
         folder.mkdir(parents=True, exist_ok=True)
         made = self.made()
-        course = Course(self.seed, self.seconds, self.processes)
+        course = Course(self.seed, self.seconds, self.processes, hung_seconds=HUNG_SECONDS)
         if cluster is not None:
             nemeses: Mapping[str, Nemesis[Any]] = schedule.chosen(cluster.nemeses, self.nemeses)
             verdict = Run(cluster, made, nemeses, self.planned(), course, folder).run()

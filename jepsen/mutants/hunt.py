@@ -22,7 +22,7 @@ REAL_RUN_SECONDS, HEAVY_RUN_SECONDS = 10.0, 30.0
 """A run takes longer with a tierer, Spark or Kafka beside the server: they are slow to begin, and go by rounds."""
 GRACE_SECONDS = 240.0
 """The longest that a run takes beyond its time: starts, healing, reading to the end."""
-NO_ANOMALY = ("crash", "crashed", "idle", "stuck", "undecided", "untested")
+NO_ANOMALY = ("crash", "crashed", "hung", "idle", "stuck", "undecided", "untested")
 """Names in a verdict that only say that nothing was tested: a mutant that does not work is not found by them."""
 
 

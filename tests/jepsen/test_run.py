@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import threading
@@ -184,6 +185,25 @@ def test_the_rest_is_read_behind_what_is_stuck() -> None:
     ):
         verdict = Run(cell, [counting], {}, [], COURSE).run()
     assert [each.name for each in verdict.anomalies] == ["stuck", "stuck"]
+    assert verdict.judged[0].counts["read"] == {"ok": 1}
+
+
+def test_a_call_that_never_ends_does_not_keep_the_rest() -> None:
+    cell, never = Cell(), threading.Event()
+    counting, does = Counting(cell), Counting.invoke
+    calls = itertools.count()
+
+    def invoke(each: Invocation) -> int:
+        if next(calls) == 3:
+            never.wait(60.0)
+        return does(counting, each)
+
+    try:
+        with mock.patch.object(run, "LOOK_SECONDS", 0.01), mock.patch.object(counting, "invoke", invoke):
+            verdict = Run(cell, [counting], {}, [], replace(COURSE, hung_seconds=0.3)).run()
+    finally:
+        never.set()
+    assert [each.sentence for each in verdict.anomalies] == ["add of counting-0 has not ended after 0.3 s"]
     assert verdict.judged[0].counts["read"] == {"ok": 1}
 
 
