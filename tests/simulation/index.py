@@ -74,8 +74,7 @@ class _Worker:
         again: bool = False,
     ) -> tuple[int, bytes]:
         """As an `IndexProcess`, whose answers come after a time."""
-        packed = keys if isinstance(keys, PackedKeys) else PackedKeys.of(keys)
-        message = Request(op, packed, values, number).encode()
+        message = Request.of(op, keys, values, number).encode()
         world = self._stores.world
         mean = MERGE_SECONDS if op in (Op.MERGE, Op.REMOVE, Op.CLEAR) else ASK_SECONDS
         world.sleep(world.chance.expovariate(1 / mean))

@@ -57,6 +57,11 @@ class Request:
     number: int = 0
     """The LSN of MERGE; of RANGES, WALK and REMOVE the most entries."""
 
+    @staticmethod
+    def of(op: Op, keys: Sequence[bytes] | PackedKeys, values: Ints | None, number: int) -> Request:
+        """A request for keys, which are packed unless they are so already."""
+        return Request(op, keys if isinstance(keys, PackedKeys) else PackedKeys.of(keys), values, number)
+
     def encode(self) -> bytes:
         """The request's bytes."""
         keys = self.keys

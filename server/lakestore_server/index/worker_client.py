@@ -110,8 +110,7 @@ class IndexProcess:
         again: bool = False,
     ) -> tuple[int, bytes]:
         """(index LSN, data) of one request; `again` repeats one that changes nothing when the process was ended."""
-        packed = keys if isinstance(keys, PackedKeys) else PackedKeys.of(keys)
-        message = Request(op, packed, values, number).encode()
+        message = Request.of(op, keys, values, number).encode()
         with self._lock:
             try:
                 answer = self._exchange(message)
