@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 PROC = Path("/proc")
-SIGNAL_SECONDS = 1.0
-"""A signal has done its work within this time, unless the process waits for a disk."""
+SIGNAL_SECONDS = 30.0
+"""A signal has done its work within this time, also of a process that waits for a slow disk, or for a core."""
 _STATE, _PARENT, _BEGAN = 0, 1, 19
 """Places in /proc/PID/stat behind the name in brackets."""
 _DEAD = "ZX"
@@ -98,6 +98,8 @@ def descendants(pid: int | None) -> list[Found]:
 _SPAWNER = ThreadPoolExecutor(1, "jepsen-spawner")
 """A child dies with the thread that started it, so that one thread starts them all, and lives to the end."""
 _MARK = "JEPSEN_NURSERY"
+_UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
+"""Runs a command if this process is still there: one that died before its death was a signal would leave it behind."""
 
 
 class Nursery:
@@ -120,7 +122,8 @@ class Nursery:
     ) -> subprocess.Popen[bytes]:
         """Start a process in a session of its own, which Ctrl-C does not reach. Variables are added to ours."""
         setpriv = shutil.which("setpriv")
-        bound = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+        unless_orphaned = ["sh", "-c", _UNLESS_ORPHANED, str(os.getpid())]
+        bound = [setpriv, "--pdeathsig", "KILL", "--", *unless_orphaned] if setpriv else []
         name, _, value = self._mark.partition("=")
         variables = {**os.environ, **(environment or {}), name: value}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from jepsen.system.processes import Found, Nursery, Stopped, descendants, look
 from jepsen.system.reached import Reached
 from jepsen.workloads import WORKLOADS
 from jepsen.workloads.list_append import ListAppend
-from tests.support.waiting import until
+from tests.support.waiting import WAIT_SECONDS, until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
@@ -55,7 +56,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 
 def works(system: System) -> bool:
-    with ls.connect(system.server.address, timeout=10) as lake:
+    with ls.connect(system.server.address, timeout=WAIT_SECONDS) as lake:
         table = lake.table("t.k")
         table.upsert([{"id": 1, "v": 2}])
         return bool(table.lookup([{"id": 1}]).to_pylist()[0]["v"] == 2)
@@ -70,12 +71,11 @@ def fails(system: System, seconds: float = 0.3) -> bool:
 
 def index_process(system: System) -> Found:
     """The one that runs; keys are written until a checkpoint needs one."""
-    with ls.connect(system.server.address, timeout=10) as lake:
+    with ls.connect(system.server.address, timeout=WAIT_SECONDS) as lake:
         keys = iter(range(1_000, 1_000_000))
         until(
             lambda: lake.table("t.k").upsert([{"id": next(keys), "v": 0}]) and system.server.children(INDEX),
             "an index process",
-            10,
         )
     found = system.server.children(INDEX)[0]
     return found
@@ -137,7 +137,7 @@ def test_the_index_process_is_killed_and_stopped_and_the_server_gets_over_it(sys
     index = index_process(system)
     begin(system, "pause-index")
     assert index.is_stopped
-    until(lambda: works(system), "the server ends an index process that says nothing", 10)
+    assert works(system), "the server ends an index process that says nothing"
     NEMESES["pause-index"].end(system)
 
 
@@ -148,7 +148,7 @@ def test_children_that_outlive_their_server_come_to_themselves_beside_the_next_o
     assert old.is_stopped
     assert works(system)
     NEMESES["zombie-children"].end(system)
-    until(lambda: not old.is_there, "a zombie sees that its server is gone", 10)
+    until(lambda: not old.is_there, "a zombie sees that its server is gone")
     assert works(system)
 
 
@@ -214,7 +214,7 @@ def test_a_crash_of_the_server_and_a_traceback_are_defects(tmp_path: Path) -> No
         system = System(tmp_path / str(number), frozenset(), {})
         system.server._program = [sys.executable, "-c", program.format(int(number))]
         system.server.start()
-        until(partial(_has_ended, system), "it ends", 10)
+        until(partial(_has_ended, system), "it ends")
         assert len(system.server.defects()) == expected
         (tmp_path / str(number) / "server.log").write_text("Traceback (most recent call last):\n  x\n")
         assert len(system.server.defects()) == expected + 1
@@ -222,30 +222,38 @@ def test_a_crash_of_the_server_and_a_traceback_are_defects(tmp_path: Path) -> No
 
 
 def test_nothing_is_left_behind_of_a_process_that_ends_in_any_way(tmp_path: Path) -> None:
-    """Not by an exception, and not by kill -9."""
+    """Not by an exception, and not by kill -9, also of one that has only just been started."""
+    slow = tmp_path / "setpriv"
+    slow.write_text(f'#!/bin/sh\nsleep 0.5\nexec {shutil.which("setpriv")} "$@"\n')
+    slow.chmod(0o755)
     body = (
         "import sys, time, threading; from pathlib import Path; from jepsen.system.processes import Nursery\n"
         "nursery = Nursery()\n"
         "def start(): print(nursery.spawn(['sleep', '1000']).pid, flush=True)\n"
         "thread = threading.Thread(target=start); thread.start(); thread.join()\n"
     )
-    for end in ("1 / 0", "time.sleep(100)"):
+    for end, first in (("1 / 0", []), ("time.sleep(100)", []), ("time.sleep(100)", [str(tmp_path)])):
         running = subprocess.Popen(
-            [sys.executable, "-c", body + end], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [sys.executable, "-c", body + end],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PATH": os.pathsep.join([*first, os.environ["PATH"]])},
         )
         assert running.stdout is not None
         child = int(running.stdout.readline())
         if "sleep" in end:
             assert look(child) is not None
             running.kill()
-        running.communicate()
-        until(partial(_is_gone, child), "the child has ended", 5)
+        running.wait(WAIT_SECONDS)
+        running.stdout.close()
+        until(partial(_is_gone, child), "the child has ended")
 
 
 def test_a_nursery_ends_what_its_processes_have_left(tmp_path: Path) -> None:
     nursery = Nursery()
     shell = nursery.spawn(["sh", "-c", "setsid sleep 1000 & sleep 1000"])
-    until(lambda: len(descendants(shell.pid)) == 2, "both sleep", 5)
+    until(lambda: len(descendants(shell.pid)) == 2, "both sleep")
     stopped = Stopped()
     stopped.stop("a", descendants(shell.pid))
     stopped.stop("b", descendants(shell.pid))

@@ -16,7 +16,7 @@ from jepsen.system import System
 from jepsen.system.processes import descendants
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TABLE = "t.log"
 ROUND_SECONDS = 180.0
