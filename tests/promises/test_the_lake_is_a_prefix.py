@@ -35,7 +35,8 @@ from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-FEW, MANY = 10, 30
+FEW, MANY = 6, 30
+"""The few have every way of hot rows once, a DataFrame that is held, and a check of all tables."""
 SPLIT_ROWS = 7
 HOT_ROWS: list[dict[str, Any]] = [{}, {"spool": False}, {}, {"spool": False}, {"spool": False, "driver_rows_max": 0}]
 """The ways of hot rows into Spark, in turn: a spool of files, the driver, tasks."""
