@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import lakestore
 from lakestore.limits import Limits
 from tests.support import house, spark, syntax
 
@@ -116,6 +117,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "jepsen/": ("lakestore_server", "tests"),
 }
 """Folder -> modules that it must not import."""
+_SPARK = ("lakestore.spark", "lakestore.spark.attach", "lakestore.spark.session")
+PUBLIC = frozenset({"lakestore", *(f"lakestore.{name}" for name in lakestore.__all__), *_SPARK})
+"""Modules and names of the product that jepsen imports: those of anybody's program."""
+KAFKA = "lakestore.demo.broker"
+"""Starts a broker of Kafka, which is not ours and not on trial: the one tool of the product that jepsen takes."""
 
 BROAD_EXCEPT_ALLOWED = {
     "lakestore/client/local.py",  # the edge of a server in this process
@@ -316,6 +322,8 @@ def misplaced_imports(source: Source) -> Iterator[str]:
         for banned in LAYERS[layer]:
             if module == banned or module.startswith(f"{banned}."):
                 yield f"{line}: {layer} does not import {banned}"
+        if layer == "jepsen/" and top == "lakestore" and module not in PUBLIC and not module.startswith(KAFKA):
+            yield f"{line}: jepsen imports the public lakestore alone, not {module}"
         if top in ("server", "tiering", "spark_reader"):
             yield f"{line}: {top} is imported as lakestore_{top.removesuffix('_reader')}"
 
@@ -509,6 +517,8 @@ def test_a_planted_violation_is_found(rule: Rule) -> None:
         ("lakestore/model/table.py", "import lmdb\n"),
         ("spark_reader/x.py", "import lakestore_server.commit.engine\n"),
         ("server/x.py", "from server import engine\n"),
+        ("jepsen/x.py", "from lakestore.client.grpc import connect\n"),
+        ("jepsen/x.py", "import lakestore.limits\n"),
     ],
 )
 def test_a_planted_wrong_import_is_found(path: str, text: str) -> None:

@@ -22,9 +22,9 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.jvm import SHORT_LIVED
+from jepsen.system.server import free_port
 from lakestore.client.table import Table
 from lakestore_server.main import Server
-from tests.support.process import free_port
 from tests.support.seeds import seeded
 from tests.support.spark_stream import written
 from tests.support.waiting import until

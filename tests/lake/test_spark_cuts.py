@@ -14,13 +14,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 import lakestore as ls
+from jepsen.system.server import free_port
 from lakestore import limits
 from lakestore.spark import SparkLake, attach, session
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_tiering import Tierer
 from tests.support.late_clock import LateClock
-from tests.support.process import free_port
 from tests.support.spark import SPARK_CONF
 
 pytestmark = pytest.mark.spark

@@ -14,10 +14,11 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess, Topics
+from jepsen.system.server import free_port
 from lakestore.connectors.bridge.lane.bridge import Bridge
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.bridge_process import BridgeProcess
-from tests.support.process import ServerProcess, free_port
+from tests.support.process import ServerProcess
 from tests.support.seeds import seeded
 
 PARTITIONS, KEYS, STEP = 3, 50, 150

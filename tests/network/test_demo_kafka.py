@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 import lakestore as ls
+from jepsen.system.server import free_port
 from lakestore.connectors.bridge.config import spec_file
 from lakestore.connectors.bridge.lane.bridge import Bridge
 from lakestore.connectors.bridge.lane.metrics import served
 from lakestore.demo.kafka import STEP_CHANGED, STEP_NEW, Kafka
 from lakestore.demo.payments import ADDRESS_VARIABLE, BRIDGE_FILE, LETTERS, PAYMENTS
-from lakestore.demo.processes import free_ports
 
 pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture
 def kafka(tmp_path: Path) -> Iterator[Kafka]:
-    running = Kafka(tmp_path / "kafka", free_ports(1)[0])
+    running = Kafka(tmp_path / "kafka", free_port())
     yield running
     running.stop()
 

@@ -16,8 +16,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import lakestore as ls
+from jepsen.system.server import free_port
 from lakestore.errors import Exhausted, LakestoreError, Unavailable
-from tests.support.process import ServerProcess, free_port
+from tests.support.process import ServerProcess
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.int64())])
 RETRIABLE = (Unavailable, Exhausted)

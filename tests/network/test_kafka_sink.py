@@ -17,12 +17,12 @@ from confluent_kafka import Consumer, Message
 
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
+from jepsen.system.server import free_port
 from jepsen.topics import NotAnswered, read_committed
 from lakestore.connectors.events import Encoder
 from lakestore.connectors.kafka import SinkPosition, Transactions
 from lakestore.connectors.kafka_sink import KafkaSink
 from lakestore.errors import Fenced, Invalid, LakestoreError, Unavailable
-from tests.support.process import free_port
 from tests.support.proxied_kafka import ProxiedKafka
 
 ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])

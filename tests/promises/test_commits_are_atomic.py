@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from jepsen.system.server import free_port
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.union.verify import verify
 from tests.support.folding import Fold
-from tests.support.process import ServerProcess, free_port
+from tests.support.process import ServerProcess
 from tests.support.waiting import until
 
 NAME = "bank.accounts"

@@ -17,12 +17,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakestore as ls
+from jepsen.system.server import free_port
 from lakestore.evolution import AddColumn
 from lakestore.spark import session
 from lakestore_tiering import Tierer
 from tests.support import engines
 from tests.support.engines import ClickHouse, DuckDb, Read, Sums
-from tests.support.process import ServerProcess, free_port
+from tests.support.process import ServerProcess
 from tests.support.seeds import seeded
 from tests.support.spark import SPARK_CONF
 from tests.support.trino import TrinoProcess

@@ -22,10 +22,11 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
+from jepsen.system.server import free_port
 from jepsen.topics import read_committed
 from lakestore.connectors.events import Encoder
 from tests.support import seeds
-from tests.support.process import ServerProcess, free_port
+from tests.support.process import ServerProcess
 from tests.support.waiting import until
 
 TOPIC, KEYS = "orders.changes", 300

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lakestore.demo.processes import free_ports
+from jepsen.system.server import free_port
 
 
 class DidNotStart(AssertionError):
@@ -114,11 +114,6 @@ class ServerProcess:
         """Its exit code, once it has ended by itself."""
         self._finish(seconds)
         return self._process.returncode
-
-
-def free_port() -> int:
-    """A port of this machine that nothing listens on at the moment."""
-    return free_ports(1)[0]
 
 
 def refused(data: Path, arguments: Sequence[str] = ()) -> str:

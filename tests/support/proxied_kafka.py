@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jepsen.system.kafka import KafkaProcess
 from jepsen.system.proxy import Proxy
-from tests.support.process import free_port
+from jepsen.system.server import free_port
 
 
 class ProxiedKafka(KafkaProcess):

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.process import free_port
+from jepsen.system.server import free_port
 
 VERSION = "2.6.13.Final"
 START_SECONDS = 60.0

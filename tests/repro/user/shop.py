@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import lakestore as ls
-from tests.repro.place import LAKESTORE, free_port, room
+from jepsen.system.server import free_port
+from tests.repro.place import LAKESTORE, room
 
 ORDERS = pa.schema(
     [
