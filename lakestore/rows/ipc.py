@@ -73,6 +73,8 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
         for batch in batches:
             batch.validate(full=True)
         _remember(data, schema)
+        if len(batches) == 1:
+            return batches[0]  # to put it together with nothing would copy it
         return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)
     except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError, EOFError, struct.error) as error:
         raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error

@@ -16,7 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakestore.limits import Limits
-from lakestore_server.files.extent import Extent, KeptFile, block_crcs
+from lakestore_server.files.block_crcs import block_crcs
+from lakestore_server.files.extent import Extent, KeptFile
 from lakestore_server.files.new_segment import Piece
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.crash_points import CrashPoint
@@ -60,7 +61,7 @@ class ExtentChoice:
         self._disk.reach(CrashPoint.EXTENTS_LINKED)
         kept = KeptFile(path, file.data)
         for part in staying:
-            crcs = block_crcs(file.data.slice(part.at, part.size))
+            crcs = block_crcs(file.data.slice(part.at, part.size)) if part.crcs is None else part.crcs
             extent = Extent(kept, part.at, part.size, part.rows, crcs)
             self._extents[part.table, part.bucket].append((part.start, extent))
 

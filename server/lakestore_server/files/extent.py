@@ -17,12 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
-from lakestore.rows.ipc import crc32c
 from lakestore_server.host.disk import Disk
 
 SUFFIX = ".journal"
-BLOCK = 64 << 10
-"""Bytes that one checksum covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +76,3 @@ class Extent:
     def data(self) -> pa.Buffer:
         """Its bytes."""
         return self.file.data.slice(self.at, self.size)
-
-
-def blocks_of(size: int) -> int:
-    """The number of blocks in so many bytes."""
-    return -(-size // BLOCK)
-
-
-def block_crcs(data: pa.Buffer) -> npt.NDArray[np.uint32]:
-    """The checksum of each block."""
-    starts = range(0, data.size, BLOCK)
-    return np.fromiter((crc32c(data.slice(at, min(BLOCK, data.size - at))) for at in starts), dtype=np.uint32)

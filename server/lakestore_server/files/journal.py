@@ -45,17 +45,17 @@ FILE_MAGIC = 0x4C534A46
 VERSION = 3
 _FILE = struct.Struct("<IHHQ")
 _HEADER_1 = struct.Struct("<IHHQIQ")
-_HEADER = struct.Struct("<IHHQIQQ")
-_CRC = struct.Struct("<I")
+HEADER = struct.Struct("<IHHQIQQ")
+CRC = struct.Struct("<I")
 HEADER_BYTES = 64
 FILE_HEADER_BYTES = 64
-_PADDING = bytes(64)
+PADDING = bytes(64)
 
 
 def file_header(salt: int) -> bytes:
     """The first bytes of a journal file; synced before the first frame is written."""
     header = _FILE.pack(FILE_MAGIC, VERSION, 0, salt)
-    return (header + _CRC.pack(crc32c(header))).ljust(FILE_HEADER_BYTES, b"\0")
+    return (header + CRC.pack(crc32c(header))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
 def encode(record: CommitRecord) -> list[Buffer]:
@@ -67,20 +67,9 @@ def encode(record: CommitRecord) -> list[Buffer]:
         buffer = rows.batch.serialize()
         about = [rows.table, rows.bucket, rows.start, rows.batch.num_rows, at, buffer.size]
         rows_meta.append([*about, rows.live_sum, rows.live_rows, rows.schema_id])
-        parts += [buffer, _PADDING[: -buffer.size % 64]]
+        parts += [buffer, PADDING[: -buffer.size % 64]]
         at += buffer.size + -buffer.size % 64
     return [orjson.dumps(_meta(record, rows_meta)), *parts]
-
-
-def framed(lsn: int, record: Sequence[Buffer], salt: int) -> list[Buffer]:
-    """A record's frame as parts to write one after the other, into a file with that salt."""
-    meta, *parts = record
-    header = _HEADER.pack(MAGIC, VERSION, 0, lsn, len(meta), nbytes_of(parts), salt)
-    crc = crc32c(meta, crc32c(header))
-    for part in parts:
-        crc = crc32c(part, crc)
-    head = (header + _CRC.pack(crc)).ljust(HEADER_BYTES, b"\0")
-    return [head, meta, _PADDING[: -len(meta) % 64], *parts]
 
 
 def nbytes_of(record: Sequence[Buffer]) -> int:
@@ -286,7 +275,7 @@ def head_of(data: bytes, name: str) -> FileHead | None:
     if len(data) < FILE_HEADER_BYTES:
         return None
     magic, version, _, salt = _FILE.unpack_from(data)
-    if magic != FILE_MAGIC or _CRC.unpack_from(data, _FILE.size) != (crc32c(data[: _FILE.size]),):
+    if magic != FILE_MAGIC or CRC.unpack_from(data, _FILE.size) != (crc32c(data[: _FILE.size]),):
         return None
     versions.check(version, VERSION, f"journal file {name}")
     return FileHead(version, salt, FILE_HEADER_BYTES)
@@ -359,11 +348,11 @@ def frame_head(data: bytes | memoryview, at: int) -> FrameHead | None:
     """The header of the frame at a place; None if there is none."""
     if at + HEADER_BYTES > len(data):
         return None
-    magic, version, _, lsn, meta_bytes, body_bytes, salt = _HEADER.unpack_from(data, at)
+    magic, version, _, lsn, meta_bytes, body_bytes, salt = HEADER.unpack_from(data, at)
     if magic != MAGIC or not 1 <= version <= VERSION:
         return None
-    covered = _HEADER.size if version > 1 else _HEADER_1.size
-    (stored,) = _CRC.unpack_from(data, at + covered)
+    covered = HEADER.size if version > 1 else _HEADER_1.size
+    (stored,) = CRC.unpack_from(data, at + covered)
     return FrameHead(
         lsn, meta_bytes, body_bytes, version, salt if version > 1 else 0, crc32c(bytes(data[at : at + covered])), stored
     )

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from lakestore.errors import Corrupt, Exhausted
 from lakestore_server.files import journal, journal_parts
+from lakestore_server.files.journal_parts import KnownFrame
+from lakestore_server.files.new_frame import framed
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, Disk
 from lakestore_server.state.journal import Buffer, Entry, JournalFile, NotWritten, Place, Unknown
@@ -72,6 +74,8 @@ class FileJournal:
         self._lost: Unknown | None = None
         self.written = ("", 0)
         """(name of the open file, bytes of it that are durable)."""
+        self._known: dict[str, dict[int, KnownFrame]] = {}
+        """Large frames that were written here, by file and place in it."""
         self._tail: tuple[str, bytes] | None = None
         """(name, whole frames) of the last file that was there, until they are made durable."""
 
@@ -200,10 +204,10 @@ class FileJournal:
         assert self._file is not None, "the journal was rolled before it was appended to"
         (name, size), written = self.written, 0
         for lsn, record in batch:
-            parts = journal.framed(lsn, record, self._salt)
+            frame, at = framed(lsn, record, self._salt), size
             self._disk.reach(CrashPoint.JOURNAL_READY)
             try:
-                size += self._file.write(parts)
+                size += self._file.write(frame.parts)
             except OSError as error:
                 self._file.truncate(size)
                 self._disk.reach(CrashPoint.JOURNAL_CUT)
@@ -211,6 +215,8 @@ class FileJournal:
                 break
             self._disk.reach(CrashPoint.JOURNAL_WRITTEN)
             written += 1
+            if frame.crcs:
+                self._known.setdefault(name, {})[at] = KnownFrame(frame.opening_crc, frame.crcs)
         self._file.sync()
         if written:
             self._disk.reach(CrashPoint.JOURNAL_SYNCED)
@@ -233,13 +239,14 @@ class FileJournal:
         for name in names(self._disk, self._folder):
             path = self._folder / name
             if name < below and self._disk.size(path):
-                yield journal_parts.file_of(path, self._disk.map(path), bytes_min)
+                yield journal_parts.file_of(path, self._disk.map(path), bytes_min, self._known.get(name, {}))
 
     def trim(self, below: Place) -> None:
         """Remove the files before one."""
         for name in names(self._disk, self._folder):
             if name < below:
                 self._disk.remove(self._folder / name)
+                self._known.pop(name, None)
                 self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
 
     def close(self) -> None:

@@ -17,7 +17,8 @@ import orjson
 import pyarrow as pa
 
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files.extent import Extent, block_crcs
+from lakestore_server.files.block_crcs import block_crcs
+from lakestore_server.files.extent import Extent
 from lakestore_server.files.segment import (
     CRC,
     EXTENTS_VERSION,

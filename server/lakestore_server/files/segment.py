@@ -28,8 +28,9 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import versions
+from lakestore_server.files.block_crcs import BLOCK, blocks_of
 from lakestore_server.files.data_folder import EXTENTS
-from lakestore_server.files.extent import BLOCK, Extent, KeptFile, KeptFiles, blocks_of, missing
+from lakestore_server.files.extent import Extent, KeptFile, KeptFiles, missing
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.chunk import Ints, StoredBatch
 from lakestore_server.state.commit_index import CommitIndex

@@ -26,7 +26,7 @@ from lakestore_server.state.commit_index import CommitIndex, Position
 
 JOIN_COUNT = 16
 JOIN_ROWS_MAX = 65_536
-JOIN_BYTES_MAX = 1 << 20
+JOIN_BYTES_MAX = 64 << 10
 """Chunks in memory from so many rows or bytes on are not joined before a checkpoint cuts segments."""
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
 _FIRST: Ints = np.zeros(1, dtype=np.int64)

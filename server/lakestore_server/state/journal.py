@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Exhausted
@@ -61,6 +63,8 @@ class PartPlace:
     """The first byte in the file, of one Arrow record batch."""
     size: int
     """In bytes."""
+    crcs: npt.NDArray[np.uint32] | None = None
+    """The checksum of each 64 KB of them as they were written; None if that has to be found out."""
 
 
 @dataclass(frozen=True, slots=True)

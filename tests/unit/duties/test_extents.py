@@ -16,7 +16,9 @@ from lakestore.cli.main import cli
 from lakestore.errors import Corrupt
 from lakestore.evolution import AddColumn
 from lakestore.limits import Limits
+from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.files.block_crcs import BLOCK, block_crcs, extended
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS
 from lakestore_server.files.journal_file import names
 from lakestore_server.files.segment import Segment
@@ -244,14 +246,46 @@ def test_a_missing_or_shorter_file_is_refused_at_the_start(served: Served, tmp_p
     assert len(read(served)) == 20
 
 
-def test_a_frame_that_is_damaged_before_the_checkpoint_is_not_relied_upon(served: Served, tmp_path: Path) -> None:
+def test_a_frame_of_before_the_start_that_is_damaged_is_not_relied_upon(served: Served, tmp_path: Path) -> None:
     """The rows are in memory, and go into a segment."""
     rows = append(served, random_rows(40))
-    (journal,) = [name for name in names(RealDisk(), tmp_path / "data")]
+    served.server.close(checkpoint=False)
+    served.start()
+    (journal, _) = names(RealDisk(), tmp_path / "data")
     damaged(tmp_path / "data" / journal, (tmp_path / "data" / journal).stat().st_size - 100)
     served.checkpoint()
     assert kept(tmp_path / "data") == []
     assert read(served) == rows
+
+
+def test_a_frame_that_is_damaged_before_its_checkpoint_is_found_by_its_own_checksums(
+    served: Served, tmp_path: Path
+) -> None:
+    append(served, random_rows(400))
+    (journal,) = names(RealDisk(), tmp_path / "data")
+    damaged(tmp_path / "data" / journal, 150_000)
+    served.checkpoint()
+    with pytest.raises(Corrupt, match=f"kept journal file {kept(tmp_path / 'data')[0].name} is damaged in block 2"):
+        read(served)
+
+
+def test_a_frame_whose_meta_is_damaged_names_no_extent(served: Served, tmp_path: Path) -> None:
+    rows = append(served, random_rows(400))
+    (journal,) = names(RealDisk(), tmp_path / "data")
+    path = tmp_path / "data" / journal
+    damaged(path, path.read_bytes().index(b'"rows":') + 60)
+    served.checkpoint()
+    assert kept(tmp_path / "data") == []
+    assert read(served) == rows
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 17])
+def test_checksums_of_blocks_and_of_all_bytes_are_made_in_one_pass(size: int) -> None:
+    before, data = CHANCE.randbytes(99), CHANCE.randbytes(size)
+    crc, found = extended(pa.py_buffer(data), crc32c(before))
+    assert crc == crc32c(before + data)
+    assert found.tolist() == block_crcs(pa.py_buffer(data)).tolist()
+    assert found.tolist() == [crc32c(data[at : at + BLOCK]) for at in range(0, size, BLOCK)]
 
 
 class NoLinks(RealDisk):

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from lakestore.model.token import Place
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import journal
+from lakestore_server.files import journal, new_frame
 from lakestore_server.state.catalog_change import (
     CatalogChange,
     DropNamespace,
@@ -116,7 +116,7 @@ SHA256 = "257adde65a00c3624b783a2dddf22cbb49f016441a577f77ed5a7df8f305cb74"
 
 
 def encoded(record: CommitRecord) -> bytes:
-    return b"".join(bytes(part) for part in journal.framed(record.lsn, journal.encode(record), SALT))
+    return b"".join(bytes(part) for part in new_frame.framed(record.lsn, journal.encode(record), SALT).parts)
 
 
 def decoded(data: bytes) -> CommitRecord:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import journal, json_forms
+from lakestore_server.files import journal, json_forms, new_frame
 from lakestore_server.state.commit_record import ChangeResult, CommitRecord, ProducerCommit, RowsPart
 
 SALT = 0x1122334455667788
@@ -25,7 +25,7 @@ def frame(lsn: int, rows: int, salt: int = SALT) -> bytes:
     batch = pa.record_batch([list(range(rows)), [f"row {i}" for i in range(rows)]], schema=SCHEMA)
     part = RowsPart("table", 3, 100, batch, 2**64 - 1, rows)
     record = CommitRecord(lsn, 1_000 + lsn, [part], producers=[ProducerCommit("p", 1, lsn)])
-    parts = journal.framed(lsn, journal.encode(record), salt)
+    parts = new_frame.framed(lsn, journal.encode(record), salt).parts
     return b"".join(bytes(part) for part in parts)
 
 
@@ -71,7 +71,9 @@ def test_a_flipped_bit_before_a_whole_frame_is_never_served(place: int, bit: int
 def carrying(lsn: int, inner: bytes) -> bytes:
     """A frame whose only row is these bytes."""
     batch = pa.record_batch([pa.array([inner])], names=["bytes"])
-    parts = journal.framed(lsn, journal.encode(CommitRecord(lsn, 1, [RowsPart("table", 0, 0, batch, 0, 1)])), SALT)
+    parts = new_frame.framed(
+        lsn, journal.encode(CommitRecord(lsn, 1, [RowsPart("table", 0, 0, batch, 0, 1)])), SALT
+    ).parts
     return b"".join(bytes(part) for part in parts)
 
 

@@ -1,0 +1,52 @@
+"""Checksums of blocks: CRC32C of each 64 KB of some bytes, and with them that of bytes before and all of these.
+
+The checksum of A and a whole block B is made of both of theirs: CRC32C is linear, so behind 64 KB of anything the one
+of A is the sum of what each of its four bytes becomes behind 64 KB of zeros. So bytes are gone through once for both.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.rows.ipc import crc32c
+
+BLOCK = 64 << 10
+"""Bytes that one checksum covers."""
+
+
+def blocks_of(size: int) -> int:
+    """The number of blocks in so many bytes."""
+    return -(-size // BLOCK)
+
+
+def block_crcs(data: pa.Buffer) -> npt.NDArray[np.uint32]:
+    """The checksum of each block."""
+    starts = range(0, data.size, BLOCK)
+    return np.fromiter((crc32c(data.slice(at, min(BLOCK, data.size - at))) for at in starts), dtype=np.uint32)
+
+
+def extended(data: pa.Buffer, crc: int) -> tuple[int, npt.NDArray[np.uint32]]:
+    """(the checksum of what was before and all of this, those of the blocks of this)."""
+    first, second, third, fourth = _behind_a_block()
+    found = []
+    for at in range(0, data.size, BLOCK):
+        block = data.slice(at, min(BLOCK, data.size - at))
+        own = crc32c(block)
+        found.append(own)
+        if block.size == BLOCK:
+            crc = first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24] ^ own
+        else:
+            crc = crc32c(block, crc)
+    return crc, np.array(found, dtype=np.uint32)
+
+
+@cache
+def _behind_a_block() -> tuple[list[int], ...]:
+    """For each byte of a checksum, the lowest first, and each of its values: what that becomes behind a block."""
+    zeros = bytes(BLOCK)
+    nothing = crc32c(zeros)
+    return tuple([crc32c(zeros, value << shift) ^ nothing for value in range(256)] for shift in (0, 8, 16, 24))

@@ -1,0 +1,43 @@
+"""A frame that is to be written: a commit record as bytes of a journal file, and the checksums of its large batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files import journal
+from lakestore_server.files.block_crcs import BLOCK, extended
+from lakestore_server.state.journal import Buffer
+
+
+class Frame(NamedTuple):
+    """A frame to write."""
+
+    parts: list[Buffer]
+    """One after the other."""
+    opening_crc: int
+    """The checksum of header and meta alone."""
+    crcs: dict[int, npt.NDArray[np.uint32]]
+    """Checksums of the blocks of large batches, by the place of their first byte in the body."""
+
+
+def framed(lsn: int, record: Sequence[Buffer], salt: int) -> Frame:
+    """A record's frame, to write into a file with that salt."""
+    meta, *parts = record
+    header = journal.HEADER.pack(journal.MAGIC, journal.VERSION, 0, lsn, len(meta), journal.nbytes_of(parts), salt)
+    opening_crc = crc = crc32c(meta, crc32c(header))
+    crcs: dict[int, npt.NDArray[np.uint32]] = {}
+    at = 0
+    for part in parts:
+        if isinstance(part, pa.Buffer) and part.size >= BLOCK:
+            crc, crcs[at] = extended(part, crc)
+        else:
+            crc = crc32c(part, crc)
+        at += journal.nbytes_of((part,))
+    head = (header + journal.CRC.pack(crc)).ljust(journal.HEADER_BYTES, b"\0")
+    return Frame([head, meta, journal.PADDING[: -len(meta) % 64], *parts], opening_crc, crcs)
