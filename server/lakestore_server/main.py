@@ -28,7 +28,7 @@ from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
 from lakestore_server.files import checkpoint, data_folder, journal, segment, shared_file
 from lakestore_server.files.journal_file import FileJournal
-from lakestore_server.host import event_log
+from lakestore_server.host import collector, event_log
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.iceberg import foreign_history
@@ -273,7 +273,9 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until a signal; `announce` is told the ports."""
     event_log.configure(settings)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is done anyway while the server begins
-    server = Server(settings, on_fatal=_end_process)
+    with collector.paused():
+        server = Server(settings, on_fatal=_end_process)
+    collector.Collector().begin()
     signals = _Signals()
     try:
         server.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import orjson
@@ -136,7 +136,8 @@ class ServedTable:
             "reads_from_token": self.reach_token,
             "reads_from_why": self.reach.why,
         }
-        return {**asdict(self.table), **held, **expiring, **reads, "lake_ahead": self.lake_ahead, **tiering}
+        table = {each.name: getattr(self.table, each.name) for each in fields(TableStatus)}  # flat: no copies
+        return {**table, **held, **expiring, **reads, "lake_ahead": self.lake_ahead, **tiering}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""The collector looks at objects that stay once, and again when they have doubled."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from lakestore_server.host import collector
+from lakestore_server.host.collector import Collector
+
+MANY = 50_000
+
+
+class Node:
+    """An object of a cycle."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def kept() -> Iterator[list[list[int]]]:
+    """Objects that stay; the collector is left as it was."""
+    found: list[list[int]] = [[number] for number in range(MANY)]
+    yield found
+    gc.unfreeze()
+    gc.collect()
+
+
+def _old() -> int:
+    """Objects that a full collection looks at."""
+    return len(gc.get_objects(generation=2))
+
+
+def test_what_is_there_at_the_begin_is_not_looked_at_again(kept: list[list[int]]) -> None:
+    of = Collector()
+    of.begin()
+    try:
+        assert _old() < 1_000
+        assert gc.get_freeze_count() >= MANY
+    finally:
+        of.end()
+    gc.collect()
+    assert _old() >= MANY
+
+
+def test_what_survives_a_long_collection_is_not_looked_at_again(kept: list[list[int]]) -> None:
+    of = Collector(pause_seconds=0.0)
+    of.begin()
+    try:
+        later = [[number] for number in range(MANY)]
+        gc.collect()
+        assert _old() < 1_000
+        assert len(later) == MANY
+    finally:
+        of.end()
+
+
+def test_short_collections_freeze_nothing(kept: list[list[int]]) -> None:
+    of = Collector(pause_seconds=3600.0)
+    of.begin()
+    try:
+        before, later = gc.get_freeze_count(), [[number] for number in range(MANY)]
+        gc.collect()
+        assert gc.get_freeze_count() == before
+        assert len(later) == MANY
+    finally:
+        of.end()
+
+
+def test_cycles_that_died_frozen_go_when_the_objects_have_doubled() -> None:
+    of = Collector(pause_seconds=0.0, frozen_min=1)
+    of.begin()
+    try:
+        cycles = [Node() for _ in range(10)]
+        gc.collect()
+        del cycles
+        gc.collect()
+        assert sum(type(each) is Node for each in gc.get_objects()) == 0  # frozen ones are not listed
+        grown = [[number] for number in range(3 * gc.get_freeze_count())]
+        gc.collect()
+        gc.collect()
+        assert grown
+        gc.unfreeze()
+        assert sum(type(each) is Node for each in gc.get_objects()) == 0
+    finally:
+        of.end()
+
+
+def test_no_collection_while_paused_and_as_before_afterwards() -> None:
+    assert gc.isenabled()
+    with collector.paused():
+        assert not gc.isenabled()
+        with collector.paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
