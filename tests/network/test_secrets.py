@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from lakestore.cli.main import run_command
 from lakestore.errors import LakestoreError
 from lakestore_server.access.principals import hash_of
 from tests.support.rights import token_of, write_auth
@@ -77,7 +80,17 @@ def running(tmp_path: Path, auth: Path) -> Iterator[Running]:
 
 
 def command(*words: str, token: str) -> str:
-    """What a command says, of whatever kind."""
+    """What a command says, run here: a process of its own would mostly import."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+        patch.setenv("LAKESTORE_TOKEN", token)
+        run_command(words)
+    assert said.getvalue(), f"{words} said nothing"
+    return said.getvalue()
+
+
+def process(*words: str, token: str) -> str:
+    """What a process says, of whatever kind."""
     environment = {**os.environ, "LAKESTORE_TOKEN": token}
     done = subprocess.run(
         [sys.executable, "-m", "lakestore", *words],
@@ -118,12 +131,13 @@ def command_words(address: str, auth: Path, folder: Path) -> Iterator[str]:
             yield command(*words, "--server", address, token=token)
         for engine in ("spark", "duckdb", "trino", "pyiceberg", "clickhouse", "polars"):
             yield command("connect", engine, "--server", address, token=token)
-    yield command("serve", "--print-config", "--data", str(folder / "x"), "--auth", str(auth), token=token_of("root"))
+        yield process("describe", "shop.orders", "--server", address, token=token)
+    yield process("serve", "--print-config", "--data", str(folder / "x"), "--auth", str(auth), token=token_of("root"))
     broken = folder / "broken.yaml"
     for text in (f"principals: [{token_of('root')}", f"principals: {{root: {{tokens: [{token_of('root')}]}}}}"):
         broken.write_text(text)
         broken.chmod(0o600)
-        yield command("serve", "--data", str(folder / "x"), "--auth", str(broken), token="")
+        yield process("serve", "--data", str(folder / "x"), "--auth", str(broken), token="")
 
 
 def test_nothing_that_is_said_holds_a_secret(
