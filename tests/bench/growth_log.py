@@ -23,7 +23,7 @@ import lakestore
 from jepsen.system.kafka import KafkaProcess, Topics
 from lakestore.client import writer
 from tests.bench.report import Figure
-from tests.bench.rows import SCHEMA
+from tests.bench.rows import SCHEMA, rows
 from tests.support.process import ServerProcess
 
 GROUP = "Growth"
@@ -34,7 +34,6 @@ POOL = 64
 """Different batches, sent one after the other again and again: no window of a compressor reaches from one to the next.
 """
 COLUMNS_BATCH_ROWS, COLUMNS_BATCHES = 100_000, 600
-_LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +75,14 @@ def random_blobs(seed: int = 15) -> list[list[bytes]]:
     return [[chance.bytes(ROW_BYTES) for _ in range(BATCH_ROWS)] for _ in range(POOL)]
 
 
-def random_columns(count: int, seed: int = 15) -> pa.RecordBatch:
-    """Rows of five random columns."""
-    chance = np.random.default_rng(seed)
-    letters = _LETTERS[chance.integers(0, len(_LETTERS), 16 * count)]
-    ends = pa.py_buffer(np.arange(0, 16 * count + 1, 16, dtype=np.int32))
-    return pa.record_batch(
-        [
-            pa.array(chance.integers(-(1 << 62), 1 << 62, count)),
-            pa.StringArray.from_buffers(count, ends, pa.py_buffer(letters)),
-            pa.array(chance.standard_normal(count)),
-            pa.array(chance.integers(-(1 << 30), 1 << 30, count).astype(np.int32)),
-            pa.array(chance.integers(0, 1 << 50, count), pa.timestamp("us")),
-        ],
-        schema=SCHEMA,
-    )
+def batch_of(rows: Sequence[bytes]) -> pa.RecordBatch:
+    """Such rows as a batch."""
+    return pa.record_batch([pa.array(rows, pa.binary())], names=["value"])
+
+
+def random_columns(seed: int = 15) -> pa.RecordBatch:
+    """A batch of rows of five random columns."""
+    return rows(np.random.default_rng(seed).integers(0, 1 << 62, COLUMNS_BATCH_ROWS))
 
 
 def _pids(server: ServerProcess) -> list[int]:
@@ -102,8 +94,8 @@ def _pids(server: ServerProcess) -> list[int]:
 def beside_kafka(folder: Path) -> Iterator[Figure]:
     """Random rows of 1 KB in batches of 1 MB, beside Kafka that syncs each append; both take turns."""
     turns = max(int(GB * 1e9 / (TURN_BATCHES * BATCH_ROWS * ROW_BYTES)), 1)
-    rows = random_blobs()
-    batches = [pa.record_batch([pa.array(each, pa.binary())], names=["value"]) for each in rows]
+    blobs = random_blobs()
+    batches = [batch_of(each) for each in blobs]
     same = [[b"x" * ROW_BYTES] * BATCH_ROWS]
     ours, theirs, spent = [], [], Spent(0, 0.0)
     with (
@@ -116,17 +108,17 @@ def beside_kafka(folder: Path) -> Iterator[Figure]:
         table = lake.create_table("bench.rows", pa.schema([("value", pa.binary())]), buckets=1)
         before = Spent.of(*_pids(server))
         for turn in range(turns):
-            theirs.append(_kafka(kafka, "rows", rows))
-            ours.append(_appended(table, batches, TURN_BATCHES))
+            theirs.append(sent(kafka, "rows", blobs))
+            ours.append(appended(table, batches, TURN_BATCHES))
             _say(f"turn {turn + 1} of {turns}: {ours[-1] / 1e3:,.0f} MB/s, Kafka {theirs[-1] / 1e3:,.0f} MB/s")
         _settled(lake)
         spent = Spent.of(*_pids(server)).since(before)
         if table.scan().count() != turns * TURN_BATCHES * BATCH_ROWS:
             raise AssertionError("rows are missing")
         topics.make("same")
-        plain = [pa.record_batch([pa.array(each, pa.binary())], names=["value"]) for each in same]
+        plain = [batch_of(each) for each in same]
         squeezed = lake.create_table("bench.same", pa.schema([("value", pa.binary())]), buckets=1)
-        compressible = _appended(squeezed, plain, TURN_BATCHES), _kafka(kafka, "same", same)
+        compressible = appended(squeezed, plain, TURN_BATCHES), sent(kafka, "same", same)
     nbytes = turns * TURN_BATCHES * BATCH_ROWS * ROW_BYTES
     mine, other = (nbytes / 1e6 / sum(TURN_BATCHES * BATCH_ROWS / rate for rate in rates) for rates in (ours, theirs))
     yield Figure(
@@ -146,11 +138,11 @@ def beside_kafka(folder: Path) -> Iterator[Figure]:
 
 def columns(folder: Path) -> Iterator[Figure]:
     """Rows of five random columns in batches of 100,000."""
-    batches = [random_columns(COLUMNS_BATCH_ROWS, seed) for seed in range(POOL // 4)]
+    batches = [random_columns(seed) for seed in range(POOL // 4)]
     with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
         table = lake.create_table("bench.columns", SCHEMA, buckets=1)
         before = Spent.of(*_pids(server))
-        rate = _appended(table, batches, COLUMNS_BATCHES)
+        rate = appended(table, batches, COLUMNS_BATCHES)
         _settled(lake)
         spent = Spent.of(*_pids(server)).since(before)
         if table.scan(columns=["count"]).count() != COLUMNS_BATCHES * COLUMNS_BATCH_ROWS:
@@ -166,10 +158,10 @@ def columns(folder: Path) -> Iterator[Figure]:
 
 def reads(folder: Path) -> Iterator[Figure]:
     """Half a gigabyte of random rows: a scan and a stream from the beginning, twice."""
-    batches = [pa.record_batch([pa.array(each, pa.binary())], names=["value"]) for each in random_blobs()]
+    batches = [batch_of(each) for each in random_blobs()]
     with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
         table = lake.create_table("bench.rows", pa.schema([("value", pa.binary())]), buckets=1)
-        _appended(table, batches, TURN_BATCHES)
+        appended(table, batches, TURN_BATCHES)
         _settled(lake)
         count = TURN_BATCHES * BATCH_ROWS
 
@@ -192,7 +184,7 @@ def _timed(read: Callable[[], int], count: int) -> float:
     return time.perf_counter() - began
 
 
-def _appended(table: lakestore.Table, batches: Sequence[pa.RecordBatch], count: int) -> float:
+def appended(table: lakestore.Table, batches: Sequence[pa.RecordBatch], count: int) -> float:
     """Rows a second of so many batches, each a commit, until the last is durable."""
     commit_rows, writer.COMMIT_ROWS_MAX = writer.COMMIT_ROWS_MAX, batches[0].num_rows
     try:
@@ -210,8 +202,8 @@ def _settled(lake: lakestore.Lake) -> None:
     time.sleep(3.0)
 
 
-def _kafka(kafka: KafkaProcess, topic: str, batches: Sequence[Sequence[bytes]]) -> float:
-    """Rows a second of a turn, until the last is acknowledged."""
+def sent(kafka: KafkaProcess, topic: str, batches: Sequence[Sequence[bytes]]) -> float:
+    """Rows a second of a turn to Kafka, until the last is acknowledged."""
     failed: list[object] = []
     producer = Producer(
         {

@@ -14,7 +14,7 @@ import pyarrow as pa
 import lakestore
 from lakestore.client import writer
 from tests.bench.report import Figure
-from tests.bench.rows import SCHEMA, rows
+from tests.bench.rows import SCHEMA, regular_rows, rows
 from tests.support.process import ServerProcess
 
 GROUP = "Server"
@@ -62,6 +62,12 @@ def _appends(lake: lakestore.Lake) -> Iterator[Figure]:
             batches = [rows(np.arange(i * size, (i + 1) * size, dtype=np.int64)) for i in range(count)]
             runs.append(written(table, lakestore.Writer.append, batches))
         yield rate(f"append, {size:,}-row batches", bar, runs)
+    runs = []
+    for run in range(3):
+        table = lake.create_table(f"bench.regular_{run}", SCHEMA, buckets=1)
+        batches = [regular_rows(np.arange(i * 100_000, (i + 1) * 100_000, dtype=np.int64)) for i in range(40)]
+        runs.append(written(table, lakestore.Writer.append, batches))
+    yield rate("append, 100,000-row batches of regular values, which compress", 5_000_000, runs)
 
 
 def _small_commits(lake: lakestore.Lake) -> Iterator[Figure]:

@@ -22,7 +22,7 @@ from lakestore_server.files.new_segment import Piece
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.chunk import Chunk, MemoryChunk
 from lakestore_server.state.journal import JournalFile, LocalJournal, PartPlace
 from lakestore_server.state.view import View
 
@@ -72,11 +72,13 @@ class ExtentChoice:
             if isinstance(chunk, Segment):
                 held = ((extent, piece.load) for piece, extent in chunk.pieces())
                 pieces += [load if extent is None or extent.file.name in emptied else extent for extent, load in held]
-            else:
+            elif isinstance(chunk, MemoryChunk):
                 pieces += self._of_memory(key, chunk)
+            else:
+                pieces += [piece.load for piece in chunk.batches()]
         return pieces
 
-    def _of_memory(self, key: Key, chunk: Chunk) -> Iterator[Piece]:
+    def _of_memory(self, key: Key, chunk: MemoryChunk) -> Iterator[Piece]:
         found = self._extents.get(key, [])
         at = chunk.start
         first = bisect.bisect_left(found, at, key=lambda each: each[0])
@@ -84,11 +86,11 @@ class ExtentChoice:
             if start >= chunk.end:
                 break
             if at < start:
-                yield partial(_slice, chunk, at, start)
+                yield partial(chunk.batch.slice, at - chunk.start, start - at)
             yield extent
             at = start + extent.rows
         if at < chunk.end:
-            yield partial(_slice, chunk, at, chunk.end)
+            yield partial(chunk.batch.slice, at - chunk.start)
 
 
 def _is_of_use(staying: int, size: int, limits: Limits) -> bool:
@@ -117,7 +119,7 @@ def _in_memory(view: View) -> Iterator[tuple[Key, tuple[int, int, int]]]:
     """(first offset, offset after the last, bytes) of what each bucket of a log has in memory."""
     for uuid, state in view.tables.items():
         for bucket, log in enumerate(state.logs):
-            chunks = [chunk for chunk in log.chunks if not isinstance(chunk, Segment)]
+            chunks = [chunk for chunk in log.chunks if isinstance(chunk, MemoryChunk)]
             if chunks and not log.keyed:
                 yield (uuid, bucket), (chunks[0].start, chunks[-1].end, sum(chunk.size for chunk in chunks))
 
@@ -139,9 +141,3 @@ def _compresses(part: pa.Buffer, percent: int) -> bool:
     pieces = [part.slice(at, min(SAMPLE_BYTES, part.size - at)) for at in places]
     sample = bytes(part) if part.size < 4 * SAMPLES * SAMPLE_BYTES else b"".join(map(memoryview, pieces))
     return bool(100 * pa.Codec("lz4").compress(sample).size <= percent * len(sample))
-
-
-def _slice(chunk: Chunk, start: int, end: int) -> pa.RecordBatch:
-    """Some rows of a chunk in memory."""
-    (whole,) = chunk.batches()
-    return whole.load().slice(start - chunk.start, end - start)

@@ -136,6 +136,11 @@ class Segment:
         return int(self.part.data.size)
 
     @cached_property
+    def starts(self) -> Ints:
+        """The first offset of each record batch."""
+        return np.array([piece.start for piece in self._batches], dtype=np.int64)
+
+    @cached_property
     def bytes_in(self) -> Mapping[str, int]:
         """The bytes of its extents in each kept journal file, by name."""
         found = dict.fromkeys((file.name for file in self.files), 0)

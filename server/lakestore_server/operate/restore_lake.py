@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from lakestore.errors import Conflict, Unavailable
@@ -264,6 +265,10 @@ class _LessChunk:
 
     def kills(self) -> Ints:
         return self.chunk.kills()
+
+    @property
+    def starts(self) -> Ints:
+        return np.array([piece.start for piece in self.batches()], dtype=np.int64)
 
     def batches(self) -> Sequence[StoredBatch]:
         return [_above(piece, self.start) for piece in self.chunk.batches() if piece.end > self.start]

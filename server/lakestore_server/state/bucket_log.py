@@ -110,7 +110,7 @@ class BucketLog:
 
     @cached_property
     def _starts(self) -> Ints:
-        return np.array([piece.start for piece in self._batches], dtype=np.int64)
+        return np.concatenate([_EMPTY, *(chunk.starts for chunk in self.chunks)])
 
     @cached_property
     def _first_lsns(self) -> Ints:

@@ -54,6 +54,10 @@ class Chunk(Protocol):
     def batches(self) -> Sequence[StoredBatch]:
         """The chunk's record batches, in offset order."""
 
+    @property
+    def starts(self) -> Ints:
+        """The first offset of each of these."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
@@ -131,6 +135,11 @@ class MemoryChunk:
     def kills(self) -> Ints:
         """No offset: every record is here."""
         return _NONE
+
+    @property
+    def starts(self) -> Ints:
+        """The first offset of the one batch."""
+        return np.array([self.start], dtype=np.int64)
 
     def batches(self) -> Sequence[StoredBatch]:
         """The one batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.operate.figures import kept_bytes
 from lakestore_server.operate.restore import restore
+from lakestore_server.operate.restore_lake import without_base
+from lakestore_server.state.state import State
+from lakestore_server.state.view import View
 from tests.support.served import Served
 from tests.support.simdisk import SimDisk
 
@@ -286,6 +290,29 @@ def test_checksums_of_blocks_and_of_all_bytes_are_made_in_one_pass(size: int) ->
     assert crc == crc32c(before + data)
     assert found.tolist() == block_crcs(pa.py_buffer(data)).tolist()
     assert found.tolist() == [crc32c(data[at : at + BLOCK]) for at in range(0, size, BLOCK)]
+
+
+def test_a_log_that_a_restore_cut_shorter_is_written_anew(served: Served, tmp_path: Path) -> None:
+    """Its chunks are neither in memory nor segments until then."""
+    append(served, random_rows(40))
+    served.checkpoint()
+    rows = append(served, random_rows(30))
+    served.checkpoint()
+    (uuid,) = served.engine.view.tables
+
+    def cut(state: State) -> View:
+        tables = dict(state.view.tables)
+        held = tables[uuid]
+        tables[uuid] = replace(held, logs=tuple(without_base(log.from_lsn(2)) for log in held.logs))
+        state.view = replace(state.view, tables=tables)
+        return state.view
+
+    served.engine.loop.exchange(cut)
+    assert read(served) == rows
+    more = append(served, random_rows())
+    served.checkpoint()
+    served.restart()
+    assert read(served) == rows + more
 
 
 class NoLinks(RealDisk):
