@@ -98,6 +98,8 @@ class Facts:
     cuts: list[Call]
     final: list[set[int]]
     """The numbers of each read of the end."""
+    final_begun: int
+    """The place where the last one of these has begun; before all places without any."""
     truth: dict[str, dict[int, int]]
     """By key: offset to number."""
     contradictions: dict[tuple[str, int], set[int]]
@@ -111,7 +113,7 @@ class Facts:
     @classmethod
     def of(cls, history: History) -> Facts:
         """The facts of a history."""
-        made = cls([], [], [], [], {}, {}, {}, {}, {}, [])
+        made = cls([], [], [], [], -1, {}, {}, {}, {}, {}, [])
         consumers: dict[int, Consumer] = {}
         for call in history.calls():
             if call.f == "send":
@@ -134,6 +136,7 @@ class Facts:
                 self._see(key, offset, number, completed.index, call.invoked.index)
         if call.f == "read":
             self.final.append({number for rows in value["rows"].values() for _, number in rows})
+            self.final_begun = max(self.final_begun, call.invoked.index)
         elif call.f == "assign":
             asked = call.invoked.value
             made = Consumer(value["consumer"], asked["tables"], value["start"], asked["lane"], [call])

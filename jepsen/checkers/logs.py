@@ -98,7 +98,7 @@ def refused(facts: Facts) -> Iterator[Anomaly]:
 
 
 def lost(facts: Facts) -> Iterator[Anomaly]:
-    """An acknowledged number, or one that was read before, is in no read of the end."""
+    """An acknowledged number, or one that was read before the last read of the end began, is in no read of the end."""
     if not facts.final:
         return
     known = set().union(*facts.final)
@@ -107,8 +107,8 @@ def lost(facts: Facts) -> Iterator[Anomaly]:
             if number not in known:
                 said = f"{number} was acknowledged to process {send.process} and is in no read of the end"
                 yield Anomaly("lost", said, (send.operation,))
-    for number, (_, operation) in facts.first_read.items():
-        if number not in known and number in facts.send_by_number:
+    for number, (ended, operation) in facts.first_read.items():
+        if ended < facts.final_begun and number not in known and number in facts.send_by_number:
             yield Anomaly("lost", f"{number} was read, and is in no read of the end", (operation,))
 
 

@@ -103,6 +103,11 @@ def test_a_pipelined_session_ends_anywhere() -> None:
     assert story.send(0, 7).read(rows(1, 7, 3)).names() == set()
 
 
+def test_a_commit_that_comes_behind_the_reads_of_the_end_is_not_lost() -> None:
+    story = Story().send(0, 1).send(1, 2, kind=Kind.INFO).read(rows(1))
+    assert story.poll(rows(1, 2), first=True).names() == set()
+
+
 def two() -> Story:
     return Story().send(0, 1).send(0, 2)
 

@@ -72,8 +72,8 @@ def _power(system: SimSystem, chance: random.Random) -> str:
 
 
 def _crash_point(system: SimSystem, chance: random.Random) -> str:
-    """At any point; half of the time at one of a checkpoint that begins now: its steps are many, and soon over."""
-    of_checkpoint = chance.random() < 0.5
+    """At any point; mostly at one of a checkpoint that begins now: its steps are many, and soon over."""
+    of_checkpoint = chance.random() < 0.7
     point = chance.choice(OF_CHECKPOINT if of_checkpoint else tuple(CrashPoint))
     passes, power = chance.choice((0, 0, 0, 1) if of_checkpoint else (0, 0, 1, 3)), chance.random() < 0.7
     system.machine.crash_at(point, passes, loses_power=power)
