@@ -129,7 +129,7 @@ class SegmentCut:
             return self._kept_back(state, bucket, new_segment.encoded(run, keyed=keyed, pieces=pieces), kept)
         path = self._new_path(state.table.uuid, bucket, run[0].start, run[-1].end)
         new_segment.write(self._disk, path, run, keyed=keyed, pieces=pieces)
-        return Segment(self._disk, path, state.versions.stored, keyed=keyed, kept=kept)
+        return Segment(self._disk, path, state.versions.stored, keyed=keyed, kept=kept, is_known=True)
 
     def _empty(self) -> bool:
         """Gather the rows of kept files of which too little is named; damaged segments stay as they are."""
@@ -156,7 +156,7 @@ class SegmentCut:
             path = self._new_path(state.table.uuid, bucket, left.start, left.end)
             new_segment.write_sparse(self._disk, path, left)
             self._disk.reach(CrashPoint.BASE_REWRITTEN)
-            return Segment(self._disk, path, state.versions.stored, keyed=True)
+            return Segment(self._disk, path, state.versions.stored, keyed=True, is_known=True)
 
         key = state.table.uuid, bucket
         after = self._compactor.compacted(state, bucket, self._chunks.get(key), self._deleting_us, write)
@@ -170,7 +170,8 @@ class SegmentCut:
         """A segment in memory, which is written later with others."""
         data, keyed = made.whole(), state.logs[bucket].keyed
         path = self._place / state.table.uuid
-        new = Segment(self._disk, path, state.versions.stored, keyed=keyed, part=Part(data, data), kept=kept)
+        stored, part = state.versions.stored, Part(data, data)
+        new = Segment(self._disk, path, stored, keyed=keyed, part=part, kept=kept, is_known=True)
         self._small.append(_Small((state.table.uuid, bucket), new))
         return new
 

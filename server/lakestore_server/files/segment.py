@@ -2,7 +2,8 @@
 
 Header (64 bytes): magic u32 · version u16 · flags u16 · meta bytes u32 · body bytes u64 · tail bytes u64 · crc32c u32
 of header, meta and tail. Then meta (JSON), body (record batches) and tail (CRC32C of each 64 KB of the body, then the
-commit index), each at a multiple of 64. A block's checksum is checked when a batch in it is first loaded.
+commit index), each at a multiple of 64. A block's checksum is checked before anything in it is first read, but for
+bytes that this process wrote.
 Primary-key tables: one uncompressed batch, for random reads in the mapped file. Log tables: lz4 batches.
 Version 2 is sparse: rows of a primary-key table below its log start of which others are gone. Behind the batch lie the
 rows' offsets and the offsets that gone records superseded, i64 each; the meta says where, the commit index has the
@@ -27,8 +28,11 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
+from lakestore.rows.ipc_metadata import FRAME
+from lakestore_server.arrays.flat_batch import FlatBatch
 from lakestore_server.files import versions
-from lakestore_server.files.block_crcs import BLOCK, blocks_of
+from lakestore_server.files.block_checks import BlockChecks
+from lakestore_server.files.block_crcs import blocks_of
 from lakestore_server.files.data_folder import EXTENTS
 from lakestore_server.files.extent import Extent, KeptFile, KeptFiles, missing
 from lakestore_server.host.disk import Disk
@@ -84,10 +88,12 @@ class Segment:
         part: Part | None = None,
         layout: Layout | None = None,
         kept: KeptFiles | None = None,
+        is_known: bool = False,
     ) -> None:
         """A segment file; or, with `part`, bytes that are mapped already, of which the layout may be known.
 
-        Kept files that are mapped already are those of `kept`.
+        Kept files that are mapped already are those of `kept`. Bytes are not compared with their checksums before they
+        are read if they are known: made and written by this process.
         """
         self.path = path
         """The file that it lies in."""
@@ -99,9 +105,10 @@ class Segment:
         self._kept = KeptFiles(disk, path.parent.parent / EXTENTS) if kept is None else kept
         self._layout = _parsed(part.data, path, self._kept) if layout is None else layout
         self._schema = stored(self._layout.schema_id)
-        self._checked = np.zeros(len(self._layout.crcs), dtype=np.bool_)
         self._firsts = _first_blocks(self._layout)
+        self._body, self._extents = self._all_checks(is_known)
         self._batch: pa.RecordBatch | None = None
+        self._flat_batch: FlatBatch | None = None
         self._batches = self._all_batches()
 
     @property
@@ -122,8 +129,8 @@ class Segment:
     def placed(self, path: Path, part: Part) -> Segment:
         """The same segment where its bytes lie now."""
         layout = _laid_out(part.data, self._layout)
-        schema, keyed = self._schema, self._keyed
-        return Segment(self._disk, path, lambda _: schema, keyed=keyed, part=part, layout=layout, kept=self._kept)
+        schema, about = self._schema, {"keyed": self._keyed, "is_known": self._body.is_needless}
+        return Segment(self._disk, path, lambda _: schema, part=part, layout=layout, kept=self._kept, **about)
 
     @property
     def size(self) -> int:
@@ -188,8 +195,8 @@ class Segment:
 
     def check_all(self) -> None:
         """Compare every stored byte with its checksum, or `Corrupt`."""
-        for first, data, _ in self._regions():
-            self._check(first, data, 0, data.size)
+        for checks in (self._body, *self._extents.values()):
+            checks.check_all()
 
     def batches(self) -> Sequence[StoredBatch]:
         """Its record batches."""
@@ -197,48 +204,71 @@ class Segment:
 
     def _all_batches(self) -> list[StoredBatch]:
         pieces, at = [], self.start
+        flat = self._flat if self._keyed else None
         for number, (offset, size, rows, *extent) in enumerate(self._layout.batches):
             load = partial(self._load_extent, number) if extent else partial(self._load, offset, size)
             if self._layout.sparse is None:
-                pieces.append(StoredBatch(at, at + rows, load, self.schema_id))
+                pieces.append(StoredBatch(at, at + rows, load, self.schema_id, flat=flat))
             else:
                 left = partial(self._numbers, self._layout.sparse["offsets"], rows)
-                pieces.append(StoredBatch(self.start, self.end, load, self.schema_id, left))
+                pieces.append(StoredBatch(self.start, self.end, load, self.schema_id, left, flat))
             at += rows
         return pieces
+
+    def _all_checks(self, is_known: bool) -> tuple[BlockChecks, dict[int, BlockChecks]]:
+        """(those of the body, those of each batch in an extent, by number).
+
+        The checksums of extents are those of rows as they came, so what lies in the file is always compared.
+        """
+        layout, blocks = self._layout, blocks_of(self._layout.body.size)
+        damaged = partial(_damaged, f"segment file {self.path.name}")
+        body = BlockChecks(layout.body, layout.crcs[:blocks], damaged, is_known=is_known)
+        extents = {}
+        for number, (piece, first) in enumerate(zip(layout.batches, self._firsts, strict=True)):
+            for file in (layout.files[at] for at in piece[3:]):
+                data = file.data.slice(piece[0], piece[1])
+                crcs = layout.crcs[first : first + blocks_of(data.size)]
+                damaged = partial(_damaged, f"kept journal file {file.name}")
+                extents[number] = BlockChecks(data, crcs, damaged, is_known=False)
+        return body, extents
 
     def _numbers(self, at: int, count: int) -> Ints:
         if not count:
             return np.empty(0, dtype=np.int64)
-        self._check(0, self._layout.body, at, 8 * count)
+        self._body.check(at, 8 * count)
         return np.frombuffer(self._layout.body, dtype=np.int64, count=count, offset=at)
 
     def _load(self, offset: int, size: int, names: Sequence[str] | None = None) -> pa.RecordBatch:
-        self._check(0, self._layout.body, offset, size)
-        data = self._layout.body.slice(offset, size)
+        self._body.check(offset, size)
         if self._keyed:
-            if self._batch is None:  # it lies in the mapped file: keeping it costs nothing
-                self._batch = pa.ipc.read_record_batch(data, self._schema)
-            return self._batch
+            return self._mapped()
         # No column at all would be every column; any one of them tells the number of rows.
         places = None if names is None else [self._schema.get_field_index(name) for name in names] or [0]
         options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
-        with pa.ipc.open_stream(data, options=options) as reader:
+        with pa.ipc.open_stream(self._layout.body.slice(offset, size), options=options) as reader:
             return reader.read_next_batch()
+
+    def _mapped(self) -> pa.RecordBatch:
+        """The one batch of a primary-key table, of which no more than the head may be known to be whole."""
+        if self._batch is None:  # it lies in the mapped file: keeping it costs nothing
+            [[offset, size, _]] = self._layout.batches
+            self._body.check(offset, FRAME.size)
+            _, head_bytes = FRAME.unpack_from(self._layout.body, offset)
+            self._body.check(offset, FRAME.size + head_bytes)
+            self._batch = pa.ipc.read_record_batch(self._layout.body.slice(offset, size), self._schema)
+        return self._batch
+
+    def _flat(self) -> FlatBatch:
+        """The same batch for those who read few rows of it: what they touch is compared first."""
+        if self._flat_batch is None:
+            self._flat_batch = FlatBatch(self._mapped(), self._layout.body, self._body)
+        return self._flat_batch
 
     def _load_extent(self, number: int, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """A batch in the mapped file: columns that nobody reads are not touched but for their checksums, once."""
         at, size, _, file = self._layout.batches[number]
-        data = self._layout.files[file].data.slice(at, size)
-        self._check(self._firsts[number], data, 0, size)
-        return pa.ipc.read_record_batch(data, self._schema)
-
-    def _regions(self) -> Iterator[tuple[int, pa.Buffer, str]]:
-        """(first block, bytes, file name) of the body, and of each extent."""
-        yield 0, self._layout.body, f"segment file {self.path.name}"
-        for first, (at, size, _, *extent) in zip(self._firsts, self._layout.batches, strict=True):
-            for file in (self._layout.files[number] for number in extent):
-                yield first, file.data.slice(at, size), f"kept journal file {file.name}"
+        self._extents[number].check_all()
+        return pa.ipc.read_record_batch(self._layout.files[file].data.slice(at, size), self._schema)
 
     def scrub(self) -> Iterator[tuple[int, str]]:
         """(bytes read again, damage or nothing) of the header and of each block; a damaged block is not served."""
@@ -249,29 +279,9 @@ class Segment:
             yield beside, error.message
         else:
             yield beside, ""
-        for first, data, name in self._regions():
-            for block in range(blocks_of(data.size)):
-                size = min(BLOCK, data.size - block * BLOCK)
-                if self._is_whole(first, data, block):
-                    yield size, ""
-                else:
-                    self._checked[first + block] = False
-                    yield size, _damaged(name, block).message
-
-    def _is_whole(self, first: int, data: pa.Buffer, block: int) -> bool:
-        at = block * BLOCK
-        return bool(crc32c(data.slice(at, min(BLOCK, data.size - at))) == self._layout.crcs[first + block])
-
-    def _check(self, first: int, data: pa.Buffer, offset: int, size: int) -> None:
-        """Compare the blocks under some bytes of a region, which has its checksums from `first` on."""
-        low, high = first + offset // BLOCK, first + (offset + size - 1) // BLOCK + 1
-        if self._checked[low:high].all():
-            return
-        for block in (np.flatnonzero(~self._checked[low:high]) + low - first).tolist():
-            if not self._is_whole(first, data, block):
-                names = {number: name for number, _, name in self._regions()}
-                raise _damaged(names[first], block)
-        self._checked[low:high] = True
+        for checks in (self._body, *self._extents.values()):
+            for block in range(checks.count):
+                yield checks.block_bytes(block), checks.again(block)
 
 
 def _damaged(name: str, block: int) -> Corrupt:

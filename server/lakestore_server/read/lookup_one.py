@@ -143,7 +143,7 @@ def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.Look
         piece, row = view.by_uuid(table.uuid).logs[bucket].place_of(offset)
         if piece.schema_id != table.schema_id:
             return None
-        stored = piece.load().slice(row, 1)
+        stored = piece.load_rows(np.array((row,)), None).slice(row, 1)
         shown = pa.RecordBatch.from_arrays([stored.column(at) for at in answers.places], schema=answers.schema)
         data = b"".join((answers.head, shown.serialize(), STREAM_END))
         if len(data) > engine.limits.message_bytes // 2:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,34 +12,13 @@ import pyarrow as pa
 
 from lakestore.model.columns import LAKE_BUCKET, LAKE_TIMESTAMP, SYSTEM_TYPES
 from lakestore.model.table import Table
-from lakestore_server.arrays import row_sizes
 from lakestore_server.read import rows as reads
 from lakestore_server.state.bucket_log import in_order
 from lakestore_server.state.chunk import CHANGE
+from lakestore_server.state.fetch import Fetched, Pick, fetched
 from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows that lie in one piece of one bucket."""
-
-    bucket: int
-    schema_id: int
-    """The version that they are stored in."""
-    batch: pa.RecordBatch
-    """The piece, with the columns that are needed."""
-    places: Ints
-    """Places of the rows in the answer."""
-    rows: Ints
-    """Places of the rows in the batch."""
-
-    def taken(self) -> pa.RecordBatch:
-        """The rows alone."""
-        if len(self.rows) == 1:
-            return self.batch.slice(int(self.rows[0]), 1)
-        return self.batch.take(pa.array(self.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +33,16 @@ class AnswerShape:
     stored: Callable[[int], list[str]]
     """Schema version to the stored columns that the shown ones need."""
 
+    @property
+    def is_change_shown(self) -> bool:
+        """Whether the kind of a row's record is."""
+        return "__change" in self.columns
+
+    def wanted(self, version: int) -> list[str]:
+        """The stored columns to read of a version; one at least, which tells the number of rows."""
+        stored = self.stored(version)
+        return [CHANGE, *stored] if self.is_change_shown or not stored else stored
+
     @staticmethod
     def of(state: TableState, target: Table, columns: Sequence[str]) -> AnswerShape:
         """These columns of a version."""
@@ -61,71 +51,77 @@ class AnswerShape:
         return AnswerShape(state, target, columns, stored)
 
     def located(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Located:
-        """The rows at (bucket, offset) pairs, piece by piece."""
-        return Located(self, offsets, list(self._parts(buckets, offsets)))
+        """The rows at (bucket, offset) pairs."""
+        return Located(self, offsets, list(self._picks(buckets, offsets)))
 
-    def _parts(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Iterator[_Part]:
-        names: dict[int, list[str]] = {}
+    def _picks(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Iterator[Pick]:
         for bucket in np.unique(buckets) if len(buckets) != 1 else buckets:
             here = np.flatnonzero(buckets == bucket)
             for places, piece, rows in self.state.logs[int(bucket)].located(offsets[here]):
-                version = piece.schema_id
-                wanted = names.get(version) or names.setdefault(version, [CHANGE, *self.stored(version)])
-                batch = piece.load(wanted).select(wanted)
-                yield _Part(int(bucket), version, batch, here[places], rows)
+                yield Pick(int(bucket), piece, here[places], rows)
 
 
-@dataclass(frozen=True, slots=True)
 class Located:
-    """Rows that were found, piece by piece."""
+    """Rows that were found, of which as many are read as an answer holds."""
 
-    shape: AnswerShape
-    offsets: Ints
-    parts: Sequence[_Part]
+    def __init__(self, shape: AnswerShape, offsets: Ints, picks: Sequence[Pick]) -> None:
+        self._shape, self.offsets, self._picks = shape, offsets, picks
+
+    @cached_property
+    def _every(self) -> Sequence[Fetched]:
+        return list(self._fetched(self._picks))
+
+    def _fetched(self, picks: Sequence[Pick]) -> Iterator[Fetched]:
+        """The rows of these picks: those of one version together, and of one bucket where the answer tells it."""
+        alike: dict[tuple[int, int], list[Pick]] = {}
+        by_bucket = LAKE_BUCKET in self._shape.columns
+        for pick in picks:
+            alike.setdefault((pick.piece.schema_id, pick.bucket if by_bucket else 0), []).append(pick)
+        for (version, _), same in alike.items():
+            yield from fetched(same, self._shape.wanted(version))
 
     def fitting(self, bytes_max: int) -> int:
         """The number of first rows that take at most so many bytes together; at least one."""
         if len(self.offsets) <= 1:
             return len(self.offsets)
         sizes = np.empty(len(self.offsets), dtype=np.int64)
-        for part in self.parts:
-            sizes[part.places] = row_sizes.of_rows(part.batch, part.rows)
+        for each in self._every:
+            sizes[_places(each.picks)] = each.sizes()
         return max(int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right")), 1)
 
     def rows(self, count: int) -> pa.RecordBatch:
         """The first rows, in the order in which they were asked for."""
-        parts = self.parts if count == len(self.offsets) else list(_first(self.parts, count))
-        if not parts:
-            fields = self.shape.target.read_schema(list(self.shape.columns))
+        every = self._every if count == len(self.offsets) else list(self._fetched(list(_first(self._picks, count))))
+        if not every:
+            fields = self._shape.target.read_schema(list(self._shape.columns))
             return pa.RecordBatch.from_pylist([], schema=pa.schema([field.with_nullable(True) for field in fields]))
-        alike: dict[tuple[int, int], list[_Part]] = {}
-        by_bucket = LAKE_BUCKET in self.shape.columns
-        for part in parts:
-            alike.setdefault((part.schema_id, part.bucket if by_bucket else 0), []).append(part)
-        shown = [self._shown(same) for same in alike.values()]
-        places = [part.places for same in alike.values() for part in same]
-        if len(shown) == 1:
-            return in_order(shown[0], places[0] if len(places) == 1 else np.concatenate(places))
-        return in_order(pa.concat_batches(shown), np.concatenate(places))
+        shown = [self._shown(each) for each in every]
+        places = _places([pick for each in every for pick in each.picks])
+        return in_order(shown[0] if len(shown) == 1 else pa.concat_batches(shown), places)
 
-    def _shown(self, parts: Sequence[_Part]) -> pa.RecordBatch:
-        """The rows of some pieces of one version."""
-        shape, first = self.shape, parts[0]
-        taken = [part.taken() for part in parts]
-        batch = taken[0] if len(taken) == 1 else pa.concat_batches(taken)
-        offsets = self.offsets[first.places if len(parts) == 1 else np.concatenate([part.places for part in parts])]
-        times = np.zeros(len(offsets), dtype=np.int64)
+    def _shown(self, fetched: Fetched) -> pa.RecordBatch:
+        """Rows of one version as the answer shows them."""
+        shape, picks = self._shape, fetched.picks
+        batch, places = fetched.batch(), _places(picks)
+        times = np.zeros(len(places), dtype=np.int64)
         if LAKE_TIMESTAMP in shape.columns:
             logs = shape.state.logs
-            times = np.concatenate([logs[part.bucket].times_at(self.offsets[part.places]) for part in parts])
-        rows = reads.Rows(batch, offsets, times, batch.column(0).to_numpy(), first.schema_id)
-        projection = shape.state.versions.projection(first.schema_id, shape.target)
-        return reads.project(projection, rows, shape.columns, first.bucket)
+            times = np.concatenate([logs[pick.bucket].times_at(self.offsets[pick.places]) for pick in picks])
+        version = picks[0].piece.schema_id
+        change = batch.column(0).to_numpy() if shape.is_change_shown else np.zeros(len(places), dtype=np.int8)
+        rows = reads.Rows(batch, self.offsets[places], times, change, version)
+        return reads.project(
+            shape.state.versions.projection(version, shape.target), rows, shape.columns, picks[0].bucket
+        )
 
 
-def _first(parts: Sequence[_Part], count: int) -> Iterator[_Part]:
-    """The parts, without rows that are not among the first."""
-    for part in parts:
-        kept = part.places < count
+def _places(picks: Sequence[Pick]) -> Ints:
+    return picks[0].places if len(picks) == 1 else np.concatenate([pick.places for pick in picks])
+
+
+def _first(picks: Sequence[Pick], count: int) -> Iterator[Pick]:
+    """The picks, without rows that are not among the first."""
+    for pick in picks:
+        kept = pick.places < count
         if kept.any():
-            yield replace(part, places=part.places[kept], rows=part.rows[kept])
+            yield pick.among(kept)

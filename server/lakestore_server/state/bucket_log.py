@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Internal, PositionExpired
-from lakestore_server.arrays import row_sizes as row_bytes
 from lakestore_server.state.chunk import CHANGE, PREV, Chunk, Ints, MemoryChunk, StoredBatch
 from lakestore_server.state.commit_index import CommitIndex, Position
+from lakestore_server.state.fetch import Fetched, Pick, fetched
 
 JOIN_COUNT = 16
 JOIN_ROWS_MAX = 65_536
@@ -280,13 +280,15 @@ class BucketLog:
         order = np.argsort(offsets, kind="stable")
         wanted = offsets[order]
         piece_of = np.searchsorted(self._starts, wanted, side="right") - 1
+        rows = wanted - self._starts[piece_of]
         cuts = [0, *(np.flatnonzero(np.diff(piece_of)) + 1).tolist(), len(wanted)]
         for first, last in itertools.pairwise(cuts if len(wanted) else []):
             piece = self._batches[int(piece_of[first])]
-            rows = piece.places(wanted[first:last])
-            if rows.min() < 0:
-                raise Internal(f"no row is left at offset {int(wanted[first:last][rows.argmin()])}")
-            yield order[first:last], piece, rows
+            if piece.left is not None or wanted[last - 1] >= piece.end:
+                rows[first:last] = piece.places(wanted[first:last])
+                if rows[first:last].min() < 0:
+                    raise Internal(f"no row is left at offset {int(wanted[first + rows[first:last].argmin()])}")
+            yield order[first:last], piece, rows[first:last]
 
     def place_of(self, offset: int) -> tuple[StoredBatch, int]:
         """(piece, row in it) of a single offset."""
@@ -299,15 +301,16 @@ class BucketLog:
     def values(self, name: str, offsets: Ints) -> npt.NDArray[Any]:
         """A system column at these offsets."""
         found = np.empty(len(offsets), dtype=np.int64)
-        for places, piece, rows in self.located(offsets):
-            found[places] = piece.load().column(name).to_numpy()[rows]
+        for each in self._fetched(offsets, lambda _: [name]):
+            values = each.batch().column(0).to_numpy()
+            found[np.concatenate([pick.places for pick in each.picks])] = values
         return found
 
     def sizes(self, offsets: Ints) -> Ints:
         """The bytes of each of the rows at these offsets."""
         found = np.empty(len(offsets), dtype=np.int64)
-        for places, piece, rows in self.located(offsets):
-            found[places] = row_bytes.of_rows(piece.load(), rows)
+        for each in self._fetched(offsets, None):
+            found[np.concatenate([pick.places for pick in each.picks])] = each.sizes()
         return found
 
     def take(
@@ -324,15 +327,21 @@ class BucketLog:
         if not len(offsets):
             return pa.RecordBatch.from_pylist([], schema=self.schema)
         parts, order = [], []
-        for places, piece, rows in self.located(offsets):
-            batch = piece.load()
-            batch = batch.select(needed(piece.schema_id)) if needed else batch
+        for each in self._fetched(offsets, needed):
             if claim is not None:
-                claim(int(row_bytes.of_rows(batch, rows).sum()))
-            parts.append(shown(batch.take(pa.array(rows)), piece.schema_id))
-            order.append(places)
+                claim(int(each.sizes().sum()))
+            parts.append(shown(each.batch(), each.picks[0].piece.schema_id))
+            order += [pick.places for pick in each.picks]
         found = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
         return in_order(found, np.concatenate(order))
+
+    def _fetched(self, offsets: Ints, needed: Needed | None) -> Iterator[Fetched]:
+        """The rows at these offsets, version by version."""
+        alike: dict[int, list[Pick]] = {}
+        for places, piece, rows in self.located(offsets):
+            alike.setdefault(piece.schema_id, []).append(Pick(0, piece, places, rows))
+        for version, picks in alike.items():
+            yield from fetched(picks, needed(version) if needed else None)
 
 
 def in_order(found: pa.RecordBatch, places: Ints) -> pa.RecordBatch:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.model import columns
+from lakestore_server.arrays.flat_batch import FlatBatch
 from lakestore_server.state.commit_index import CommitIndex
 
 Ints = npt.NDArray[np.int64]
@@ -69,6 +70,18 @@ class StoredBatch:
     schema_id: int = 0
     left: Callable[[], Ints] | None = None
     """Gives the offsets of the rows that are left; None where no row of the range is gone."""
+    flat: Callable[[], FlatBatch] | None = None
+    """Gives the batch for those who read few of its rows; None where it is loaded as a whole."""
+
+    def load_rows(self, rows: Ints, names: Sequence[str] | None) -> pa.RecordBatch:
+        """The batch with at least these columns, by default all, of which only these rows may be read."""
+        if self.flat is None:
+            return self.load(names)
+        flat = self.flat()
+        if not flat.watch.is_needless:
+            every = flat.batch.schema.names
+            flat.touch_rows(rows, [every.index(name) for name in (every if names is None else names)])
+        return flat.batch
 
     def offsets(self) -> Ints:
         """The offset of each row, ascending."""

@@ -1,0 +1,128 @@
+"""A record batch whose buffers lie in one piece of memory, and the bytes of it that some of its rows are in.
+
+A column is *flat* if a row's bytes are found by arithmetic: numbers, times, decimals, booleans, texts and bytes. Lists,
+structs and maps are not; of one the whole column counts as touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[np.int64]
+VALIDITY, VALUES, DATA = 0, 1, 2
+"""The buffers of a flat column: bitmap of the values that are there, values or offsets, bytes of texts."""
+
+
+class Watch(Protocol):
+    """Told of bytes before they are read."""
+
+    @property
+    def is_needless(self) -> bool:
+        """Whether it need not be told of any."""
+
+    def touch(self, first: Ints, last: Ints) -> None:
+        """The first and the last byte of ranges that are read next; raises where they must not be."""
+
+
+def word_bytes(kind: pa.DataType) -> tuple[int, int]:
+    """(bytes of a word, words of a value) of a flat type of one width; (0, 0) for others, booleans among them."""
+    if pa.types.is_boolean(kind) or not (
+        pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
+    ):
+        return 0, 0
+    width = kind.bit_width // 8
+    if pa.types.is_fixed_size_binary(kind) and width not in (1, 2, 4, 8, 16):
+        return (1, width) if 0 < width <= 64 else (0, 0)
+    return min(width, 8), max(width // 8, 1)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values have offsets of 32 bits into bytes."""
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def is_flat(kind: pa.DataType) -> bool:
+    """Whether the bytes of a row are found by arithmetic."""
+    return is_text(kind) or pa.types.is_boolean(kind) or word_bytes(kind) != (0, 0)
+
+
+class FlatBatch:
+    """Immutable; `watch` is told of what its methods, and those who gather from it, are about to read."""
+
+    def __init__(self, batch: pa.RecordBatch, memory: pa.Buffer, watch: Watch) -> None:
+        """`memory` has all buffers of the batch, at multiples of 8 bytes; `watch` counts bytes from its begin."""
+        self.batch, self.watch = batch, watch
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
+        """The whole memory; the words of 2, 4 and 8 bytes are in `words`."""
+        self.words = {width: _words(memory, width) for width in (1, 2, 4, 8)}
+        places = [_places(column, memory.address) for column in batch.columns]
+        self.places: Ints = np.array([places_of for places_of, _ in places], dtype=np.int64).reshape(-1, 3)
+        """Where the buffers of each column begin; -1 for one that is not there."""
+        self._extents = [extent for _, extent in places]
+        self._kinds = batch.schema.types
+        self._rows_touched: dict[tuple[int, ...], tuple[Ints, Ints, list[int], list[int]]] = {}
+
+    def touch_rows(self, rows: Ints, columns: Sequence[int]) -> None:
+        """Tell of all bytes of some columns that these rows are in."""
+        if self.watch.is_needless:
+            return
+        key = tuple(columns)
+        if key not in self._rows_touched:
+            self._rows_touched[key] = self._layout(key)
+        starts, bits, texts, others = self._rows_touched[key]
+        if len(starts):
+            first = (starts[:, None] + rows[None, :] * bits[:, None] // 8).ravel()
+            self.watch.touch(first, first + np.repeat(np.maximum(bits // 8, 1) - 1, len(rows)))
+        for column in texts:
+            values, data = (int(at) for at in self.places[column, VALUES:])
+            if values >= 0:
+                first = values + 4 * rows
+                self.watch.touch(first, first + 7)
+                offsets = self.words[4][values // 4 :]
+                begins, ends = offsets[rows].astype(np.int64), offsets[rows + 1].astype(np.int64)
+                held = np.flatnonzero(ends > begins)
+                self.watch.touch(data + begins[held], data + ends[held] - 1)
+        for column in others:
+            begin, end = self._extents[column]
+            if end > begin:
+                self.watch.touch(np.array([begin]), np.array([end - 1]))
+
+    def _layout(self, columns: Sequence[int]) -> tuple[Ints, Ints, list[int], list[int]]:
+        """(begins of the bitmaps and values of one width, bits of a value in each, texts, columns that are not flat)"""
+        starts, bits = [], []
+        texts, others = [], []
+        for column in columns:
+            kind = self._kinds[column]
+            if not is_flat(kind):
+                others.append(column)
+                continue
+            validity, values, _ = (int(at) for at in self.places[column])
+            if validity >= 0:
+                starts.append(validity)
+                bits.append(1)
+            if is_text(kind):
+                texts.append(column)
+            elif values >= 0:
+                starts.append(values)
+                bits.append(int(kind.bit_width))
+        return np.array(starts, dtype=np.int64), np.array(bits, dtype=np.int64), texts, others
+
+
+def _words(memory: pa.Buffer, width: int) -> npt.NDArray[np.unsignedinteger]:
+    return np.frombuffer(memory, dtype=f"u{width}", count=memory.size // width)
+
+
+def _places(column: pa.Array, address: int) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    """(begin of each buffer of a flat column, first byte and byte after the last of all buffers)."""
+    buffers = column.buffers()
+    there = [buffer for buffer in buffers if buffer is not None and buffer.size]
+    begin = min((buffer.address for buffer in there), default=address) - address
+    end = max((buffer.address + buffer.size for buffer in there), default=address) - address
+    begins = [-1 if buffer is None or not buffer.size else buffer.address - address for buffer in buffers[:3]]
+    validity, values, data = (*begins, -1, -1, -1)[:3]
+    return (validity, values, data), (begin, end)
