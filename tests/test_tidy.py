@@ -440,7 +440,7 @@ def test_rooms_import_downwards_only() -> None:
 def test_an_upward_import_is_found() -> None:
     planted = [house.Import("lakestore_server.files.journal", "lakestore_server.commit.engine", 1)]
     assert list(house.upward(house.arrows(iter(planted))))
-    planted = [house.Import("lakestore_server.files.journal", "lakestore_server.index.keys", 1)]
+    planted = [house.Import("lakestore_server.access.rights", "lakestore_server.state.view", 1)]
     assert list(house.upward(house.arrows(iter(planted)))), "rooms of one floor know nothing of each other"
 
 

@@ -14,9 +14,11 @@ import pytest
 
 from lakestore.errors import LakestoreError
 from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.index import levels
 from tests.model.harness import OPTIONS, SCHEMAS
 from tests.model.model import Change
 from tests.model.test_every_step import LAST, Story
+from tests.support.older_index import numbers_in_lmdb
 
 SEEDS = int(os.environ.get("LAKESTORE_CRASH_SEEDS", "1"))
 GONE, GONE_LOG = "t.gone", "t.gone_log"
@@ -28,7 +30,8 @@ class Tour:
     """Everything that writes, in one story; it ends where power goes."""
 
     def __init__(self, folder: Path) -> None:
-        self.story = Story(folder)
+        with numbers_in_lmdb():
+            self.story = Story(folder)
         self.harness = self.story.harness
         self.pending: tuple[Change, ...] = ()
         """The commit whose outcome nobody knows."""
@@ -40,7 +43,8 @@ class Tour:
         if point is not None:
             self.harness.disk.lose_power_at(point, passes)
         checkpoints = self._checkpoint, self._compaction, self._drop
-        for stage in (self._commits, self._parts, *checkpoints, self._catalog, self._recovery, self._rebuild):
+        merging = self._lift, self._merge
+        for stage in (self._commits, self._parts, *checkpoints, *merging, self._catalog, self._recovery, self._rebuild):
             try:
                 stage()
             except (OSError, LakestoreError):
@@ -102,6 +106,19 @@ class Tour:
         self.harness.lake.drop_table(GONE_LOG)
         self.harness.server.upkeep.checkpoint()
 
+    def _lift(self) -> None:
+        """The keys of a release before leave LMDB once a checkpoint names the runs that hold them."""
+        for _ in range(2):
+            self.harness.server.upkeep.merge_index()
+            self.harness.server.upkeep.checkpoint()
+
+    def _merge(self) -> None:
+        """Runs are merged; the next checkpoint removes those that it no longer names."""
+        self._write(LAST)
+        self.harness.server.upkeep.checkpoint()
+        self.harness.server.upkeep.merge_index()
+        self.harness.server.upkeep.checkpoint()
+
     def _catalog(self) -> None:
         self.harness.server.catalog.create_namespace("asked", {})
         self.namespaces = {"asked"}
@@ -126,6 +143,12 @@ class Tour:
         assert found in (before, model.cut()), "part of a commit, or a lost one"
         assert set(harness.server.engine.view.namespaces) - {"t"} >= self.namespaces
         self.story.check()
+
+
+@pytest.fixture(autouse=True)
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs are merged at once."""
+    monkeypatch.setattr(levels, "SIMILAR", 2)
 
 
 @pytest.mark.timeout(900 * SEEDS * SEEDS)

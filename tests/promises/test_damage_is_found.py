@@ -26,6 +26,7 @@ from lakestore_server.files import checkpoint
 from lakestore_server.files.segment import Segment
 from lakestore_server.files.shared_file import SharedFile
 from lakestore_server.host.disk import RealDisk
+from lakestore_server.index.entry import ALL_TABLES
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.overlay import Overlay
 from tests.support.seeds import seeded
@@ -240,9 +241,11 @@ def test_an_index_that_cannot_be_asked_now_is_not_taken_for_a_damaged_one(whole:
     with Served(tmp_path / "data") as served:
         engine = served.engine
         until(lambda: engine.index.ready, "the index")
+        schema = pa.schema([("id", pa.string())])
+        served.lake.create_table("a.texts", schema, primary_key=["id"]).upsert([{"id": "in LMDB"}])
         served.checkpoint()
-        assert engine.index._lmdb.merger.pid
-        os.kill(engine.index._lmdb.merger.pid, signal.SIGKILL)
+        assert engine.index._merged._lmdb.merger.pid
+        os.kill(engine.index._merged._lmdb.merger.pid, signal.SIGKILL)
         with pytest.raises(Unavailable, match="try again"):
             served.server.upkeep.scrubber.run_once()
         assert engine.index.ready
@@ -263,7 +266,9 @@ def test_the_scrub_finds_an_index_that_differs_from_the_log_and_it_is_rebuilt(
         wrong = Overlay()
         keys, _ = next(index._older[0].parts())
         wrong.put(keys.ascending().part(slice(1)), np.array([offset]))
-        index._write(wrong, engine.view.lsn)
+        index._merged.merge(wrong, engine.view.lsn, ALL_TABLES)
+        with index.lock:
+            index._merged.adopt()
         (sentence,) = served.server.upkeep.scrubber.run_once()
         assert "a.keyed" in sentence
         until(lambda: index.ready, "the rebuilt index")
@@ -277,7 +282,7 @@ def test_inspect_describes_a_data_folder_and_what_is_damaged_in_it(whole: Path, 
     shown = run.invoke(cli, ["inspect", str(tmp_path / "data"), "--json"])
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.output)
-    kinds = ["checkpoint", "shared segment file", "segment", "segment", "journal", "index"]
+    kinds = ["checkpoint", "shared segment file", "segment", "segment", "journal", "index", "index run"]
     assert [each["kind"] for each in found] == kinds
     (journal,) = (each for each in found if each["kind"] == "journal")
     assert [(frame["rows"], frame["crc"]) for frame in journal["parts"]] == [(1, "ok"), (1, "ok")]

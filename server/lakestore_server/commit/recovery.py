@@ -14,10 +14,10 @@ from pathlib import Path
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.files import checkpoint, data_folder, journal_file
-from lakestore_server.files import versions as formats
 from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.journal import decode, nbytes_of, raw_of
 from lakestore_server.files.journal_file import FileJournal
+from lakestore_server.host import versions as formats
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index import replay
@@ -74,7 +74,7 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, index
     formats.sign(disk, folder)
     disk.reach(CrashPoint.RECOVERY_REPLAYED)
     place = folder / data_folder.INDEX
-    index = Index(place, disk, limits.index_cache_keys, limits.index_silence_seconds, index_of)
+    index = Index(place, disk, limits.index_cache_keys, limits.index_silence_seconds, index_of, held.runs, held.lsn)
     try:
         replay.load(index, keyed, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
         journal.roll(state.view.lsn + 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -88,6 +88,7 @@ class Checkpointer:
         """Prefixes of the tables that the index may have entries of; None where others may be among them."""
         self._made: list[Path] = []
         """Files of attempts that failed, and of this one such as were rewritten at once."""
+        self._done: Callable[[], None] = lambda: None
         self._duty = Worker(loop.supervisor, "checkpoint", self.run_once, _failed)
         self._duty.start()
         loop.on_checkpoint_due(self.wake)
@@ -96,6 +97,10 @@ class Checkpointer:
     def compactions(self) -> Compactions:
         """Sums of local compaction since the start."""
         return self._compactor.figures
+
+    def on_done(self, listener: Callable[[], None]) -> None:
+        """Tell `listener` after every checkpoint."""
+        self._done = listener
 
     def wake(self) -> None:
         """Ask for a checkpoint soon."""
@@ -124,6 +129,7 @@ class Checkpointer:
             seconds = self.figures.at - began
             self.figures.seconds.add(seconds)
             event_log.event(log, logging.INFO, "checkpoint", lsn=made.lsn, seconds=round(seconds, 3), files=made.files)
+            self._done()
             yield made
 
     def _checkpoint(self) -> DurableCheckpoint:
@@ -138,7 +144,8 @@ class Checkpointer:
             cut = segments.run()
             served = _served(frozen)
             self._index.merge(frozen.view.lsn, served)
-            content = Checkpoint.of(frozen, cut)
+            runs = self._index.to_name()
+            content = Checkpoint.of(frozen, cut, runs.files)
             self._loop.parts.clear()  # of commits that the journal may have to tell of no longer
             checkpoint.write(self._disk, self._folder, content)
         except Exception:
@@ -153,6 +160,7 @@ class Checkpointer:
             self._loop.run(partial(self._index.forget, keys, values))
         self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
         self._trim(content)
+        self._index.named(runs, served)
         self._free_index(served)
         return DurableCheckpoint(content, segments_of(frozen.view, cut), len(segments.made))
 
@@ -161,6 +169,7 @@ class Checkpointer:
         self._compactor.failed()
         with contextlib.suppress(OSError):
             if checkpoint.name_of(lsn) not in self._disk.list(self._folder):
+                self._index.unmerge()
                 for path in made:
                     if self._disk.size(path) is not None:
                         self._disk.remove(path)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
-from lakestore.rows import keys
 from lakestore.rows.offsets import OffsetSet
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.host.worker import Worker
@@ -21,7 +20,6 @@ from lakestore_server.index.collisions import Entries, KeyQuery, hashed, resolve
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
-from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.worker_client import DamagedIndex
 from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
@@ -92,9 +90,6 @@ class Rebuilder:
 
     def _stage(self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints) -> None:
         """Put the entries of rows in; hashed keys get slots beside what is in already."""
-        if (matrix := keys.fixed(columns, table_prefix(state.table.number))) is not None:
-            self._index.stage(PackedKeys(matrix.tobytes(), *matrix.shape), offsets)
-            return
         entries = self._entries(state, bucket, columns, offsets, np.zeros(len(offsets), dtype=np.bool_))
         self._index.stage(entries.keys, entries.values)
 

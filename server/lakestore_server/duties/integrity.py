@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
+from lakestore.rows.keys import number_width
 from lakestore_server.files import checkpoint, journal_check, journal_file, shared_file
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import Disk
@@ -82,7 +83,7 @@ class Integrity:
         return found
 
     def shared(self, pause: Callable[[int], None]) -> Findings:
-        """The files that all tables share: checkpoints and journal."""
+        """The files that all tables share: checkpoints, journal and the index's runs."""
         found = Findings()
         for name in self._disk.list(self._folder):
             with suppress(FileNotFoundError):  # a checkpoint was done meanwhile, and the file is no longer needed
@@ -93,6 +94,12 @@ class Integrity:
         for path, data in self._shared_segments().items():
             if damage := shared_file.damage_of(data, path):
                 found.damage.append(damage)
+        for run in self._index.runs:
+            for size, damage in run.scrub():
+                _passed(found, pause, size)
+                if damage and self._index.ready:
+                    found.index_damage = f"{damage}: it is rebuilt by itself"
+                    found.damage.append(found.index_damage)
         return found
 
     def _shared_segments(self) -> dict[Path, pa.Buffer]:
@@ -153,20 +160,13 @@ class Integrity:
         """(LSN, rows, sum, damaged entries); LSN -1 when LMDB moved on between two slices."""
         rows = total = damaged = 0
         seen = set()
-        for lsn, count, part, wrong in self._slices(state):
-            seen.add(lsn)
-            rows, total, damaged = rows + count, (total + part) & _MASK, damaged + wrong
-            pause(count * ENTRY_BYTES)
+        prefix = table_prefix(state.table.number)
+        numbers = number_width(state.table.key_schema.types) is not None
+        try:
+            for lsn, part in self._index.walk(prefix, ENTRIES_AT_ONCE, numbers=numbers):
+                seen.add(lsn)
+                rows, total, damaged = rows + part.live, (total + part.total) & _MASK, damaged + part.damaged
+                pause(part.live * ENTRY_BYTES)
+        except DamagedIndex as error:
+            raise WrongIndex(f"the key index cannot be read: {error.message}") from error
         return (seen.pop() if len(seen) == 1 else -1), rows, total, damaged
-
-    def _slices(self, state: TableState) -> Iterator[tuple[int, int, int, int]]:
-        prefix, start = table_prefix(state.table.number), b""
-        while True:
-            try:
-                lsn, walked = self._index.walk(prefix, start, ENTRIES_AT_ONCE)
-            except DamagedIndex as error:
-                raise WrongIndex(f"the key index cannot be read: {error.message}") from error
-            yield lsn, walked.live, walked.total, walked.damaged
-            start = walked.following
-            if not start:
-                return

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from lakestore_server.duties.integrity import Findings, Integrity
+from lakestore_server.files import data_folder
 from lakestore_server.host.supervisor import Supervisor
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.key_index import Index
@@ -69,7 +70,10 @@ class Scrubber:
     def run_once(self, pause: Callable[[int], None] = lambda _: None) -> list[str]:
         """One round over everything; the damage."""
         found: list[str] = []
-        self._note(found, self._integrity.shared(pause))
+        shared = self._integrity.shared(pause)
+        self._note(found, shared)
+        if shared.index_damage:
+            self._rebuild(data_folder.INDEX, shared.index_damage)
         for state in list(self._view().tables.values()):
             part = self._integrity.table(state, pause)
             self._note(found, part)
@@ -86,10 +90,10 @@ class Scrubber:
             if sentence not in self.damage:
                 self.damage = [*self.damage, sentence]
 
-    def _rebuild(self, uuid: str, why: str) -> None:
-        """Once for each table: what comes back after a rebuild is no damage of the index."""
-        if uuid not in self._rebuilt:
-            self._rebuilt.add(uuid)
+    def _rebuild(self, part: str, why: str) -> None:
+        """Once for each part of the index: what comes back after a rebuild is no damage of the index."""
+        if part not in self._rebuilt:
+            self._rebuilt.add(part)
             self._index.found_problem(why, damaged=True)
 
 

@@ -1,4 +1,4 @@
-"""The duties over the commit loop, together: checkpoints, the rebuild of the index, checks of every stored byte."""
+"""The duties over the commit loop: checkpoints, merges and rebuild of the index, checks of every stored byte."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from lakestore.errors import LakestoreError
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.checkpoint import Checkpointer
+from lakestore_server.duties.index_merge import IndexMerger
 from lakestore_server.duties.index_rebuild import Rebuilder
 from lakestore_server.duties.integrity import Integrity
 from lakestore_server.duties.scrub import Scrubber
@@ -23,6 +24,8 @@ class Upkeep:
         self._loop = loop
         self.checkpointer = Checkpointer(engine.folder, disk, loop, limits, clock)
         self._rebuilder = Rebuilder(loop)
+        self._merger = IndexMerger(loop, clock)
+        self.checkpointer.on_done(self._merger.wake)
         self.integrity = Integrity(engine.folder, disk, loop.index, lambda: loop.view, lambda: loop.journal.written)
         self.scrubber = Scrubber(loop.supervisor, self.integrity, loop.index, lambda: loop.view, limits.scrub_bytes)
 
@@ -30,10 +33,15 @@ class Upkeep:
         """Write a checkpoint now and wait for its end."""
         self.checkpointer.run_once()
 
+    def merge_index(self) -> None:
+        """Merge the runs of the index that are due now, and wait for the end."""
+        self._merger.run_once()
+
     def close(self, *, checkpoint: bool = True) -> None:
         """Stop all of them, with a last checkpoint if the loop still runs; idempotent."""
         self.scrubber.close()
         self._rebuilder.close()
+        self._merger.close()
         self.checkpointer.close()
         if checkpoint and self._loop.is_running:
             self._loop.supervisor.once("last-checkpoint", self._last_checkpoint).join()

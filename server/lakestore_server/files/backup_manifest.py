@@ -16,7 +16,7 @@ import orjson
 
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import versions
+from lakestore_server.host import versions
 
 NAME = "MANIFEST"
 MAGIC = 0x4C534231

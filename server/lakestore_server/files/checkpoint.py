@@ -19,13 +19,15 @@ from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import catalog_records, json_forms, versions
+from lakestore_server.files import catalog_records, json_forms
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED
 from lakestore_server.files.extent import missing
 from lakestore_server.files.segment import Segment
 from lakestore_server.files.segment_files import LONE_MAPS_MAX, SegmentFile, SegmentFiles
+from lakestore_server.host import versions
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.index.run_file import RunFile
 from lakestore_server.state.catalog_change import Pointer, TierRecord
 from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
@@ -86,9 +88,13 @@ class Checkpoint:
     """By name."""
     extents: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the kept journal files in which segments have rows, by name."""
+    runs: tuple[RunFile, ...] = ()
+    """The runs of the key index, newest first."""
 
     @staticmethod
-    def of(frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> Checkpoint:
+    def of(
+        frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]], runs: tuple[RunFile, ...] = ()
+    ) -> Checkpoint:
         """The checkpoint of a frozen state; `cut` has the chunks of those buckets that got new segments."""
         view = frozen.view
         return Checkpoint(
@@ -107,6 +113,7 @@ class Checkpoint:
             view.marks,
             frozen.registers,
             _extents(view, cut),
+            runs,
         )
 
     def segment_names(self) -> dict[str, set[str]]:
@@ -203,6 +210,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **({"clock_marks": [list(mark) for mark in checkpoint.marks]} if checkpoint.marks else {}),
         **({"registers": _registers_data(checkpoint.registers)} if checkpoint.registers else {}),
         **({"extents": dict(checkpoint.extents)} if checkpoint.extents else {}),
+        **({"runs": [[run.name, run.size, run.entries] for run in checkpoint.runs]} if checkpoint.runs else {}),
     }
 
 
@@ -305,6 +313,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         ClockMarks.of(data.get("clock_marks", ())),
         _registers_of(data.get("registers", {})),
         data.get("extents", {}),
+        tuple(RunFile(*run) for run in data.get("runs", ())),
     )
 
 

@@ -24,7 +24,8 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import catalog_records, json_forms, versions
+from lakestore_server.files import catalog_records, json_forms
+from lakestore_server.host import versions
 from lakestore_server.state.commit_record import (
     CommitRecord,
     KeySlot,

@@ -17,7 +17,7 @@ import orjson
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.files import versions
+from lakestore_server.host import versions
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 

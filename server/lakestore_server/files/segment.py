@@ -30,11 +30,11 @@ from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
 from lakestore.rows.ipc_metadata import FRAME
 from lakestore_server.arrays.flat_batch import FlatBatch
-from lakestore_server.files import versions
 from lakestore_server.files.block_checks import BlockChecks
 from lakestore_server.files.block_crcs import blocks_of
 from lakestore_server.files.data_folder import EXTENTS
 from lakestore_server.files.extent import Extent, KeptFile, KeptFiles, missing
+from lakestore_server.host import versions
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.chunk import Ints, StoredBatch
 from lakestore_server.state.commit_index import CommitIndex

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import versions
 from lakestore_server.files.new_segment import SYNC_BYTES
 from lakestore_server.files.segment import Part
+from lakestore_server.host import versions
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 

@@ -67,6 +67,10 @@ class Health:
             log.error("the key index is rebuilt: %s", problem)
             self.on_problem()
 
+    def found_damage(self, error: Exception) -> None:
+        """Set the files aside, whose content cannot be trusted."""
+        self.found_problem(f"it is damaged: {error}", damaged=True)
+
     def rebuilt(self, broken: Mapping[bytes, str]) -> None:
         """Answer again, but for tables whose rows are damaged; the caller holds `lock`."""
         self.broken = broken

@@ -1,15 +1,16 @@
 """The key index: key bytes -> live offset, or, flagged, the offset of a record that is remembered for an absent key.
 
-LMDB stands at the last checkpoint; later entries are in memory, newest first: the overlay that commits
-write to, the frozen overlay that a checkpoint is merging, and merged ones kept as a cache. Derived data: it can be
-rebuilt from the logs. The overlay lock is held for look-ups in memory only, never over I/O.
+Runs and LMDB stand at the last checkpoint: keys that are numbers are in runs, others in LMDB. Later entries are in
+memory, newest first: the overlay that commits write to, the frozen overlay that a checkpoint is merging, and merged
+ones kept as a cache. Derived data: it can be rebuilt from the logs. The overlay lock is held for look-ups in memory
+only, never over I/O.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,16 +19,17 @@ import numpy as np
 from lakestore.errors import Corrupt, Unavailable
 from lakestore.limits import DEFAULT
 from lakestore_server.arrays.hash_table import MISS
-from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, Ints, ServedTables
 from lakestore_server.index.expected import ExpectedEntries
 from lakestore_server.index.health import Health
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
-from lakestore_server.index.merged_keys import EMPTY_LSN, MergedKeys
+from lakestore_server.index.levels import Levels
+from lakestore_server.index.merged_keys import MergedKeys
 from lakestore_server.index.overlay import Entries, Overlay, Range, combined, merged
-from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import Size, Walked
+from lakestore_server.index.run import Run
+from lakestore_server.index.run_file import NamedRuns, RunFile
 from lakestore_server.index.worker_client import DamagedIndex, IndexOf, in_process
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
@@ -44,6 +46,7 @@ class Reading:
     """LMDB may have moved on to here and still answer as of the moment of the reading."""
     generation: int
     """The generation of LMDB's files: answers of another one do not count."""
+    levels: Levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class RangeReading:
     older: tuple[Overlay, ...]
     lsn_max: int
     generation: int
+    levels: Levels
 
 
 class Index:
@@ -73,8 +77,10 @@ class Index:
         cache_keys_max: int = DEFAULT.index_cache_keys,
         silence_seconds: float = DEFAULT.index_silence_seconds,
         index_of: IndexOf = in_process,
+        runs: Sequence[RunFile] = (),
+        checkpoint_lsn: int = 0,
     ) -> None:
-        self._disk = disk
+        """`runs` are those that the checkpoint at `checkpoint_lsn` names."""
         self._cache_keys_max = cache_keys_max
         self.lock = threading.Lock()
         self._overlay = Overlay()
@@ -82,27 +88,27 @@ class Index:
         self._frozen: Overlay | None = None
         self._expected: tuple[ExpectedEntries, ...] = ()
         """Commits that are not durable yet, newest first."""
-        self._writing = threading.Lock()
         self._health = Health()
-        self._lmdb = MergedKeys(folder, disk, silence_seconds, index_of)
+        self._merged = MergedKeys(folder, disk, self.lock, self._health, silence_seconds, index_of)
         try:
-            self._frozen_lsn = self._merged_lsn = self._lmdb.open()
+            self._merged.open(runs, checkpoint_lsn)
         except DamagedIndex as error:
-            self._frozen_lsn = self._merged_lsn = EMPTY_LSN
-            self._found_damage(error)
+            self._health.found_damage(error)
         except BaseException:
             self.close()
             raise
+        self._frozen_lsn = self._merged.lsn
+        self._size_at_start = self.size
 
     @property
     def size(self) -> Size:
-        """The size of LMDB's content as of the last checkpoint or rebuild."""
-        return self._lmdb.size
+        """The size of runs and LMDB as of the last checkpoint or rebuild; a key may count in several runs."""
+        return self._merged.size
 
     @property
     def size_at_start(self) -> Size:
-        """The size of LMDB's content when the index was opened."""
-        return self._lmdb.size_at_start
+        """The size when the index was opened."""
+        return self._size_at_start
 
     @property
     def state(self) -> str:
@@ -136,13 +142,10 @@ class Index:
         """Answer nothing any more from the index as it is; damaged files are set aside, not used again."""
         self._health.found_problem(problem, damaged=damaged)
 
-    def _found_damage(self, error: DamagedIndex) -> None:
-        self.found_problem(f"it is damaged: {error}", damaged=True)
-
     @property
     def lsn(self) -> int:
         """The LSN at which LMDB stands; -1 when it is empty."""
-        return self._merged_lsn
+        return self._merged.lsn
 
     @property
     def overlay_keys(self) -> int:
@@ -188,10 +191,11 @@ class Index:
         """The part of a look-up that must be atomic, for keys of one table; readers call it under `lock`."""
         if len(keys) and not self.ready:
             self.check(keys.prefix)
-        return Reading(keys, self._overlay.get(keys), self._older, self._frozen_lsn, self._health.generation)
+        found, older = self._overlay.get(keys), self._older
+        return Reading(keys, found, older, self._frozen_lsn, self._health.generation, self._merged.levels)
 
     def finish(self, reading: Reading) -> Ints:
-        """The rest of a look-up: frozen overlays, then LMDB. Flagged values come as they are."""
+        """The rest of a look-up: frozen overlays, then runs, then LMDB. Flagged values come as they are."""
         values = reading.values
         for overlay in reading.older:
             missing = np.flatnonzero(values == MISS)
@@ -199,19 +203,20 @@ class Index:
                 return values
             keys = reading.keys.take(missing) if len(missing) < len(values) else reading.keys
             values[missing] = overlay.get(keys)
-        missing = np.flatnonzero(values == MISS)
-        if len(missing):
+        try:
+            missing = np.flatnonzero(values == MISS)
+            if not len(missing):
+                return values
             keys = reading.keys.take(missing) if len(missing) < len(values) else reading.keys
-            try:
-                values[missing] = self._lmdb.find(keys, reading.lsn_max)
-            except DamagedIndex as error:
-                self._damaged_at(reading.generation, error)
-            self._check_generation(reading.generation)
+            values[missing] = self._merged.find(keys, reading.levels, reading.lsn_max)
+        except DamagedIndex as error:
+            self._damaged_at(reading.generation, error)
+        self._check_generation(reading.generation)
         return values
 
     def _damaged_at(self, generation: int, error: DamagedIndex) -> None:
         if generation == self._health.generation:
-            self._found_damage(error)
+            self._health.found_damage(error)
 
     def _check_generation(self, generation: int) -> None:
         if generation != self._health.generation:
@@ -232,7 +237,8 @@ class Index:
             if found is None:
                 raise Unavailable("the key index was rearranged during the look-up: look up again")
             newest.append(_listed(*found))
-        return RangeReading(bounds, most, newest, self._older, self._frozen_lsn, self._health.generation)
+        generation, levels = self._health.generation, self._merged.levels
+        return RangeReading(bounds, most, newest, self._older, self._frozen_lsn, generation, levels)
 
     def finish_ranges(self, reading: RangeReading) -> list[Range]:
         """The rest of a look-up of ranges: the first live keys of each with their offsets."""
@@ -246,7 +252,7 @@ class Index:
             found = [overlay.between(low, high, most) or (NO_KEYS, _NONE) for low, high in bounds]
             sources.append([_listed(keys, values) for keys, values in found])
         try:
-            sources.append(self._lmdb.ranges(bounds, most, reading.lsn_max))
+            sources += self._merged.ranges(bounds, most, reading.levels, reading.lsn_max)
         except DamagedIndex as error:
             self._damaged_at(reading.generation, error)
         self._check_generation(reading.generation)
@@ -285,47 +291,32 @@ class Index:
             self._frozen_lsn = lsn
 
     def merge(self, lsn: int, tables: ServedTables = ALL_TABLES) -> None:
-        """Put the frozen overlay's entries of served tables into LMDB; runs beside the commit loop.
-
-        A rebuild under way makes that needless.
-        """
-        frozen = self._frozen if self._frozen is not None else Overlay()
-        with self._writing:
-            # LMDB may stand further on, after a rebuild: it then holds the frozen entries, or newer ones.
-            # At the same LSN there may be keys that were forgotten since.
-            is_newer = lsn > self._merged_lsn or (lsn == self._merged_lsn and len(frozen))
-            if not self._health.has_problem and (is_newer or self._health.broken):
-                self._write(frozen, lsn, tables)
+        """Put the frozen overlay's entries of served tables into a run and LMDB; beside the commit loop."""
+        self._merged.merge(self._frozen if self._frozen is not None else Overlay(), lsn, tables)
         for overlay in self._older:  # a look-up that has begun before the drop is told now to begin again
             overlay.keep(tables)
 
     def remove_tables(self, tables: ServedTables) -> bool:
-        """Remove entries of tables that are not served from LMDB; whether all are gone. Beside the commit loop.
+        """Remove entries of tables that are not served; whether all are gone."""
+        return self._merged.remove_tables(tables)
 
-        There may be so many that only some go at once. A rebuild under way leaves those of tables dropped meanwhile.
-        """
-        with self._writing:
-            if self._health.has_problem:
-                return False
-            try:
-                return self._lmdb.remove_tables(tables)
-            except DamagedIndex as error:
-                self._found_damage(error)
-                return False
+    def to_name(self) -> NamedRuns:
+        """The runs that a checkpoint names after `merge`."""
+        return self._merged.to_name()
 
-    def _write(self, entries: Overlay, lsn: int, tables: ServedTables = ALL_TABLES) -> None:
-        """Put entries of served tables into LMDB in one synced transaction that stands at `lsn`."""
-        parts = ((keys, values) for keys, values in entries.parts() if len(keys) and tables.serves(keys.prefix))
-        try:
-            self._merged_lsn = self._lmdb.merge(parts, EMPTY_LSN if self._health.broken else lsn)
-        except DamagedIndex as error:
-            self._found_damage(error)
-        self._lmdb.forget_highest()
+    def unmerge(self) -> None:
+        """Remove the run of a checkpoint that failed and that no checkpoint file names."""
+        self._merged.unmerge()
+
+    def named(self, runs: NamedRuns, tables: ServedTables = ALL_TABLES) -> None:
+        """A durable checkpoint names these runs: files go that nobody needs."""
+        self._merged.named(runs, tables)
 
     def merged(self) -> None:
         """End a checkpoint: merged overlays stay as a cache while they are small enough."""
         with self.lock:
             self._frozen = None
+            self._merged.adopt()
             kept, total = [], 0
             for overlay in self._older:
                 total += len(overlay)
@@ -334,61 +325,59 @@ class Index:
             self._older = tuple(kept)
 
     def begin_rebuild(self) -> None:
-        """Have LMDB stand at nothing until `finish_rebuild`; damaged files are kept beside, under another name."""
-        with self._writing:
-            self._lmdb.begin_anew(damaged=self._health.damaged)
-            self._health.damaged, self._health.broken = False, {}
+        """Have the index hold nothing until `finish_rebuild`; damaged files are kept beside, under another name."""
+        self._merged.begin_rebuild()
 
-    def stage(self, keys: IndexKeys | PackedKeys, offsets: Ints) -> None:
+    def stage(self, keys: IndexKeys, offsets: Ints) -> None:
         """Take a part of a rebuild; parts are put in together, so no key is in two of them."""
-        if not len(keys):
-            return
-        with self._writing:
-            is_much = self._lmdb.stage(keys if isinstance(keys, PackedKeys) else keys.packed(), offsets)
-        if is_much:
-            self.flush()
+        self._merged.stage(keys, offsets)
 
     def flush(self) -> None:
-        """Put the staged parts of a rebuild into LMDB."""
-        with self._writing:
-            self._lmdb.flush()
-        self._disk.reach(CrashPoint.REBUILD_STAGED)
+        """Put the staged parts of a rebuild in."""
+        self._merged.flush()
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all staged parts of a rebuild are in LMDB."""
-        return self._lmdb.is_flushed
+        """Whether all staged parts of a rebuild are in."""
+        return self._merged.is_flushed
 
     def staged(self, keys: IndexKeys) -> Ints:
-        """The values that a rebuild has put in under some keys so far."""
-        if not self.is_flushed:
-            self.flush()
-        with self._writing:
-            return self._lmdb.flushed(keys)
+        """The values that a rebuild has put in under some keys of bytes so far."""
+        return self._merged.staged(keys)
 
     def finish_rebuild(self, lsn: int, broken: dict[bytes, str]) -> None:
         """Have the rebuilt index stand at `lsn`, but for tables whose rows are damaged. On the commit loop.
 
-        LMDB then holds all entries of commits so far, some in other slots than the commits said: the overlays are
+        It then holds all entries of commits so far, some in other slots than the commits said: the overlays are
         forgotten.
         """
-        with self._writing:
-            merged_lsn = self._lmdb.stand_at(EMPTY_LSN if broken else lsn)
-            self._disk.reach(CrashPoint.REBUILD_FINISHED)
+
+        def install() -> None:
             with self.lock, self._health.lock:
+                self._merged.take_rebuilt(lsn)
                 self._overlay, self._older = self._overlay.following(), ()
                 self._frozen = Overlay() if self._frozen is not None else None
-                self._merged_lsn = self._frozen_lsn = merged_lsn
-                self._lmdb.forget_highest()
+                self._frozen_lsn = self._merged.lsn
                 self._health.rebuilt(broken)
 
-    def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, Walked]:
-        """(LSN, sums) of some entries of a table, at one snapshot of LMDB."""
-        return self._lmdb.walk(prefix, start, entries_max)
+        self._merged.finish(lsn, broken, install)
+
+    def walk(self, prefix: bytes, entries: int, *, numbers: bool) -> Iterator[tuple[int, Walked]]:
+        """(LSN, sums) of a table's merged entries in keys' order, so many at once."""
+        return self._merged.walk(prefix, entries, numbers=numbers)
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """The runs that a look-up may have to search, newest first."""
+        return self._merged.levels.runs
+
+    def work(self, widths: Mapping[bytes, int], pause: Callable[[int], bool]) -> bool:
+        """Merge runs beside serving, or lift keys of earlier releases into runs; whether there may be more to do."""
+        return self._merged.work(widths, pause)
 
     def close(self) -> None:
         """End the worker processes."""
-        self._lmdb.close()
+        self._merged.close()
 
 
 def _listed(keys: IndexKeys, values: Ints) -> tuple[Sequence[bytes], list[int]]:

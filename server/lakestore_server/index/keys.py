@@ -99,20 +99,20 @@ class NumberKeys:
 
     def at(self, bound: bytes) -> int:
         """The number of keys, which ascend, below a bound."""
-        number = self._bound(bound)
+        number = self.bound(bound)
         if number >> 8 * NUMBER_BYTES:
             return len(self.numbers)
         return int(np.searchsorted(self.numbers, np.uint64(number)))
 
     def within(self, low: bytes, high: bytes) -> NumberKeys:
         """The keys of [low, high)."""
-        first, end = self._bound(low), self._bound(high)
+        first, end = self.bound(low), self.bound(high)
         if not end or first >> 8 * NUMBER_BYTES:
             return self.part(slice(0))
         chosen = (self.numbers >= np.uint64(first)) & (self.numbers <= np.uint64(end - 1))
         return NumberKeys(self.prefix, self.width, self.numbers[chosen])
 
-    def _bound(self, bound: bytes) -> int:
+    def bound(self, bound: bytes) -> int:
         """The first number whose key is not below a bound."""
         if not bound.startswith(self.prefix):
             return 1 << 8 * NUMBER_BYTES if bound > self.prefix else 0

@@ -1,188 +1,272 @@
-"""The entries of the key index that checkpoints have merged: LMDB behind two processes, one finds and one merges.
+"""The entries of the key index that checkpoints have merged: keys that are numbers in runs, keys of bytes in LMDB.
 
-LMDB holds synced checkpoints only. `DamagedIndex` leaves as it is: the index above decides on a rebuild.
+Both are written before the checkpoint file that names the runs; LMDB says up to which commit it stands. The index above
+answers only while both are whole: a problem of one means a rebuild of both.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Iterable, Sequence
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from lakestore.errors import Unavailable
+from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index.entry import ABSENT, DAMAGED, PREFIX_BYTES, Ints, ServedTables
-from lakestore_server.index.keys import IndexKeys
-from lakestore_server.index.overlay import Entries
-from lakestore_server.index.packed import PackedKeys
-from lakestore_server.index.pipe import Op, Size, Walked, unpack_ranges
-from lakestore_server.index.worker_client import DamagedIndex, IndexOf, IndexWorker, in_process
+from lakestore_server.index.entry import ABSENT, PREFIX_BYTES, Ints, ServedTables
+from lakestore_server.index.health import Health
+from lakestore_server.index.keys import IndexKeys, NumberKeys
+from lakestore_server.index.levels import Levels, walk
+from lakestore_server.index.lift import Lift
+from lakestore_server.index.lmdb_keys import EMPTY_LSN, LmdbKeys
+from lakestore_server.index.overlay import Entries, Overlay
+from lakestore_server.index.pipe import Size, Walked
+from lakestore_server.index.run_file import NamedRuns, RunFile
+from lakestore_server.index.run_store import RunStore
+from lakestore_server.index.worker_client import DamagedIndex, IndexOf
 
-log = logging.getLogger("lakestore.index")
-EMPTY_LSN = -1
-"""The LSN of an index that holds nothing, or that is being rebuilt."""
-DAMAGED_NAME = "damaged"
-MERGE_TIMES = 10
-"""The longest a merge may take, in times of a look-up's limit."""
-_STAGE_KEYS = 20_000
-_REMOVE_KEYS, _REMOVE_TIMES = 20_000, 50
-"""Entries of dropped tables that go in one transaction, and transactions of one checkpoint."""
-_FIRST = bytes(PREFIX_BYTES)
-_STAGED_BYTES_MAX = 160 << 20
-"""The parts of a rebuild that the worker holds before it puts them into LMDB, which takes three times as much."""
+STAGED_NUMBERS = 4_000_000
+"""Entries of a rebuild that are held before they become a run."""
 
 
 class MergedKeys:
-    """LMDB of one folder. `find` and `ranges` serve any thread; all else is for one thread at a time."""
+    """Runs and LMDB of one folder. `find` and `ranges` serve any thread; what writes takes turns."""
 
-    def __init__(self, folder: Path, disk: Disk, silence_seconds: float, index_of: IndexOf = in_process) -> None:
-        self._index_of = index_of
-        self._folder, self._disk, self._silence_seconds = folder, disk, silence_seconds
-        self._highest: dict[bytes, tuple[int, bytes]] = {}
-        self._highest_lock = threading.Lock()
-        self._staged_bytes = 0
-        self.size = self.size_at_start = Size()
-        """The size at the last checkpoint or rebuild."""
-        self.finder, self.merger = self._processes()
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk,
+        lock: threading.Lock,
+        health: Health,
+        silence_seconds: float,
+        index_of: IndexOf,
+    ) -> None:
+        """`lock` is held while the levels change."""
+        self._disk, self._health = disk, health
+        self._writing = threading.Lock()
+        self._runs = RunStore(folder, disk, lock)
+        self._lmdb = LmdbKeys(folder, disk, silence_seconds, index_of)
+        self._lift = Lift(self._runs, self._lmdb, self._writing, health)
+        self._staged: list[tuple[NumberKeys, Ints]] = []
+        self.lsn = EMPTY_LSN
+        """The LSN at which LMDB stands, or will when a checkpoint names the runs of a rebuild."""
+        self._awaits_checkpoint = False
+        """Whether LMDB stands at nothing until then: a start before would find runs that no checkpoint names."""
 
-    def _processes(self) -> tuple[IndexWorker, IndexWorker]:
-        finder = self._index_of(self._folder, self._silence_seconds)
-        return finder, self._index_of(self._folder, MERGE_TIMES * self._silence_seconds)
-
-    def open(self) -> int:
-        """The LSN at which LMDB stands."""
-        lsn = self._sized(self.finder.ask(Op.LSN, again=True))
-        self._disk.sync_folder(self._folder)  # LMDB syncs its files, but not their names
-        self.size_at_start = self.size
-        return lsn
+    def open(self, runs: Sequence[RunFile], checkpoint_lsn: int) -> None:
+        """Take what the checkpoint at an LSN names; `DamagedIndex` if it is not whole. All is lost if LMDB is."""
+        self.lsn = EMPTY_LSN
+        lsn = self._lmdb.open()
+        self._runs.open(runs if lsn != EMPTY_LSN else (), checkpoint_lsn)
+        self.lsn = lsn
 
     def close(self) -> None:
-        """End the processes."""
-        self.finder.close()
-        self.merger.close()
+        """End LMDB's processes."""
+        self._lmdb.close()
 
-    def _sized(self, answer: tuple[int, bytes]) -> int:
-        lsn, data = answer
-        self.size = Size.decode(data)
-        return lsn
+    @property
+    def levels(self) -> Levels:
+        """The runs as of now."""
+        return self._runs.levels
 
-    def find(self, keys: IndexKeys, lsn_max: int) -> Ints:
-        """The values of keys of one table; `Unavailable` if LMDB has moved on behind `lsn_max`."""
-        highest_lsn, highest = self._highest_of(keys.prefix)
-        if highest_lsn <= lsn_max and keys.least > highest:
-            return np.full(len(keys), ABSENT, dtype=np.int64)
-        lsn, data = self.finder.ask(Op.FIND, keys.packed(), again=True)
-        values = np.frombuffer(data, dtype=np.int64)
-        if lsn > lsn_max:
-            raise Unavailable("the index moved on during the look-up: look up again")
-        if (values == DAMAGED).any():
-            raise DamagedIndex(f"{int((values == DAMAGED).sum())} entries do not match their checks")
+    @property
+    def size(self) -> Size:
+        """The size as of the last checkpoint or rebuild; a key counts in each of several runs."""
+        return self._lmdb.size + self._runs.size
+
+    @property
+    def runs_size(self) -> Size:
+        """The part of the size that is in runs."""
+        return self._runs.size
+
+    # Look-ups.
+
+    def find(self, keys: IndexKeys, levels: Levels, lsn_max: int) -> Ints:
+        """The values of keys of one table; `Unavailable` if they may be of a later moment than levels and LSN."""
+        values = levels.find(keys)
+        missing = np.flatnonzero(values == MISS)
+        if not len(missing):
+            return values
+        if keys.prefix in levels.lifted:
+            values[missing] = ABSENT
+            return values
+        asked = keys.take(missing) if len(missing) < len(keys) else keys
+        values[missing] = self._lmdb.find(asked, lsn_max)
+        self._check_lifted(keys.prefix)
         return values
 
-    def ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int, lsn_max: int) -> Entries:
-        """The first entries, so many at most, of each [low, high) of one table; as `find`."""
-        highest_lsn, highest = self._highest_of(bounds[0][0][:PREFIX_BYTES])
-        if highest_lsn <= lsn_max and min(low for low, _ in bounds) > highest:
-            return [((), ())] * len(bounds)
-        lsn, data = self.finder.ask(Op.RANGES, [key for pair in bounds for key in pair], number=most, again=True)
-        if lsn > lsn_max:
+    def ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int, levels: Levels, lsn_max: int) -> list[Entries]:
+        """The first entries, so many at most, of each [low, high) of a table in each source, newest first."""
+        prefix = bounds[0][0][:PREFIX_BYTES]
+        sources = list(levels.ranges(bounds, most, prefix))
+        if prefix not in levels.lifted:
+            sources.append(self._lmdb.ranges(bounds, most, lsn_max))
+            self._check_lifted(prefix)
+        return sources
+
+    def _check_lifted(self, prefix: bytes) -> None:
+        """Refuse an answer of LMDB that may lack entries, which had been lifted after the look-up began."""
+        if prefix in self._lift.freed:
             raise Unavailable("the index moved on during the look-up: look up again")
-        found = unpack_ranges(data, len(bounds))
-        if any((values == DAMAGED).any() for _, values in found):
-            raise DamagedIndex("entries do not match their checks")
-        return [(keys, values.tolist()) for keys, values in found]
 
-    def _highest_of(self, prefix: bytes) -> tuple[int, bytes]:
-        """(LSN, an upper bound of a table's keys in LMDB then): new keys above that bound need not be asked for."""
-        with self._highest_lock:
-            generation = self._highest
-            if prefix not in generation:
-                generation[prefix] = self.finder.ask(Op.HIGHEST, [prefix], again=True)
-            return generation[prefix]
+    # A checkpoint, in this order.
 
-    def forget_highest(self) -> None:
-        """Ask again for the highest keys: LMDB has changed."""
-        self._highest = {}
+    def merge(self, entries: Overlay, lsn: int, tables: ServedTables) -> None:
+        """Put entries of served tables into a run and into LMDB, which then stands at `lsn`.
 
-    def merge(self, parts: Iterable[tuple[IndexKeys, Ints]], lsn: int) -> int:
-        """Put entries into LMDB in one synced transaction that stands at `lsn`; the LSN."""
-        self.merger.ask(Op.UNSTAGE)  # a merge that failed may have left some
-        for keys, values in parts:
-            for first in range(0, len(keys), _STAGE_KEYS):
-                part = slice(first, first + _STAGE_KEYS)
-                self.merger.ask(Op.STAGE, keys.part(part).packed(), values[part])
-        self._disk.reach(CrashPoint.INDEX_STAGED)
-        merged_lsn = self.stand_at(lsn)
-        self._disk.reach(CrashPoint.INDEX_MERGED)
-        return merged_lsn
+        A rebuild under way makes that needless.
+        """
+        with self._writing:
+            # LMDB may stand further on, after a rebuild: it then holds these entries, or newer ones.
+            # At the same LSN there may be keys that were forgotten since.
+            is_newer = lsn > self.lsn or (lsn == self.lsn and len(entries))
+            if not self._health.has_problem and (is_newer or self._health.broken):
+                self._write(entries, lsn, tables)
 
-    def stand_at(self, lsn: int) -> int:
-        """Put the staged parts into LMDB, which then stands at `lsn`."""
-        return self._sized(self.merger.ask(Op.MERGE, number=lsn))
+    def _write(self, entries: Overlay, lsn: int, tables: ServedTables) -> None:
+        parts = [(keys, values) for keys, values in entries.parts() if len(keys) and tables.serves(keys.prefix)]
+        self._runs.add([(keys, values) for keys, values in parts if isinstance(keys, NumberKeys)], lsn)
+        others = ((keys, values) for keys, values in parts if not isinstance(keys, NumberKeys))
+        stands_at = EMPTY_LSN if self._health.broken or self._awaits_checkpoint else lsn
+        try:
+            self._lmdb.merge(others, stands_at)
+            self.lsn = EMPTY_LSN if self._health.broken else lsn
+        except DamagedIndex as error:
+            self._health.found_damage(error)
+        self._lmdb.forget_highest()
+
+    def to_name(self) -> NamedRuns:
+        """The runs that the checkpoint is to name; none while the index is not whole."""
+        with self._health.lock:
+            generation = self._health.generation
+            return NamedRuns() if self._health.has_problem else self._runs.to_name(generation)
+
+    def unmerge(self) -> None:
+        """Remove the run of a checkpoint that failed and that no checkpoint file names."""
+        with self._writing:
+            self._runs.undo()
+
+    def adopt(self) -> None:
+        """Have look-ups see the run of the checkpoint, which is durable. Under the lock of the levels."""
+        self._runs.adopt()
+
+    def named(self, runs: NamedRuns, tables: ServedTables) -> None:
+        """A durable checkpoint names these runs: files go that nobody needs, and LMDB stands where the runs do."""
+        with self._writing:
+            if runs.generation == self._health.generation and self._health.ready:
+                if self._awaits_checkpoint:
+                    self._lmdb.stand_at(self.lsn)
+                    self._awaits_checkpoint = False
+                self._runs.durably_lifted = runs.lifted
+            self._runs.keep(tables)
+            self._runs.remove_unnamed(runs.files)
 
     def remove_tables(self, tables: ServedTables) -> bool:
-        """Remove entries of tables that are not served, so many at most; whether no more of them are there."""
-        at = _FIRST
-        for _ in range(_REMOVE_TIMES):
-            while (prefix := self.merger.ask(Op.NEXT, [at])[1]) and tables.serves(prefix):
-                at = (int.from_bytes(prefix, "big") + 1).to_bytes(PREFIX_BYTES, "big")
-            if not prefix:
-                break
-            at = prefix
-            self._sized(self.merger.ask(Op.REMOVE, [prefix], number=_REMOVE_KEYS))
-            self._disk.reach(CrashPoint.INDEX_FREED)
-        self.forget_highest()
-        return not prefix
+        """Remove entries of tables that are not served from LMDB; whether all are gone. Beside the commit loop.
 
-    def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, Walked]:
-        """(LSN, sums) of some entries of a table, at one snapshot of LMDB."""
-        lsn, data = self.merger.ask(Op.WALK, [prefix, start] if start else [prefix], number=entries_max)
-        return lsn, Walked.decode(data)
+        There may be so many that only some go at once. A rebuild under way leaves those of tables dropped meanwhile.
+        """
+        with self._writing:
+            if self._health.has_problem:
+                return False
+            try:
+                return self._lmdb.remove_tables(tables)
+            except DamagedIndex as error:
+                self._health.found_damage(error)
+                return False
 
-    def begin_anew(self, *, damaged: bool) -> None:
-        """Hold nothing and stand at nothing; damaged files are kept beside, under another name."""
-        if damaged:
-            self.close()
-            self._set_aside()
-            self.finder, self.merger = self._processes()
-        self.merger.ask(Op.CLEAR)
-        self._disk.sync_folder(self._folder)
-        self._staged_bytes = 0
-        self._disk.reach(CrashPoint.REBUILD_CLEARED)
+    # A rebuild.
 
-    def _set_aside(self) -> None:
-        above = self._folder.parent
-        if not self._disk.list(self._folder):
+    def begin_rebuild(self) -> None:
+        """Hold nothing and stand at nothing until `finish`; damaged files are kept beside, under another name."""
+        with self._writing:
+            self._runs.begin_anew()
+            self._lift.begin_anew()
+            self._lmdb.begin_anew(damaged=self._health.damaged)
+            self._staged = []
+            self._health.damaged, self._health.broken = False, {}
+
+    def stage(self, keys: IndexKeys, offsets: Ints) -> None:
+        """Take a part of a rebuild; parts are put in together, so no key is in two of them."""
+        if not len(keys):
             return
-        taken = set(self._disk.list(above))
-        name = next(name for n in count(1) if (name := f"{self._folder.name}-{DAMAGED_NAME}-{n}") not in taken)
-        self._disk.rename(self._folder, above / name)
-        self._disk.make_folder(self._folder)
-        self._disk.sync_folder(above)
-        self._disk.reach(CrashPoint.REBUILD_QUARANTINED)
-        log.error("the damaged index is kept in %s: look at its disk, then remove it", above / name)
-
-    def stage(self, keys: PackedKeys, values: Ints) -> bool:
-        """Take a part of a rebuild; whether the parts should be flushed."""
-        self.merger.ask(Op.STAGE, keys, values)
-        self._staged_bytes += len(keys.blob) + len(keys.lengths) + values.nbytes
-        return self._staged_bytes >= _STAGED_BYTES_MAX
+        with self._writing:
+            if isinstance(keys, NumberKeys):
+                self._staged.append((keys, offsets))
+                is_much = sum(len(part) for part, _ in self._staged) >= STAGED_NUMBERS
+            else:
+                is_much = self._lmdb.stage(keys.packed(), offsets)
+        if is_much:
+            self.flush()
 
     def flush(self) -> None:
-        """Put the staged parts of a rebuild into LMDB."""
-        self.merger.ask(Op.MERGE, number=EMPTY_LSN)
-        self._staged_bytes = 0
+        """Put the staged parts into runs and LMDB."""
+        with self._writing:
+            staged, self._staged = self._staged, []
+            self._runs.stage(staged)
+            self._lmdb.flush()
+        self._disk.reach(CrashPoint.REBUILD_STAGED)
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all staged parts of a rebuild are in LMDB."""
-        return not self._staged_bytes
+        """Whether all staged parts are in runs or LMDB."""
+        return self._lmdb.is_flushed and not self._staged
 
-    def flushed(self, keys: IndexKeys) -> Ints:
-        """The values that a rebuild has put in under some keys."""
-        return np.frombuffer(self.merger.ask(Op.FIND, keys.packed())[1], dtype=np.int64)
+    def staged(self, keys: IndexKeys) -> Ints:
+        """The values that a rebuild has put in under some keys of bytes so far."""
+        if not self.is_flushed:
+            self.flush()
+        with self._writing:
+            return self._lmdb.flushed(keys)
+
+    def finish(self, lsn: int, broken: Mapping[bytes, str], install: Callable[[], None]) -> None:
+        """Stand at `lsn` with what was staged; `install` has look-ups see it, together with the new levels."""
+        with self._writing:
+            self._awaits_checkpoint = self._runs.has_rebuilt
+            self.lsn = EMPTY_LSN if broken else lsn
+            self._lmdb.stand_at(EMPTY_LSN if self._awaits_checkpoint else self.lsn)
+            self._disk.reach(CrashPoint.REBUILD_FINISHED)
+            self._lmdb.forget_highest()
+            install()
+
+    def take_rebuilt(self, lsn: int) -> None:
+        """Have look-ups see the runs of a rebuild. Under the lock of the levels."""
+        self._runs.finish(lsn)
+
+    # Beside serving.
+
+    def work(self, widths: Mapping[bytes, int], pause: Callable[[int], bool]) -> bool:
+        """Merge runs that are due, or lift entries from LMDB; whether there may be more to do.
+
+        `widths` are those of the keys of served tables whose keys are numbers; `pause` as in `run_merge`.
+        """
+        if self._health.has_problem:
+            return False
+        generation = self._health.generation
+        try:
+            return self._runs.merge_due(self._lift.is_clean, pause) or self._lift.step(widths, pause)
+        except DamagedIndex as error:
+            if generation == self._health.generation:
+                self._health.found_damage(error)
+            return False
+
+    def walk(self, prefix: bytes, entries: int, *, numbers: bool) -> Iterator[tuple[int, Walked]]:
+        """(LSN, sums) of a table's entries in keys' order, so many at once; the LSN differs when LMDB moves on.
+
+        `numbers` says whether its keys are. The LSN of such a table is `EMPTY_LSN` as long as LMDB has some of them.
+        """
+        if numbers:
+            levels = self.levels
+            yield levels.lsn if self._lift.is_clean(prefix) else EMPTY_LSN, Walked(0, 0, 0, b"")
+            yield from ((levels.lsn, part) for part in walk(levels, prefix, entries))
+            return
+        start = b""
+        while True:
+            lsn, walked = self._lmdb.walk(prefix, start, entries)
+            yield lsn, walked
+            start = walked.following
+            if not start:
+                return

@@ -98,7 +98,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of LMDB's content."""
+    """The size of what an index holds."""
 
     keys: int = 0
     nbytes: int = 0
@@ -108,6 +108,9 @@ class Size:
     def key_bytes(self) -> float:
         """Bytes per key; 0 without keys."""
         return self.nbytes / self.keys if self.keys else 0.0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.keys + other.keys, self.nbytes + other.nbytes)
 
     def encode(self) -> bytes:
         """The bytes of an answer."""

@@ -11,7 +11,7 @@ from lakestore.model.table import Table
 from lakestore_server.index.collisions import Entries, replayed
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.key_index import Index
-from lakestore_server.index.keys import encoded
+from lakestore_server.index.keys import NumberKeys, encoded
 from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.commit_record import RowsPart
 
@@ -37,7 +37,7 @@ class KeyedRows:
 
 
 def load(index: Index, rows: Iterable[KeyedRows], *, checkpoint_lsn: int, lsn: int) -> None:
-    """Put the journal's rows over LMDB, or have the index rebuilt beside serving.
+    """Put the journal's rows over runs and LMDB, or have the index rebuilt beside serving.
 
     `lsn` is the newest commit. An entry that LMDB holds stays: a rebuild may have given a key another slot than the
     frame says.
@@ -50,7 +50,7 @@ def load(index: Index, rows: Iterable[KeyedRows], *, checkpoint_lsn: int, lsn: i
     if not index.ready:
         return
     for part in rows:
-        if part.lsn > index.lsn:
-            entries = part.entries()
+        entries = part.entries()
+        if part.lsn > index.lsn or isinstance(entries.keys, NumberKeys):  # runs stand where the checkpoint does
             with index.lock:
                 index.put(entries.keys, entries.values)

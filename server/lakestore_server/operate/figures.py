@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from lakestore_server.commit.engine import Engine
+from lakestore_server.files import data_folder
 from lakestore_server.files.segment import Segment
 from lakestore_server.state.view import View
 
 
 def index_bytes(engine: Engine) -> int:
-    """Bytes of the index file; 0 before there is one."""
-    return engine.disk.size(engine.folder / "index" / "data.mdb") or 0
+    """Bytes of the index's files: LMDB's, and the runs that look-ups search."""
+    runs = sum(run.size for run in engine.index.runs)
+    return runs + (engine.disk.size(engine.folder / data_folder.INDEX / "data.mdb") or 0)
 
 
 def disk_free_bytes(engine: Engine) -> int:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore_server.duties.checkpoint import Checkpointer
-from lakestore_server.index import merged_keys
+from lakestore_server.index import lmdb_keys
 from lakestore_server.index.overlay import Overlay
 from tests.support import seeds
 from tests.support.served import Served
@@ -48,8 +48,8 @@ def test_keys_of_dropped_tables_leave_lmdb_and_memory(tmp_path: Path) -> None:
 
 
 def test_a_large_table_goes_by_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged_keys, "_REMOVE_KEYS", 7)
-    monkeypatch.setattr(merged_keys, "_REMOVE_TIMES", 3)
+    monkeypatch.setattr(lmdb_keys, "_REMOVE_KEYS", 7)
+    monkeypatch.setattr(lmdb_keys, "_REMOVE_TIMES", 3)
     with Served(tmp_path) as served:
         fill(served, "a.b", TEXTS, 100)
         served.checkpoint()
@@ -67,7 +67,7 @@ def test_what_earlier_releases_left_goes_at_the_first_checkpoint(
 ) -> None:
     """So does what a crash left between a drop and the checkpoint behind it."""
     with Served(tmp_path) as served, monkeypatch.context() as patch:
-        patch.setattr(merged_keys.MergedKeys, "remove_tables", lambda self, tables: True)
+        patch.setattr(lmdb_keys.LmdbKeys, "remove_tables", lambda self, tables: True)
         patch.setattr(Overlay, "keep", lambda self, tables: None)
         fill(served, "a.b", TEXTS, 100)
         served.checkpoint()
@@ -82,7 +82,7 @@ def test_what_earlier_releases_left_goes_at_the_first_checkpoint(
 
 
 def test_the_index_has_the_keys_of_the_tables_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged_keys, "_REMOVE_KEYS", 11)
+    monkeypatch.setattr(lmdb_keys, "_REMOVE_KEYS", 11)
     chance, served = random.Random(int(seeds.seed(8))), Served(tmp_path)
     right: dict[str, int] = {}
     for step in range(20):

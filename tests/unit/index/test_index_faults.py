@@ -162,13 +162,13 @@ def test_an_index_process_that_is_killed_is_started_again(tmp_path: Path) -> Non
     with Served(tmp_path) as served:
         lake = served.lake
         index, table = served.engine.index, lake.table("a.b")
-        assert index._lmdb.finder.pid
-        os.kill(index._lmdb.finder.pid, signal.SIGKILL)
+        assert index._merged._lmdb.finder.pid
+        os.kill(index._merged._lmdb.finder.pid, signal.SIGKILL)
         assert len(found(table)) == KEYS
         table.upsert([{"id": 4, "name": "y"}])
         served.checkpoint()
-        assert index._lmdb.merger.pid
-        os.kill(index._lmdb.merger.pid, signal.SIGKILL)
+        assert index._merged._lmdb.merger.pid
+        os.kill(index._merged._lmdb.merger.pid, signal.SIGKILL)
         table.upsert([{"id": 5, "name": "y"}])
         with pytest.raises(Unavailable, match="started again"):
             served.checkpoint()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from lakestore.rows.live_sum import live_sum
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.entry import ABSENT, FLAG, is_live, live, table_prefix
 from lakestore_server.index.key_index import Index
-from lakestore_server.index.keys import encoded
-from lakestore_server.index.pipe import Op, Walked
-from lakestore_server.index.worker_client import IndexProcess
+from lakestore_server.index.keys import NumberKeys, encoded
 
 
 def test_flagged_values_are_absent_to_readers() -> None:
@@ -22,10 +22,11 @@ def test_flagged_values_are_absent_to_readers() -> None:
     assert live(values).tolist() == [7, ABSENT, ABSENT, ABSENT, 0]
 
 
-def test_flagged_entries_survive_a_merge_and_count_in_no_sum(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ids", [range(4), list("abcd")], ids=["numbers", "bytes"])
+def test_flagged_entries_survive_a_merge_and_count_in_no_sum(tmp_path: Path, ids: Sequence[object]) -> None:
     folder = tmp_path / "index"
     folder.mkdir()
-    keys = encoded([pa.array(range(4))], table_prefix(1))
+    keys = encoded([pa.array(ids)], table_prefix(1))
     index = Index(folder, RealDisk())
     index.finish_rebuild(0, {})
     index.put(keys, np.array([10, 11 | FLAG, 12, ABSENT]))
@@ -33,10 +34,13 @@ def test_flagged_entries_survive_a_merge_and_count_in_no_sum(tmp_path: Path) -> 
     index.merge(1)
     index.merged()
     assert index.find(keys).tolist() == [10, 11 | FLAG, 12, ABSENT]
+    files = index.to_name()
     index.close()
-    process = IndexProcess(folder)
-    _, data = process.ask(Op.FIND, keys.packed())
-    assert np.frombuffer(data, dtype=np.int64).tolist() == [10, 11 | FLAG, 12, ABSENT]
-    _, walked = process.ask(Op.WALK, [keys.prefix], number=100)
-    process.close()
-    assert Walked.decode(walked) == Walked(2, live_sum(np.array([10, 12])), 0, b"")
+    index = Index(folder, RealDisk(), runs=files.files, checkpoint_lsn=1)
+    assert index.find(keys).tolist() == [10, 11 | FLAG, 12, ABSENT], "nothing of it is in memory now"
+    walked = list(index.walk(keys.prefix, 100, numbers=isinstance(keys, NumberKeys)))
+    index.close()
+    assert {lsn for lsn, _ in walked} == {1}
+    assert sum(part.live for _, part in walked) == 2
+    assert sum(part.total for _, part in walked) == live_sum(np.array([10, 12]))
+    assert not any(part.damaged for _, part in walked)

@@ -33,15 +33,15 @@ def test_status_tells_the_size_of_the_index_and_its_growth_since_the_start(tmp_p
         served.checkpoint()
         size = said(lake)
         assert size["keys"] == size["grown_keys"] == KEYS
-        assert size["file_bytes"] >= size["bytes"] == size["grown_bytes"] > KEYS * 24
+        assert size["file_bytes"] >= size["bytes"] == size["grown_bytes"] >= KEYS * 16
         assert size["bytes_per_key"] == round(size["bytes"] / KEYS, 1)
-        assert size["bytes_per_key"] < 40, "ascending keys fill their pages"
+        assert size["bytes_per_key"] < 20, "an entry, its part of samples and filter"
     with Served(tmp_path) as served:
         lake = served.lake
         assert said(lake)["keys"] == KEYS
         lake.table("a.b").delete(pa.table({"id": range(100)}))
         served.checkpoint()
-        assert said(lake)["grown_keys"] == -100
+        assert said(lake)["grown_keys"] == 100, "in two runs until they are merged"
     lose(tmp_path)
     with Served(tmp_path) as served:
         lake = served.lake

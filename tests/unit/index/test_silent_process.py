@@ -21,7 +21,9 @@ from lakestore_server.index.worker_client import DamagedIndex, IndexProcess, Ind
 from tests.support.served import Served
 from tests.support.waiting import until
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), ("v", pa.int64())])
+"""Keys of bytes: numbers are not in LMDB."""
+ROWS = pa.table({"id": [str(i) for i in range(100)], "v": range(100)})
 
 
 def stop(process: IndexWorker) -> None:
@@ -45,26 +47,26 @@ def _stopped_from_birth(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_process_is_ended_and_the_look_up_asked_again(tmp_path: Path) -> None:
     with Served(tmp_path, limits=Limits(index_silence_seconds=2, index_cache_keys=0)) as served:
         table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
-        table.upsert(pa.table({"id": range(100), "v": range(100)}))
+        table.upsert(ROWS)
         served.checkpoint()
-        assert table.lookup([{"id": 7}]).num_rows == 1
+        assert table.lookup([{"id": "7"}]).num_rows == 1
         began = time.monotonic()
-        stop(served.engine.index._lmdb.finder)
-        assert table.lookup([{"id": 7}])["v"].to_pylist() == [7]
-        table.upsert([{"id": 8, "v": 0}])
-        assert table.lookup([{"id": 8}])["v"].to_pylist() == [0]
+        stop(served.engine.index._merged._lmdb.finder)
+        assert table.lookup([{"id": "7"}])["v"].to_pylist() == [7]
+        table.upsert([{"id": "8", "v": 0}])
+        assert table.lookup([{"id": "8"}])["v"].to_pylist() == [0]
         assert time.monotonic() - began < 20
         assert served.engine.index.ready
 
 
 def test_a_stopped_merge_fails_one_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestore_server.index.merged_keys.MERGE_TIMES", 1)
+    monkeypatch.setattr("lakestore_server.index.lmdb_keys.MERGE_TIMES", 1)
     with Served(tmp_path, limits=Limits(index_silence_seconds=2)) as served:
         table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
-        table.upsert([{"id": 1, "v": 1}])
+        table.upsert([{"id": "1", "v": 1}])
         served.checkpoint()
-        table.upsert([{"id": 2, "v": 2}])
-        stop(served.engine.index._lmdb.merger)
+        table.upsert([{"id": "2", "v": 2}])
+        stop(served.engine.index._merged._lmdb.merger)
         with pytest.raises(Unavailable, match="gave no answer for 2 s"):
             served.checkpoint()
         served.checkpoint()
@@ -82,15 +84,15 @@ def test_the_second_silence_in_a_row_is_the_loss_of_the_index(tmp_path: Path) ->
 def test_an_index_that_is_lost_so_is_rebuilt_beside_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Served(tmp_path, limits=Limits(index_cache_keys=0)) as served:
         table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
-        table.upsert(pa.table({"id": range(100), "v": range(100)}))
+        table.upsert(ROWS)
         served.checkpoint()
 
         def silent(*_: object, **__: object) -> tuple[int, bytes]:
             raise DamagedIndex("its process gave no answer for 1 s twice")
 
-        monkeypatch.setattr(served.engine.index._lmdb.finder, "ask", silent)
-        monkeypatch.setattr(served.engine.index._lmdb, "_highest", {})
-        until(lambda: table.lookup([{"id": 7}]).num_rows == 1, "the rebuilt index")
+        monkeypatch.setattr(served.engine.index._merged._lmdb.finder, "ask", silent)
+        monkeypatch.setattr(served.engine.index._merged._lmdb, "_highest", {})
+        until(lambda: table.lookup([{"id": "7"}]).num_rows == 1, "the rebuilt index")
         served.until_indexed()
         assert list(tmp_path.glob("index-damaged-*")), "set aside: nobody knows what the process was at"
 

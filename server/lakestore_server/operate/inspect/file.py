@@ -11,6 +11,7 @@ from lakestore_server.files import journal_file
 from lakestore_server.files.backup_manifest import NAME as MANIFEST
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SUFFIX
 from lakestore_server.files.extent import SUFFIX as KEPT
+from lakestore_server.index.run import SUFFIX as RUN
 from lakestore_server.operate.inspect import checkpoint, index, journal, manifest, segment
 from lakestore_server.operate.inspect.definitions import Definitions
 from lakestore_server.operate.inspect.report import Report
@@ -33,10 +34,13 @@ def look(path: Path, *, rows: bool = False) -> Iterator[Report]:
     elif path.name == MANIFEST:
         yield manifest.describe(path)
     elif path.name == "data.mdb":
-        yield index.describe(path.parent)
+        yield from index.describe(path.parent)
+    elif path.suffix == RUN:
+        yield index.describe_run(path)
     else:
         raise Invalid(
-            f"{path} is no journal, segment, checkpoint, index or MANIFEST by its name: name one of these, or a folder"
+            f"{path} is no journal, segment, checkpoint, index, run or MANIFEST by its name: name one of these, or "
+            "a folder"
         )
 
 
@@ -53,7 +57,7 @@ def _kept(path: Path, folder: Path, *, rows: bool) -> Report:
 
 def _folder(path: Path, *, rows: bool) -> Iterator[Report]:
     if (path / "data.mdb").is_file():
-        yield index.describe(path)
+        yield from index.describe(path)
         return
     names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
     known = Definitions.of_folder(path)
@@ -70,6 +74,6 @@ def _folder(path: Path, *, rows: bool) -> Iterator[Report]:
             looked = True
             yield journal.describe(path / name, known, rows=rows)
     if (path / "index" / "data.mdb").is_file():
-        yield index.describe(path / "index")
+        yield from index.describe(path / "index")
     if not looked:
         raise Invalid(f"{path} is neither a data folder nor a backup: it has neither journal nor checkpoint")

@@ -1,19 +1,67 @@
-"""The key index of a data folder: where it stands, and its entries per table with their checks."""
+"""The key index of a data folder: where LMDB stands, the runs, and the entries of each per table with their checks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from lakestore.errors import Unavailable
+import numpy as np
+
+from lakestore.errors import NewerFormat, Unavailable
+from lakestore.rows.live_sum import live_sum
+from lakestore_server.host.disk import RealDisk
+from lakestore_server.index.entry import DAMAGED, is_live
 from lakestore_server.index.pipe import Op, Walked
-from lakestore_server.index.worker_client import IndexProcess
+from lakestore_server.index.run import SUFFIX, Run, Section, unpacked
+from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
 from lakestore_server.operate.inspect.report import Report
 
 SLICE = 100_000
 
 
-def describe(path: Path) -> Report:
-    """Every entry is read; the folder is opened for reading only."""
+def describe(path: Path) -> Iterator[Report]:
+    """LMDB and each run; every entry is read, the folder is opened for reading only."""
+    yield _lmdb(path)
+    for run in sorted(path.glob(f"*{SUFFIX}"), reverse=True):
+        yield describe_run(run)
+
+
+def describe_run(path: Path) -> Report:
+    """A run, block by block and entry by entry; those of a merge may be left that no checkpoint names."""
+    report = Report(str(path), "index run", {"bytes": path.stat().st_size})
+    try:
+        run = Run(path, RealDisk().map(path))
+        report.damage += [damage for _, damage in run.scrub() if damage]
+        for prefix, section in run.sections.items():
+            report.parts.append(_section(int.from_bytes(prefix, "big"), section, report))
+    except (DamagedIndex, NewerFormat) as error:
+        report.damage.append(f"{error.message}: it is rebuilt by the server")
+    report.about["entries"] = sum(part["entries"] for part in report.parts)
+    return report
+
+
+def _section(table: int, section: Section, report: Report) -> dict[str, Any]:
+    """The sums of a table's entries; deleted keys and flagged ones are none of them."""
+    entries = total = damaged = 0
+    for first in range(0, section.count, SLICE):
+        numbers, stored = section.part(first, min(first + SLICE, section.count))
+        values = unpacked(numbers, stored)
+        offsets = values[is_live(values)]
+        entries, total = entries + len(offsets), (total + live_sum(offsets)) % (1 << 64)
+        damaged += int(np.count_nonzero(values == DAMAGED))
+    if damaged:
+        report.damage.append(f"{damaged} entries of table number {table} do not match their checks")
+    return {
+        "table number": table,
+        "entries": entries,
+        "deleted": section.count - entries - damaged,
+        "sum": f"{total:016x}",
+        "damaged": damaged,
+    }
+
+
+def _lmdb(path: Path) -> Report:
     report = Report(str(path), "index", {"bytes": (path / "data.mdb").stat().st_size})
     process = IndexProcess(path, read_only=True)
     try:

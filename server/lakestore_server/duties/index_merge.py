@@ -1,0 +1,63 @@
+"""The merges of the index's runs, beside serving: slice by slice, with pauses unless the runs have become many."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from lakestore.rows.keys import number_width
+from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.host.clock import Clock
+from lakestore_server.host.worker import Worker
+from lakestore_server.index.entry import table_prefix
+
+log = logging.getLogger("lakestore.index")
+SHARE = 0.5
+"""The part of a processor that a merge takes."""
+RUNS_MANY = 12
+"""With more runs a look-up costs more than a merge without pauses."""
+
+
+class IndexMerger:
+    """One merge at a time, in its own thread."""
+
+    def __init__(self, loop: CommitLoop, clock: Clock) -> None:
+        self._loop, self._index, self._clock = loop, loop.index, clock
+        self._began = 0.0
+        self._running = threading.Lock()
+        self._duty = Worker(loop.supervisor, "index-merge", self.run_once, _failed)
+        self._duty.start()
+        self._duty.wake()
+
+    def wake(self) -> None:
+        """Look soon whether runs are due."""
+        self._duty.wake()
+
+    def close(self) -> None:
+        """Stop after the slice that is being merged."""
+        self._duty.close()
+
+    def run_once(self) -> None:
+        """Merge and lift until nothing is due."""
+        with self._running:
+            self._began = self._clock.monotonic()
+            while self._index.work(self._widths(), self._pause):
+                pass
+
+    def _widths(self) -> dict[bytes, int]:
+        """The bytes of a key, by prefix, of the tables whose keys are numbers."""
+        tables = (state.table for state in self._loop.view.tables.values() if state.table.keyed)
+        widths = {table_prefix(table.number): number_width(table.key_schema.types) for table in tables}
+        return {prefix: width for prefix, width in widths.items() if width is not None}
+
+    def _pause(self, _entries: int) -> bool:
+        """Wait as long as the last slice took; whether the merge goes on."""
+        took = self._clock.monotonic() - self._began
+        pause = 0.0 if len(self._index.runs) > RUNS_MANY else took * (1 - SHARE) / SHARE
+        is_closing = self._duty.wait(pause)
+        self._began = self._clock.monotonic()
+        return not is_closing
+
+
+def _failed(error: Exception) -> None:
+    log.error("runs of the key index were not merged, which is tried again: %s", error)

@@ -1,0 +1,123 @@
+"""The levels of the index's number keys: runs, newest first, as one value that a look-up takes at its moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lakestore.rows.live_sum import live_sum
+from lakestore_server.arrays.hash_table import MISS
+from lakestore_server.index.entry import DAMAGED, FLAG, OFFSET_MASK, Ints
+from lakestore_server.index.keys import IndexKeys, NumberKeys
+from lakestore_server.index.overlay import Entries
+from lakestore_server.index.pipe import Walked
+from lakestore_server.index.run import Run, Section, unpacked
+from lakestore_server.index.run_merge import slices
+from lakestore_server.index.worker_client import DamagedIndex
+
+SIMILAR = 4
+"""Runs of about one size that are merged into one, and how many times larger the next size is."""
+BASE_SHARE = 2
+"""The oldest run is rewritten when the others hold so large a part of it: its size divided by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Runs as of one checkpoint."""
+
+    lsn: int
+    """The newest commit in them."""
+    runs: tuple[Run, ...] = ()
+    """Newest first."""
+    lifted: frozenset[bytes] = frozenset()
+    """Tables whose entries in LMDB are all in these runs as well."""
+
+    def sections(self, prefix: bytes) -> list[Section]:
+        """The entries of a table, newest first."""
+        return [run.sections[prefix] for run in self.runs if prefix in run.sections]
+
+    def find(self, keys: IndexKeys) -> Ints:
+        """The values of keys: ABSENT where a run says so, `MISS` for those of which no run knows."""
+        sections = self.sections(keys.prefix) if isinstance(keys, NumberKeys) else []
+        if not sections or not isinstance(keys, NumberKeys):
+            return np.full(len(keys), MISS, dtype=np.int64)
+        if len(keys) == 1:
+            return np.array([_one(sections, int(keys.numbers[0]))], dtype=np.int64)
+        order = keys.numbers.argsort()
+        numbers = keys.numbers.take(order)
+        found = sections[0].find(numbers)
+        for section in sections[1:]:
+            missing = np.flatnonzero(found == MISS)
+            if not len(missing):
+                break
+            found[missing] = section.find(numbers.take(missing))
+        values = np.empty_like(found)
+        values[order] = found
+        return checked(values)
+
+    def ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int, prefix: bytes) -> Iterator[Entries]:
+        """The first entries, so many at most, of each [low, high) of one table, by run, newest first."""
+        for section in self.sections(prefix):
+            known = NumberKeys(prefix, section.width, np.empty(0, dtype=np.uint64))
+            found: Entries = []
+            for low, high in bounds:
+                first, end = (section.below(known.bound(bound)) for bound in (low, high))
+                numbers, stored = section.part(first, min(end, first + most))
+                values = checked(unpacked(numbers, stored))
+                found.append((NumberKeys(prefix, section.width, numbers).listed(), values.tolist()))
+            yield found
+
+    def merged_with(self, inputs: Sequence[Run], output: Run | None) -> Levels:
+        """These levels with one run, or none, in the place of neighbouring ones; as they are if one of them is gone."""
+        places = [at for at, run in enumerate(self.runs) if run in inputs]
+        if len(places) != len(inputs):
+            return self
+        made = () if output is None else (output,)
+        return replace(self, runs=(*self.runs[: places[0]], *made, *self.runs[places[-1] + 1 :]))
+
+
+def _one(sections: Sequence[Section], number: int) -> int:
+    for section in sections:
+        found = section.one(number)
+        if found != MISS:
+            if found == DAMAGED:
+                raise damaged(1)
+            return found
+    return MISS
+
+
+def checked(values: Ints) -> Ints:
+    """The values, or `DamagedIndex` if an entry does not match its check."""
+    wrong = int(np.count_nonzero(values == DAMAGED))
+    if wrong:
+        raise damaged(wrong)
+    return values
+
+
+def damaged(entries: int) -> DamagedIndex:
+    """The error of entries that do not match their checks."""
+    return DamagedIndex(f"{entries} entries do not match their checks")
+
+
+def due(sizes: Sequence[int]) -> int:
+    """The number of the newest runs that are to be merged, by the sizes of all, newest first; 0 for none.
+
+    Four of about one size make one of the next size, so that an entry is rewritten once for each power of four; all
+    are merged when the oldest run is no longer much larger than the rest.
+    """
+    if len(sizes) >= SIMILAR and BASE_SHARE * sum(sizes[:-1]) >= sizes[-1]:
+        return len(sizes)
+    for count in range(len(sizes) - 1, SIMILAR - 1, -1):
+        if (SIMILAR - 1) * max(sizes[:count]) <= sum(sizes[:count]):
+            return count
+    return 0
+
+
+def walk(levels: Levels, prefix: bytes, entries: int) -> Iterator[Walked]:
+    """All live entries of a table, slice by slice."""
+    for numbers, stored in slices(levels.sections(prefix), entries):
+        values = unpacked(numbers, stored)
+        offsets = values[(values >= 0) & (values < FLAG)] & OFFSET_MASK
+        yield Walked(len(offsets), live_sum(offsets), int(np.count_nonzero(values == DAMAGED)), b"")

@@ -1,0 +1,27 @@
+"""A run of the key index as a checkpoint names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """The file's name in the index's folder, and what it must be."""
+
+    name: str
+    size: int
+    """In bytes."""
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRuns:
+    """The runs that one checkpoint names."""
+
+    files: tuple[RunFile, ...] = ()
+    """Newest first."""
+    lifted: frozenset[bytes] = frozenset()
+    """Tables all of whose entries they hold, those that LMDB has as well."""
+    generation: int = -1
+    """The generation of the index."""

@@ -1,0 +1,256 @@
+"""The runs of one index folder: written by checkpoints and rebuilds, merged beside serving, named by checkpoints.
+
+A look-up takes `levels`, which change under the index's lock only. A file goes when neither a durable checkpoint nor
+the levels have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.index.entry import ALL_TABLES, Ints, ServedTables
+from lakestore_server.index.keys import NumberKeys
+from lakestore_server.index.levels import Levels, due
+from lakestore_server.index.pipe import Size
+from lakestore_server.index.run import SUFFIX, Run, packed
+from lakestore_server.index.run_file import NamedRuns, RunFile
+from lakestore_server.index.run_merge import merge
+from lakestore_server.index.run_writer import RunWriter
+from lakestore_server.index.worker_client import DamagedIndex
+
+PART_ENTRIES = 65_536
+"""Entries that are packed at once."""
+REBUILT_MAX = 8
+"""Runs of a rebuild; more are merged at once."""
+
+NumberParts = Sequence[tuple[NumberKeys, Ints]]
+"""Keys of tables and their values, no key twice."""
+
+
+class RunStore:
+    """Levels, and the run of the checkpoint that is being made. One thread at a time writes, any reads `levels`."""
+
+    def __init__(self, folder: Path, disk: Disk, lock: threading.Lock) -> None:
+        self._folder, self._disk, self._lock = folder, disk, lock
+        self.levels = Levels(-1)
+        self._new: Run | None = None
+        self._new_lsn = -1
+        self._numbers = count(1)
+        self._unfinished: set[str] = set()
+        """Names of files that are being written, or are not in the levels yet."""
+        self._rebuilt: tuple[Run, ...] = ()
+        """The runs of a rebuild, newest first."""
+        self._served = ALL_TABLES
+        self.durably_lifted: frozenset[bytes] = frozenset()
+        """Tables lifted from LMDB by runs that a durable checkpoint names."""
+
+    def open(self, files: Sequence[RunFile], lsn: int) -> None:
+        """Take the runs that the checkpoint at an LSN names; others go. `DamagedIndex` if one is missing or damaged."""
+        there = [name for name in self._disk.list(self._folder) if name.endswith(SUFFIX)]
+        named = {file.name for file in files}
+        for name in there:
+            if name not in named:
+                self._disk.remove(self._folder / name)
+        taken = [int(stem) for name in (*there, *named) if (stem := name.removesuffix(SUFFIX)).isdecimal()]
+        self._numbers = count(max(taken, default=0) + 1)
+        self.levels = Levels(lsn, tuple(self._opened(file) for file in files))
+
+    def _opened(self, file: RunFile) -> Run:
+        path = self._folder / file.name
+        if self._disk.size(path) != file.size:
+            raise DamagedIndex(f"run {file.name} of the index is missing or cut short")
+        return Run(path, self._disk.map(path))
+
+    def _written(self, parts: NumberParts) -> Run | None:
+        """A new run of entries, durable with its name; None of no entries."""
+        parts = _by_table(parts)
+        if not parts:
+            return None
+        with self._new_file() as path, contextlib.closing(RunWriter(self._disk, path)) as writer:
+            for keys, values in sorted(parts, key=lambda part: part[0].prefix):
+                section = writer.begin(int.from_bytes(keys.prefix, "big"), keys.width, len(keys))
+                order = keys.numbers.argsort()
+                for first in range(0, len(order), PART_ENTRIES):
+                    rows = order[first : first + PART_ENTRIES]
+                    numbers = keys.numbers.take(rows)
+                    section.add(numbers, packed(numbers, values.take(rows)))
+                section.end()
+            writer.finish()
+            return self._named(path)
+
+    @contextlib.contextmanager
+    def _new_file(self) -> Iterator[Path]:
+        """The path of a run to write, which nobody removes meanwhile; its file goes when that fails."""
+        path = self._folder / f"{next(self._numbers):012d}{SUFFIX}"
+        self._unfinished.add(path.name)
+        try:
+            yield path
+        except BaseException:
+            self._remove(path)
+            raise
+        finally:
+            self._unfinished.discard(path.name)
+
+    def _named(self, path: Path) -> Run:
+        self._disk.sync_folder(self._folder)
+        self._disk.reach(CrashPoint.RUN_DURABLE)
+        return Run(path, self._disk.map(path), is_checked=True)
+
+    def _remove(self, path: Path) -> None:
+        with contextlib.suppress(OSError):  # it goes with the next checkpoint or the next start
+            self._disk.remove(path)
+
+    # A checkpoint, in this order.
+
+    def add(self, parts: NumberParts, lsn: int) -> None:
+        """Make the run of a checkpoint durable; look-ups do not see it yet."""
+        self._new, self._new_lsn = None, -1
+        self._new, self._new_lsn = self._written(parts), lsn
+
+    def undo(self) -> None:
+        """Forget the run of a checkpoint that failed and that no checkpoint file names."""
+        if self._new is not None:
+            self._remove(self._new.path)
+        self._new, self._new_lsn = None, -1
+
+    def to_name(self, generation: int) -> NamedRuns:
+        """The runs that the checkpoint is to name."""
+        levels = self.levels
+        new = () if self._new is None else (self._new,)
+        return NamedRuns(tuple(run.file for run in (*new, *levels.runs)), levels.lifted, generation)
+
+    def adopt(self) -> None:
+        """Have look-ups see the run of the checkpoint, which is durable. Under the lock."""
+        if self._new_lsn >= 0:
+            new = () if self._new is None else (self._new,)
+            self.levels = replace(self.levels, lsn=self._new_lsn, runs=(*new, *self.levels.runs))
+            self._new, self._new_lsn = None, -1
+
+    def remove_unnamed(self, named: Collection[RunFile]) -> None:
+        """Remove the runs that neither a durable checkpoint nor a look-up needs."""
+        there = self._disk.list(self._folder)  # in this order: a file that begins later is not in it,
+        unfinished = frozenset(self._unfinished)  # and one that is finished meanwhile is in the levels
+        needed = (*self.levels.runs, *self._rebuilt)
+        kept = {file.name for file in named} | {run.path.name for run in needed} | unfinished
+        for name in there:
+            if name.endswith(SUFFIX) and name not in kept:
+                self._disk.remove(self._folder / name)
+                self._disk.reach(CrashPoint.RUN_REMOVED)
+
+    # A rebuild.
+
+    def begin_anew(self) -> None:
+        """Hold nothing until `finish`."""
+        with self._lock:
+            self.levels = Levels(-1)
+        self._new, self._new_lsn, self._rebuilt = None, -1, ()
+        self.durably_lifted = frozenset()
+
+    def stage(self, parts: NumberParts) -> None:
+        """Take entries of a rebuild, which hold over those before."""
+        made = self._written(parts)
+        if made is not None:
+            self._rebuilt = (made, *self._rebuilt)
+        if len(self._rebuilt) > REBUILT_MAX:
+            before = self._rebuilt[: due([run.entries for run in self._rebuilt]) or None]
+            with self._new_file() as path:
+                self._merge(path, before, drops_gone=lambda prefix: False, pause=lambda entries: True)
+                self._rebuilt = (self._named(path), *self._rebuilt[len(before) :])
+            for run in before:
+                self._remove(run.path)
+
+    @property
+    def has_rebuilt(self) -> bool:
+        """Whether a rebuild has made runs."""
+        return bool(self._rebuilt)
+
+    def finish(self, lsn: int) -> None:
+        """Have look-ups see what the rebuild has taken. Under the lock."""
+        self.levels, self._rebuilt = Levels(lsn, self._rebuilt), ()
+
+    # Beside serving.
+
+    def merge_due(self, drops_gone: Callable[[bytes], bool], pause: Callable[[int], bool]) -> bool:
+        """Merge the runs that are due, if any; whether there may be more to do.
+
+        `drops_gone` says of a table whether nothing is stored below the oldest run; `pause` is `run_merge.merge`'s.
+        """
+        runs = self.levels.runs
+        inputs = runs[: due([run.entries for run in runs])] or self._mostly_dropped(runs)
+        if not inputs:
+            return False
+        below = {prefix for run in runs[len(inputs) :] for prefix in run.sections}
+        with self._new_file() as path:
+            if not self._merge(path, inputs, lambda prefix: prefix not in below and drops_gone(prefix), pause):
+                self._remove(path)
+                return False
+            output = self._named(path)
+            with self._lock:
+                before, self.levels = self.levels, self.levels.merged_with(inputs, output if output.entries else None)
+            if output not in self.levels.runs:
+                self._remove(path)
+        self._disk.reach(CrashPoint.RUN_MERGED)
+        return self.levels is not before
+
+    def _merge(
+        self, path: Path, runs: Sequence[Run], drops_gone: Callable[[bytes], bool], pause: Callable[[int], bool]
+    ) -> bool:
+        with contextlib.closing(RunWriter(self._disk, path)) as writer:
+            return merge(writer, runs, self._served.serves, drops_gone, pause)
+
+    def _mostly_dropped(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """All runs, if most of their entries are of tables that are not served."""
+        return runs if 2 * self.size.keys < sum(run.entries for run in runs) else ()
+
+    def add_oldest(self, parts: NumberParts, whole: frozenset[bytes]) -> None:
+        """Put a run below all others; with that, all entries of the tables `whole` are lifted."""
+        run = self._written(parts)
+        with self._lock:
+            runs = self.levels.runs if run is None else (*self.levels.runs, run)
+            self.levels = replace(self.levels, runs=runs, lifted=self.levels.lifted | whole)
+        self._disk.reach(CrashPoint.RUN_LIFTED)
+
+    def keep(self, tables: ServedTables) -> None:
+        """Leave tables that are not served out of the size, and of the next merges."""
+        self._served = tables
+        empty = [run for run in self.levels.runs if not any(map(tables.serves, run.sections))]
+        for run in empty:
+            with self._lock:
+                self.levels = self.levels.merged_with([run], None)
+
+    @property
+    def size(self) -> Size:
+        """Entries of served tables, some of them of one key, and their bytes."""
+        places = [
+            (section.count, run.size / max(run.entries, 1))
+            for run in self.levels.runs
+            for prefix, section in run.sections.items()
+            if self._served.serves(prefix)
+        ]
+        return Size(sum(entries for entries, _ in places), round(sum(entries * each for entries, each in places)))
+
+
+def _by_table(parts: NumberParts) -> list[tuple[NumberKeys, Ints]]:
+    """Parts of one table as one; those without keys are left out."""
+    tables: dict[bytes, list[tuple[NumberKeys, Ints]]] = {}
+    for keys, values in parts:
+        if len(keys):
+            tables.setdefault(keys.prefix, []).append((keys, values))
+    return [
+        held[0]
+        if len(held) == 1
+        else (
+            NumberKeys(prefix, held[0][0].width, np.concatenate([keys.numbers for keys, _ in held])),
+            np.concatenate([values for _, values in held]),
+        )
+        for prefix, held in tables.items()
+    ]
