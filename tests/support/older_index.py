@@ -1,4 +1,4 @@
-"""The key index as releases before 0.4 wrote it: keys that are numbers in LMDB, beside keys of bytes."""
+"""The key index as releases before 0.3 wrote it: keys that are numbers in LMDB, beside keys of bytes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The key index: key to the offset of its live version. Derived data, rebuilt from segments and journal when lost.
 
-An overlay in memory holds the entries since the last checkpoint, LMDB those before. LMDB lives in two small processes:
-py-lmdb gives up the interpreter lock at every key, which costs a busy server a switch interval (1 ms) per key and a
-process with one thread 2 to 3 µs, measured. Keys above a table's highest one are not asked for at all.
+An overlay in memory holds the entries since the last checkpoint. Those before lie in runs if their keys are numbers of
+up to 8 bytes: sorted files, searched in arrays (0.2 µs a key, measured) and merged beside serving, so that a checkpoint
+writes what has changed. Others lie in LMDB, in two small processes: py-lmdb gives up the interpreter lock at every key,
+which costs a busy server a switch interval (1 ms) per key and a process with one thread 2 to 3 µs, measured.
 
 Keys stay in arrays from the request to the pipe: up to 8 bytes as numbers in a hash table of one array, others as
 padded strings. Against dictionaries of bytes the loop's CPU for 2 M upserts into 1 M numbers fell from 4.7 s to 0.9 s,
