@@ -47,6 +47,10 @@ COMMANDS = {
         "Make a data folder of the backup SRC, after checking every byte of it; no server is needed.",
     ),
     "serve": ("serve", "Run the server until it is told to stop."),
+    "sizing": (
+        "sizing",
+        "Calculate disk, memory, bytes written and times of a table, and the figure that breaks first.",
+    ),
     "sql": ("rows", 'Run one query over tables at one cut: lakestore sql "SELECT count(*) FROM shop.orders".'),
     "status": ("tables", "Show what is hot, what is tiered and how far behind, of TABLE or of all."),
     "subscriptions": ("tables", "List the named subscriptions, how far behind they are, and who shares their buckets."),

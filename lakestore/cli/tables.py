@@ -152,6 +152,11 @@ def _server(found: dict[str, Any]) -> dict[str, Any]:
         shown["journal"] = f"{size(found['journal_bytes'])} since the checkpoint"
         shown["checkpoint"] = f"{duration(found['checkpoint_age_seconds'])} ago{failed}"
         shown["disk"] = f"{size(found['disk_free_bytes'])} free"
+    if memory := found.get("memory"):
+        shown["memory"] = (
+            f"at most {size(memory['settings_bytes'])} by settings and {size(memory['tables_bytes'])} by tables,"
+            f" of {size(memory['machine_bytes'])}"
+        )
     if duties := found.get("duties"):
         shown["duties"] = _duties(duties)
     if presented := found.get("presented"):

@@ -38,6 +38,7 @@ from lakestore_server.iceberg.metadata_store import MetadataStore, local_folder,
 from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.operate import backup_lake
 from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.present.presented import PresentedTables
 from lakestore_server.present.upkeep import Presenter
@@ -309,6 +310,9 @@ def _log_start(server: Server) -> None:
         timeline=engine.timeline,
         **server.about,
     )
+    memory = MemoryStatus.of(settings.limits, engine.view)
+    level = logging.WARNING if memory.is_too_much else logging.INFO
+    event_log.event(log, level, "memory at most", **memory.logged())
 
 
 def _end(server: Server, seconds: float) -> None:

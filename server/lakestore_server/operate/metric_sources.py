@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from lakestore_server.changes.subscriptions import behind
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.loop import CommitLoop
@@ -108,8 +106,9 @@ def tier_failures(moment: Moment) -> Iterator[Sample]:
 
 
 def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int, marks: ClockMarks) -> float:
-    hot = [(log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point]
-    times = [marks.time_us(*_first_commit(log, point)) for log, point in hot]
+    hot = ((log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point)
+    commits = {_first_commit(log, point) for log, point in hot}  # many buckets share one
+    times = [marks.time_us(*commit) for commit in commits]
     return max(now_us - min(times), 0) / 1e6 if times else 0.0
 
 
@@ -117,7 +116,7 @@ def _first_commit(log: BucketLog, point: int) -> tuple[int, int]:
     """LSN and stamp of the first commit behind a commit end."""
     point = max(point, log.base.end)
     index = next(chunk.index for chunk in log.chunks if chunk.end > point)
-    at = np.searchsorted(index.end, point, side="right")
+    at = 0 if point < index.end[0] else int(index.end.searchsorted(point, side="right"))
     return int(index.lsn[at]), int(index.time_us[at])
 
 

@@ -23,6 +23,7 @@ from lakestore_server.host.clock import AHEAD_US_MIN, Clock, Reading, Timekeeper
 from lakestore_server.host.supervisor import DutyState
 from lakestore_server.iceberg.catalog import Catalog, TierProblem
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
+from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.reports import Reports
 from lakestore_server.present.figures import PresentStatus
 from lakestore_server.present.presented import PresentedTables
@@ -218,6 +219,7 @@ class ServerStatus:
     journal_bytes: int
     disk_free_bytes: int
     registers: int
+    memory: MemoryStatus
     clock: ClockStatus
     presented: PresentStatus
     """Cuts that are shown to other engines."""
@@ -243,6 +245,7 @@ class ServerStatus:
             "journal_bytes": self.journal_bytes,
             "disk_free_bytes": self.disk_free_bytes,
             "registers": self.registers,
+            "memory": asdict(self.memory),
             "clock": asdict(self.clock),
             "presented": asdict(self.presented),
             "reports": list(self.reports),
@@ -340,6 +343,7 @@ class StatusVerbs:
             journal_bytes=engine.loop.published.size.untrimmed,
             disk_free_bytes=disk_free_bytes(engine),
             registers=len(engine.loop.state.registers.known),
+            memory=MemoryStatus.of(engine.limits, view),
             clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
             presented=self._presented.status(),
             reports=tuple(report.as_dict(age) for age, report in self._reports.now()),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
 import click
 
 from tests.bench import report
-from tests.bench.growth import measured, picture
+from tests.bench.growth import crowd, measured, pages, picture
 from tests.bench.growth.keyed import PARTS, Keyed, Limits
 from tests.bench.growth.measured import Measured
 from tests.bench.report import Figure
@@ -43,6 +45,8 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
 @click.option("--parts", default=",".join(PARTS), show_default=True, help="Measures behind the fill.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where data is kept for later measures.")
 @click.option("--log", "logs", help="Parts of tests.bench.growth_log, with commas between, or `all`.")
+@click.option("--crowd", "crowds", is_flag=True, help="Many tables, buckets, segments, subscribers, once each.")
+@click.option("--crowd-scale", default=1.0, show_default=True, help="Part of the crowds' sizes.")
 @click.option("--limit", default=900.0, show_default=True, help="Seconds after which no further number of keys begins.")
 @click.option("--dry", is_flag=True, help="Write nothing to docs.")
 def main(
@@ -53,6 +57,8 @@ def main(
     parts: str,
     folder: Path | None,
     logs: str | None,
+    crowds: bool,
+    crowd_scale: float,
     limit: float,
     dry: bool,
 ) -> None:
@@ -78,6 +84,10 @@ def main(
             _write([found], show)
     if logs:
         _logs(logs, is_dry=dry)
+    if crowds:
+        _crowd(crowd_scale, is_dry=dry)
+    if not dry:
+        pages.write()
 
 
 def _write(found: Sequence[Measured], figures: Sequence[Figure]) -> None:
@@ -98,6 +108,20 @@ def _logs(names: str, *, is_dry: bool) -> None:
                     report.write([figure])
         finally:
             shutil.rmtree(place, ignore_errors=True)
+
+
+def _crowd(scale: float, *, is_dry: bool) -> None:
+    """Every crowd, one after the other."""
+    place = Path(tempfile.mkdtemp(prefix="lakestore-growth-"))
+    found = {}
+    try:
+        for name, each in crowd.measure(place, scale):
+            found[name] = asdict(each)
+            _note(f"{name}: {json.dumps(found[name])}")
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    if not is_dry:
+        measured.store([], {"crowd": found})
 
 
 def _note(text: str) -> None:

@@ -1,0 +1,163 @@
+"""The memory that the settings allow, part by part, and what the tables that are there take beside it.
+
+Every part that grows has a bound: a setting, a constant of its module, or the number of tables, buckets, segments and
+rows. Anonymous memory alone is counted: segments and the index are mapped files, which the machine keeps in
+memory as far as it has room. docs/sizing.md tells where the figures were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lakestore.lake.offset_index import INDEX_BYTES_MAX
+from lakestore.limits import Limits
+from lakestore_server.files.segment import Segment
+from lakestore_server.host.machine import memory_bytes
+from lakestore_server.iceberg.metadata_store import CACHE_BYTES_MAX
+from lakestore_server.present.base_files import ENTRIES_MAX
+from lakestore_server.read.piece_ranges import RANGES_KEPT
+from lakestore_server.state.view import View
+
+LARGEST = 3
+"""Parts that a log line names."""
+PROCESS_BYTES = 150 << 20
+"""Server, index and presenter with no table, measured."""
+KEY_BYTES = 45
+"""A key that is a number, in overlay and cache; measured at 1 M and 2 M keys: 41 and 44."""
+LONG_KEY_BYTES = 120
+"""A key of bytes there; measured with 16 and 36 characters: 92 and 116."""
+ROW_BYTES_MIN = 25
+"""The narrowest row with a key in the journal: kind, offset before, and key."""
+ENTRY_BYTES = 2_000
+"""A data file of the lake as the presenter knows it."""
+RANGE_BYTES = 400
+PRODUCER_BYTES = 1_000
+ANSWER_BYTES = 200
+STREAM_BYTES = 64 << 10
+"""An open stream with its thread's stack in use, measured with 1,000 subscribers."""
+TABLE_BYTES, BUCKET_BYTES, SEGMENT_BYTES = 12_000, 1_000, 2_500
+"""Objects of a table, a bucket and a segment, measured with 10,000 tables and 100,000 segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A part of the server's memory."""
+
+    name: str
+    nbytes: int
+    """The most that it takes."""
+    by: str
+    """The setting or the number that it goes by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The numbers that memory goes by whatever the settings are."""
+
+    tables: int = 0
+    buckets: int = 0
+    segments: int = 0
+    rows_below: int = 0
+    """Rows that primary-key tables keep below their log starts, dead ones included."""
+
+    @staticmethod
+    def of(view: View) -> Held:
+        """The numbers of a view."""
+        logs = [log for state in view.tables.values() for log in state.logs]
+        below = (chunk for log in logs if log.keyed for chunk in log.chunks if chunk.end <= log.base.end)
+        return Held(
+            tables=len(view.tables),
+            buckets=len(logs),
+            segments=sum(isinstance(chunk, Segment) for log in logs for chunk in log.chunks),
+            rows_below=sum(chunk.rows for chunk in below),
+        )
+
+
+def by_settings(limits: Limits) -> tuple[Bound, ...]:
+    """The parts that settings and constants bound, largest first."""
+    names = limits.register_name_chars + limits.register_bytes + RANGE_BYTES
+    each_producer = PRODUCER_BYTES + limits.producer_answers * ANSWER_BYTES
+    overlay_keys = max(limits.journal_bytes // ROW_BYTES_MIN, limits.overlay_checkpoint_keys)
+    return _sorted(
+        [
+            Bound("process", PROCESS_BYTES, "a server without tables"),
+            Bound("rows not yet in segments", limits.journal_bytes, "journal_bytes"),
+            Bound("keys not yet in the index", overlay_keys * KEY_BYTES, "journal_bytes"),
+            Bound("keys kept of the index", limits.index_cache_keys * LONG_KEY_BYTES, "index_cache_keys"),
+            Bound("commits that wait", limits.queue_bytes, "queue_bytes"),
+            Bound("requests being decoded", limits.in_flight_bytes, "in_flight_bytes"),
+            Bound("the commit being made", limits.commit_bytes + limits.batch_memory_bytes, "commit_bytes"),
+            Bound("messages not yet whole", limits.receiving_bytes, "receiving_bytes"),
+            Bound("bodies over HTTP", limits.http_bodies_bytes, "http_bodies_bytes"),
+            Bound("superseded offsets for reads", 2 * limits.dead_cache_bytes, "dead_cache_bytes"),
+            Bound("changes for subscribers", limits.feed_cache_bytes, "feed_cache_bytes"),
+            Bound("streams and calls", (limits.streams + limits.threads) * STREAM_BYTES, "streams"),
+            Bound("answers of presented cuts", limits.present_cache_bytes, "present_cache_bytes"),
+            Bound("offset indexes of the lake", INDEX_BYTES_MAX, "a constant"),
+            Bound("files of the lake", ENTRIES_MAX * ENTRY_BYTES, "a constant"),
+            Bound("metadata of the lake", CACHE_BYTES_MAX, "a constant"),
+            Bound("value ranges of pieces", RANGES_KEPT * RANGE_BYTES, "a constant"),
+            Bound("registers", limits.registers * names, "registers, each principal"),
+            Bound("progress", limits.progress_total_bytes, "progress_total_bytes, each principal"),
+            Bound("producers", (limits.producers + limits.unnamed_producers) * each_producer, "producers"),
+            Bound("merging segments", 2 * max(limits.compaction_bytes, limits.segment_bytes), "segment_bytes"),
+        ]
+    )
+
+
+def by_tables(held: Held) -> tuple[Bound, ...]:
+    """The parts that follow the tables, largest first."""
+    return _sorted(
+        [
+            Bound("tables", held.tables * TABLE_BYTES, f"{held.tables:,} tables"),
+            Bound("buckets", held.buckets * BUCKET_BYTES, f"{held.buckets:,} buckets"),
+            Bound("segments", held.segments * SEGMENT_BYTES, f"{held.segments:,} segments"),
+            Bound("superseded offsets below log starts", held.rows_below // 8, f"{held.rows_below:,} rows there"),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatus:
+    """Memory as a status tells of it."""
+
+    machine_bytes: int
+    """Memory that the process may take."""
+    settings_bytes: int
+    """The sum of the parts that settings bound: all of them full at once."""
+    tables_bytes: int
+    """The sum of the parts that follow the tables."""
+    parts: tuple[Bound, ...]
+    """Both, largest first."""
+
+    @staticmethod
+    def of(limits: Limits, view: View) -> MemoryStatus:
+        """The memory that a server's limits and its tables take at most."""
+        settings, tables = by_settings(limits), by_tables(Held.of(view))
+        return MemoryStatus(memory_bytes(), total(settings), total(tables), _sorted([*settings, *tables]))
+
+    def logged(self) -> dict[str, Any]:
+        """The fields of a log line: the sums, and the largest parts with what they go by."""
+        largest = {part.name: f"{part.nbytes >> 20} MB by {part.by}" for part in self.parts[:LARGEST]}
+        return {
+            "settings_mb": self.settings_bytes >> 20,
+            "tables_mb": self.tables_bytes >> 20,
+            "machine_mb": self.machine_bytes >> 20,
+            "largest": largest,
+        }
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether the machine has less."""
+        return self.settings_bytes + self.tables_bytes > self.machine_bytes
+
+
+def total(bounds: Iterable[Bound]) -> int:
+    """The sum."""
+    return sum(bound.nbytes for bound in bounds)
+
+
+def _sorted(bounds: Sequence[Bound]) -> tuple[Bound, ...]:
+    return tuple(sorted(bounds, key=lambda bound: -bound.nbytes))

@@ -1,0 +1,322 @@
+"""The size of things to come: disk, memory, bytes written and times of a table, and the figure that breaks first.
+
+A calculation, no promise: constants are measurements, each named with its place; what follows from rules is simulated
+by `churn`. docs/sizing.md holds it against measurements at 1, 10 and 50 million keys.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from lakestore.errors import Invalid
+from lakestore.limits import DEFAULT, Limits
+from lakestore_server.operate import churn, memory
+from lakestore_server.operate.churn import Churned, Life
+from lakestore_server.operate.memory import Held
+
+WEEK_SECONDS = 7 * 86_400
+STEPS_MAX = 10_000
+"""Checkpoints that are simulated at most: cycles of merges and compaction repeat long before."""
+NUMBER_KEY_BYTES = 8
+"""Keys of up to so many bytes are numbers."""
+
+
+class Constant(Enum):
+    """A measured figure, its unit and where it was measured."""
+
+    KEYED_ROW = 13.0, "bytes", "kind (1), offset before (8) and a text's end (4) beside the values: `Segment` files"
+    LOG_ROW = 4.0, "bytes", "a text's end beside the values of random rows, which nothing compresses"
+    RUN_ENTRY = 17.5, "bytes", "number, value, filter and sample of a run's entry: format of the index's runs"
+    RUNS_MOST = 1.5, "times", "runs before all are merged: the rule merges when they hold half of the oldest"
+    LMDB_DENSE = 26.0, "bytes", "beside a key of bytes in LMDB written in order: 34 for keys of 8 (issue 15)"
+    LMDB_RANDOM = 3.0, "times", "LMDB after random writes over LMDB in order: 103 over 34 bytes (issue 15)"
+    COMMIT_ENTRY = 40.0, "bytes", "a commit in the commit index of each bucket that it touches: five numbers"
+    DISK_RATE = 250e6, "bytes/s", "synced writes on the bench's disk: Kafka with fsync gets 195 to 305 MB/s there"
+    MERGE_RATE = 10e6, "entries/s", "runs merged, filters, checksums and writing included: 0.1 µs an entry"
+    REPLAY_RATE = 40e6, "bytes/s", "journal read, checked and put into the index at a start: `make bench life`"
+    START = 1.0, "s", "a process with nothing to recover: `make bench life`"
+    SEGMENT_START = 70e-6, "s", "each segment that a start opens: `make bench growth --crowd`, 100,000 segments"
+    SEGMENT_CHECKPOINT = 12e-6, "s", "each segment that a checkpoint names: `make bench growth --crowd`"
+    MAPS = 65_530.0, "maps", "mapped files of a process, Linux's default `vm.max_map_count`"
+
+    def __init__(self, amount: float, unit: str, source: str) -> None:
+        self.amount, self.unit, self.source = amount, unit, source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A table and its use. `Invalid` where a number makes no sense."""
+
+    rows: float
+    """Keys of a table with a primary key; rows that are in a log at first."""
+    rate: float
+    """Rows a second: even updates, or appends to a log."""
+    row_bytes: float = 44.0
+    """Values of a row."""
+    key_bytes: int = NUMBER_KEY_BYTES
+    """Bytes of a key; 0 for a log, which has none."""
+    buckets: int = 4
+    retention_seconds: float = math.inf
+    batch_rows: float = 10_000.0
+    """Rows of a commit."""
+    limits: Limits = DEFAULT
+    memory_bytes: float = 0.0
+    """Memory of the machine; 0 leaves it out."""
+    disk_bytes: float = 0.0
+    """The disk; 0 leaves it out."""
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "rate", "row_bytes", "batch_rows", "retention_seconds", "buckets"):
+            if not getattr(self, name) > 0:
+                raise Invalid(f"{name} is above 0, not {getattr(self, name)}")
+        if self.key_bytes < 0 or self.memory_bytes < 0 or self.disk_bytes < 0:
+            raise Invalid("key_bytes, memory_bytes and disk_bytes are not below 0")
+
+    @property
+    def stored_bytes(self) -> float:
+        """A row in journal and segment."""
+        return self.row_bytes + (Constant.KEYED_ROW if self.key_bytes else Constant.LOG_ROW).amount
+
+    @property
+    def checkpoint_rows(self) -> float:
+        """Rows from one checkpoint to the next."""
+        by_journal = self.limits.journal_checkpoint_bytes / self.stored_bytes
+        return min(by_journal, self.limits.overlay_checkpoint_keys) if self.key_bytes else by_journal
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A calculated figure."""
+
+    part: str
+    """disk, memory, writes or times."""
+    name: str
+    value: float
+    unit: str
+    """bytes, seconds, times."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Breaking:
+    """A figure that grows with the table, against where it breaks."""
+
+    name: str
+    value: float
+    most: float
+    why: str
+
+    @property
+    def share(self) -> float:
+        """1 is where it breaks."""
+        return self.value / self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """The answer."""
+
+    figures: tuple[Figure, ...]
+    breaking: tuple[Breaking, ...]
+    """The nearest to its end first."""
+
+    def value(self, part: str, name: str) -> float:
+        """A figure's value."""
+        return next(each.value for each in self.figures if (each.part, each.name) == (part, name))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form, constants included."""
+        return {
+            "figures": [asdict(each) for each in self.figures],
+            "breaking": [{**asdict(each), "share": round(each.share, 3)} for each in self.breaking],
+            "constants": [
+                {"name": each.name.lower(), "value": each.amount, "unit": each.unit, "source": each.source}
+                for each in Constant
+            ],
+        }
+
+
+def sized(workload: Workload, seconds: float = WEEK_SECONDS) -> Sizing:
+    """The sizes of a workload that has lasted so long."""
+    parts = _Parts(workload, _lived(workload, seconds), seconds)
+    return Sizing(
+        (*parts.disk(), *parts.memory(), *parts.writes(), *parts.times()),
+        tuple(sorted(parts.breaking(), key=lambda each: -each.share)),
+    )
+
+
+def _lived(workload: Workload, seconds: float) -> Churned | None:
+    """The simulated life of a table with a primary key."""
+    if not workload.key_bytes:
+        return None
+    steps = seconds * workload.rate / workload.checkpoint_rows
+    life = Life(
+        keys=workload.rows,
+        rate=workload.rate,
+        stored_bytes=workload.stored_bytes,
+        checkpoint_rows=workload.checkpoint_rows,
+        buckets=workload.buckets,
+        retention_seconds=workload.retention_seconds,
+        limits=workload.limits,
+    )
+    return churn.simulate(life, seconds * min(STEPS_MAX / steps, 1.0))
+
+
+class _Parts:
+    """The parts of one answer."""
+
+    def __init__(self, workload: Workload, lived: Churned | None, seconds: float) -> None:
+        self._of, self._lived, self._limits = workload, lived, workload.limits
+        kept = min(workload.retention_seconds, seconds) * workload.rate
+        self._log_rows = kept + (0 if math.isfinite(workload.retention_seconds) else workload.rows)
+        self._is_number = 0 < workload.key_bytes <= NUMBER_KEY_BYTES
+        self._rows_max = min(self._limits.segment_rows, self._limits.segment_bytes / workload.stored_bytes)
+
+    @property
+    def _stored_rows(self) -> float:
+        """Stored rows at most: a table with a primary key keeps its live ones, and dead ones until they are many."""
+        if self._of.key_bytes and math.isfinite(self._of.retention_seconds):
+            return self._log_rows + 2 * self._of.rows
+        return self._log_rows
+
+    @property
+    def _segments(self) -> float:
+        return max(self._stored_rows / self._rows_max, self._of.buckets) * 4 / 3 + 10 * self._of.buckets
+
+    @property
+    def _index_bytes(self) -> float:
+        if not self._of.key_bytes:
+            return 0.0
+        if self._is_number:
+            return self._of.rows * Constant.RUN_ENTRY.amount
+        return self._of.rows * (self._of.key_bytes + Constant.LMDB_DENSE.amount)
+
+    @property
+    def _index_most(self) -> float:
+        if self._is_number and self._lived is not None:
+            most = max(self._lived.entries_most, Constant.RUNS_MOST.amount + 1)
+            return self._of.rows * Constant.RUN_ENTRY.amount * most
+        return self._index_bytes * Constant.LMDB_RANDOM.amount
+
+    @property
+    def _commit_bytes(self) -> float:
+        return self._log_rows / self._of.batch_rows * self._of.buckets * Constant.COMMIT_ENTRY.amount
+
+    def disk(self) -> tuple[Figure, ...]:
+        """Bytes on disk."""
+        segments = self._stored_rows * self._of.stored_bytes + self._commit_bytes
+        journal, runs = self._limits.journal_bytes, "runs, and the output while they are merged"
+        total = segments + self._index_most + journal
+        return (
+            Figure("disk", "segments", segments, "bytes", f"{self._stored_rows:.3g} rows and their commits"),
+            Figure("disk", "index at rest", self._index_bytes, "bytes", "one entry a key"),
+            Figure("disk", "index at most", self._index_most, "bytes", runs if self._is_number else "random writes"),
+            Figure("disk", "journal at most", journal, "bytes", "journal_bytes"),
+            Figure("disk", "total at most", total, "bytes", "all of these"),
+        )
+
+    def memory(self) -> tuple[Figure, ...]:
+        """Bytes of memory."""
+        below = 2 * self._of.rows if self._of.key_bytes and math.isfinite(self._of.retention_seconds) else 0
+        held = Held(tables=1, buckets=self._of.buckets, segments=round(self._segments), rows_below=round(below))
+        key = memory.KEY_BYTES if self._is_number else memory.LONG_KEY_BYTES + self._of.key_bytes
+        overlay = 2 * self._of.checkpoint_rows * key if self._of.key_bytes else 0
+        cached = self._limits.index_cache_keys * key if self._of.key_bytes else 0
+        rows, index = self._limits.journal_checkpoint_bytes * 2, self._index_bytes
+        used = memory.PROCESS_BYTES + overlay + cached + rows + memory.total(memory.by_tables(held))
+        return (
+            Figure("memory", "overlays", overlay, "bytes", "keys of two checkpoints"),
+            Figure("memory", "cache of keys", cached, "bytes", "index_cache_keys"),
+            Figure("memory", "rows not yet in segments", rows, "bytes", "journal of two checkpoints"),
+            Figure("memory", "tables", memory.total(memory.by_tables(held)), "bytes", f"{held.segments:,} segments"),
+            Figure("memory", "in use", used, "bytes", "all of these and the processes"),
+            Figure("memory", "allowed", memory.total(memory.by_settings(self._limits)), "bytes", "all bounds at once"),
+            Figure("memory", "of the machine, for the index", index, "bytes", "else look-ups read the disk"),
+        )
+
+    def writes(self) -> tuple[Figure, ...]:
+        """Bytes written for each byte of row."""
+        copy = self._of.stored_bytes / self._of.row_bytes
+        copies = self._copies
+        index, why = self._index_written()
+        return (
+            Figure("writes", "journal", copy, "times", "each row once"),
+            Figure("writes", "segments", copies * copy, "times", f"each row {copies:.1f} times"),
+            Figure("writes", "index", index, "times", why),
+            Figure("writes", "in all", copy * (1 + copies) + index, "times", "bytes written per byte of row"),
+        )
+
+    @property
+    def _copies(self) -> float:
+        """Copies of a row in segments: none of a log's large commits, which stay where the journal wrote them."""
+        if self._lived is not None:
+            return self._lived.rows_written
+        part = self._of.batch_rows * self._of.stored_bytes / self._of.buckets
+        return 0.0 if part >= self._limits.extent_bytes else 1.0
+
+    def _index_written(self) -> tuple[float, str]:
+        if self._lived is None:
+            return 0.0, "a log has none"
+        if self._is_number:
+            entries = self._lived.entries_written
+            return entries * Constant.RUN_ENTRY.amount / self._of.row_bytes, f"{entries:.1f} entries an update"
+        each = self._index_most / self._of.rows
+        pages = self._index_most / 4096
+        touched = -pages * math.expm1(-self._of.checkpoint_rows / pages) * 4096 / self._of.checkpoint_rows
+        return max(touched, each) / self._of.row_bytes, f"{touched:,.0f} bytes of LMDB's pages an update"
+
+    @property
+    def _checkpoint_seconds(self) -> float:
+        rows, copies = self._of.checkpoint_rows, self._copies
+        index, _ = self._index_written()
+        run = Constant.RUN_ENTRY.amount if self._is_number else index * self._of.row_bytes
+        written = rows * (copies * self._of.stored_bytes + (run if self._of.key_bytes else 0))
+        return written / Constant.DISK_RATE.amount + self._segments * Constant.SEGMENT_CHECKPOINT.amount
+
+    @property
+    def _recovery_seconds(self) -> float:
+        replay = self._limits.journal_bytes / Constant.REPLAY_RATE.amount
+        return Constant.START.amount + replay + self._segments * Constant.SEGMENT_START.amount
+
+    def times(self) -> tuple[Figure, ...]:
+        """Seconds of duties."""
+        every = self._of.checkpoint_rows / self._of.rate
+        merge = (self._lived.entries_read if self._lived else 0) / Constant.MERGE_RATE.amount if self._is_number else 0
+        return (
+            Figure("times", "between checkpoints", every, "seconds", f"{self._of.checkpoint_rows:,.0f} rows"),
+            Figure("times", "a checkpoint", self._checkpoint_seconds, "seconds", "segments, a run, and all names"),
+            Figure("times", "the largest merge of runs", merge, "seconds", "beside serving, twice that at half pace"),
+            Figure("times", "recovery at most", self._recovery_seconds, "seconds", "a full journal, every segment"),
+        )
+
+    def breaking(self) -> tuple[Breaking, ...]:
+        """Figures that end somewhere."""
+        _, _, _, in_all = self.writes()
+        rate = in_all.value * self._of.row_bytes * self._of.rate
+        every = self._of.checkpoint_rows / self._of.rate
+        found = [
+            Breaking("bytes written a second", rate, Constant.DISK_RATE.amount, "the disk: writers are held back"),
+            Breaking("time of a checkpoint", self._checkpoint_seconds, every * self._slack, "the journal fills up"),
+            Breaking("segments", self._segments, Constant.MAPS.amount, "mapped files of a process"),
+            Breaking("recovery", self._recovery_seconds, 60.0, "a minute without the server"),
+        ]
+        if self._of.memory_bytes:
+            room = self._of.memory_bytes / 2
+            wanted = self._index_bytes
+            used = next(each.value for each in self.memory() if each.name == "in use")
+            found.append(Breaking("index in half of the memory", wanted, room, "look-ups and updates read the disk"))
+            found.append(Breaking("memory in use", used, room, "the process, beside the mapped files"))
+        if self._of.disk_bytes:
+            total = next(each.value for each in self.disk() if each.name == "total at most")
+            found.append(Breaking("disk", total, self._of.disk_bytes, "rows are Exhausted"))
+        return tuple(found)
+
+    @property
+    def _slack(self) -> float:
+        """A checkpoint may take as long as the journal has room beyond the one that it is made of."""
+        return (self._limits.journal_bytes - self._limits.journal_checkpoint_bytes) / (
+            self._of.checkpoint_rows * self._of.stored_bytes
+        )
