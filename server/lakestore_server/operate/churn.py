@@ -7,16 +7,14 @@ the live part of old rows and the union of runs are known without drawing a key.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from lakestore.limits import DEFAULT, Limits
+from lakestore_server.index.levels import due
 
-SIMILAR, BASE_SHARE = 4, 2
-"""The rules by which runs are merged: four of about one size, and all when the others hold half of the oldest."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -71,7 +69,7 @@ class Runs:
         """The run of a checkpoint, and the merges that are due then."""
         self.sizes.insert(0, -self._keys * math.expm1(-rows / self._keys))
         self.written += self.sizes[0]
-        while count := due(self.sizes):
+        while count := due([round(size) for size in self.sizes]):
             absent = 1.0
             for size in self.sizes[:count]:
                 absent *= 1 - size / self._keys
@@ -81,16 +79,6 @@ class Runs:
             self.sizes[:count] = [merged]
             self.written += merged
         self.most = max(self.most, sum(self.sizes))
-
-
-def due(sizes: Sequence[float]) -> int:
-    """The number of the newest runs that are merged now; 0 for none."""
-    if len(sizes) >= SIMILAR and BASE_SHARE * sum(sizes[:-1]) >= sizes[-1]:
-        return len(sizes)
-    for count in range(len(sizes) - 1, SIMILAR - 1, -1):
-        if (SIMILAR - 1) * max(sizes[:count]) <= sum(sizes[:count]):
-            return count
-    return 0
 
 
 @dataclass(slots=True)
