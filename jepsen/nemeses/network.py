@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jepsen.nemeses.disk import until
 from jepsen.system import System
 from jepsen.system.bridges import COUNT
 from jepsen.system.proxy import BLACK_HOLE, LOST, SOUND, Fault, Proxy
@@ -16,6 +17,7 @@ DELAY_SECONDS = 0.005, 0.4
 SPREAD_SECONDS = 0.05, 1.0
 BYTES_PER_SECOND = 2_000.0, 100_000.0
 CUT_AFTER_BYTES = 20_000
+AT_WORK_BYTES, AT_WORK_SECONDS = 2_000, 6.0
 
 _Break = Callable[[Proxy, random.Random], Any]
 
@@ -148,10 +150,13 @@ class PartitionKillBridge:
     needs = frozenset({"kafka"})
 
     def begin(self, system: System, chance: random.Random) -> str:
-        """Make their way a black hole, or that of the answers alone."""
+        """Once they are at work, make their way a black hole, or that of the answers alone."""
         to_server = chance.choice((BLACK_HOLE, SOUND, SOUND))
         if BRIDGES in system.proxies():
-            system.proxies()[BRIDGES].breaks(to_server, BLACK_HOLE)
+            way = system.proxies()[BRIDGES]
+            before = way.answered
+            until(lambda: way.answered > before + AT_WORK_BYTES, AT_WORK_SECONDS)
+            way.breaks(to_server, BLACK_HOLE)
         return "both ways" if to_server.holds else "answers"
 
     def end(self, system: System) -> str:

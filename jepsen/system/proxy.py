@@ -58,6 +58,8 @@ class Proxy:
         self.cut_after: int | None = None
         """Cut everything once that many bytes more came from the server."""
         self.to_server = self.to_client = SOUND
+        self.answered = 0
+        """Bytes that came from the server, of all connections."""
         self._connections: set[_Connection] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -91,6 +93,7 @@ class Proxy:
     def came_back(self, size: int) -> bool:
         """So many bytes came from the server; whether everything is cut by now."""
         with self._lock:
+            self.answered += size
             if self.cut_after is None:
                 return False
             self.cut_after -= size
