@@ -117,7 +117,8 @@ def _subscriptions(history: History) -> Iterator[Anomaly]:
     """Subscriptions from which rows were let go that they had not acknowledged, until they were forgotten."""
     given: dict[str, dict[int, int]] = defaultdict(dict)
     sure: dict[str, dict[int, int]] = defaultdict(dict)
-    forgotten = {call.value["subscription"]: call.invoked.index for call in reversed(history.calls("forget"))}
+    dropped = [call for call in history.calls("forget") if call.kind is not Kind.FAIL and call.value.get("done", True)]
+    forgotten = {call.value["subscription"]: call.invoked.index for call in reversed(dropped)}
     for call in _done(history, "take", "drain"):
         name = call.value["subscription"]
         if call.invoked.index > forgotten.get(name, len(history)):

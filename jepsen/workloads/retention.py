@@ -1,8 +1,8 @@
 """Logs that are let go: only what the lake has, and what no subscription, lease or reader's snapshot still needs.
 
 A log table whose retention is seconds is tiered all the while. Processes keep positions to go on from, hold cuts for a
-while, and read from the log's start. At first one of them reads a subscription slowly, which holds the log of all; then
-it lets go of it, and the log follows the lake.
+while, and read from the log's start. At first one of them reads a subscription slowly, which holds the log of all; once
+that moves it lets go of it, and the log follows the lake.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ WAIT_SECONDS = 0.3
 POSITIONS_MAX = 5
 LATE = "late"
 """The subscription, which process 0 reads."""
+FORGET_EVERY = 10
+"""After so many operations process 0 looks whether the log moves."""
 HOLDER = 1
 """The process that holds cuts, for what it holds stays in the log."""
 LET_GO_SECONDS = 6.0
@@ -48,8 +50,6 @@ class Retained:
     def __init__(self, chance: random.Random) -> None:
         self._buckets = chance.choice((1, 2))
         self._retention = chance.choice(({"age": "1s"}, {"bytes": "1KB"}, {"age": "2s", "bytes": "4KB"}))
-        self._subscribed = chance.choice((12, 25))
-        """Operations of process 0 until it lets go of its subscription."""
         self.settings: Mapping[str, str] = {
             "LAKESTORE_RETENTION_CHECK_SECONDS": "0.3",
             "LAKESTORE_LEASE_GRACE_SECONDS": chance.choice(("0", "2")),
@@ -70,11 +70,12 @@ class Retained:
         numbers = itertools.count(process * SPACING)
         for done in itertools.count():
             draw = chance.random()
-            if process == 0 and done == self._subscribed:
-                yield Invocation("forget", {"subscription": LATE})
+            if process == 0 and done % FORGET_EVERY == FORGET_EVERY - 1:
+                yield Invocation("take", {"subscription": LATE, "ack": True})
+                yield Invocation("forget", {"subscription": LATE, "always": False})
             elif draw < 0.6:
                 yield Invocation("append", list(itertools.islice(numbers, chance.randint(1, 20))))
-            elif draw < 0.75 and process == 0 and done < self._subscribed:
+            elif draw < 0.75 and process == 0:
                 yield Invocation("take", {"subscription": LATE, "ack": chance.random() < 0.8})
             elif draw < 0.82:
                 yield Invocation("earliest")
@@ -89,8 +90,9 @@ class Retained:
     def last(self, process: int) -> Iterator[Invocation]:
         """The rest that the subscription has to give, and the whole table."""
         if process == 0:
+            yield Invocation("pause", LET_GO_SECONDS)  # the subscription is late, and the lake comes up
             yield Invocation("drain", {"subscription": LATE})
-            yield Invocation("forget", {"subscription": LATE})
+            yield Invocation("forget", {"subscription": LATE, "always": True})
         yield Invocation("snapshot")
         yield Invocation("earliest")
         yield Invocation("pause", LET_GO_SECONDS)
@@ -113,6 +115,7 @@ class RetentionClient:
     def __init__(self, lake: ls.Lake) -> None:
         self._lake = lake
         self._positions: list[tuple[str, dict[str, int]]] = []
+        self._has_moved = False
 
     def invoke(self, invocation: Invocation) -> Any:
         """Do it. Rows are `[bucket, offset, n]`."""
@@ -129,9 +132,7 @@ class RetentionClient:
             case "drain":
                 return {**value, **self._drain(value["subscription"])}
             case "forget":
-                with suppress(ls.NotFound):  # so says a second try
-                    self._lake.drop_subscription(value["subscription"])
-                return value
+                return {**value, "done": self._forget(value["subscription"], always=value["always"])}
             case "earliest":
                 return self._earliest()
             case "resume":
@@ -150,13 +151,18 @@ class RetentionClient:
             return {"rows": [], "expired": error.message}
 
     def _take(self, name: str, *, ack: bool) -> dict[str, Any]:
-        """The next whole commits of a subscription, whose stream is opened and closed again.
+        """The next whole commits of a subscription, if it is there, whose stream is opened and closed again.
 
         A batch whose commit goes on in the next one has its token before its rows: to acknowledge it moves nothing.
         """
-        stream = self._lake.table(TABLE).changes(subscription=name)
         rows: list[list[int]] = []
         acked, troubles = "", list[str]()
+        if not self._is_there(name):
+            return {"rows": rows, "acked": acked, "expired": ""}
+        try:
+            stream = self._lake.table(TABLE).changes(subscription=name)
+        except ls.PositionExpired as error:
+            return {"rows": rows, "acked": acked, "expired": error.message}
         try:
             while batch := stream.next(WAIT_SECONDS):
                 rows += listed(batch.table, *COLUMNS)
@@ -175,8 +181,24 @@ class RetentionClient:
         finally:
             stream.close()
 
+    def _is_there(self, name: str) -> bool:
+        return any(each.name == name for each in self._lake.subscriptions())
+
+    def _forget(self, name: str, *, always: bool) -> bool:
+        """Drop a subscription, if need be only when the log was seen to move twice; whether that is done."""
+        starts = {bucket: offset for bucket, offset, _ in reversed(self._earliest())}
+        had, self._has_moved = self._has_moved, any(starts.values())
+        if not always and not (had and self._has_moved):
+            return False
+        with suppress(ls.NotFound):  # so says a second try
+            self._lake.drop_subscription(name)
+        return True
+
     def _drain(self, name: str) -> dict[str, Any]:
+        """All that a subscription has to give, if it is there."""
         rows: list[list[int]] = []
+        if not self._is_there(name):
+            return {"rows": rows, "expired": ""}
         try:
             for batch in self._lake.table(TABLE).changes(subscription=name, until="now"):
                 rows += listed(batch.table, *COLUMNS)

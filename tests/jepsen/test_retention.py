@@ -45,7 +45,7 @@ def test_what_is_promised_is_no_anomaly() -> None:
     assert _names(_resumed(rows=ROWS[1:])) == _names(_resumed(expired=True)) == _names(_held()) == set()
     broken = _told().fault("kill-begin").call(0, "hold", 1, {"first": 3, "lost": "NotFound", "same": False})
     assert _names(_snapped(broken, [], "gone")) == set()
-    forgotten = _took(_told(), ROWS[:1]).unknown(0, "forget", LATE)
+    forgotten = _took(_told(), ROWS[:1]).unknown(0, "forget", {**LATE, "always": False})
     assert _names(_took(_took(forgotten, [], expired="gone"), ROWS[2:], f="drain")) == set()
 
 
@@ -60,6 +60,9 @@ BAD = {
     "unreadable": _snapped(_told(), [], "no snapshot fits"),
     "twice": _snapped(_told(), [*ROWS, ROWS[0]]),
     "let-go": _took(_took(_told(), ROWS[:1]), ROWS[2:]),
+    "let-go, not forgotten": _took(
+        _took(_told(), ROWS[:1]).call(0, "forget", {**LATE, "always": False}, {**LATE, "done": False}), ROWS[2:]
+    ),
     "let-go, and told": _took(_took(_told(), ROWS[:1]), [], expired="the log starts later"),
     "unreadable, healed": _snapped(_told().fault("kill-begin").fault("healed"), [], "no snapshot fits"),
     "again": _took(_took(_told(), ROWS[:2]), ROWS[1:]),
