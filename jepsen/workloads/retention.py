@@ -37,8 +37,8 @@ FORGET_EVERY = 10
 """After so many operations process 0 looks whether the log moves."""
 HOLDER = 1
 """The process that holds cuts, for what it holds stays in the log."""
-LET_GO_SECONDS = 6.0
-"""Time in which the tierer and the server's duty come round once more."""
+LET_GO_SECONDS, MOVES_SECONDS = 6.0, 15.0
+"""Time in which the tierer and the server's duty come round once more, and for the first time."""
 
 
 class Retained:
@@ -90,7 +90,6 @@ class Retained:
     def last(self, process: int) -> Iterator[Invocation]:
         """The rest that the subscription has to give, and the whole table."""
         if process == 0:
-            yield Invocation("pause", LET_GO_SECONDS)  # the subscription is late, and the lake comes up
             yield Invocation("drain", {"subscription": LATE})
             yield Invocation("forget", {"subscription": LATE, "always": True})
         yield Invocation("snapshot")
@@ -186,19 +185,26 @@ class RetentionClient:
 
     def _forget(self, name: str, *, always: bool) -> bool:
         """Drop a subscription, if need be only when the log was seen to move twice; whether that is done."""
-        starts = {bucket: offset for bucket, offset, _ in reversed(self._earliest())}
-        had, self._has_moved = self._has_moved, any(starts.values())
+        had, self._has_moved = self._has_moved, self._moves()
         if not always and not (had and self._has_moved):
             return False
         with suppress(ls.NotFound):  # so says a second try
             self._lake.drop_subscription(name)
         return True
 
+    def _moves(self) -> bool:
+        """Whether the log does not begin with the first row any more."""
+        return any({bucket: offset for bucket, offset, _ in reversed(self._earliest())}.values())
+
     def _drain(self, name: str) -> dict[str, Any]:
-        """All that a subscription has to give, if it is there."""
+        """All that a subscription has to give, if it is there, once the lake has come up and the log may move."""
         rows: list[list[int]] = []
         if not self._is_there(name):
             return {"rows": rows, "expired": ""}
+        deadline = time.monotonic() + MOVES_SECONDS
+        while not self._moves() and time.monotonic() < deadline:
+            time.sleep(WAIT_SECONDS)
+        time.sleep(LET_GO_SECONDS)
         try:
             for batch in self._lake.table(TABLE).changes(subscription=name, until="now"):
                 rows += listed(batch.table, *COLUMNS)
