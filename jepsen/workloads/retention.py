@@ -181,7 +181,11 @@ class RetentionClient:
             stream.close()
 
     def _is_there(self, name: str) -> bool:
-        return any(each.name == name for each in self._lake.subscriptions())
+        """Whether the server has a subscription. One whose log has gone cannot even be listed: its read tells that."""
+        try:
+            return any(each.name == name for each in self._lake.subscriptions())
+        except ls.PositionExpired:
+            return True
 
     def _forget(self, name: str, *, always: bool) -> bool:
         """Drop a subscription, if need be only when the log was seen to move twice; whether that is done."""
