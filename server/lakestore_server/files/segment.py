@@ -106,7 +106,11 @@ class Segment:
         self._layout = _parsed(part.data, path, self._kept) if layout is None else layout
         self._schema = stored(self._layout.schema_id)
         self._firsts = _first_blocks(self._layout)
-        self._body, self._extents = self._all_checks(is_known)
+        damaged = partial(_damaged, f"segment file {path.name}")
+        blocks = blocks_of(self._layout.body.size)
+        self._body = BlockChecks(self._layout.body, self._layout.crcs[:blocks], damaged, is_known=is_known)
+        self._extents: dict[int, BlockChecks] = {}
+        """Of batches in extents that were read, by number."""
         self._batch: pa.RecordBatch | None = None
         self._flat_batch: FlatBatch | None = None
         self._batches = self._all_batches()
@@ -195,7 +199,7 @@ class Segment:
 
     def check_all(self) -> None:
         """Compare every stored byte with its checksum, or `Corrupt`."""
-        for checks in (self._body, *self._extents.values()):
+        for checks in self._every_check():
             checks.check_all()
 
     def batches(self) -> Sequence[StoredBatch]:
@@ -215,22 +219,19 @@ class Segment:
             at += rows
         return pieces
 
-    def _all_checks(self, is_known: bool) -> tuple[BlockChecks, dict[int, BlockChecks]]:
-        """(those of the body, those of each batch in an extent, by number).
+    def _checks_of(self, number: int) -> BlockChecks:
+        """Those of a batch in an extent: what lies in the file is always compared, for this process has not made it."""
+        at, size, _, file = self._layout.batches[number]
+        kept, crcs = self._layout.files[file], self._layout.crcs[self._firsts[number] :][: blocks_of(size)]
+        damaged = partial(_damaged, f"kept journal file {kept.name}")
+        return BlockChecks(kept.data.slice(at, size), crcs, damaged, is_known=False)
 
-        The checksums of extents are those of rows as they came, so what lies in the file is always compared.
-        """
-        layout, blocks = self._layout, blocks_of(self._layout.body.size)
-        damaged = partial(_damaged, f"segment file {self.path.name}")
-        body = BlockChecks(layout.body, layout.crcs[:blocks], damaged, is_known=is_known)
-        extents = {}
-        for number, (piece, first) in enumerate(zip(layout.batches, self._firsts, strict=True)):
-            for file in (layout.files[at] for at in piece[3:]):
-                data = file.data.slice(piece[0], piece[1])
-                crcs = layout.crcs[first : first + blocks_of(data.size)]
-                damaged = partial(_damaged, f"kept journal file {file.name}")
-                extents[number] = BlockChecks(data, crcs, damaged, is_known=False)
-        return body, extents
+    def _every_check(self) -> Iterator[BlockChecks]:
+        """Those of all bytes; what nobody has read yet is not remembered: a log has very many extents."""
+        yield self._body
+        for number, batch in enumerate(self._layout.batches):
+            if len(batch) > 3:
+                yield self._extents.get(number) or self._checks_of(number)
 
     def _numbers(self, at: int, count: int) -> Ints:
         if not count:
@@ -267,6 +268,8 @@ class Segment:
     def _load_extent(self, number: int, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """A batch in the mapped file: columns that nobody reads are not touched but for their checksums, once."""
         at, size, _, file = self._layout.batches[number]
+        if number not in self._extents:
+            self._extents.setdefault(number, self._checks_of(number))
         self._extents[number].check_all()
         return pa.ipc.read_record_batch(self._layout.files[file].data.slice(at, size), self._schema)
 
@@ -279,7 +282,7 @@ class Segment:
             yield beside, error.message
         else:
             yield beside, ""
-        for checks in (self._body, *self._extents.values()):
+        for checks in self._every_check():
             for block in range(checks.count):
                 yield checks.block_bytes(block), checks.again(block)
 
