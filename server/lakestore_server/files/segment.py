@@ -110,7 +110,7 @@ class Segment:
         blocks = blocks_of(self._layout.body.size)
         self._body = BlockChecks(self._layout.body, self._layout.crcs[:blocks], damaged, is_known=is_known)
         self._extents: dict[int, BlockChecks] = {}
-        """Of batches in extents that were read, by number."""
+        """Batches in extents that were read, by number."""
         self._batch: pa.RecordBatch | None = None
         self._flat_batch: FlatBatch | None = None
         self._batches = self._all_batches()
