@@ -66,7 +66,7 @@ class Writes:
             raise Invalid("a part has rows of its own and gives none back: upload it without `part` and `want_rows`")
         engine.check_timeline(request.timeline, "the commit that the part is for")
         engine.await_room(nbytes=0)
-        with self._decoding.taken(DECODING_COPIES * len(change.rows)) as claim:
+        with self._decoding.taken(DECODING_COPIES * request.ByteSize()) as claim:
             state = engine.view.meant(change.table, change.table_uuid)
             checked = change_of(state.versions, change, "", engine.limits, claim)
             change.table_uuid = state.table.uuid
@@ -84,9 +84,7 @@ class Writes:
     def _submit(self, request: pb.CommitRequest) -> Request:
         self._check(request)
         parts = [change.part for change in request.changes if change.part]
-        nbytes = sum(len(change.rows) for change in request.changes)
-        if request.registers:
-            nbytes = request.ByteSize() + MOVE_BYTES * len(request.registers)
+        nbytes = request.ByteSize() + MOVE_BYTES * len(request.registers)  # to ask rows for their length copies them
         if parts:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)

@@ -220,14 +220,14 @@ class Segment:
         return pieces
 
     def _checks_of(self, number: int) -> BlockChecks:
-        """Those of a batch in an extent: what lies in the file is always compared, for this process has not made it."""
+        """The checks of a batch in an extent, which lies as it came: it is always compared."""
         at, size, _, file = self._layout.batches[number]
         kept, crcs = self._layout.files[file], self._layout.crcs[self._firsts[number] :][: blocks_of(size)]
         damaged = partial(_damaged, f"kept journal file {kept.name}")
         return BlockChecks(kept.data.slice(at, size), crcs, damaged, is_known=False)
 
     def _every_check(self) -> Iterator[BlockChecks]:
-        """Those of all bytes; what nobody has read yet is not remembered: a log has very many extents."""
+        """The checks of all bytes; what nobody has read yet is not remembered: a log has very many extents."""
         yield self._body
         for number, batch in enumerate(self._layout.batches):
             if len(batch) > 3:
