@@ -35,11 +35,15 @@ class Constant(Enum):
     LMDB_RANDOM = 3.0, "times", "LMDB after random writes over LMDB in order: 103 over 34 bytes (issue 15)"
     COMMIT_ENTRY = 40.0, "bytes", "a commit in the commit index of each bucket that it touches: five numbers"
     DISK_RATE = 250e6, "bytes/s", "synced writes on the bench's disk: Kafka with fsync gets 195 to 305 MB/s there"
-    MERGE_RATE = 10e6, "entries/s", "runs merged, filters, checksums and writing included: 0.1 µs an entry"
-    REPLAY_RATE = 40e6, "bytes/s", "journal read, checked and put into the index at a start: `make bench life`"
+    MERGE_RATE = 12e6, "entries/s", "8 M entries of three runs merged and written: 82 ns of a processor each"
+    REPLAY_RATE = (
+        60e6,
+        "bytes/s",
+        "journal read and put into the index: 10 M rows killed serve after 2.0 s (benchmarks.md)",
+    )
     START = 1.0, "s", "a process with nothing to recover: `make bench life`"
-    SEGMENT_START = 70e-6, "s", "each segment that a start opens: `make bench growth --crowd`, 100,000 segments"
-    SEGMENT_CHECKPOINT = 12e-6, "s", "each segment that a checkpoint names: `make bench growth --crowd`"
+    SEGMENT_START = 35e-6, "s", "a processor's time for each of 24,576 segments at a start"
+    SEGMENT_CHECKPOINT = 12e-6, "s", "a processor's time for each of 24,576 segments at a checkpoint"
     MAPS = 65_530.0, "maps", "mapped files of a process, Linux's default `vm.max_map_count`"
 
     def __init__(self, amount: float, unit: str, source: str) -> None:

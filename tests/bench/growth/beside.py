@@ -27,6 +27,8 @@ def begun(address: str, table: str, keys: int, seconds: float) -> subprocess.Pop
 def ended(process: subprocess.Popen[str], seconds: float) -> list[float]:
     """The milliseconds of each commit."""
     said, _ = process.communicate(timeout=seconds)
+    if process.returncode:
+        raise subprocess.SubprocessError(f"the second producer ended with {process.returncode}")
     found: list[float] = json.loads(said)
     return found
 

@@ -16,7 +16,7 @@ import click
 
 from tests.bench import report
 from tests.bench.growth import crowd, measured, pages, picture
-from tests.bench.growth.keyed import PARTS, Keyed, Limits
+from tests.bench.growth.keyed import FAILURES, PARTS, Keyed, Limits
 from tests.bench.growth.measured import Measured
 from tests.bench.report import Figure
 
@@ -74,6 +74,9 @@ def main(
             continue
         try:
             found = Keyed(place, count, limits).measure(chosen)
+        except FAILURES as error:
+            _note(f"{measured.told(count)} keys FAILED: {type(error).__name__} {error}")
+            continue
         finally:
             if folder is None:
                 shutil.rmtree(place, ignore_errors=True)

@@ -7,6 +7,7 @@ what was measured while it was filled, so that other measures are taken again wi
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -30,6 +31,8 @@ from tests.bench.rows import SCHEMA
 from tests.support.process import ServerProcess
 
 TABLE = "bench.growth"
+FAILURES = (LakestoreError, subprocess.SubprocessError, OSError, AssertionError)
+"""Errors of one part, which is then not measured."""
 PARTS = ("lookup", "upsert", "restart")
 """The measures behind the fill, in the order in which they are taken."""
 WINDOW_BYTES = 16 << 20
@@ -130,8 +133,8 @@ class Keyed:
         for part in parts:
             try:
                 works[part]()
-            except LakestoreError as error:  # the other parts are measured all the same
-                self._say(f"{part} failed: {error}")
+            except FAILURES as error:  # the other parts are measured all the same
+                self._say(f"{part} FAILED: {type(error).__name__} {error}")
             self._keep()
         return self.measured
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ _COMPARED: tuple[Compared, ...] = (
     (
         "index after the upserts, a key",
         lambda m: m.index_bytes_upserted / m.keys,
-        lambda s, m: s.value("disk", "index at most") / m.keys,
+        lambda s, m: Constant.RUNS_MOST.amount * s.value("disk", "index at rest") / m.keys,
         lambda v: f"{v:.1f} B",
     ),
     (
@@ -119,6 +120,7 @@ def _speeds(found: Sequence[Measured]) -> str:
     return _table(["measured", *(f"{told(each.keys)} keys" for each in found)], rows)
 
 
+@cache
 def _breaking() -> str:
     found = sized(NEXT, NEXT_SECONDS)
     rows = [[each.name, f"{each.share:.0%}", each.why] for each in found.breaking]
@@ -129,10 +131,13 @@ def _breaking() -> str:
 
 def _memory() -> str:
     bounds = memory.by_settings(DEFAULT)
-    rows = [[bound.name, size(bound.nbytes), f"`{bound.by}`" if "_" in bound.by else bound.by] for bound in bounds]
+    rows = [
+        [bound.name, size(bound.nbytes), f"`{bound.by}`" if "_" in bound.by and " " not in bound.by else bound.by]
+        for bound in bounds
+    ]
     each = (
         f"A table takes about {size(memory.TABLE_BYTES)} of memory, a bucket {size(memory.BUCKET_BYTES)}, a segment"
-        f" {size(memory.SEGMENT_BYTES)}: measured with 10,000 tables and 100,000 segments.\n"
+        f" {size(memory.SEGMENT_BYTES)}, and {size(memory.NAMED_BYTES)} more while a checkpoint names it.\n"
     )
     return f"{_table(['part', 'at most', 'by'], [*rows, ['all', size(memory.total(bounds)), '']])}\n{each}"
 

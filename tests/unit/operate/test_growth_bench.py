@@ -1,0 +1,117 @@
+"""The bench of growth tells what it measured: figures with bars, slopes, the plot and the page, of made-up numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.bench.growth import measured, pages, picture
+from tests.bench.growth.keyed import Progress
+from tests.bench.growth.measured import Measured, slope
+from tests.bench.growth.rows import ROW_BYTES, Rows, keys
+
+GOOD = Measured(
+    keys=1_000_000,
+    insert=900_000,
+    insert_tenths=[900_000] * 10,
+    insert_written=3.0,
+    upsert=1_500_000,
+    upsert_seconds=60.0,
+    upsert_tens=[1_400_000] * 6,
+    upsert_written=5.0,
+    upsert_cancelled=0.1,
+    checkpoints=60,
+    checkpoint_seconds=0.5,
+    anonymous_bytes=1 << 30,
+    commit_p50_ms=5.0,
+    commit_p99_ms=20.0,
+    commit_max_ms=40.0,
+    lookup=300_000,
+    lookup_first_second=120_000,
+    single_p50_ms=0.4,
+    single_p99_ms=1.0,
+    restart_seconds=2.0,
+    index_bytes=20_000_000,
+    index_bytes_upserted=30_000_000,
+    segment_bytes=1 << 32,
+    journal_bytes=1 << 20,
+    stored_rows=90_000_000,
+)
+
+
+def at(count: int, **changes: float) -> Measured:
+    """The good figures at another number of keys."""
+    scale = count // GOOD.keys
+    sizes = {"index_bytes": GOOD.index_bytes * scale, "index_bytes_upserted": GOOD.index_bytes_upserted * scale}
+    return replace(GOOD, keys=count, **{**sizes, **changes})  # type: ignore[arg-type]
+
+
+def test_keys_are_all_different_and_rows_have_their_bytes() -> None:
+    found = keys(np.arange(100_000, dtype=np.int64))
+    assert len(np.unique(found)) == len(found)
+    assert 0.4 < (found < 0).mean() < 0.6
+    batch = Rows(seed=1).of(np.arange(10, dtype=np.int64))
+    assert ROW_BYTES == sum(16 if name == "name" else batch[name].type.bit_width // 8 for name in batch.schema.names)
+    assert {len(text) for text in batch["name"].to_pylist()} == {16}
+
+
+def test_bars_hold_from_fifty_million_keys_on_and_ratios_are_to_others() -> None:
+    known = {each.keys: each for each in (GOOD, at(50_000_000), at(100_000_000, upsert=1_100_000))}
+    few = list(measured.figures(GOOD, known))
+    assert {figure.met for figure in few} == {None}
+    many = {figure.name: figure.met for figure in measured.figures(known[50_000_000], known)}
+    assert False not in many.values()
+    assert many["50 M keys: upserts over those at 1 M"] is True
+    most = {figure.name: figure.met for figure in measured.figures(known[100_000_000], known)}
+    assert most["100 M keys: upserts over those at 50 M"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("upsert", 900_000),
+        ("upsert_written", 6.1),
+        ("commit_p99_ms", 31.0),
+        ("lookup", 240_000),
+        ("lookup_first_second", 90_000),
+        ("restart_seconds", 4.1),
+        ("index_bytes_upserted", 46 * 50_000_000),
+    ],
+)
+def test_each_bar_is_missed_by_its_figure_alone(name: str, value: float) -> None:
+    found = at(50_000_000, **{name: value})
+    missed = [figure.name for figure in measured.figures(found, {}) if figure.met is False]
+    assert len(missed) == 1
+
+
+def test_slopes_are_exponents() -> None:
+    assert slope([(10, 5.0), (1_000, 5.0)]) == pytest.approx(0)
+    assert slope([(10, 100.0), (1_000, 1.0)]) == pytest.approx(-1)
+    assert slope([(10, 5.0)]) is None
+    assert slope([]) is None
+
+
+def test_progress_is_told_over_rows_and_over_seconds() -> None:
+    progress = Progress()
+    progress._times, progress._rows = [1.0, 2.0, 4.0], [100, 200, 300]
+    assert progress.over_rows(3) == [100, 100, 50]
+    assert progress.over_seconds(2.0) == [100, 50]
+    assert progress.mean == 75
+
+
+def test_the_page_and_the_plot_show_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "STORE", tmp_path / "growth.json")
+    crowd = {"start_seconds": 1.0, "checkpoint_seconds": 0.1, "status_seconds": 0.1, "metrics_seconds": 0.1}
+    measured.store([GOOD], {"crowd": {"7 tables": {**crowd, "commit_max_ms": 5.0, "anonymous_bytes": 1 << 20}}})
+    measured.store([at(50_000_000)], {})
+    assert measured.known() == {each.keys: each for each in (GOOD, at(50_000_000))}
+    page = pages.page(pages.PAGE.read_text())
+    assert page.count("50 M keys") == 2
+    assert "| index at rest, a key | 20.0 B / 17.5 B | 20.0 B / 17.5 B |" in page
+    assert "| 7 tables | 1.0 s |" in page
+    assert pages.page(page) == page
+    picture.draw(measured.known(), tmp_path / "growth.svg")
+    assert "uniform upserts, slope +0.00" in (tmp_path / "growth.svg").read_text()
