@@ -25,10 +25,11 @@ KINDS: Mapping[str, str] = {
     "journal": "journal-*[0-9]",
     "checkpoint": "checkpoint-*[0-9]",
     "segment": "segments/*/*.seg",
+    "extent": "segments/extents/*.journal",
     "index": "index/data.mdb",
     "part": "parts/*.part",
 }
-LASTING = ("segment", "part")
+LASTING = ("segment", "extent", "part")
 """Kinds of files that never change, so that the good one may come back to a server that has gone on without it."""
 ANY = ("flipped", "flipped", "cut")
 _WAYS: Mapping[str, Sequence[str]] = {"journal": ("flipped",), "index": ("flipped", "cut", "stale", "stale")}
@@ -76,10 +77,15 @@ class Damage:
 
 
 def harmed(path: Path, kind: str) -> int:
-    """The bytes from the beginning of a file in which damage is no ordinary crash."""
+    """The bytes from the beginning of a file in which damage is no ordinary crash.
+
+    A journal file that is kept for rows in it has a second name, by which it is damaged: as a journal it may go soon.
+    """
     content = path.read_bytes()
     if kind != "journal":
         return len(content)
+    if path.stat().st_nlink > 1:
+        return 0
     places = range(0, len(content), FRAME_PLACE)
     return max((at for at in places if content.startswith(FRAME, at)), default=0)
 

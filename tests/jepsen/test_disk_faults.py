@@ -92,3 +92,13 @@ def test_damage_spares_the_last_frame_of_a_journal(tmp_path: Path) -> None:
         made = damage.flipped(path.read_bytes(), most, chance)
         assert made != path.read_bytes()
         assert made[most:] == frame
+
+
+def test_a_journal_file_that_is_kept_is_damaged_by_the_name_by_which_it_is_restored(tmp_path: Path) -> None:
+    journal, kept = tmp_path / "journal-1", tmp_path / "kept.journal"
+    journal.write_bytes(bytes(64) + damage.FRAME.ljust(64, b"-") + damage.FRAME)
+    assert damage.harmed(journal, "journal") == 128
+    kept.hardlink_to(journal)
+    assert damage.harmed(journal, "journal") == 0
+    assert damage.harmed(kept, "extent") == journal.stat().st_size
+    assert "extent" in damage.LASTING
