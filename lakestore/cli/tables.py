@@ -144,7 +144,7 @@ def _server(found: dict[str, Any]) -> dict[str, Any]:
     shown = {name: plain.pop(name) for name in _FIRST if name in plain} | plain
     if index := found.get("index_size"):
         shown["index_size"] = (
-            f"{index['keys']:,} keys, {index['bytes_per_key']} B each; file {size(index['file_bytes'])}"
+            f"{index['keys']:,} keys, {index['bytes_per_key']} B each; files {size(index['file_bytes'])}"
         )
     if "uptime_seconds" in found:
         shown["uptime"] = duration(found["uptime_seconds"])

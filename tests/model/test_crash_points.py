@@ -14,7 +14,6 @@ import pytest
 
 from lakestore.errors import LakestoreError
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.index import levels
 from tests.model.harness import OPTIONS, SCHEMAS
 from tests.model.model import Change
 from tests.model.test_every_step import LAST, Story
@@ -143,12 +142,6 @@ class Tour:
         assert found in (before, model.cut()), "part of a commit, or a lost one"
         assert set(harness.server.engine.view.namespaces) - {"t"} >= self.namespaces
         self.story.check()
-
-
-@pytest.fixture(autouse=True)
-def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs are merged at once."""
-    monkeypatch.setattr(levels, "SIMILAR", 2)
 
 
 @pytest.mark.timeout(900 * SEEDS * SEEDS)

@@ -26,8 +26,8 @@ AFTER = (
 LAST = (Change("t.one", "upsert", ((0, 2), (99, 2))),)
 
 
-LIMITS = replace(IN_PLACE, shared_segment_bytes=150)
-"""Some segments are files of their own, the others share one."""
+LIMITS = replace(IN_PLACE, shared_segment_bytes=150, index_cache_keys=0)
+"""Some segments are files of their own, the others share one; merged keys are looked up in runs and LMDB."""
 
 
 class Story:

@@ -10,8 +10,10 @@ import pytest
 
 import lakestore as ls
 from lakestore.errors import LakestoreError, Unavailable
+from lakestore.limits import Limits
+from lakestore_server.duties.index_merge import IndexMerger
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.index import levels, lift, lmdb_keys
+from lakestore_server.index import lift, lmdb_keys
 from lakestore_server.index.entry import ABSENT, table_prefix
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
@@ -37,11 +39,11 @@ POINTS = (
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few entries in each slice, run and removal; two runs are merged."""
+    """Few entries in each slice, run and removal; merges when the test asks for them."""
+    monkeypatch.setattr(IndexMerger, "wake", lambda self: None)
     monkeypatch.setattr(lift, "SLICE_KEYS", 7)
     monkeypatch.setattr(lift, "PART_KEYS", 25)
     monkeypatch.setattr(lmdb_keys, "_REMOVE_KEYS", 9)
-    monkeypatch.setattr(levels, "SIMILAR", 2)
 
 
 def in_lmdb(index: Index, number: int) -> bool:
@@ -74,7 +76,7 @@ class Old:
 
     def __init__(self, folder: Path) -> None:
         with numbers_in_lmdb():
-            self.harness = Harness(folder)
+            self.harness = Harness(folder, Limits(index_cache_keys=0))
             self.harness.lake.create_table("t.one", SCHEMAS["t.one"][0], **OPTIONS["t.one"])
             self._table.upsert(pa.table({"id": range(ROWS), "v": range(ROWS)}))
             self.harness.server.upkeep.checkpoint()
@@ -154,7 +156,6 @@ def test_a_look_up_that_began_before_its_table_was_lifted_is_told_to_begin_again
     """LMDB's LSN says nothing of the removal; without the refusal the key would be absent."""
     index = old.harness.server.engine.index
     keys = encoded([pa.array([5])], table_prefix(1))
-    index._older = ()
     with index.lock:
         early, late = index.begin(keys), index.begin(keys)
     old.harness.server.upkeep.merge_index()

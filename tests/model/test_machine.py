@@ -5,6 +5,7 @@ LAKESTORE_MODEL_EXAMPLES sets how many histories are tried; a failure prints the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, ProducerForgotten
 from lakestore.evolution import AddColumn, DropColumn, RenameColumn, Step, WidenColumn
+from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.model.harness import SCHEMAS, Harness, batch_of
 from tests.model.model import Change, Field, Kind, Model, Row, Version
@@ -61,7 +63,7 @@ class LakeMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="lakestore-machine-"))
-        self.harness = Harness(self.folder)
+        self.harness = Harness(self.folder, Limits(index_cache_keys=0))
         self.model = Model()
         self.sequence = 0
         self.last: tuple[pb.CommitRequest, pb.CommitAnswer] | None = None
@@ -296,6 +298,15 @@ class LakeMachine(RuleBasedStateMachine):
             with pytest.raises(LakestoreError, match="epoch"):
                 self.harness.commit(self.last[0])
         self.harness.epoch, self.sequence, self.last = opened.epoch, 0, None
+
+    @rule(steps=st.none() | st.integers(0, 12))
+    def merge_runs(self, steps: int | None) -> None:
+        """Runs of the index are merged, or one of the steps of that fails."""
+        if steps is not None:
+            self.harness.disk.fail("", after=steps)
+        with contextlib.suppress(OSError, LakestoreError):
+            self.harness.server.upkeep.merge_index()
+        self.harness.disk.heal()
 
     @rule(name=TABLES)
     def scan(self, name: str) -> None:

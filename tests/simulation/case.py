@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from unittest.mock import patch
 
 from jepsen.anomaly import Anomaly
 from jepsen.history import History
@@ -19,6 +20,7 @@ from jepsen.verdict import Verdict
 from jepsen.workload import Workload
 from jepsen.workloads import WORKLOADS
 from lakestore.limits import DEFAULT, Limits
+from lakestore_server.index import levels
 from tests.simulation import folders, nemeses
 from tests.simulation.system import NoStart, SimSystem
 from tests.simulation.threads import installed
@@ -139,7 +141,8 @@ def run(case: Case) -> Outcome:
     made: list[_Watched] = []
     anomalies: list[Anomaly] = []
     logging.disable(logging.CRITICAL)
-    with folders.folder() as folder, installed(world):
+    similar = random.Random(f"{identity} runs").choice((2, 2, 3, levels.SIMILAR))
+    with folders.folder() as folder, installed(world), patch.object(levels, "SIMILAR", similar):
 
         def main() -> None:
             system = SimSystem(world, folder, identity, limits_of(shape))

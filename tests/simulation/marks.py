@@ -23,8 +23,10 @@ ENDED_ITSELF = "a server ended itself"
 CRASHED = "crashed at a named point"
 NO_START = "a server did not start on a broken disk"
 BEHIND_FAILED = "a checkpoint behind one that had failed in the same life"
-NEVER = frozenset({CrashPoint.INDEX_FREED, CrashPoint.CATALOG_READY, CrashPoint.CATALOG_COMMITTED})
-"""Points that only dropped tables and other catalogs' commits pass."""
+NEVER = frozenset(
+    {CrashPoint.INDEX_FREED, CrashPoint.RUN_LIFTED, CrashPoint.CATALOG_READY, CrashPoint.CATALOG_COMMITTED}
+)
+"""Points that only dropped tables, folders of earlier releases and other catalogs' commits pass."""
 GROUPS = ("checkpoint.", "index.", "segment.", "trim.", "recovery.", "journal.file", "rebuild.", "part.")
 """Beginnings of the names of crash points between which a task may be interrupted."""
 
@@ -42,6 +44,7 @@ def wanted(workloads: tuple[str, ...]) -> frozenset[str]:
         BEHIND_FAILED,
         "power lost",
     }
+    found |= {f"reached {CrashPoint.RUN_MERGED}", ended_behind(CrashPoint.RUN_DURABLE)}
     for point in (CrashPoint.CHECKPOINT_FROZEN, CrashPoint.CHECKPOINT_RENAMED, CrashPoint.TRIM_FILE_REMOVED):
         found.add(ended_behind(point))
     if "subscription" in workloads:

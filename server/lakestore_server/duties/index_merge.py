@@ -27,7 +27,7 @@ class IndexMerger:
         self._running = threading.Lock()
         self._duty = Worker(loop.supervisor, "index-merge", self.run_once, _failed)
         self._duty.start()
-        self._duty.wake()
+        self.wake()
 
     def wake(self) -> None:
         """Look soon whether runs are due."""

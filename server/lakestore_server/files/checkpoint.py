@@ -210,7 +210,9 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **({"clock_marks": [list(mark) for mark in checkpoint.marks]} if checkpoint.marks else {}),
         **({"registers": _registers_data(checkpoint.registers)} if checkpoint.registers else {}),
         **({"extents": dict(checkpoint.extents)} if checkpoint.extents else {}),
-        **({"runs": [[run.name, run.size, run.entries] for run in checkpoint.runs]} if checkpoint.runs else {}),
+        **(
+            {"runs": [[run.name, run.size, run.entries, run.crc] for run in checkpoint.runs]} if checkpoint.runs else {}
+        ),
     }
 
 

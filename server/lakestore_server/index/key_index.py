@@ -24,7 +24,7 @@ from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, Ints,
 from lakestore_server.index.expected import ExpectedEntries
 from lakestore_server.index.health import Health
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
-from lakestore_server.index.levels import Levels
+from lakestore_server.index.levels import Levels, due
 from lakestore_server.index.merged_keys import MergedKeys
 from lakestore_server.index.overlay import Entries, Overlay, Range, combined, merged
 from lakestore_server.index.pipe import Size, Walked
@@ -370,6 +370,12 @@ class Index:
     def runs(self) -> Sequence[Run]:
         """The runs that a look-up may have to search, newest first."""
         return self._merged.levels.runs
+
+    @property
+    def merge_backlog(self) -> int:
+        """The entries of the runs that are due to be merged."""
+        sizes = [run.entries for run in self.runs]
+        return sum(sizes[: due(sizes)])
 
     def work(self, widths: Mapping[bytes, int], pause: Callable[[int], bool]) -> bool:
         """Merge runs beside serving, or lift keys of earlier releases into runs; whether there may be more to do."""

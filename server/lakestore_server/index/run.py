@@ -238,7 +238,7 @@ class Run:
         """`DamagedIndex` if the directory, a sample or a filter is damaged; `is_checked`: this process wrote it."""
         self.path, self.size = path, int(data.size)
         self._data = data
-        self._crcs, places = _directory(path, data)
+        self._crcs, places, self._crc = _directory(path, data)
         self._end = 0 if not places else max(place.filter_at + 8 * place.filter_words for place in places)
         self._words: Numbers = np.frombuffer(data, dtype=np.uint64, count=self.size // 8)
         self._checked = np.full(len(self._crcs), is_checked, dtype=np.bool_)
@@ -255,7 +255,7 @@ class Run:
     @property
     def file(self) -> RunFile:
         """The words of a checkpoint for this run."""
-        return RunFile(self.path.name, self.size, self.entries)
+        return RunFile(self.path.name, self.size, self.entries, self._crc)
 
     def words(self, at: int, count: int) -> Numbers:
         """Words from a byte on."""
@@ -294,8 +294,8 @@ class Run:
             yield min(BLOCK_BYTES, self._end - block * BLOCK_BYTES), damage
 
 
-def _directory(path: Path, data: pa.Buffer) -> tuple[npt.NDArray[np.uint32], list[SectionPlace]]:
-    """(checksum of each block, places of the sections); `DamagedIndex` if they are not whole."""
+def _directory(path: Path, data: pa.Buffer) -> tuple[npt.NDArray[np.uint32], list[SectionPlace], int]:
+    """(checksum of each block, places of the sections, checksum of both); `DamagedIndex` if they are not whole."""
     damaged = DamagedIndex(f"run {path.name} of the index is damaged in its directory")
     if data.size < HEADER_BYTES + FOOTER.size:
         raise damaged
@@ -309,4 +309,4 @@ def _directory(path: Path, data: pa.Buffer) -> tuple[npt.NDArray[np.uint32], lis
     if crc32c(known, crc32c(data.slice(0, HEADER_BYTES))) != crc:
         raise damaged
     crcs = np.frombuffer(known, dtype=np.uint32, count=blocks)
-    return crcs, [SectionPlace(*entry) for entry in orjson.loads(memoryview(known.slice(4 * blocks)))]
+    return crcs, [SectionPlace(*entry) for entry in orjson.loads(memoryview(known.slice(4 * blocks)))], crc

@@ -13,6 +13,8 @@ class RunFile:
     size: int
     """In bytes."""
     entries: int
+    crc: int
+    """The checksum of its directory, and so of all its content: a run of the same name may have been there before."""
 
 
 @dataclass(frozen=True, slots=True)

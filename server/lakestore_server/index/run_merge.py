@@ -30,7 +30,7 @@ def newest_entries(parts: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, N
     return numbers[first], stored.take(order[first])
 
 
-def slices(sections: Sequence[Section], entries: int = SLICE_ENTRIES) -> Iterator[tuple[Numbers, Numbers]]:
+def slices(sections: Sequence[Section], entries: int) -> Iterator[tuple[Numbers, Numbers]]:
     """(numbers, packed values) of sections of one table, newest first, in order and slice by slice."""
     at = [0] * len(sections)
     while any(first < section.count for section, first in zip(sections, at, strict=True)):
@@ -60,7 +60,7 @@ def merge(
         sections = [run.sections[prefix] for run in runs if prefix in run.sections]
         section = writer.begin(int.from_bytes(prefix, "big"), sections[0].width, sum(s.count for s in sections))
         drops = drops_gone(prefix)
-        for numbers, stored in slices(sections):
+        for numbers, stored in slices(sections, SLICE_ENTRIES):
             gone = is_gone(stored) if drops else None
             if gone is not None and gone.any():
                 numbers, stored = numbers[~gone], stored[~gone]

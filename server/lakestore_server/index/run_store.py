@@ -68,7 +68,10 @@ class RunStore:
         path = self._folder / file.name
         if self._disk.size(path) != file.size:
             raise DamagedIndex(f"run {file.name} of the index is missing or cut short")
-        return Run(path, self._disk.map(path))
+        run = Run(path, self._disk.map(path))
+        if run.file != file:
+            raise DamagedIndex(f"run {file.name} of the index is another one than the checkpoint names")
+        return run
 
     def _written(self, parts: NumberParts) -> Run | None:
         """A new run of entries, durable with its name; None of no entries."""

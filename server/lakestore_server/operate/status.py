@@ -143,7 +143,7 @@ class ServedTable:
 
 @dataclass(frozen=True, slots=True)
 class IndexSize:
-    """The key index as of the last checkpoint or rebuild; the file has free pages besides."""
+    """The key index as of the last checkpoint or rebuild; LMDB's file has free pages besides."""
 
     keys: int
     bytes: int
@@ -152,6 +152,10 @@ class IndexSize:
     """Keys more than at the start of the server; `grown_bytes` likewise."""
     grown_bytes: int
     file_bytes: int
+    runs: int
+    """Sorted files of number keys."""
+    merge_keys: int
+    """Entries of those that are due to be merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +368,8 @@ class StatusVerbs:
             grown_keys=index.size.keys - index.size_at_start.keys,
             grown_bytes=index.size.nbytes - index.size_at_start.nbytes,
             file_bytes=index_bytes(self._engine),
+            runs=len(index.runs),
+            merge_keys=index.merge_backlog,
         )
 
     def _table(self, view: View, state: TableState) -> ServedTable:

@@ -41,6 +41,7 @@ def test_status_tells_the_size_of_the_index_and_its_growth_since_the_start(tmp_p
         assert said(lake)["keys"] == KEYS
         lake.table("a.b").delete(pa.table({"id": range(100)}))
         served.checkpoint()
+        assert (said(lake)["runs"], said(lake)["merge_keys"]) == (2, 0)
         assert said(lake)["grown_keys"] == 100, "in two runs until they are merged"
     lose(tmp_path)
     with Served(tmp_path) as served:

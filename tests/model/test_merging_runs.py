@@ -1,0 +1,201 @@
+"""Merges of runs beside everything else: dropped tables, rebuilds, failing disks, lost and damaged runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakestore.errors import LakestoreError, Unavailable
+from lakestore.limits import Limits
+from lakestore_server.duties.index_merge import IndexMerger
+from lakestore_server.index.entry import table_prefix
+from tests.model.harness import SCHEMAS, Harness
+from tests.support.seeds import seeded
+
+SIZE = 50
+"""Keys of each checkpoint."""
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merges when the test asks for them."""
+    monkeypatch.setattr(IndexMerger, "wake", lambda self: None)
+
+
+class Runs:
+    """A table with a few runs, none merged yet, and the rows that are right."""
+
+    def __init__(self, folder: Path) -> None:
+        self.chance = seeded(11)
+        self.harness = Harness(folder, Limits(index_cache_keys=0))
+        self.harness.create("t.one")
+        self.right: dict[int, int] = {}
+        for _ in range(4):
+            self.write()
+            self.harness.server.upkeep.checkpoint()
+        self.merged = len(self.right)
+        self.write()
+
+    def write(self) -> None:
+        """Rows of old and new keys, and deletes."""
+        table = self.harness.lake.table("t.one")
+        rows = {self.chance.randrange(6 * SIZE): self.chance.randrange(99) for _ in range(SIZE)}
+        table.upsert(pa.table({"id": list(rows), "v": list(rows.values())}, SCHEMAS["t.one"][0]))
+        gone = self.chance.sample(sorted(rows), 9)
+        table.delete([{"id": key} for key in gone])
+        self.right |= rows
+        for key in gone:
+            del self.right[key]
+
+    def check(self) -> None:
+        """Every key is found, no other, and the index has what the log says."""
+        found = self.harness.lake.table("t.one").lookup([{"id": i} for i in range(6 * SIZE)]).to_pylist()
+        assert {row["id"]: row["v"] for row in found} == self.right
+        assert not self.harness.server.upkeep.scrubber.run_once()
+
+    def during(self, deed: Callable[[], object]) -> None:
+        """A merge, and after its first slice that deed."""
+        done: list[object] = []
+        index = self.harness.server.engine.index
+
+        def pause(_entries: int) -> bool:
+            if not done:
+                done.append(True)
+                deed()
+            return True
+
+        while index.work({table_prefix(1): 8}, pause):
+            pass
+        assert done
+
+    @property
+    def folder(self) -> Path:
+        """The index's."""
+        return self.harness.disk.root / "index"
+
+    def files(self) -> list[Path]:
+        """The runs in the folder."""
+        return sorted(self.folder.glob("*.run"))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    made = Runs(tmp_path)
+    yield made
+    made.harness.stop()
+
+
+def test_a_merge_changes_no_answer_and_old_runs_go_with_the_next_checkpoint(runs: Runs) -> None:
+    assert len(runs.files()) == 4
+    runs.check()
+    runs.harness.server.upkeep.merge_index()
+    runs.check()
+    assert len(runs.files()) == 5, "the checkpoint still names the four"
+    (run,) = runs.harness.server.engine.index.runs
+    assert run.entries == runs.merged, "deletes leave nothing at the bottom"
+    runs.harness.server.upkeep.checkpoint()
+    assert len(runs.files()) == 2
+    runs.harness.kill()
+    runs.check()
+
+
+def test_checkpoints_and_commits_go_on_during_a_merge(runs: Runs) -> None:
+    def go_on() -> None:
+        runs.write()
+        runs.harness.server.upkeep.checkpoint()
+        runs.write()
+        runs.check()
+
+    runs.during(go_on)
+    runs.check()
+    runs.harness.crash(None)
+    runs.check()
+
+
+def test_a_table_dropped_during_a_merge_leaves_nothing(runs: Runs) -> None:
+    def drop() -> None:
+        runs.harness.lake.drop_table("t.one")
+        runs.harness.server.upkeep.checkpoint()
+
+    runs.during(drop)
+    for _ in range(2):
+        runs.harness.server.upkeep.merge_index()
+        runs.harness.server.upkeep.checkpoint()
+    assert not runs.harness.server.engine.index.size.keys
+    assert not runs.files()
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_rebuild_during_a_merge_makes_it_void(runs: Runs, *, is_damaged: bool) -> None:
+    def rebuild() -> None:
+        runs.harness.server.engine.index.found_problem("a test says so", damaged=is_damaged)
+        runs.harness.await_index()
+
+    try:
+        runs.during(rebuild)
+    except OSError:
+        assert is_damaged, "the folder was set aside, with the file that was being written"
+    runs.check()
+    runs.harness.server.upkeep.checkpoint()
+    runs.harness.crash(None)
+    runs.check()
+    assert runs.harness.server.engine.index.ready
+
+
+def test_every_kind_of_step_of_a_merge_fails_once(runs: Runs) -> None:
+    """Nothing of it is left but what the next checkpoint removes."""
+    for what in ("create", "write", "sync", "sync_folder", "map"):
+        runs.harness.disk.fail(what)
+        try:
+            runs.harness.server.upkeep.merge_index()
+        except (OSError, LakestoreError):
+            runs.check()
+        runs.harness.disk.heal()
+    runs.check()
+    runs.harness.server.upkeep.checkpoint()
+    runs.harness.crash(None)
+    runs.check()
+
+
+def _flip(path: Path, at: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+
+
+def _another(path: Path) -> None:
+    """Names come again after a restart, and old files from the dead: size and number of entries may be alike."""
+    last = sorted(path.parent.glob("*.run"))[-1]
+    shutil.copyfile(last, path)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda file: file.unlink(),
+        lambda file: file.write_bytes(file.read_bytes()[:-3]),
+        lambda file: _flip(file, 4),
+        lambda file: _flip(file, 700),
+        lambda file: _flip(file, file.stat().st_size - 30),
+        _another,
+    ],
+    ids=["lost", "cut", "header", "entry", "directory", "another"],
+)
+def test_one_run_that_is_lost_or_damaged_costs_a_rebuild(runs: Runs, harm: Callable[[Path], object]) -> None:
+    assert len(runs.files()) == 4
+    runs.harness._end_process()
+    harm(runs.files()[0])
+    runs.harness._start()
+    try:
+        runs.check()
+    except (Unavailable, AssertionError):  # found at first touch
+        runs.harness.await_index()
+    runs.check()
+    runs.harness.server.upkeep.checkpoint()
+    runs.harness.kill()
+    assert runs.harness.server.engine.index.ready, "no second rebuild"
+    runs.check()
