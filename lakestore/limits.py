@@ -121,6 +121,13 @@ class Limits:
     """Small segments are merged up to here."""
     segment_bytes: int = option(512 * _MB, low=1 * _KB, high=_INT32)
     """Small segments are merged up to here. A column of an Arrow batch ends at 2 GB."""
+    merge_segments: int = option(8, low=2, high=64)
+    """Neighbouring segments of a primary-key table's bucket that become one in the background, half as many where more
+    would be too large; so a row is written again once for each time that segments grow by about this factor."""
+    merged_segment_bytes: int = option(256 * _MB, low=1 * _KB, high=_INT32)
+    """Segments are merged up to here, in as much memory."""
+    merge_bytes: int = option(96 * _MB, low=0, high=16 * _GB)
+    """Bytes per second that merging segments writes; 0 switches it off."""
     shared_segment_bytes: int = option(1 * _MB, low=0, high=16 * _MB)
     """Segments below it share one file with others of their checkpoint; 0 gives each one its own."""
     extent_bytes: int = option(64 * _KB, low=1, high=_INT32)

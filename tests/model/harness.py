@@ -76,8 +76,8 @@ class TickClock:
         self._ticks += seconds * 1_000_000
 
 
-IN_PLACE = Limits(extent_bytes=1, compressed_percent=0, extent_file_percent=25)
-"""Rows of logs stay in the journal's files as often as they can."""
+IN_PLACE = Limits(extent_bytes=1, compressed_percent=0, extent_file_percent=25, merge_bytes=0, merge_segments=2)
+"""Rows of logs stay in the journal's files as often as they can, and segments are merged when the test says so."""
 
 
 class Harness:

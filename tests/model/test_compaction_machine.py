@@ -47,9 +47,11 @@ class CompactionMachine(RuleBasedStateMachine):
         self.sequence = self.value = 0
         self.tokens: list[str] = []
 
-    @initialize(budget=BUDGETS)
-    def begin(self, budget: int) -> None:
-        self.harness = Harness(self.folder, replace(IN_PLACE, segment_rows=64, compaction_bytes=budget))
+    @initialize(budget=BUDGETS, shared=st.sampled_from([0, 0, 1 << 20]), merged=st.sampled_from([2, 2, 3]))
+    def begin(self, budget: int, shared: int, merged: int) -> None:
+        rows = 64 if shared else 8  # so that there are segments that checkpoints leave as they are
+        limits = replace(IN_PLACE, segment_rows=rows, compaction_bytes=budget, shared_segment_bytes=shared)
+        self.harness = Harness(self.folder, replace(limits, merge_bytes=0, merge_segments=merged))
         for name in NAMES:
             self.model.tables[name] = self.harness.create(name)
 
@@ -100,6 +102,26 @@ class CompactionMachine(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         self.harness.server.upkeep.checkpoint()
+
+    def cut_some(self, name: str, numbers: list[int]) -> None:
+        """Some checkpoints with rows in each."""
+        for _ in range(3):
+            self.write(name, numbers, delete=False)
+            self.checkpoint()
+
+    @rule(name=TABLES, numbers=st.lists(NUMBERS, min_size=15, max_size=40))
+    def merge(self, name: str, numbers: list[int]) -> None:
+        """Files that the next checkpoint names, if what they were made of is still there."""
+        self.cut_some(name, numbers)
+        self.harness.server.upkeep.checkpointer.merger.run_once()
+
+    @rule(name=TABLES, numbers=st.lists(NUMBERS, min_size=15, max_size=40), steps=st.integers(0, 12), seed=SEEDS)
+    def lose_power_in_a_merge(self, name: str, numbers: list[int], steps: int, seed: int | None) -> None:
+        self.cut_some(name, numbers)
+        self.harness.disk.lose_power_after(steps)
+        with suppress(LakestoreError, OSError):
+            self.harness.server.upkeep.checkpointer.merger.run_once()
+        self.harness.crash(seed)
 
     @rule()
     def restart(self) -> None:

@@ -20,7 +20,7 @@ from tests.model.test_every_step import LAST, Story
 from tests.support.older_index import numbers_in_lmdb
 
 SEEDS = int(os.environ.get("LAKESTORE_CRASH_SEEDS", "1"))
-GONE, GONE_LOG = "t.gone", "t.gone_log"
+GONE, GONE_LOG, GONE_MERGED = "t.gone", "t.gone_log", "t.gone_merged"
 """Tables that the model does not know, for they are dropped."""
 MORE: tuple[Change, ...] = (Change("t.log", "append", ((9, "more"),)), Change("t.one", "upsert", ((3, 3),)))
 
@@ -41,7 +41,7 @@ class Tour:
         """Each stage, until power goes at that pass of the point."""
         if point is not None:
             self.harness.disk.lose_power_at(point, passes)
-        checkpoints = self._checkpoint, self._compaction, self._drop
+        checkpoints = self._checkpoint, self._compaction, self._merging_segments, self._drop
         merging = self._lift, self._merge
         for stage in (self._commits, self._parts, *checkpoints, *merging, self._catalog, self._recovery, self._rebuild):
             try:
@@ -94,6 +94,17 @@ class Tour:
         self.harness.move_log_start("t.one")
         self.harness.compact()
 
+    def _merging_segments(self) -> None:
+        """Segments that checkpoints leave as they are, for each has fewer rows than the one before."""
+        schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.binary())])
+        table = self.harness.lake.create_table(GONE_MERGED, schema, primary_key=["id"], buckets=1)
+        for count in (4, 2, 1):
+            table.upsert([{"id": i, "v": bytes(4_096 // count)} for i in range(count)])
+            self.harness.server.upkeep.checkpoint()
+        self.harness.server.upkeep.checkpointer.merger.run_once()
+        self.harness.server.upkeep.checkpoint()
+        self.harness.lake.drop_table(GONE_MERGED)
+
     def _drop(self) -> None:
         table = self.harness.lake.create_table(GONE, SCHEMAS["t.one"][0], **OPTIONS["t.one"])
         table.upsert([{"id": i, "v": i} for i in range(10)])
@@ -133,7 +144,7 @@ class Tour:
         """What was acknowledged is there; what was not is there whole or not at all, and is applied once by a retry."""
         harness, model = self.harness, self.story.model
         harness.crash(seed)
-        for name in {GONE, GONE_LOG} & set(harness.server.engine.view.names):
+        for name in {GONE, GONE_LOG, GONE_MERGED} & set(harness.server.engine.view.names):
             harness.lake.drop_table(name)
         found, before = harness.cut(), model.cut()
         if self.pending:

@@ -25,8 +25,10 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk, RealFile
 from lakestore_server.settings import Settings
 
-SMALL = Limits(journal_checkpoint_bytes=16 << 10, disk_free_bytes=1 << 20)
-"""Checkpoints come often, and a disk is full soon."""
+SMALL = Limits(
+    journal_checkpoint_bytes=16 << 10, disk_free_bytes=1 << 20, shared_segment_bytes=2 << 10, merge_segments=2
+)
+"""Checkpoints come often, segments are merged soon, and a disk is full soon."""
 
 
 class Faults:

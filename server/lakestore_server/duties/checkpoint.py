@@ -20,6 +20,7 @@ from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.duties.compaction import Compactions, Compactor
+from lakestore_server.duties.merging import Merger
 from lakestore_server.duties.segment_cut import SegmentCut, segments_of
 from lakestore_server.files import checkpoint
 from lakestore_server.files.checkpoint import Checkpoint
@@ -81,7 +82,8 @@ class Checkpointer:
         self.figures = Checkpoints(at=self._clock.monotonic())
         self._folder, self._disk, self._loop, self._index = folder, disk, loop, loop.index
         self._running = threading.Lock()
-        self._compactor = Compactor(limits)
+        self.merger = Merger(folder, disk, loop, limits, self.wake)
+        self._compactor = Compactor(limits, lambda: self.merger.busy)
         self._named: Mapping[str, set[str]] | None = None
         """Segment files of the newest checkpoint, by folder; None before the first one."""
         self._indexed: frozenset[bytes] | None = None
@@ -108,6 +110,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Stop after the one that runs."""
+        self.merger.close()
         self._duty.close()
 
     def run_once(self) -> None:
@@ -138,7 +141,7 @@ class Checkpointer:
         self._duty.taken()
         view, time = frozen.view, self._loop.time
         deleting_us = time.deleting_us(view.time_us)
-        about = self._compactor, view, deleting_us, self._loop.journal
+        about = self._compactor, self.merger, view, deleting_us, self._loop.journal
         segments = SegmentCut(self._folder, self._disk, self._limits, *about)
         try:
             cut = segments.run()
@@ -161,6 +164,7 @@ class Checkpointer:
         self._disk.reach(CrashPoint.CHECKPOINT_INSTALLED)
         self._trim(content)
         self._index.named(runs, served)
+        self._made += self.merger.installed(self._loop.view)
         self._free_index(served)
         return DurableCheckpoint(content, segments_of(frozen.view, cut), len(segments.made))
 

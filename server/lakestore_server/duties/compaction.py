@@ -112,22 +112,29 @@ class SegmentRun:
         return sum(chunk.size for chunk in self.chunks)
 
 
-def runs_due(chunks: Sequence[Chunk], base: Base, limits: Limits) -> list[SegmentRun]:
-    """The runs of a bucket's chunks to rewrite; only chunks that end at or below `base.upto` are looked at.
+def runs_due(
+    chunks: Sequence[Chunk], base: Base, limits: Limits, busy: frozenset[int] = frozenset()
+) -> list[SegmentRun]:
+    """The runs of a bucket's chunks to rewrite; only chunks that end at or below `base.upto` are looked at, and none
+    whose identity says that others are busy with it.
 
     A segment half of which is gone; and a small one with the next one, unless it is twice as large: so a bucket has a
     logarithmic number of them, and a row that lives is rewritten as often, or paid for by the dead.
     """
+    done: list[SegmentRun] = []
     runs: list[SegmentRun] = []
     for chunk in chunks:
         if chunk.end > base.upto or not isinstance(chunk, Segment):
             break
+        if id(chunk) in busy:
+            done, runs = done + runs, []
+            continue
         runs.append(_alone(chunk, base))
         while len(runs) > 1 and _belong(runs[-2], runs[-1], limits):
             last = runs.pop()
             before = runs[-1]
             runs[-1] = SegmentRun(before.chunks + last.chunks, before.live + last.live, before.size + last.size, True)
-    return [run for run in runs if run.due]
+    return [run for run in done + runs if run.due]
 
 
 def _alone(chunk: Chunk, base: Base) -> SegmentRun:
@@ -227,8 +234,9 @@ class _Swap:
 class Compactor:
     """The choice of segments that each checkpoint rewrites. Belongs to the checkpointer and its thread."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits, busy: Callable[[], frozenset[int]] = frozenset) -> None:
+        """`busy` has the identities of segments that others are rewriting."""
+        self._limits, self._busy = limits, busy
         self._bases: dict[tuple[str, int], Base] = {}
         self._broken: set[tuple[str, int]] = set()
         self._swaps: list[_Swap] = []
@@ -275,7 +283,7 @@ class Compactor:
         chunks: list[Chunk],
         write: Callable[[SparseRows], Chunk],
     ) -> list[Chunk] | None:
-        runs = self._affordable(runs_due(chunks, base, self._limits))
+        runs = self._affordable(runs_due(chunks, base, self._limits, self._busy()))
         if not runs:
             return None
         gone = BitMap64()
@@ -315,7 +323,7 @@ class Compactor:
         more = self._room <= 0
         for swap in self._swaps:
             base = self._bases[swap.key]
-            base.is_settled = not runs_due(swap.chunks, base, self._limits)
+            base.is_settled = not runs_due(swap.chunks, base, self._limits, self._busy())
             more |= not base.is_settled
         self._forgotten += [each for swap in self._swaps for each in swap.forgotten]
         skipped = self._skips

@@ -18,6 +18,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.retention import Retention
 from lakestore_server.duties.compaction import Compactor
 from lakestore_server.duties.extent_choice import ExtentChoice, files_to_empty
+from lakestore_server.duties.merging import Merger
 from lakestore_server.files import extent, new_segment, shared_file
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, SUFFIX
 from lakestore_server.files.extent import Extent, KeptFiles
@@ -37,6 +38,8 @@ SEGMENTS_KEPT = 16
 """About how many segments of a bucket a retention keeps: by so much of it rows may stay longer."""
 LONE_MAX = 256
 """Small segments that may have files of their own, as earlier releases gave them; more are put together."""
+SMALL_TOGETHER = 2
+"""Times the bytes of a small segment that checkpoints put together; larger ones are merged in the background."""
 NO_SPAN = 1 << 62
 
 Key = tuple[str, int]
@@ -76,6 +79,7 @@ class SegmentCut:
         disk: Disk,
         limits: Limits,
         compactor: Compactor,
+        merger: Merger,
         view: View,
         deleting_us: int,
         journal: LocalJournal,
@@ -83,7 +87,7 @@ class SegmentCut:
         """`deleting_us`: the time by which tombstones may go."""
         self._place, self._disk, self._limits, self._view = folder / SEGMENTS, disk, limits, view
         self._deleting_us = deleting_us
-        self._compactor = compactor
+        self._compactor, self._merger = compactor, merger
         self._chunks: dict[Key, list[Chunk]] = {}
         self._small: list[_Small] = []
         self._folders: dict[Path, None] = {}
@@ -99,6 +103,9 @@ class SegmentCut:
             for bucket, held in enumerate(state.logs):
                 if not is_cut(held):
                     self._chunks[uuid, bucket] = self._bucket(state, bucket)
+                merged = self._merger.merged((uuid, bucket), self._chunks.get((uuid, bucket), held.chunks))
+                if merged is not None:
+                    self._chunks[uuid, bucket] = merged
                 if held.keyed and held.base.end:
                     self._compact(state, bucket)
         is_emptied = self._empty()
@@ -113,7 +120,10 @@ class SegmentCut:
 
     def _bucket(self, state: TableState, bucket: int) -> list[Chunk]:
         held = state.logs[bucket]
-        kept, runs = segment_runs(held.chunks, self._limits, state.table.retention, held.base.end, self._view.marks)
+        is_merged_later = held.keyed and self._limits.merge_bytes > 0
+        bytes_max = SMALL_TOGETHER * self._limits.shared_segment_bytes if is_merged_later else None
+        about = state.table.retention, held.base.end, self._view.marks
+        kept, runs = segment_runs(held.chunks, self._limits, *about, bytes_max)
         new = (self._written(state, bucket, run) for run in runs)
         return [*kept, *new]
 
@@ -312,10 +322,12 @@ def segment_runs(
     retention: Retention | None = None,
     base_end: int = 0,
     marks: ClockMarks = NO_MARKS,
+    bytes_max: int | None = None,
 ) -> tuple[list[Chunk], list[list[Chunk]]]:
     """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
     it, so that a row is rewritten a logarithmic number of times. A segment holds rows of one schema version, and no
-    more than a part of what a retention keeps: it goes as a whole. What lies below the log start is compacted apart."""
+    more than a part of what a retention keeps: it goes as a whole. What lies below the log start is compacted apart,
+    and what has `bytes_max` with those before it is merged apart."""
     segment_bytes, span_us = _part_of(retention, limits)
     at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, Segment)), len(chunks))
     rows = chunks[-1].end - chunks[at].start
@@ -325,7 +337,7 @@ def segment_runs(
             break
         merged = rows + chunks[at - 1].end - chunks[at - 1].start
         size += chunks[at - 1].size
-        fits = merged <= limits.segment_rows and size <= segment_bytes
+        fits = merged <= limits.segment_rows and size <= (segment_bytes if bytes_max is None else bytes_max)
         if not (fits and _within(chunks[at - 1], chunks[at], span_us, marks)):
             break
         at, rows = at - 1, merged

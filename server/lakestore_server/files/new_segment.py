@@ -111,13 +111,20 @@ def _encoded(
     beside: Sequence[npt.NDArray[np.uint32]] = (),
 ) -> Encoded:
     """`beside` has the checksums of blocks that lie elsewhere."""
-    crcs = np.concatenate([block_crcs(body), *beside])
+    head, tail = framed(version, about, len(body), np.concatenate([block_crcs(body), *beside]), index)
+    return Encoded(head, body, tail)
+
+
+def framed(
+    version: int, about: dict[str, Any], size: int, crcs: npt.NDArray[np.uint32], index: CommitIndex
+) -> tuple[Sequence[Any], bytes]:
+    """(what stands in front of a body of so many bytes, what stands behind it)."""
     arrays = (index.lsn, index.time_us, index.end, index.live_sum.view(np.int64), index.live_rows)
     tail = crcs.tobytes() + bytes(-crcs.nbytes % 8) + b"".join(array.tobytes() for array in arrays)
     meta = orjson.dumps(about | {"commits": len(index.lsn)})
-    header = HEADER.pack(MAGIC, version, 0, len(meta), len(body), len(tail))
+    header = HEADER.pack(MAGIC, version, 0, len(meta), size, len(tail))
     crc = crc32c(tail, crc32c(meta, crc32c(header)))
-    return Encoded([(header + CRC.pack(crc)).ljust(HEADER_BYTES, b"\0"), *_padded(meta)], body, tail)
+    return [(header + CRC.pack(crc)).ljust(HEADER_BYTES, b"\0"), *_padded(meta)], tail
 
 
 def write(

@@ -1,0 +1,266 @@
+"""Merging of segments: neighbours of primary-key tables become one, also where none of their rows is dead.
+
+In the background, at a bounded rate, beside checkpoints: a merge writes a file that nothing names yet. The next
+checkpoint names it in place of the segments that it was made of, if these are all still there; else the file goes, as
+it does after a crash. So a row that lives is found in one of few segments. Every merge makes a segment several times as
+large as the largest one in it, so a row is written again a logarithmic number of times, with the defaults mostly once.
+Nothing is dropped here: that is compaction's, which leaves segments that are being merged alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from threading import Lock
+
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore.limits import Limits
+from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.files import merged_segment
+from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
+from lakestore_server.files.segment import Segment
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.host.worker import Worker
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.view import TableState, View
+
+log = logging.getLogger("lakestore.merging")
+SPREAD = 4
+"""Times so many of the segments that make one are looked at, if those are of very different sizes."""
+ASK_SECONDS = 10.0
+"""Wait for a checkpoint that comes by itself, before one is asked for."""
+
+Key = tuple[str, int]
+"""A table's uuid and a bucket."""
+
+
+class _Stopped(Exception):
+    """The server closes in the middle of a merge."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Segments that became one, which no checkpoint has named yet."""
+
+    sources: Sequence[Segment]
+    segment: Segment
+
+    def put_into(self, chunks: Sequence[Chunk]) -> list[Chunk] | None:
+        """The chunks with the new segment; None where its sources are not there any more."""
+        first = next((at for at, chunk in enumerate(chunks) if chunk is self.sources[0]), len(chunks))
+        behind = first + len(self.sources)
+        found = chunks[first:behind]
+        if len(found) < len(self.sources) or any(a is not b for a, b in zip(found, self.sources, strict=True)):
+            return None
+        return [*chunks[:first], self.segment, *chunks[behind:]]
+
+
+@dataclass(slots=True)
+class Merges:
+    """Sums since the start."""
+
+    segments: int = 0
+    """Merged into others."""
+    bytes: int = 0
+    """Written by that."""
+
+
+class Merger:
+    """One merge after the other, in its own thread or called by `run_once`; a checkpoint asks for what is done."""
+
+    def __init__(self, folder: Path, disk: Disk, loop: CommitLoop, limits: Limits, ask: Callable[[], None]) -> None:
+        """`ask` asks for a checkpoint; the thread is off where nothing may be written in a second."""
+        self._place, self._disk, self._loop, self._limits, self._ask = folder / SEGMENTS, disk, loop, limits, ask
+        self._lock = Lock()
+        self._ready: dict[Key, list[_Merged]] = {}
+        """Merges that no durable checkpoint names; under the lock."""
+        self._busy: frozenset[int] = frozenset()
+        """Identities of the segments of these merges, and of the one that is being made; under the lock."""
+        self._making: Sequence[Segment] = ()
+        self._broken: set[Key] = set()
+        self._is_open = False
+        self.figures = Merges()
+        self._duty = Worker(loop.supervisor, "merging", self._round, _failed)
+        if limits.merge_bytes:
+            self._duty.start()
+
+    def close(self) -> None:
+        """Stop at once; what is not named yet goes at the next start."""
+        self._duty.close()
+
+    # By the checkpoint.
+
+    @property
+    def busy(self) -> frozenset[int]:
+        """Identities of segments that are not to be rewritten by others."""
+        return self._busy
+
+    def merged(self, key: Key, chunks: Sequence[Chunk]) -> list[Chunk] | None:
+        """A bucket's chunks with merged ones in place of theirs; None where there are none."""
+        after: list[Chunk] | None = None
+        for each in self._ready.get(key, ()):
+            after = each.put_into(chunks if after is None else after) or after
+        return after
+
+    def installed(self, view: View) -> list[Path]:
+        """A checkpoint is durable and shown, and merges may begin; the files that were made in vain."""
+        gone: list[Path] = []
+        with self._lock:
+            waiting: dict[Key, list[_Merged]] = {}
+            for key, merges in self._ready.items():
+                state = view.tables.get(key[0])
+                chunks = state.logs[key[1]].chunks if state else ()
+                held = {id(chunk) for chunk in chunks}
+                for each in merges:
+                    if each.put_into(chunks) is not None:  # it was made while the checkpoint ran
+                        waiting.setdefault(key, []).append(each)
+                    elif id(each.segment) not in held:
+                        gone.append(each.segment.path)
+            self._ready = waiting
+            self._mark()
+            self._is_open = True
+        self._duty.wake()
+        return gone
+
+    # By the thread.
+
+    def _round(self) -> None:
+        try:
+            self.run_once(self._pause)
+        except _Stopped:
+            return
+        for _ in range(int(ASK_SECONDS * 10)):
+            if not self._ready or self._duty.wait(0.1):
+                return
+        self._ask()
+
+    def _pause(self, size: int) -> None:
+        if self._duty.wait(size / self._limits.merge_bytes):
+            raise _Stopped
+
+    def run_once(self, pause: Callable[[int], None] = lambda _: None) -> None:
+        """All merges that are due; none before the first checkpoint, which removes files that nothing names."""
+        if not self._is_open:
+            return
+        for uuid, known in self._loop.view.tables.items():
+            for bucket in range(len(known.logs) if known.table.keyed else 0):
+                state = self._loop.view.tables.get(uuid)
+                if state is not None and (uuid, bucket) not in self._broken:
+                    self._bucket(state, bucket, pause)
+
+    def _bucket(self, state: TableState, bucket: int, pause: Callable[[int], None]) -> None:
+        held, key = state.logs[bucket], (state.table.uuid, bucket)
+        for group in groups_due(held, self._limits):
+            with self._lock:
+                is_free = self._busy.isdisjoint(map(id, group))
+                self._making = group if is_free else ()
+                self._mark()
+            size = sum(chunk.size for chunk in group)
+            if not is_free or self._disk.free_bytes(self._place) < self._limits.disk_free_bytes + size:
+                self._made(key, None)
+                continue
+            try:
+                self._made(key, self._merge(state, bucket, group, pause))
+            except (Corrupt, pa.ArrowException) as error:
+                self._broken.add(key)
+                log.error("bucket %d of table %s is merged no more: %s", bucket, state.table.name, error)
+            finally:
+                self._made(key, None)
+
+    def _merge(self, state: TableState, bucket: int, group: Sequence[Segment], pause: Callable[[int], None]) -> _Merged:
+        place = self._place / state.table.uuid
+        name = f"{bucket}-{group[0].start}-{group[-1].end}-merged"
+        paths = (place / f"{name}{f'-{n}' if n else ''}{SUFFIX}" for n in count())
+        path = next(path for path in paths if self._disk.size(path) is None)
+        try:
+            size = merged_segment.write(self._disk, path, group, pause)
+            self._disk.sync_folder(place)
+        except Exception:
+            with suppress(OSError):
+                if self._disk.size(path) is not None:
+                    self._disk.remove(path)
+            raise
+        self._disk.reach(CrashPoint.SEGMENTS_MERGED)
+        self.figures.segments += len(group)
+        self.figures.bytes += size
+        return _Merged(group, Segment(self._disk, path, state.versions.stored, keyed=True, is_known=True))
+
+    def _made(self, key: Key, merged: _Merged | None) -> None:
+        """A merge ended, with a segment or without."""
+        with self._lock:
+            if merged is not None:
+                self._ready = self._ready | {key: [*self._ready.get(key, ()), merged]}
+            self._making = ()
+            self._mark()
+
+    def _mark(self) -> None:
+        ready = (each for merges in self._ready.values() for each in merges)
+        held = [*self._making, *(chunk for each in ready for chunk in each.sources)]
+        self._busy = frozenset(map(id, held))
+
+
+def groups_due(held: BucketLog, limits: Limits) -> Iterator[list[Segment]]:
+    """The neighbours in a bucket that become one, the oldest first.
+
+    So many as a limit says, or half of that where more would be too large; a few more if one is larger than most, for
+    all are several times as large as each. Below the log start small ones are compaction's.
+    """
+    run: list[Segment] = []
+    for chunk in [*held.chunks, None]:
+        fits = isinstance(chunk, Segment) and _is_eligible(chunk, held.base.end, limits)
+        if run and not (fits and chunk is not None and _belong(run[-1], chunk, held.base.end)):
+            yield from _groups(run, limits)
+            run = []
+        if fits and isinstance(chunk, Segment):
+            run.append(chunk)
+
+
+def _is_eligible(chunk: Segment, base_end: int, limits: Limits) -> bool:
+    """Whether a segment is neither large, nor one that checkpoints put together."""
+    is_small = chunk.part.at is not None or chunk.own_size < limits.shared_segment_bytes
+    is_compacted = chunk.start < base_end and 2 * chunk.rows < limits.segment_rows
+    return not (is_small or is_compacted or chunk.size * _growth(limits) > limits.merged_segment_bytes)
+
+
+def _belong(before: Segment, after: Chunk, base_end: int) -> bool:
+    crosses = before.start < base_end < after.end
+    return before.schema_id == after.schema_id and before.end <= after.start and not crosses
+
+
+def _growth(limits: Limits) -> int:
+    """Times the size of the largest of them that a merge makes at least."""
+    return max(limits.merge_segments // 2, 1)
+
+
+def _groups(run: Sequence[Segment], limits: Limits) -> Iterator[list[Segment]]:
+    first = 0
+    while first + 1 < len(run):
+        count = _group_at(run[first : first + SPREAD * limits.merge_segments], limits)
+        if count:
+            yield list(run[first : first + count])
+        first += count or 1
+
+
+def _group_at(run: Sequence[Segment], limits: Limits) -> int:
+    """The number of first segments that become one; 0 for none."""
+    size = largest = 0
+    growth = _growth(limits)
+    for number, each in enumerate(run):
+        if size + each.size > limits.merged_segment_bytes:
+            return number if number >= max(growth, 2) and largest * growth <= size else 0
+        size, largest = size + each.size, max(largest, each.size)
+        if number + 1 >= limits.merge_segments and largest * growth <= size:
+            return number + 1
+    return 0
+
+
+def _failed(error: Exception) -> None:
+    log.error("segments are merged later: %s", error)

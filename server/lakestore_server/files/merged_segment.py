@@ -1,0 +1,145 @@
+"""One segment of several: the same rows, offsets and commits in one file.
+
+The rows are put together in memory once, and go from there to their checksums and to the file without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files.block_crcs import BLOCK
+from lakestore_server.files.new_segment import SYNC_BYTES, framed
+from lakestore_server.files.segment import SPARSE_VERSION, VERSION, Segment
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.state.chunk import StoredBatch
+from lakestore_server.state.commit_index import CommitIndex
+
+
+def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[int], None]) -> int:
+    """Write neighbouring segments of one schema version as one synced file; its size. The folder is the caller's.
+
+    `pause` is told of bytes that were written, and what it raises ends the work.
+    """
+    pieces = [piece for segment in segments for piece in segment.batches()]
+    parts, about = _rows([piece.load() for piece in pieces])
+    first, last = segments[0], segments[-1]
+    about |= {"start": first.start, "end": last.end, "schema": first.schema_id}
+    version = VERSION
+    if any(segment.is_sparse for segment in segments) or any(b.start > a.end for a, b in _neighbours(segments)):
+        version, about = SPARSE_VERSION, about | {"sparse": _numbers(parts, segments, pieces)}
+    crcs, size = _block_crcs(parts), sum(map(len, parts))
+    index = CommitIndex.joined([segment.index for segment in segments])
+    head, tail = framed(version, about, size, crcs, index)
+    file = disk.create(path)
+    try:
+        written = file.write(head)
+        for batch in _batched(parts):
+            done = file.write(batch)
+            written += done
+            file.sync()
+            pause(done)
+        written += file.write([tail])
+        disk.reach(CrashPoint.SEGMENT_WRITTEN)
+        file.sync()
+        disk.reach(CrashPoint.SEGMENT_SYNCED)
+    finally:
+        file.close()
+    return written
+
+
+def _neighbours(segments: Sequence[Segment]) -> Iterator[tuple[Segment, Segment]]:
+    return pairwise(segments)
+
+
+class _Parts:
+    """A sink that keeps what is written to it as it is."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.parts: list[pa.Buffer] = []
+
+    def write(self, data: Any) -> int:
+        """Keep a part."""
+        part = data if isinstance(data, pa.Buffer) else pa.py_buffer(bytes(data))
+        self.parts.append(part)
+        return int(part.size)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+def _rows(batches: Sequence[pa.RecordBatch]) -> tuple[list[pa.Buffer], dict[str, Any]]:
+    """(the batches as one message, padded to 64 bytes, in parts; the entry of it)."""
+    batch = pa.concat_batches(batches)
+    sink = _Parts()
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), batch.schema) as writer:
+        writer.write_batch(batch)
+        parts = list(_without(sink.parts, batch.schema.serialize().size))
+    size = sum(map(len, parts))
+    if size % 64:
+        parts.append(pa.py_buffer(bytes(-size % 64)))
+    return parts, {"batches": [[0, size, batch.num_rows]]}
+
+
+def _without(parts: Sequence[pa.Buffer], count: int) -> Iterator[pa.Buffer]:
+    """The parts without the first bytes."""
+    for part in parts:
+        skipped = min(count, part.size)
+        count -= skipped
+        if skipped < part.size:
+            yield part.slice(skipped)
+
+
+def _numbers(parts: list[pa.Buffer], segments: Sequence[Segment], pieces: Sequence[StoredBatch]) -> dict[str, Any]:
+    """Put the offsets of the rows and of what gone records superseded behind the rows; where they lie."""
+    offsets = np.concatenate([piece.offsets() for piece in pieces])
+    kills = np.unique(np.concatenate([segment.kills() for segment in segments]))
+    at = sum(map(len, parts))
+    kills_at = at + offsets.nbytes + -offsets.nbytes % 64
+    for numbers in (offsets, kills):
+        parts += [pa.py_buffer(numbers), pa.py_buffer(bytes(-numbers.nbytes % 64))]
+    return {"offsets": at, "kills": [kills_at, len(kills)]}
+
+
+def _block_crcs(parts: Sequence[pa.Buffer]) -> npt.NDArray[np.uint32]:
+    """The checksum of each block of all parts behind one another."""
+    found: list[int] = []
+    crc = filled = 0
+    for part in parts:
+        at = 0
+        while at < part.size:
+            taken = min(BLOCK - filled, part.size - at)
+            crc = crc32c(part.slice(at, taken), crc)
+            at, filled = at + taken, filled + taken
+            if filled == BLOCK:
+                found.append(crc)
+                crc = filled = 0
+    if filled:
+        found.append(crc)
+    return np.array(found, dtype=np.uint32)
+
+
+def _batched(parts: Sequence[pa.Buffer]) -> Iterator[list[pa.Buffer]]:
+    """The parts in batches as large as one sync has."""
+    batch: list[pa.Buffer] = []
+    size = 0
+    for part in parts:
+        for at in range(0, part.size, SYNC_BYTES):
+            piece = part.slice(at, min(SYNC_BYTES, part.size - at))
+            batch.append(piece)
+            size += piece.size
+            if size >= SYNC_BYTES:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
