@@ -155,7 +155,8 @@ def _server(found: dict[str, Any]) -> dict[str, Any]:
     if memory := found.get("memory"):
         shown["memory"] = (
             f"at most {size(memory['settings_bytes'])} by settings and {size(memory['tables_bytes'])} by tables,"
-            f" of {size(memory['machine_bytes'])}"
+            f" of {size(memory['machine_bytes'])};"
+            f" {memory['mapped_files']:,} of {memory['mapped_files_max']:,} mapped files"
         )
     if duties := found.get("duties"):
         shown["duties"] = _duties(duties)

@@ -14,12 +14,14 @@ from typing import Any
 from lakestore.lake.offset_index import INDEX_BYTES_MAX
 from lakestore.limits import Limits
 from lakestore_server.files.segment import Segment
-from lakestore_server.host.machine import memory_bytes
+from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
 from lakestore_server.iceberg.metadata_store import CACHE_BYTES_MAX
 from lakestore_server.present.base_files import ENTRIES_MAX
 from lakestore_server.read.piece_ranges import RANGES_KEPT
 from lakestore_server.state.view import View
 
+FILES_SHARE = 0.8
+"""Part of the mapped files that a process may have from which on the server warns."""
 LARGEST = 3
 """Parts that a log line names."""
 PROCESS_BYTES = 150 << 20
@@ -64,17 +66,22 @@ class Held:
     segments: int = 0
     rows_below: int = 0
     """Rows that primary-key tables keep below their log starts, dead ones included."""
+    files: int = 0
+    """Files that segments lie in, each of which is mapped."""
 
     @staticmethod
     def of(view: View) -> Held:
         """The numbers of a view."""
         logs = [log for state in view.tables.values() for log in state.logs]
+        segments = [chunk for log in logs for chunk in log.chunks if isinstance(chunk, Segment)]
+        files = {segment.path for segment in segments} | {kept.path for each in segments for kept in each.files}
         below = (chunk for log in logs if log.keyed for chunk in log.chunks if chunk.end <= log.base.end)
         return Held(
             tables=len(view.tables),
             buckets=len(logs),
-            segments=sum(isinstance(chunk, Segment) for log in logs for chunk in log.chunks),
+            segments=len(segments),
             rows_below=sum(chunk.rows for chunk in below),
+            files=len(files),
         )
 
 
@@ -135,12 +142,17 @@ class MemoryStatus:
     """The sum of the parts that follow the tables."""
     parts: tuple[Bound, ...]
     """Both, largest first."""
+    mapped_files: int = 0
+    mapped_files_max: int = MAPS_DEFAULT
+    """The most that the machine allows a process."""
 
     @staticmethod
     def of(limits: Limits, view: View) -> MemoryStatus:
         """The memory that a server's limits and its tables take at most."""
-        settings, tables = by_settings(limits), by_tables(Held.of(view))
-        return MemoryStatus(memory_bytes(), total(settings), total(tables), _sorted([*settings, *tables]))
+        held = Held.of(view)
+        settings, tables = by_settings(limits), by_tables(held)
+        parts = _sorted([*settings, *tables])
+        return MemoryStatus(memory_bytes(), total(settings), total(tables), parts, held.files, maps_max())
 
     def logged(self) -> dict[str, Any]:
         """The fields of a log line: the sums, and the largest parts with what they go by."""
@@ -149,13 +161,16 @@ class MemoryStatus:
             "settings_mb": self.settings_bytes >> 20,
             "tables_mb": self.tables_bytes >> 20,
             "machine_mb": self.machine_bytes >> 20,
+            "mapped_files": self.mapped_files,
+            "mapped_files_max": self.mapped_files_max,
             "largest": largest,
         }
 
     @property
     def is_too_much(self) -> bool:
-        """Whether the machine has less."""
-        return self.settings_bytes + self.tables_bytes > self.machine_bytes
+        """Whether the machine has less, or nearly as few mapped files."""
+        files = self.mapped_files > FILES_SHARE * self.mapped_files_max
+        return files or self.settings_bytes + self.tables_bytes > self.machine_bytes
 
 
 def total(bounds: Iterable[Bound]) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
+from lakestore_server.host.machine import MAPS_DEFAULT
 from lakestore_server.operate import churn, memory
 from lakestore_server.operate.churn import Churned, Life
 from lakestore_server.operate.memory import Held
@@ -44,7 +45,7 @@ class Constant(Enum):
     START = 1.0, "s", "a process with nothing to recover: `make bench life`"
     SEGMENT_START = 35e-6, "s", "a processor's time for each of 24,576 segments at a start"
     SEGMENT_CHECKPOINT = 12e-6, "s", "a processor's time for each of 24,576 segments at a checkpoint"
-    MAPS = 65_530.0, "maps", "mapped files of a process, Linux's default `vm.max_map_count`"
+    MAPS = float(MAPS_DEFAULT), "maps", "mapped files of a process, Linux's default `vm.max_map_count`"
 
     def __init__(self, amount: float, unit: str, source: str) -> None:
         self.amount, self.unit, self.source = amount, unit, source

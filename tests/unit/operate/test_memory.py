@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.settings import range_of
 from lakestore.v1.lakestore_pb2 import StatusRequest
-from lakestore_server.host.machine import memory_bytes
+from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
 from lakestore_server.operate import memory
 from lakestore_server.operate.memory import Held, MemoryStatus
 from tests.support.served import Served
@@ -55,7 +55,7 @@ def test_tables_count_by_what_they_have(tmp_path: Path) -> None:
         served.checkpoint()
         after = Held.of(served.engine.view)
         assert (after.tables - before.tables, after.buckets - before.buckets, after.segments) == (1, 3, 3)
-        assert after.rows_below == 0
+        assert (after.rows_below, after.files) == (0, 1)  # small segments share a file
         told = json.loads(served.lake.transport.status(StatusRequest()).status)["memory"]
     parts = {part["name"]: part for part in told["parts"]}
     assert told["settings_bytes"] == memory.total(memory.by_settings(served.engine.limits))
@@ -68,6 +68,8 @@ def test_a_log_line_names_the_largest_and_whether_the_machine_has_less() -> None
     status = MemoryStatus(1 << 30, 1 << 30, 0, memory.by_settings(DEFAULT))
     assert not status.is_too_much
     assert replace(status, tables_bytes=1).is_too_much
+    assert not replace(status, mapped_files=50, mapped_files_max=100).is_too_much
+    assert replace(status, mapped_files=81, mapped_files_max=100).is_too_much
     assert len(status.logged()["largest"]) == memory.LARGEST
 
 
@@ -78,3 +80,12 @@ def test_the_memory_of_a_control_group_counts(tmp_path: Path) -> None:
     assert memory_bytes(limit) == 1 << 20
     limit.write_text("max\n")
     assert memory_bytes(limit) == whole > 1 << 20
+
+
+def test_the_mapped_files_of_the_machine_count(tmp_path: Path) -> None:
+    said = tmp_path / "max_map_count"
+    assert maps_max(said) == MAPS_DEFAULT
+    said.write_text("262144\n")
+    assert maps_max(said) == 262_144
+    said.write_text("?")
+    assert maps_max(said) == MAPS_DEFAULT
