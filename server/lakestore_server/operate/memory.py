@@ -112,7 +112,8 @@ def by_settings(limits: Limits) -> tuple[Bound, ...]:
             Bound("registers", limits.registers * names, "registers, each principal"),
             Bound("progress", limits.progress_total_bytes, "progress_total_bytes, each principal"),
             Bound("producers", (limits.producers + limits.unnamed_producers) * each_producer, "producers"),
-            Bound("merging segments", 2 * max(limits.compaction_bytes, limits.segment_bytes), "segment_bytes"),
+            Bound("compacting segments", 2 * max(limits.compaction_bytes, limits.segment_bytes), "segment_bytes"),
+            Bound("merging segments", limits.merged_segment_bytes, "merged_segment_bytes"),
         ]
     )
 

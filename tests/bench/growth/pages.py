@@ -102,7 +102,9 @@ def _measured() -> str:
     calculated = {each.keys: sized(Workload(rows=each.keys, rate=each.upsert), each.upsert_seconds) for each in found}
     rows = []
     for name, of, by, shown in _COMPARED:
-        pairs = (f"{shown(of(each))} / {shown(by(calculated[each.keys], each))}" for each in found if of(each) > 0)
+        pairs = (
+            f"{shown(of(each)) if of(each) > 0 else '–'} / {shown(by(calculated[each.keys], each))}" for each in found
+        )
         rows.append([name, *pairs])
     head = ["measured / calculated", *(f"{told(each.keys)} keys" for each in found)]
     return f"{_table(head, rows)}\n{_speeds(found)}\n![Rates, bytes and times by the number of keys](growth.svg)\n"

@@ -106,11 +106,12 @@ def test_the_page_and_the_plot_show_what_is_stored(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(measured, "STORE", tmp_path / "growth.json")
     crowd = {"start_seconds": 1.0, "checkpoint_seconds": 0.1, "status_seconds": 0.1, "metrics_seconds": 0.1}
     measured.store([GOOD], {"crowd": {"7 tables": {**crowd, "commit_max_ms": 5.0, "anonymous_bytes": 1 << 20}}})
-    measured.store([at(50_000_000)], {})
-    assert measured.known() == {each.keys: each for each in (GOOD, at(50_000_000))}
+    measured.store([at(50_000_000, restart_seconds=-1)], {})
+    assert measured.known() == {each.keys: each for each in (GOOD, at(50_000_000, restart_seconds=-1))}
     page = pages.page(pages.PAGE.read_text())
     assert page.count("50 M keys") == 2
     assert "| index at rest, a key | 20.0 B / 17.5 B | 20.0 B / 17.5 B |" in page
+    assert "| kill -9 to first look-up | 2.0 s / 5.5 s | – / 5.5 s |" in page
     assert "| 7 tables | 1.0 s |" in page
     assert pages.page(page) == page
     picture.draw(measured.known(), tmp_path / "growth.svg")

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "present_bytes",
     "disk_free_bytes",
     "scrub_bytes",  # bytes a second
+    "merge_bytes",
     "key_bytes",  # within a row
     "register_bytes",  # each of the registers
     "group_bytes",  # within queue_bytes
