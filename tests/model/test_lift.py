@@ -82,7 +82,9 @@ class Old:
             self.harness.server.upkeep.checkpoint()
         self._table.upsert([{"id": 1, "v": -1}])
         self._table.delete([{"id": 2}])
-        self.right = {i: i for i in range(ROWS)} | {1: -1}
+        self.harness.server.upkeep.checkpoint()
+        self._table.upsert([{"id": 3, "v": -3}])
+        self.right = {i: i for i in range(ROWS)} | {1: -1, 3: -3}
         del self.right[2]
 
     @property
@@ -152,10 +154,25 @@ def test_a_rebuild_while_a_table_is_lifted_begins_anew(old: Old, monkeypatch: py
     old.check()
 
 
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_power_goes_after_a_rebuild_that_no_checkpoint_has_named(old: Old, *, is_damaged: bool) -> None:
+    """LMDB has no numbers any more, and the checkpoint names no runs: the next start rebuilds once more."""
+    old.harness.server.engine.index.found_problem("a test says so", damaged=is_damaged)
+    old.harness.await_index()
+    old.check()
+    old.harness.crash(None)
+    old.check()
+    old.harness.server.upkeep.checkpoint()
+    old.harness.kill()
+    assert old.harness.server.engine.index.ready
+    old.check()
+
+
 def test_a_look_up_that_began_before_its_table_was_lifted_is_told_to_begin_again(old: Old) -> None:
     """LMDB's LSN says nothing of the removal; without the refusal the key would be absent."""
     index = old.harness.server.engine.index
     keys = encoded([pa.array([5])], table_prefix(1))
+    old.harness.server.upkeep.checkpoint()
     with index.lock:
         early, late = index.begin(keys), index.begin(keys)
     old.harness.server.upkeep.merge_index()

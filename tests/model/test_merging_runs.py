@@ -12,7 +12,9 @@ import pytest
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore_server.duties.index_merge import IndexMerger
+from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.run_file import NamedRuns
 from tests.model.harness import SCHEMAS, Harness
 from tests.support.seeds import seeded
 
@@ -113,6 +115,23 @@ def test_checkpoints_and_commits_go_on_during_a_merge(runs: Runs) -> None:
     runs.during(go_on)
     runs.check()
     runs.harness.crash(None)
+    runs.check()
+
+
+def test_a_merge_within_a_checkpoint_leaves_the_runs_that_it_names(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = runs.harness.server.engine.index
+    name = index.to_name
+
+    def named() -> NamedRuns:
+        made = name()
+        runs.harness.server.upkeep.merge_index()
+        return made
+
+    monkeypatch.setattr(index, "to_name", named)
+    runs.harness.server.upkeep.checkpoint()
+    before = runs.harness.disk.reached[CrashPoint.REBUILD_FINISHED]
+    runs.harness.kill()
+    assert runs.harness.disk.reached[CrashPoint.REBUILD_FINISHED] == before, "nothing that it names was lost"
     runs.check()
 
 
