@@ -217,7 +217,7 @@ class SegmentCut:
 
     def _move(self, parts: Sequence[_Small]) -> None:
         """Have segments copied into a shared file; damaged ones, and what lies beside them, stay where they are."""
-        if any(damage for each in parts for _, damage in each.segment.scrub()):
+        if any(damage for each in parts for _, damage in each.segment.scrub(with_extents=False)):
             return
         for each in parts:
             uuid, bucket = each.key

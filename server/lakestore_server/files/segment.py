@@ -273,7 +273,7 @@ class Segment:
         self._extents[number].check_all()
         return pa.ipc.read_record_batch(self._layout.files[file].data.slice(at, size), self._schema)
 
-    def scrub(self) -> Iterator[tuple[int, str]]:
+    def scrub(self, *, with_extents: bool = True) -> Iterator[tuple[int, str]]:
         """(bytes read again, damage or nothing) of the header and of each block; a damaged block is not served."""
         beside = self.own_size - self._layout.body.size
         try:
@@ -282,7 +282,7 @@ class Segment:
             yield beside, error.message
         else:
             yield beside, ""
-        for checks in self._every_check():
+        for checks in self._every_check() if with_extents else (self._body,):
             for block in range(checks.count):
                 yield checks.block_bytes(block), checks.again(block)
 

@@ -19,6 +19,7 @@ from lakestore.evolution import AddColumn
 from lakestore.limits import Limits
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.files.block_checks import BlockChecks
 from lakestore_server.files.block_crcs import BLOCK, block_crcs, extended
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS
 from lakestore_server.files.journal_file import names
@@ -106,6 +107,31 @@ def test_segments_that_are_merged_name_the_same_extents(served: Served, tmp_path
     served.restart()
     assert read(served) == rows
     assert not served.server.upkeep.scrubber.run_once()
+
+
+def test_segments_that_move_to_another_shared_file_have_no_extent_read(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_again: list[int] = []
+    for number in range(3):
+        served.lake.create_table(f"a.other{number}", SCHEMA, buckets=1)
+    rows = append(served, random_rows(40))
+    append(served, random_rows(40), "a.other0")
+    served.checkpoint()
+    again = BlockChecks.again
+
+    def told(checks: BlockChecks, block: int) -> str:
+        read_again.append(block)
+        return again(checks, block)
+
+    monkeypatch.setattr(BlockChecks, "again", told)
+    before = {segment.path for segment in segments(served)}
+    append(served, random_rows(40), "a.other1")
+    append(served, random_rows(40), "a.other2")
+    served.checkpoint()
+    assert before.isdisjoint({segment.path for segment in segments(served)}), "they lie in a new file"
+    assert read_again == []
+    assert read(served) == rows
 
 
 def test_small_and_compressible_rows_are_gathered_among_the_others(served: Served, tmp_path: Path) -> None:
