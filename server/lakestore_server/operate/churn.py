@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore.limits import DEFAULT, Limits
+from lakestore_server.duties.segment_cut import SMALL_TOGETHER
 from lakestore_server.index.levels import due
 
 Floats = npt.NDArray[np.float64]
@@ -124,13 +125,32 @@ class Bucket:
         """A segment of new rows, with small ones before it."""
         start, size, base = self.head, rows, self.log_start
         first = len(self.starts)
-        while first and self.held[first - 1] <= size and size + self.held[first - 1] <= self._rows_max:
+        while first and self.held[first - 1] <= size and size + self.held[first - 1] <= self._together:
             if self.ends[first - 1] <= base:
                 break
             first -= 1
             start, size = float(self.starts[first]), size + float(self.held[first])
         self.head += rows
         self._replace(first, len(self.starts), [(start, self.head, size)])
+
+    @property
+    def _together(self) -> float:
+        """Rows that checkpoints put into one segment; larger ones are merged beside them."""
+        limits = self.life.limits
+        return min(self._rows_max, SMALL_TOGETHER * limits.shared_segment_bytes / self.life.stored_bytes)
+
+    def merge(self) -> None:
+        """Make the newest segments one, as merging beside serving does, once they are enough."""
+        limits, stored = self.life.limits, self.life.stored_bytes
+        growth = max(limits.merge_segments // 2, 1)
+        most = limits.merged_segment_bytes / stored
+        first = end = len(self.starts)
+        while first and self.held[first - 1] * growth <= most and self.starts[first - 1] >= self.log_start:
+            first -= 1
+        held = self.held[first:end]
+        is_full = len(held) >= max(growth, 2) and float(held.sum() + held[-1]) > most
+        if (len(held) >= limits.merge_segments or is_full) and float(held.max()) * growth <= float(held.sum()):
+            self._replace(first, end, [(float(self.starts[first]), float(self.ends[-1]), float(held.sum()))])
 
     @property
     def log_start(self) -> float:
@@ -182,6 +202,7 @@ def simulate(life: Life, seconds: float) -> Churned:
         runs.add(rows)
         before = float(bucket.held.sum())
         bucket.cut(rows / life.buckets)
+        bucket.merge()
         bucket.compact()
         after = float(bucket.held.sum())
         rows_most = max(rows_most, before + rows / life.buckets, after)

@@ -179,6 +179,8 @@ class _Parts:
         self._log_rows = kept + (0 if math.isfinite(workload.retention_seconds) else workload.rows)
         self._is_number = 0 < workload.key_bytes <= NUMBER_KEY_BYTES
         self._rows_max = min(self._limits.segment_rows, self._limits.segment_bytes / workload.stored_bytes)
+        if workload.key_bytes:  # merged into few large ones, the smallest of them half as large
+            self._rows_max = max(self._rows_max, self._limits.merged_segment_bytes / 2 / workload.stored_bytes)
 
     @property
     def _stored_rows(self) -> float:
