@@ -7,15 +7,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from lakestore.limits import Limits
 from lakestore_server.duties import merging
+from lakestore_server.duties.compaction import Base, runs_due
 from lakestore_server.duties.merging import Merger
-from lakestore_server.files.segment import Segment
+from lakestore_server.files import merged_segment, new_segment
+from lakestore_server.files.new_segment import SparseRows
+from lakestore_server.files.segment import SPARSE_VERSION, Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.commit_index import CommitIndex
 from tests.support.log_start import move_log_start
 from tests.support.served import Served
 
@@ -197,3 +202,35 @@ def test_a_row_is_written_again_as_often_as_segments_grow_by_the_factor(monkeypa
     assert max(each.size for each in chunks) <= 200_000
     assert len(chunks) < 2 * total / 50_000 + 4 * 8
     assert sum(each.size * each.times for each in chunks) / total < 3.5
+
+
+def test_compaction_looks_at_nothing_that_is_busy(served: Served) -> None:
+    cut(served, 4)
+    move_log_start(served.server.engine, NAME)
+    held, base = log(served), Base()
+    base.advance(held, 0, 0)
+    due = [id(chunk) for run in runs_due(held.chunks, base, LIMITS) for chunk in run.chunks]
+    assert len(due) > 1
+    left = [id(chunk) for run in runs_due(held.chunks, base, LIMITS, frozenset(due[:1])) for chunk in run.chunks]
+    assert due[0] not in left
+
+
+def test_what_gone_records_superseded_is_kept_with_the_offsets(tmp_path: Path) -> None:
+    schema = pa.schema([("__change", pa.int8()), ("__prev", pa.int64()), ("id", pa.int64())])
+    made = []
+    for start, offsets, kills in ((0, [1, 3], [7, 9]), (10, [12], [2, 7])):
+        count = len(offsets)
+        batch = pa.record_batch([[0] * count, [-1] * count, offsets], schema=schema)
+        index = CommitIndex.one(start + 1, 1, start + 10, 0, count)
+        path = tmp_path / f"{start}.seg"
+        left = SparseRows(start, start + 10, 0, batch, np.array(offsets), np.array(kills), index)
+        new_segment.write_sparse(RealDisk(), path, left)
+        made.append(Segment(RealDisk(), path, lambda _: schema, keyed=True))
+    merged_segment.write(RealDisk(), tmp_path / "merged.seg", made, lambda _: None)
+    merged = Segment(RealDisk(), tmp_path / "merged.seg", lambda _: schema, keyed=True)
+    merged.check_all()
+    [piece] = merged.batches()
+    assert piece.offsets().tolist() == piece.load().column("id").to_pylist() == [1, 3, 12]
+    assert merged.kills().tolist() == [2, 7, 9]
+    assert (merged.start, merged.end, merged.index.end.tolist()) == (0, 20, [10, 20])
+    assert int.from_bytes((tmp_path / "merged.seg").read_bytes()[4:6], "little") == SPARSE_VERSION
