@@ -27,10 +27,13 @@ KINDS: Mapping[str, str] = {
     "segment": "segments/*/*.seg",
     "extent": "segments/extents/*.journal",
     "index": "index/data.mdb",
+    "run": "index/*.run",
     "part": "parts/*.part",
 }
 LASTING = ("segment", "extent", "part")
 """Kinds of files that never change, so that the good one may come back to a server that has gone on without it."""
+DERIVED = ("index", "run")
+"""Kinds of files that a server makes anew."""
 ANY = ("flipped", "flipped", "cut")
 _WAYS: Mapping[str, Sequence[str]] = {"journal": ("flipped",), "index": ("flipped", "cut", "stale", "stale")}
 """By kind; `stale` is the file as it was at an earlier damage, and flipped bits when there was none."""
@@ -60,7 +63,7 @@ class Damage:
                 disk.damage(path, lambda _: older, is_kept=False)
             else:
                 change = _cut if how == "cut" else flipped
-                disk.damage(path, lambda content: change(content, most, chance), is_kept=kind != "index")
+                disk.damage(path, lambda content: change(content, most, chance), is_kept=kind not in DERIVED)
         said = system.server.try_start()
         if system.server.pid is not None and kind not in LASTING:
             disk.forget_damage()

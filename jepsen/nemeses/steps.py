@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jepsen.system.shim import Operation
 
 JOURNAL, CHECKPOINT, INDEX = "journal-*[0-9]", "checkpoint-*[0-9]", "index/data.mdb"
+RUN = "index/*.run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ STEPS: Mapping[str, Step] = {
     "index: page written": Step(Operation.WRITE, INDEX),
     "index: before the sync": Step(Operation.SYNC, INDEX, is_before=True),
     "index: synced": Step(Operation.SYNC, INDEX),
+    "index: run written": Step(Operation.WRITE, RUN),
+    "index: run synced": Step(Operation.SYNC, RUN),
+    "index: run removed": Step(Operation.REMOVE, RUN),
     "checkpoint: begun": Step(Operation.CREATE, "checkpoint-*.tmp"),
     "checkpoint: written": Step(Operation.WRITE, "checkpoint-*.tmp"),
     "checkpoint: synced": Step(Operation.SYNC, "checkpoint-*.tmp"),
