@@ -246,6 +246,7 @@ def _rows_part(raw: RawFrame, rows: RowsHead, schemas: Schemas, slots: Sequence[
         rows.live_rows,
         rows.schema_id,
         slots,
+        raw.body.slice(rows.at, rows.nbytes),
     )
 
 

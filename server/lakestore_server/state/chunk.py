@@ -121,6 +121,31 @@ class BatchLoader(Protocol):
     def __call__(self, names: Sequence[str] | None = None) -> pa.RecordBatch: ...
 
 
+class Unwatched:
+    """A `Watch` of bytes that may all be read."""
+
+    is_needless = True
+
+    def touch(self, first: Ints, last: Ints) -> None:
+        """Nothing to tell."""
+
+
+class LazyFlat:
+    """A batch in one piece of memory, laid out for those who read few of its rows when somebody first asks."""
+
+    __slots__ = ("_batch", "_flat", "_memory")
+
+    def __init__(self, batch: pa.RecordBatch, memory: pa.Buffer) -> None:
+        self._batch, self._memory = batch, memory
+        self._flat: FlatBatch | None = None
+
+    def __call__(self) -> FlatBatch:
+        """The batch."""
+        if self._flat is None:
+            self._flat = FlatBatch(self._batch, self._memory, Unwatched())
+        return self._flat
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryChunk:
     """Rows that are in the journal and not yet in a segment."""
@@ -129,6 +154,8 @@ class MemoryChunk:
     batch: pa.RecordBatch
     index: CommitIndex
     schema_id: int = 0
+    flat: Callable[[], FlatBatch] | None = None
+    """The `flat` of the one batch."""
 
     @property
     def end(self) -> int:
@@ -156,4 +183,4 @@ class MemoryChunk:
 
     def batches(self) -> Sequence[StoredBatch]:
         """The one batch."""
-        return (StoredBatch(self.start, self.end, lambda names=None: self.batch, self.schema_id),)
+        return (StoredBatch(self.start, self.end, lambda names=None: self.batch, self.schema_id, None, self.flat),)

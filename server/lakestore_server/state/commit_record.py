@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakestore.model.table import Table
 from lakestore_server.state.catalog_change import CatalogChange
-from lakestore_server.state.chunk import MemoryChunk
+from lakestore_server.state.chunk import LazyFlat, MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 
@@ -47,6 +47,8 @@ class RowsPart:
     """The table's version that the batch is in."""
     slots: Sequence[KeySlot] = ()
     """Index entries that the keys alone do not tell."""
+    memory: pa.Buffer | None = field(default=None, compare=False)
+    """All bytes of the batch in one piece, where they lie so."""
 
     @property
     def end(self) -> int:
@@ -56,7 +58,8 @@ class RowsPart:
     def chunk(self, lsn: int, time_us: int) -> MemoryChunk:
         """The rows as a chunk of the bucket's log."""
         index = CommitIndex.one(lsn, time_us, self.end, self.live_sum, self.live_rows)
-        return MemoryChunk(self.start, self.batch, index, self.schema_id)
+        flat = None if self.memory is None else LazyFlat(self.batch, self.memory)
+        return MemoryChunk(self.start, self.batch, index, self.schema_id, flat)
 
 
 @dataclass(frozen=True, slots=True)
