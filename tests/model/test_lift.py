@@ -13,6 +13,7 @@ from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore_server.duties.index_merge import IndexMerger
 from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.worker import Worker
 from lakestore_server.index import lift, lmdb_keys
 from lakestore_server.index.entry import ABSENT, table_prefix
 from lakestore_server.index.key_index import Index
@@ -155,8 +156,11 @@ def test_a_rebuild_while_a_table_is_lifted_begins_anew(old: Old, monkeypatch: py
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])
-def test_power_goes_after_a_rebuild_that_no_checkpoint_has_named(old: Old, *, is_damaged: bool) -> None:
+def test_power_goes_after_a_rebuild_that_no_checkpoint_has_named(
+    old: Old, monkeypatch: pytest.MonkeyPatch, *, is_damaged: bool
+) -> None:
     """LMDB has no numbers any more, and the checkpoint names no runs: the next start rebuilds once more."""
+    monkeypatch.setattr(Worker, "wake", lambda self: None if self._name == "checkpoint" else self._wanted.set())
     old.harness.server.engine.index.found_problem("a test says so", damaged=is_damaged)
     old.harness.await_index()
     old.check()

@@ -17,6 +17,7 @@ from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.run_file import NamedRuns
 from tests.model.harness import SCHEMAS, Harness
 from tests.support.seeds import seeded
+from tests.support.waiting import until
 
 SIZE = 50
 """Keys of each checkpoint."""
@@ -163,6 +164,18 @@ def test_a_rebuild_during_a_merge_makes_it_void(runs: Runs, *, is_damaged: bool)
     runs.harness.crash(None)
     runs.check()
     assert runs.harness.server.engine.index.ready
+
+
+def test_a_rebuild_asks_for_the_checkpoint_that_names_its_runs(runs: Runs) -> None:
+    index, figures = runs.harness.server.engine.index, runs.harness.server.upkeep.checkpointer.figures
+    before = figures.seconds.count
+    index.found_problem("a test says so", damaged=True)
+    runs.harness.await_index()
+    until(lambda: figures.seconds.count > before, "the checkpoint")
+    rebuilds = runs.harness.disk.reached[CrashPoint.REBUILD_FINISHED]
+    runs.harness.kill()
+    assert runs.harness.disk.reached[CrashPoint.REBUILD_FINISHED] == rebuilds, "one is enough"
+    runs.check()
 
 
 def test_every_kind_of_step_of_a_merge_fails_once(runs: Runs) -> None:

@@ -7,6 +7,7 @@ over. What is read are immutable logs. A table whose rows are damaged stays with
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +34,9 @@ PART_ROWS = 262_144
 class Rebuilder:
     """One rebuild at a time, in its own thread, whenever the index has a problem."""
 
-    def __init__(self, loop: CommitLoop) -> None:
-        self._loop, self._index = loop, loop.index
+    def __init__(self, loop: CommitLoop, done: Callable[[], None]) -> None:
+        """`done` is called after each rebuild, whose runs a checkpoint has to name."""
+        self._loop, self._index, self._done = loop, loop.index, done
         self._duty = Worker(loop.supervisor, "index-rebuild", self._rebuild, self._failed)
         self._index.call_on_problem(self._duty.wake)
         if not self._index.ready:
@@ -69,6 +71,7 @@ class Rebuilder:
         self._index.flush()
         self._loop.run(lambda: self._index.finish_rebuild(self._loop.view.lsn, broken))
         log.warning("the key index is rebuilt from %d rows", progress.total)
+        self._done()
 
     def _bucket(self, state: TableState, bucket: int, progress: _Progress) -> None:
         held = state.logs[bucket]

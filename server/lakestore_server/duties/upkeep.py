@@ -23,7 +23,7 @@ class Upkeep:
         loop, disk, limits = engine.loop, engine.disk, engine.limits
         self._loop = loop
         self.checkpointer = Checkpointer(engine.folder, disk, loop, limits, clock)
-        self._rebuilder = Rebuilder(loop)
+        self._rebuilder = Rebuilder(loop, self.checkpointer.wake)
         self._merger = IndexMerger(loop, clock)
         self.checkpointer.on_done(self._merger.wake)
         self.integrity = Integrity(engine.folder, disk, loop.index, lambda: loop.view, lambda: loop.journal.written)
