@@ -20,7 +20,7 @@ from jepsen.checkers.consumers import PREFIX, Consumer, Consumers
 from jepsen.history import History
 from jepsen.operation import SHAPE, Invocation
 from jepsen.workload import SPACING, Target
-from jepsen.workloads.following import plain, take, told
+from jepsen.workloads.following import plain, take, take_begun, told
 
 ENGINES: dict[str, Any] = {
     "upsert": "upsert",
@@ -38,6 +38,10 @@ CONDITIONS = ("a > 50", "a < 30 AND b IS NOT NULL", "b = 'x' OR id < 3")
 COUNTS = ("inserted", "updated", "deleted", "not_found", "ignored", "unchanged", "folded")
 QUIET_SECONDS, LIVE_SECONDS, LIVE_BATCHES, READ_SECONDS = 0.05, 1.0, 20, 20.0
 KEPT_TIMES = 20
+RESTS_SECONDS = 0.0, 0.3, 0.6, 0.9
+"""The rest of a consumer within its snapshot."""
+BEGUN_WEIGHTS = 5, 5, 40
+"""The weight of reads that begin an endless stream with a snapshot, of which each run draws one, beside others' 95."""
 
 
 class Changelog:
@@ -57,6 +61,7 @@ class Changelog:
             where = chance.choice(("", *CONDITIONS))
             columns = chance.choice(((), ("id", "a"), ("id", "b")))
             self._consumers.append(Consumer(tables, images=chance.random() < 0.5, where=where, columns=columns))
+        self._weights = 60, 15, 20, chance.choice(BEGUN_WEIGHTS)
 
     def setup(self, lake: ls.Lake) -> None:
         """Make a table for each engine."""
@@ -76,7 +81,7 @@ class Changelog:
         yield Invocation(SHAPE, [asdict(each) for each in self._consumers])
         following = process * SPACING
         while True:
-            f = chance.choices(("write", "read", "live"), (60, 15, 20))[0]
+            f = chance.choices(("write", "read", "live", "begin"), self._weights)[0]
             if f == "write":
                 count = chance.choice((1, 1, 2, 3))
                 changes = [
@@ -92,9 +97,11 @@ class Changelog:
                 continue
             starts = ("resume", "resume", "resume", "earliest", "snapshot", "time") if f == "read" else ("resume",)
             consumer = chance.randrange(len(self._consumers))
-            yield Invocation(
-                f, {"consumer": consumer, "start": chance.choice(starts), "back": chance.randrange(KEPT_TIMES)}
-            )
+            asked = {"consumer": consumer, "start": chance.choice(starts), "back": chance.randrange(KEPT_TIMES)}
+            if f == "begin":
+                first = {"consumer": 0} if chance.random() < 0.5 else {}  # who is told the most, in the most pieces
+                asked |= {**first, "start": "snapshot", "rest": chance.choice(RESTS_SECONDS)}
+            yield Invocation("read" if f == "read" else "live", asked)
 
     def _change(self, engine: str, chance: random.Random) -> dict[str, Any]:
         kind = chance.choices(("upsert", "delete", "insert"), (70, 22, 8))[0]
@@ -153,7 +160,8 @@ class ChangelogClient:
             return self._write(invocation.value)
         number = invocation.value["consumer"]
         if invocation.f == "live":
-            return self._follow(number)
+            rest = invocation.value.get("rest")
+            return self._follow(number) if rest is None else self._begin(number, rest)
         return self._read(number, invocation.value["start"], invocation.value["back"])
 
     def _write(self, changes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -196,11 +204,28 @@ class ChangelogClient:
             batches = take(stream, QUIET_SECONDS, LIVE_BATCHES, LIVE_SECONDS)
             if batches and not batches[-1].whole:
                 self._live.pop(number).close()  # parts of a commit are told, and the next call begins anew
-            return self._told(number, start, start, batches, batches[-1].token if batches else "")
+            return self._told(number, start, start, batches, _come_to(batches))
         except ls.LakestoreError:
             if live := self._live.pop(number, None):
                 live.close()  # what it gave is not told, so nothing may follow behind it
             raise
+
+    def _begin(self, number: int, rest: float) -> dict[str, Any]:
+        """A snapshot and what follows it, by an endless stream that takes the place of the one before."""
+        if live := self._live.pop(number, None):
+            live.close()
+        stream = self._stream(number, "snapshot", None)
+        try:
+            batches = take_begun(stream, rest, QUIET_SECONDS, LIVE_SECONDS)
+            answer = self._told(number, "snapshot", "snapshot", batches, _come_to(batches))
+        except ls.LakestoreError:
+            stream.close()
+            raise
+        if batches and not batches[-1].whole:
+            stream.close()  # as in `_follow`
+        else:
+            self._live[number] = stream
+        return answer
 
     def _stream(self, number: int, start: str, until: str | None) -> ls.ChangeStream:
         consumer = self._consumers[number]
@@ -230,6 +255,11 @@ class ChangelogClient:
         for stream in self._live.values():
             stream.close()
         self._lake.close()
+
+
+def _come_to(batches: Sequence[ls.ChangeBatch]) -> str:
+    """The token behind the last batch; empty inside of a snapshot, whose rest is not told."""
+    return batches[-1].token if batches and not batches[-1].snapshot else ""
 
 
 def _name(engine: str) -> str:

@@ -8,6 +8,9 @@ from typing import Any
 
 import lakestore as ls
 
+Batch = ls.ChangeBatch
+BEGUN_BATCHES = 20
+"""Batches behind a snapshot that is read at one go."""
 SYSTEM = ("__change", "__bucket", "__offset", "__timestamp")
 
 
@@ -39,7 +42,20 @@ def plain_value(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def take(stream: ls.ChangeStream, quiet_seconds: float, batches: int, seconds: float) -> list[ls.ChangeBatch]:
+def take_begun(stream: ls.ChangeStream, rest_seconds: float, quiet_seconds: float, seconds: float) -> list[Batch]:
+    """The whole snapshot that a stream begins with, and what follows it, for so many seconds beside the rest.
+
+    Behind the first piece the reader rests: rows are written while the snapshot is under way.
+    """
+    found = take(stream, seconds, 1, seconds)
+    time.sleep(rest_seconds)
+    deadline = time.monotonic() + seconds
+    while found and found[-1].snapshot and time.monotonic() < deadline:
+        found += take(stream, seconds, 1, seconds)
+    return found + take(stream, quiet_seconds, BEGUN_BATCHES, seconds)
+
+
+def take(stream: ls.ChangeStream, quiet_seconds: float, batches: int, seconds: float) -> list[Batch]:
     """The batches that come until nothing comes for a while, behind whole commits unless the time is over."""
     found: list[ls.ChangeBatch] = []
     deadline = time.monotonic() + seconds

@@ -31,6 +31,8 @@ SCHEMA = pa.schema(
     ]
 )
 FORMS = {"append": 0.4, "commit": 0.2, "named": 0.13, "shared": 0.08, "writer": 0.12, "abandon": 0.07}
+CROWDED_SHARE, CROWDED = 0.25, 0.6
+"""In so many runs so many sends are of the producer that all clients open: one that is fenced soon sends again."""
 
 
 class Log:
@@ -46,6 +48,7 @@ class Log:
         self._rows_max = chance.choice((200, 1_000, 3_000))
         self._shape = Shape(tuple(self._tables), chance.choice((0, 20, 300, 4_000)))
         self._shared = Shared()
+        self._crowded = CROWDED if chance.random() < CROWDED_SHARE else 0.0
 
     def setup(self, lake: ls.Lake) -> None:
         """Make the tables."""
@@ -70,6 +73,8 @@ class Log:
 
     def _send(self, chance: random.Random, numbers: Iterator[int]) -> Invocation:
         form = chance.choices(list(FORMS), list(FORMS.values()))[0]
+        if self._crowded and chance.random() < self._crowded:
+            form = "shared"
         parts = 1 if form == "append" else chance.randint(1, 4)
         alone = chance.choice(self._tables)
         sent = []

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import lakestore as ls
 from jepsen.checkers.consumers import Consumer, Consumers
 from jepsen.workloads.changelog import ENGINES, Changelog
+from jepsen.workloads.following import BEGUN_BATCHES, take_begun
 from tests.jepsen.hand_made import Written
 
 ALL = Consumer(tuple(ENGINES), images=True)
@@ -239,3 +245,29 @@ def test_rows_are_unique_and_one_seed_replays() -> None:
             if "by" in each
         ]
         assert len(names) == len(set(names)) > 50
+
+
+def test_a_snapshot_is_taken_whole_with_a_rest_within_and_with_what_is_written_meanwhile(tmp_path: Path) -> None:
+    with ls.open(tmp_path) as lake:
+        schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+        table = lake.create_table("jepsen.begun", schema, primary_key=["id"], buckets=30)
+        table.upsert([{"id": number} for number in range(400)])
+        with closing(table.changes("snapshot")) as stream:
+            writer = threading.Thread(target=lambda: table.upsert([{"id": 400}]))
+            writer.start()
+            found = take_begun(stream, 0.05, 0.05, 0.3)
+            writer.join()
+    parts = [each.snapshot for each in found]
+    assert parts == sorted(parts, reverse=True), "changes come behind the snapshot"
+    assert sum(parts) > BEGUN_BATCHES
+    assert sorted(row["id"] for each in found for row in each.to_pylist()) == [*range(401)]
+
+
+def test_some_runs_mostly_begin_with_snapshots() -> None:
+    shares = []
+    for seed in range(20):
+        drawn = [*itertools.islice(Changelog(random.Random(seed)).operations(0, random.Random(seed)), 200)]
+        shares.append(sum(each.f == "live" and "rest" in each.value for each in drawn) / len(drawn))
+    assert min(shares) > 0
+    assert max(shares) > 0.2
+    assert sorted(shares)[10] < 0.2, "most runs do not"

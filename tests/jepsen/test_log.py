@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import zlib
 from typing import Any
@@ -246,3 +247,13 @@ def test_lag_is_how_long_an_acknowledged_row_has_waited() -> None:
     assert lag(1, 2) == 0.0
     told = Log(random.Random(1)).figures(two().poll(rows(1), first=True).read(rows(1, 2)).written.history())
     assert told["rows"] == 2
+
+
+def test_in_some_runs_most_sends_are_of_the_producer_that_all_clients_open() -> None:
+    shares = []
+    for seed in range(20):
+        drawn = itertools.islice(Log(random.Random(seed)).operations(0, random.Random(seed)), 200)
+        forms = [each.value["form"] for each in drawn if each.f == "send"]
+        shares.append(forms.count("shared") / len(forms))
+    assert max(shares) > 0.5
+    assert sorted(shares)[10] < 0.2, "most runs do all sorts"

@@ -15,6 +15,8 @@ QUIET_SHARE = 0.25
 """Of all runs so many have no fault."""
 KINDS_MAX, FAULTS_MAX = 4, 6
 HOURS = 3600
+WEATHER = {"hole": (0.05,), "mute": (0.1, 0.3, 0.6)}
+"""The chances of a kind of weather, of which one is drawn, where they are not those of most."""
 DUTY_SECONDS, DONE = 20.0, "done"
 OF_CHECKPOINT = tuple(
     point
@@ -107,9 +109,9 @@ def _resume(system: SimSystem) -> None:
 
 def _weather(system: SimSystem, chance: random.Random) -> str:
     weather = system.network.weather
-    kinds = chance.sample(("lost", "late", "unanswered", "hole", "slow"), chance.randint(1, 3))
+    kinds = chance.sample(("lost", "late", "unanswered", "hole", "slow", "mute"), chance.randint(1, 3))
     for kind in kinds:
-        setattr(weather, kind, chance.choice((0.02, 0.1, 0.3)) if kind != "hole" else 0.05)
+        setattr(weather, kind, chance.choice(WEATHER.get(kind, (0.02, 0.1, 0.3))))
     return ", ".join(kinds)
 
 

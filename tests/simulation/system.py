@@ -10,11 +10,13 @@ from jepsen.schedule import Planned
 from lakestore.client.calls import transport_of
 from lakestore.limits import Limits
 from tests.simulation.machine import Machine
-from tests.simulation.wire import Life, Network, SimWire
+from tests.simulation.wire import WINDOW, Life, Network, SimWire
 from tests.simulation.world import World
 
 CALL_SECONDS = 0.2, 1.0, 5.0
 """The time of a call at most, of which the seed chooses one: after a short one its outcome is often unknown."""
+WINDOWS = 1, 1, WINDOW
+"""Messages of a stream on their way at most, of which the seed chooses: few, and a reader that rests holds it up."""
 STARTS_MAX = 3
 
 
@@ -30,6 +32,7 @@ class SimSystem:
     def __init__(self, world: World, folder: Path, seed: str, limits: Limits) -> None:
         self.world = world
         self.network = Network(world)
+        self.network.window = random.Random(f"{seed} window").choice(WINDOWS)
         self.machine = Machine(world, self.network, folder, seed, limits)
         self.call_seconds = random.Random(f"{seed} calls").choice(CALL_SECONDS)
         self.wires: list[SimWire] = []

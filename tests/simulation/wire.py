@@ -26,7 +26,7 @@ from tests.simulation.world import Killed, Process, Task, World
 KEEPALIVE_SECONDS = 25.0
 HELLO_SECONDS = 10.0
 WINDOW = 4
-"""Messages of a stream that are sent before the client has taken one."""
+"""Messages of a stream that are sent before the client has taken one, unless the network is narrower."""
 HELLO = next(method for method in rpc.methods() if method.name == "Hello")
 
 
@@ -45,10 +45,12 @@ class Weather:
     """Nothing arrives, and nobody is told."""
     slow: float = 0.0
     """The message takes a second, about."""
+    mute: float = 0.0
+    """The answer of a call that writes falls into a hole: the client waits for as long as it cares to."""
 
     def calm(self) -> None:
         """No faults from here on."""
-        self.lost = self.late = self.unanswered = self.hole = self.slow = 0.0
+        self.lost = self.late = self.unanswered = self.hole = self.slow = self.mute = 0.0
 
 
 @dataclass(eq=False)
@@ -72,7 +74,7 @@ class Box:
         self.items: deque[bytes] = deque()
         self.failure: LakestoreError | None = None
         self.is_over = self.is_cancelled = False
-        self.room = WINDOW
+        self.room = network.window
         self.waiting: Task | None = None
         self.sender: Task | None = None
         self.server: Process | None = None
@@ -179,6 +181,7 @@ class Network:
         self.world, self.weather, self.watcher = world, Weather(), Watcher(world)
         self.life: Life | None = None
         """The server that listens."""
+        self.window = WINDOW
         self._numbers = 0
 
     def numbered(self) -> int:
@@ -329,6 +332,8 @@ class SimWire:
         delay = self._network.delay()
         if not answers:
             self._world.later(delay, partial(box.ended, _broken("Socket closed", reads=False)))
+        elif not method.reads and self._network.happens(self._network.weather.mute):
+            self._world.later(KEEPALIVE_SECONDS, partial(box.ended, _broken("keepalive watchdog timeout", reads=False)))
         elif failure is not None:
             self._world.later(delay, partial(box.ended, failure))
         else:
