@@ -29,6 +29,10 @@ SMALL_BYTES_MAX = 64 << 10
 """A request up to here goes before larger ones of others."""
 SMALL_STRETCH = 1.25
 """A bulk load fills what there is; this much beyond is left for small requests."""
+BESIDE_PART, BESIDE_TURNS = 16, 256
+"""The part of a group that large requests fill for so many turns behind a small one: the next small one waits until
+that commit is made.
+"""
 COMPARED_MAX = 1_024
 """Keys up to which a request's are compared with those of an insert; of larger ones they are taken to meet."""
 TURNS_PASSED_MAX = 16
@@ -101,6 +105,8 @@ class CommitQueue:
         """Producer or register to its requests in the large lane."""
         self._passed = 0
         """Turns since the large lane had one while something waited in it."""
+        self._beside = 0
+        """Turns for which a small request is expected beside large ones."""
         self._nbytes = 0
         self._closed = self._poked = False
 
@@ -187,7 +193,9 @@ class CommitQueue:
         named: set[tuple[str, int] | str] = set()
         inserts: list[Change] = []
         weight = 0
-        while weight < self._limits.group_bytes:
+        large_max = max(self._limits.group_bytes // (BESIDE_PART if self._beside else 1), 1)
+        self._beside = BESIDE_TURNS if self._small else max(self._beside - 1, 0)
+        while weight < (self._limits.group_bytes if self._small else large_max):
             large = self._large[0] if self._large and takes_large else None
             following = self._small[0] if self._small else large
             if not isinstance(following, Request):

@@ -196,14 +196,16 @@ class Keyed:
             yield self._rows.uniform(self.measured.keys)
 
     def _upsert(self) -> None:
-        """Sustained upserts, a second producer beside them; what the checkpoints behind them write counts."""
+        """Sustained upserts, then half as long beside a second producer; what checkpoints behind them write counts."""
         found, seconds = self.measured, self._limits.upsert
         with ServerProcess(self._data) as server, lakestore.connect(server.address) as lake:
             before, (made, spent) = Written.of(server), accounts.checkpoints(server)
-            second = beside.begun(server.address, TABLE, found.keys, seconds)
             with _sampled(server) as memory, producer(lake.table(TABLE)) as out:
                 progress, rows = _send(out, self._upserts(), seconds)
+                second = beside.begun(server.address, TABLE, found.keys, seconds / 2)
+                shared, more = _send(out, self._upserts(), seconds / 2)
             took = beside.ended(second, seconds + 60)
+            rows, found.upsert_beside = rows + more, shared.mean
             found.upsert, found.upsert_seconds = progress.mean, progress.seconds
             found.upsert_tens = progress.over_seconds(min(10.0, seconds))
             self._say(f"upserts at {found.upsert:,.0f} rows/s, by ten seconds {found.upsert_tens}")

@@ -30,6 +30,8 @@ class Measured:
     upsert: float = -1
     upsert_seconds: float = -1
     upsert_tens: list[int] = field(default_factory=list)
+    upsert_beside: float = -1
+    """While a second producer commits as well."""
     """Rows a second over each ten seconds."""
     upsert_written: float = -1
     upsert_cancelled: float = -1
@@ -114,6 +116,7 @@ def _writes(found: Measured) -> Iterator[Figure]:
         shown = f"{found.upsert_written:.1f}, {found.upsert_cancelled:.1f} of it cancelled"
         yield _figure(found, "bytes written per byte of upserted row", shown, "≤ 6", found.upsert_written <= 6)
         shown = f"p50 {found.commit_p50_ms:.1f}, p99 {found.commit_p99_ms:.1f}, most {found.commit_max_ms:.0f} ms"
+        shown += f", beside {found.upsert_beside:,.0f} rows/s"
         name = "10-row commits of a second producer beside the upserts"
         yield _figure(found, name, shown, "p99 < 30 ms", found.commit_p99_ms < 30)
         shown = (

@@ -15,13 +15,16 @@ from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore.model.table import define
 from lakestore_server.commit.moves import Move, Moves
-from lakestore_server.commit.queue import SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
+from lakestore_server.commit.queue import BESIDE_PART, SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, encoded
 
 TABLE = define("a.b", pa.schema([("v", pa.binary())]))
 KEYED = define("a.k", pa.schema([("id", pa.int64())]), primary_key=["id"])
+
+
+LARGE = 2 * SMALL_BYTES_MAX
 
 
 def queue_of(**limits: int) -> CommitQueue:
@@ -47,6 +50,18 @@ def test_small_work_goes_before_a_bulk_load_of_others() -> None:
     queue.put(request("small", 1))
     assert names(queue.take()) == [("small", 1), ("bulk", 1)]
     assert names(queue.take()) == [("bulk", 2)]
+
+
+def test_a_small_request_that_comes_next_waits_for_few_large_ones() -> None:
+    queue = queue_of(group_bytes=BESIDE_PART * LARGE)
+    for sequence in range(4 * BESIDE_PART):
+        queue.put(request("bulk", sequence, LARGE))
+    alone = names(queue.take())
+    queue.put(request("small", 1))
+    beside = [names(queue.take()) for _ in range(3)]
+    assert len(alone) > BESIDE_PART // 2, "nobody else is there"
+    assert beside[0][0] == ("small", 1)
+    assert [len(group) for group in beside[1:]] == [1, 1], "the next small one waits for one of them"
 
 
 def test_an_operation_has_its_own_turn_before_a_bulk_load() -> None:
