@@ -107,9 +107,9 @@ class Limits:
     journal_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)
     """Journal that a recovery would read; commits are `Exhausted` beyond it until a checkpoint is done."""
     overlay_checkpoint_keys: int = option(1_000_000, low=1, high=100_000_000)
-    """Keys in memory that LMDB does not have yet; a checkpoint begins beyond it."""
+    """Keys in memory that no checkpoint has yet; one begins beyond it."""
     index_cache_keys: int = option(2_000_000, low=0, high=100_000_000)
-    """Keys kept in memory after a checkpoint, up to about 150 bytes each; older ones are read from LMDB."""
+    """Keys kept in memory after a checkpoint, up to about 150 bytes each; older ones are read from files."""
     index_silence_seconds: int = option(30, low=1, high=3_600)
     """Wait for an answer of the index's own process, ten times as long for a merge; then the process is ended and
     started again, and after the second time in a row the index is rebuilt beside serving."""
