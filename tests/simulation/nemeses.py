@@ -24,6 +24,8 @@ OF_CHECKPOINT = tuple(
     if point.startswith(("checkpoint.", "segment.", "index.", "trim.")) and point != CrashPoint.INDEX_FREED
 )
 """Points that a checkpoint passes."""
+OF_TRIM = tuple(point for point in OF_CHECKPOINT if point.startswith("trim."))
+"""Points of its end: what is removed by then may be gone, and what was named before not yet there."""
 
 
 class _Fault:
@@ -76,7 +78,8 @@ def _power(system: SimSystem, chance: random.Random) -> str:
 def _crash_point(system: SimSystem, chance: random.Random) -> str:
     """At any point; mostly at one of a checkpoint that begins now: its steps are many, and soon over."""
     of_checkpoint = chance.random() < 0.7
-    point = chance.choice(OF_CHECKPOINT if of_checkpoint else tuple(CrashPoint))
+    of_trim = of_checkpoint and chance.random() < 0.3
+    point = chance.choice(OF_TRIM if of_trim else OF_CHECKPOINT if of_checkpoint else tuple(CrashPoint))
     passes, power = chance.choice((0, 0, 0, 1) if of_checkpoint else (0, 0, 1, 3)), chance.random() < 0.7
     system.machine.crash_at(point, passes, loses_power=power)
     server = system.machine.server
