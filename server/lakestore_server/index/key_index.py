@@ -313,14 +313,14 @@ class Index:
         self._merged.named(runs, tables)
 
     def merged(self) -> None:
-        """End a checkpoint: merged overlays stay as a cache while they are small enough."""
+        """End a checkpoint: merged overlays of keys of bytes stay as a cache while they are small enough."""
         with self.lock:
             self._frozen = None
             self._merged.adopt()
             kept, total = [], 0
-            for overlay in self._older:
+            for overlay in (overlay.of_bytes() for overlay in self._older):  # runs are searched as fast
                 total += len(overlay)
-                if total <= self._cache_keys_max:
+                if len(overlay) and total <= self._cache_keys_max:
                     kept.append(overlay)
             self._older = tuple(kept)
 

@@ -13,7 +13,7 @@ from lakestore_server.index.entry import DAMAGED, FLAG, OFFSET_MASK, Ints
 from lakestore_server.index.keys import IndexKeys, NumberKeys
 from lakestore_server.index.overlay import Entries
 from lakestore_server.index.pipe import Walked
-from lakestore_server.index.run import Run, Section, unpacked
+from lakestore_server.index.run import Run, Section, Wanted, unpacked
 from lakestore_server.index.run_merge import slices
 from lakestore_server.index.worker_client import DamagedIndex
 
@@ -46,13 +46,13 @@ class Levels:
         if len(keys) == 1:
             return np.array([_one(sections, int(keys.numbers[0]))], dtype=np.int64)
         order = keys.numbers.argsort()
-        numbers = keys.numbers.take(order)
-        found = sections[0].find(numbers)
+        wanted = Wanted.of(keys.numbers.take(order))
+        found = sections[0].find(wanted)
         for section in sections[1:]:
             missing = np.flatnonzero(found == MISS)
             if not len(missing):
                 break
-            found[missing] = section.find(numbers.take(missing))
+            found[missing] = section.find(wanted.take(missing))
         values = np.empty_like(found)
         values[order] = found
         return checked(values)

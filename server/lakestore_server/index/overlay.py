@@ -192,6 +192,13 @@ class Overlay:
         self._numbers = {prefix: part for prefix, part in self._numbers.items() if tables.serves(prefix)}
         self._bytes = {prefix: part for prefix, part in self._bytes.items() if tables.serves(prefix)}
 
+    def of_bytes(self) -> Overlay:
+        """The entries whose keys are bytes, as an overlay of their own; nothing is put into this one any more."""
+        other = Overlay()
+        other._bytes = self._bytes
+        other._orders = {prefix: order for prefix, order in self._orders.items() if prefix in self._bytes}
+        return other
+
     def parts(self) -> Iterator[tuple[IndexKeys, Ints]]:
         """All keys, table by table, and their values."""
         for prefix in [*self._numbers, *self._bytes]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,22 +126,44 @@ def _check_of(numbers: Numbers, low: Numbers) -> Numbers:
     return mixed
 
 
-def filter_places(numbers: Numbers, words: int) -> tuple[Ints, Numbers]:
-    """(the filter's word of each number, the bits that are set there)."""
-    mixed = numbers * _FACTOR
-    mixed ^= mixed >> _MIX
-    mixed *= _FACTOR
-    bits = _ONE << (mixed & _SIX)
-    for shift in _BITS:
-        bits |= _ONE << ((mixed >> shift) & _SIX)
-    mixed >>= _HALF
-    mixed *= np.uint64(words)
-    mixed >>= _HALF
-    return mixed.view(np.int64), bits
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Ascending numbers that are looked for, with what they are to every filter."""
+
+    numbers: Numbers
+    mixed: Numbers
+    """32 bits of each, from which a filter's size gives the word."""
+    bits: Numbers
+    """The bits of each that are set in its word."""
+
+    @staticmethod
+    def of(numbers: Numbers) -> Wanted:
+        """Numbers as a filter sees them."""
+        mixed = numbers * _FACTOR
+        mixed ^= mixed >> _MIX
+        mixed *= _FACTOR
+        bits = _ONE << (mixed & _SIX)
+        for shift in _BITS:
+            bits |= _ONE << ((mixed >> shift) & _SIX)
+        mixed >>= _HALF
+        return Wanted(numbers, mixed, bits)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: Ints) -> Wanted:
+        """Some of the numbers."""
+        return Wanted(self.numbers.take(rows), self.mixed.take(rows), self.bits.take(rows))
+
+    def words(self, count: int) -> Ints:
+        """The word of each in a filter of so many words."""
+        words = self.mixed * np.uint64(count)
+        words >>= _HALF
+        return words.view(np.int64)
 
 
 def filter_place(number: int, words: int) -> tuple[int, int]:
-    """`filter_places` of one number."""
+    """(the filter's word, the bits set there) of one number."""
     mixed = number * _FACTOR_INT & _WORD_MASK
     mixed ^= mixed >> 29
     mixed = mixed * _FACTOR_INT & _WORD_MASK
@@ -164,23 +187,25 @@ class Section:
         self.highest = int(self._entries[-2])
         """The greatest number."""
 
-    def find(self, numbers: Numbers) -> Ints:
+    def find(self, wanted: Wanted) -> Ints:
         """The values of ascending numbers: ABSENT where an entry says so, `MISS` where there is none."""
+        numbers = wanted.numbers
         if not len(numbers) or int(numbers[0]) > self.highest:
             return np.full(len(numbers), MISS, dtype=np.int64)
         if len(numbers) <= _FEW:
             return np.array(list(map(self.one, numbers.tolist())), dtype=np.int64)
         found = np.full(len(numbers), MISS, dtype=np.int64)
-        places, bits = filter_places(numbers, len(self._filter))
-        rows = np.flatnonzero(self._filter.take(places) & bits == bits)
+        held = self._filter.take(wanted.words(len(self._filter)))
+        held &= wanted.bits
+        rows = np.flatnonzero(held == wanted.bits)
         if not len(rows):
             return found
-        wanted = numbers if len(rows) == len(numbers) else numbers.take(rows)
-        at = self._places(wanted)
+        numbers = numbers if len(rows) == len(numbers) else numbers.take(rows)
+        at = self._places(numbers)
         self.run.check(at + self._at)
-        there = np.flatnonzero(self._entries.take(at) == wanted)
+        there = np.flatnonzero(self._entries.take(at) == numbers)
         stored = self._entries.take(at[there] + 1)
-        found[rows[there]] = unpacked(wanted[there], stored)
+        found[rows[there]] = unpacked(numbers[there], stored)
         return found
 
     def _places(self, numbers: Numbers) -> Ints:

@@ -23,7 +23,7 @@ from lakestore_server.index.run import (
     VERSION,
     Numbers,
     SectionPlace,
-    filter_places,
+    Wanted,
 )
 
 SYNC_BYTES = 2 << 20
@@ -119,8 +119,8 @@ class SectionWriter:
         self._at = at if self._at < 0 else self._at
         self._samples.append(numbers[-self._count % SAMPLED :: SAMPLED].copy())
         self._count += len(numbers)
-        places, bits = filter_places(numbers, len(self._filter))
-        np.bitwise_or.at(self._filter, places, bits)
+        marks = Wanted.of(numbers)
+        np.bitwise_or.at(self._filter, marks.words(len(self._filter)), marks.bits)
 
     def end(self) -> int:
         """Write what finds the entries, unless there are none; how many there are."""

@@ -35,7 +35,7 @@ def test_keys_of_dropped_tables_leave_lmdb_and_memory(tmp_path: Path) -> None:
             fill(served, name, schema, 50)
         served.checkpoint()
         fill(served, "a.never_merged", TEXTS, 50)
-        assert (served.engine.index.size.keys, cached(served)) == (150, 150)
+        assert (served.engine.index.size.keys, cached(served)) == (150, 100), "numbers are in runs"
         for name in ("a.n", "a.t", "a.never_merged"):
             served.lake.drop_table(name)
         served.checkpoint()

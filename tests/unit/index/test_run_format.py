@@ -18,7 +18,7 @@ from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
 from lakestore_server.index.keys import NumberKeys
 from lakestore_server.index.levels import Levels, due
 from lakestore_server.index.overlay import merged
-from lakestore_server.index.run import BLOCK_BYTES, HEADER_BYTES, Run, Section, packed
+from lakestore_server.index.run import BLOCK_BYTES, HEADER_BYTES, Run, Section, Wanted, packed
 from lakestore_server.index.run_merge import merge, slices
 from lakestore_server.index.run_writer import RunWriter
 from lakestore_server.index.worker_client import DamagedIndex
@@ -82,7 +82,7 @@ def test_every_number_is_found_with_its_value_and_no_other(tmp_path: Path, entri
         section, right = run.sections[table_prefix(number)], tables[number]
         numbers = asked(chance, width, right)
         expected = [right.get(n, MISS) for n in numbers]
-        assert section.find(np.array(numbers, dtype=np.uint64)).tolist() == expected
+        assert section.find(Wanted.of(np.array(numbers, dtype=np.uint64))).tolist() == expected
         few = chance.sample(range(len(numbers)), min(len(numbers), 200))
         assert [section.one(numbers[at]) for at in few] == [expected[at] for at in few]
         order = sorted(right)
@@ -122,7 +122,7 @@ def test_the_newest_entry_holds_and_absent_goes_only_at_the_bottom(tmp_path: Pat
             numbers = held[0].tolist() if held else []
             assert numbers == sorted(kept)
             if kept:
-                assert sectioned(output, number)[0].find(held[0]).tolist() == [kept[n] for n in numbers]
+                assert sectioned(output, number)[0].find(Wanted.of(held[0])).tolist() == [kept[n] for n in numbers]
 
 
 def sectioned(run: Run, number: int) -> list[Section]:

@@ -264,12 +264,14 @@ def test_merged_keys_are_kept_in_memory_up_to_a_number(tmp_path: Path) -> None:
     for keys, kept in ((1, 0), (100, 1)):
         with Served(tmp_path / str(keys) / "data", limits=Limits(index_cache_keys=keys)) as served:
             lake = served.lake
-            table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
-            table.upsert(rows(1, 2, 3))
+            table = lake.create_table("a.b", pa.schema([("id", pa.string())]), primary_key=["id"])
+            table.upsert([{"id": "a"}, {"id": "b"}, {"id": "c"}])
+            numbers = lake.create_table("a.numbers", SCHEMA, primary_key=["id"])
+            numbers.upsert(rows(1, 2, 3))
             engine = served.engine
             served.checkpoint()
-            assert len(engine.index._older) == kept
-            assert table.lookup([{"id": 2}]).num_rows == 1
+            assert [len(overlay) for overlay in engine.index._older] == [3] * kept, "runs need no cache"
+            assert table.lookup([{"id": "b"}]).num_rows == numbers.lookup([{"id": 2}]).num_rows == 1
 
 
 def test_dead_sets_are_remembered_up_to_their_bytes(tmp_path: Path) -> None:
