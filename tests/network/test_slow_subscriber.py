@@ -49,9 +49,10 @@ def test_subscribers_that_do_not_read_cost_bounded_memory(tmp_path: Path) -> Non
         assert sum(len(batch) for batch in table.changes(until="now")) == ROWS * ROUNDS, "others read on"
         grown = resident_bytes(server.pid) - before
         unread = STALLED * ROUNDS * ROWS * BLOB
-        held = 2 * STALLED * DEFAULT.read_batch_bytes
+        held = 2 * STALLED * DEFAULT.read_batch_bytes * 5 // 4
         assert held < unread / 4
-        assert grown < held, f"{grown >> 20} MB grown with {unread >> 20} MB unread: more than two batches a stream"
+        said = f"{grown >> 20} MB grown with {unread >> 20} MB unread"
+        assert grown < held, f"{said}: more than two batches a stream, and a quarter for what surrounds them"
         for call in calls:
             call.cancel()
         for channel in channels:
