@@ -80,7 +80,7 @@ def _copies(read: Call, copies: Sequence[Call]) -> Iterator[Anomaly]:
 def _positions(opens: Sequence[Call], copies: Sequence[Call], reads: Sequence[Call]) -> Iterator[Anomaly]:
     """Positions that are lower than somebody knew before."""
     told: dict[int, list[tuple[float, int]]] = defaultdict(list)
-    """Of each partition places in the history, and the positions that were known there."""
+    """Places in the history of each partition, and the positions that were known there."""
     for call in copies:
         for p, _, end in call.value["spans"] if call.kind is Kind.OK else []:
             told[p].append((call.acknowledged, end))

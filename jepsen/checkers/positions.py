@@ -29,7 +29,7 @@ class Given:
     opened: int
     """Where the reader's first poll began."""
     bare: int
-    """Where the reader had no rows at hand: behind its last poll that waited in vain, or where its first one began."""
+    """The place at which the reader had no rows at hand: behind its last vain poll, or where its first one began."""
     at: int
     """Where the poll ended."""
     draining: bool

@@ -4,7 +4,7 @@
 `settings`, `tierer`, `spark`, `kafka` with `bridges`, `store` with its `object_store`, and `clients` in processes of
 their own (`client_process`, which gets the addresses of `reached`); `processes` finds, signals and ends them all, and
 `jvm` has their options. Each part has a `start`, a `kill` and a `stop` that may be called twice. The ways: `proxy`,
-`http_proxy`, `wire`. The disk: `disk` by the rules of `shim`, with `undo` and `power` for what a power cut leaves. The
+`http_proxy` on `http_server`, `wire`. The disk: `disk` by the rules of `shim`, with `undo`, `power` of a power cut. The
 time: `clock`. `preload` compiles the libraries of both.
 """
 

@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
+
+from jepsen.system.http_server import HttpServer
 
 ANSWER_SECONDS = 60.0
 STATUSES = 500, 502, 503, 504
@@ -94,7 +96,7 @@ class HttpProxy:
             def ask(self, body: bytes) -> _Answer:
                 return _asked(proxy.target, self.command, self.path, self.headers.items(), body)
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = HttpServer(("127.0.0.1", 0), Handler)
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="http-proxy", daemon=True).start()
 
@@ -140,14 +142,6 @@ class _Answer:
     reason: str
     headers: Sequence[tuple[str, str]]
     body: bytes
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients and proxies break connections: that is no error of ours."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -16,11 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
+
+from jepsen.system.http_server import HttpServer
 
 PAGE = 1_000
 """Keys of one page of a list."""
@@ -140,7 +142,7 @@ class ObjectStore:
 
             kept = objects
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = HttpServer(("127.0.0.1", 0), Handler)
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="object-store", daemon=True).start()
 
@@ -148,14 +150,6 @@ class ObjectStore:
         """Stop, and forget everything."""
         self._server.shutdown()
         self._server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients and proxies break connections: that is no error of ours."""
 
 
 class _Handler(BaseHTTPRequestHandler):

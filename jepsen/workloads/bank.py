@@ -36,7 +36,7 @@ NAMES = [f"jepsen.bank_{table}" for table in TABLES]
 GROUPED = ("left", "right")
 KEPT = 20
 ONE_SHARE = 0.3
-"""Of the reads by Spark so many are of one table, the others of all by one statement."""
+"""The part of the reads by Spark that are of one table; the others are of all by one statement."""
 QUIET_SECONDS, FOLLOW_SECONDS, FOLLOW_BATCHES = 0.05, 1.0, 20
 DRAIN_SECONDS = 20.0
 _ID = pa.field("id", pa.int64(), nullable=False)
