@@ -5,9 +5,7 @@ With `LAKESTORE_BENCH_ROWS=200000` the group `lake` does all that it does with s
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,17 +33,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
 
 def main(names: list[str]) -> None:
     """Run the named groups, all by default."""
-    figures = []
-    for name in names or list(GROUPS):
-        folder = Path(tempfile.mkdtemp(prefix="lakestore-bench-"))
-        try:
-            for figure in GROUPS[name](folder):
-                met = {True: "met", False: "NOT MET", None: ""}[figure.met]
-                sys.stdout.write(f"{figure.name:45} {figure.measured:60} {figure.bar:25} {met}\n")
-                sys.stdout.flush()
-                figures.append(figure)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    figures = list(report.measured(GROUPS, names or GROUPS, (45, 60, 25)))
     if not IS_SMALL:
         report.write(figures)
 

@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from confluent_kafka import Producer
 import lakestore
 from jepsen.system.kafka import KafkaProcess, Topics
 from lakestore.client import writer
+from tests.bench import report
 from tests.bench.report import Figure
 from tests.bench.rows import SCHEMA, rows
 from tests.support.process import ServerProcess
@@ -239,15 +238,8 @@ PARTS: dict[str, Callable[[Path], Iterator[Figure]]] = {"kafka": beside_kafka, "
 
 def main(names: Sequence[str]) -> None:
     """Measure the named parts and print their figures."""
-    for name in names or list(PARTS):
-        folder = Path(tempfile.mkdtemp(prefix="lakestore-bench-"))
-        try:
-            for figure in PARTS[name](folder):
-                met = {True: "met", False: "NOT MET", None: ""}[figure.met]
-                sys.stdout.write(f"{figure.name:75} {figure.measured:45} {figure.bar:8} {met}\n")
-                sys.stdout.flush()
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    for _ in report.measured(PARTS, names or PARTS, (75, 45, 8)):
+        pass
 
 
 if __name__ == "__main__":

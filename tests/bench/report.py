@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 STORE = Path(__file__).parents[2] / "docs" / "benchmarks.json"
+Parts = Mapping[str, Callable[[Path], Iterator["Figure"]]]
+"""What measures in a folder, by name."""
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 
 
@@ -23,6 +29,26 @@ class Figure:
     bar: str
     met: bool | None
     """None where there is no bar."""
+
+
+def say(figure: Figure, widths: tuple[int, int, int]) -> None:
+    """Print a figure in columns of these widths."""
+    met = {True: "met", False: "NOT MET", None: ""}[figure.met]
+    name, measured, bar = widths
+    sys.stdout.write(f"{figure.name:{name}} {figure.measured:{measured}} {figure.bar:{bar}} {met}\n")
+    sys.stdout.flush()
+
+
+def measured(parts: Parts, names: Iterable[str], widths: tuple[int, int, int]) -> Iterator[Figure]:
+    """The figures of the named parts, each printed when it is there; every part has a folder of its own."""
+    for name in names:
+        folder = Path(tempfile.mkdtemp(prefix="lakestore-bench-"))
+        try:
+            for figure in parts[name](folder):
+                say(figure, widths)
+                yield figure
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def write(figures: list[Figure]) -> None:

@@ -1,4 +1,4 @@
-"""What the machine says of a server: bytes that it wrote, memory that it holds, the disk that its folder takes."""
+"""Accounts of the machine about a server: bytes that it wrote, memory that it holds, the disk that its folder takes."""
 
 from __future__ import annotations
 

@@ -22,6 +22,8 @@ from tests.bench.report import Figure
 
 DISK_BYTES_PER_ROW, DISK_ROWS_PER_SECOND = 110, 1_000_000
 """About what a run takes: rows of the table, and upserts for as long as they last."""
+_WIDTHS = 70, 75, 22
+"""Columns of a printed figure."""
 _UNITS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
 
@@ -102,15 +104,9 @@ def _write(found: Sequence[Measured], figures: Sequence[Figure]) -> None:
 def _logs(names: str, *, is_dry: bool) -> None:
     """The parts of the log's own module."""
     parts: dict[str, Callable[[Path], Iterator[Figure]]] = import_module("tests.bench.growth_log").PARTS
-    for name in parts if names == "all" else names.split(","):
-        place = Path(tempfile.mkdtemp(prefix="lakestore-growth-"))
-        try:
-            for figure in parts[name](place):
-                _say([figure])
-                if not is_dry:
-                    report.write([figure])
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+    for figure in report.measured(parts, parts if names == "all" else names.split(","), _WIDTHS):
+        if not is_dry:
+            report.write([figure])
 
 
 def _crowd(scale: float, *, is_dry: bool) -> None:
@@ -133,9 +129,7 @@ def _note(text: str) -> None:
 
 def _say(figures: Iterable[Figure]) -> None:
     for figure in figures:
-        met = {True: "met", False: "NOT MET", None: ""}[figure.met]
-        sys.stdout.write(f"{figure.name:70} {figure.measured:75} {figure.bar:22} {met}\n")
-    sys.stdout.flush()
+        report.say(figure, _WIDTHS)
 
 
 if __name__ == "__main__":

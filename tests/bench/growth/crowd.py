@@ -1,4 +1,4 @@
-"""What many things cost while they rest: 10,000 tables, 4,096 buckets a table, 100,000 segments, 1,000 subscribers.
+"""The cost of many things at rest: 10,000 tables, 4,096 buckets a table, 100,000 segments, 1,000 subscribers.
 
 Each crowd is measured once: the start of a server that has it, a checkpoint with hardly anything to do, status and
 metrics, anonymous memory, and the longest commit of one row beside all that.
@@ -46,7 +46,7 @@ class Crowd:
     commit_max_ms: float
     """The longest commit of one row while checkpoint, status and metrics were made."""
     anonymous_bytes: int
-    """Of the server and its processes, after all that."""
+    """Memory of the server and its processes, after all that."""
 
 
 def measure(folder: Path, scale: float = 1.0) -> Iterator[tuple[str, Crowd]]:
