@@ -62,7 +62,7 @@ class FlatBatch:
         self.words = {width: _words(memory, width) for width in (1, 2, 4, 8)}
         places = [_places(column, memory.address) for column in batch.columns]
         self.places: Ints = np.array([places_of for places_of, _ in places], dtype=np.int64).reshape(-1, 3)
-        """Where the buffers of each column begin; -1 for one that is not there."""
+        """The begins of the buffers of each column; -1 for one that is not there."""
         self._extents = [extent for _, extent in places]
         self._kinds = batch.schema.types
         self._rows_touched: dict[tuple[int, ...], tuple[Ints, Ints, list[int], list[int]]] = {}

@@ -23,10 +23,22 @@ def blocks_of(size: int) -> int:
     return -(-size // BLOCK)
 
 
-def block_crcs(data: pa.Buffer) -> npt.NDArray[np.uint32]:
-    """The checksum of each block."""
-    starts = range(0, data.size, BLOCK)
-    return np.fromiter((crc32c(data.slice(at, min(BLOCK, data.size - at))) for at in starts), dtype=np.uint32)
+def block_crcs(*parts: pa.Buffer) -> npt.NDArray[np.uint32]:
+    """The checksum of each block of parts that lie behind one another."""
+    found: list[int] = []
+    crc = filled = 0
+    for part in parts:
+        at = 0
+        while at < part.size:
+            taken = min(BLOCK - filled, part.size - at)
+            crc = crc32c(part.slice(at, taken), crc)
+            at, filled = at + taken, filled + taken
+            if filled == BLOCK:
+                found.append(crc)
+                crc = filled = 0
+    if filled:
+        found.append(crc)
+    return np.array(found, dtype=np.uint32)
 
 
 def extended(data: pa.Buffer, crc: int) -> tuple[int, npt.NDArray[np.uint32]]:

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.rows.ipc import crc32c
-from lakestore_server.files.block_crcs import BLOCK
+from lakestore_server.files.block_crcs import block_crcs
 from lakestore_server.files.new_segment import SYNC_BYTES, framed
 from lakestore_server.files.segment import SPARSE_VERSION, VERSION, Segment
 from lakestore_server.host.crash_points import CrashPoint
@@ -36,7 +34,7 @@ def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[
     version = VERSION
     if any(segment.is_sparse for segment in segments) or any(b.start > a.end for a, b in _neighbours(segments)):
         version, about = SPARSE_VERSION, about | {"sparse": _numbers(parts, segments, pieces)}
-    crcs, size = _block_crcs(parts), sum(map(len, parts))
+    crcs, size = block_crcs(*parts), sum(map(len, parts))
     index = CommitIndex.joined([segment.index for segment in segments])
     head, tail = framed(version, about, size, crcs, index)
     file = disk.create(path)
@@ -109,24 +107,6 @@ def _numbers(parts: list[pa.Buffer], segments: Sequence[Segment], pieces: Sequen
     for numbers in (offsets, kills):
         parts += [pa.py_buffer(numbers), pa.py_buffer(bytes(-numbers.nbytes % 64))]
     return {"offsets": at, "kills": [kills_at, len(kills)]}
-
-
-def _block_crcs(parts: Sequence[pa.Buffer]) -> npt.NDArray[np.uint32]:
-    """The checksum of each block of all parts behind one another."""
-    found: list[int] = []
-    crc = filled = 0
-    for part in parts:
-        at = 0
-        while at < part.size:
-            taken = min(BLOCK - filled, part.size - at)
-            crc = crc32c(part.slice(at, taken), crc)
-            at, filled = at + taken, filled + taken
-            if filled == BLOCK:
-                found.append(crc)
-                crc = filled = 0
-    if filled:
-        found.append(crc)
-    return np.array(found, dtype=np.uint32)
 
 
 def _batched(parts: Sequence[pa.Buffer]) -> Iterator[list[pa.Buffer]]:

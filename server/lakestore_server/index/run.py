@@ -67,7 +67,7 @@ _GONE = np.uint64(OFFSET_MASK)
 
 
 class SectionPlace(NamedTuple):
-    """Where a table's entries lie in a run."""
+    """The place of a table's entries in a run."""
 
     number: int
     """The table's."""
