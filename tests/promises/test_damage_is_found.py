@@ -261,10 +261,10 @@ def test_the_scrub_finds_an_index_that_differs_from_the_log_and_it_is_rebuilt(
     with Served(tmp_path / "data") as served:
         lake = served.lake
         engine, table = served.engine, lake.table("a.keyed")
-        served.checkpoint()
         index: Index = engine.index
+        keys, _ = next(index._overlay.parts())
+        served.checkpoint()
         wrong = Overlay()
-        keys, _ = next(index._older[0].parts())
         wrong.put(keys.ascending().part(slice(1)), np.array([offset]))
         index._merged.merge(wrong, engine.view.lsn, ALL_TABLES)
         with index.lock:

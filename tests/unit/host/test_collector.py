@@ -64,7 +64,8 @@ def test_short_collections_freeze_nothing(kept: list[list[int]]) -> None:
     try:
         before, later = gc.get_freeze_count(), [[number] for number in range(MANY)]
         gc.collect()
-        assert gc.get_freeze_count() == before
+        assert gc.get_freeze_count() <= before  # a frozen object whose last reference goes is freed
+        assert _old() >= MANY
         assert len(later) == MANY
     finally:
         of.end()
