@@ -30,6 +30,10 @@ COMMANDS = {
     "demo": ("serve", "Run the whole story once, and check it: exit code 1 if anything differs."),
     "describe": ("tables", "Show the columns and settings of TABLE."),
     "dlq": ("dlq", "List, show, replay and drop the records that a bridge could not take."),
+    "doctor": (
+        "doctor",
+        "Look at this machine, at the settings of a server, and at a running one; exit code 1 if anything failed.",
+    ),
     "files": ("tables", "List the files of TABLE in the lake."),
     "init-bridge": ("init_bridge", "Write a first bridge.yaml for TOPIC from its newest records, or from a registry."),
     "inspect": (
@@ -54,6 +58,10 @@ COMMANDS = {
     "sql": ("rows", 'Run one query over tables at one cut: lakestore sql "SELECT count(*) FROM shop.orders".'),
     "status": ("tables", "Show what is hot, what is tiered and how far behind, of TABLE or of all."),
     "subscriptions": ("tables", "List the named subscriptions, how far behind they are, and who shares their buckets."),
+    "support-bundle": (
+        "doctor",
+        "Put all that somebody needs who is to help into one file: no rows, no tokens, no keys, no passwords.",
+    ),
     "tables": ("tables", "List the tables."),
     "tier": ("serve", "Move rows into the lake, compact and expire there, with Spark; for ever, or once."),
     "token": (

@@ -45,6 +45,7 @@ ORDER: dict[str, int] = {
     f"{SERVER}.service": 21,
     f"{SERVER}.edge": 22,
     f"{SERVER}.main": 23,
+    f"{SERVER}.doctor": 23,
     "lakestore_spark": 24,
     "lakestore_tiering": 25,
     "pyspark_lakestore": 25,

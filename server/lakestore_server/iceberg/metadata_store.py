@@ -132,7 +132,12 @@ class ObjectStorage:
 
     def __init__(self, root: str) -> None:
         self._root = locations.plain(root)
-        self._store = from_url(self._root, retry_config={"max_retries": 10, "retry_timeout": TRY_SECONDS})
+        try:
+            self._store = from_url(self._root, retry_config={"max_retries": 10, "retry_timeout": TRY_SECONDS})
+        except (obstore.exceptions.BaseError, ValueError) as error:
+            raise Invalid(
+                f"warehouse {root} cannot be used: name a folder, or a bucket as s3://, gs:// or az://"
+            ) from error
 
     def _key(self, location: str) -> str:
         return locations.plain(location)[len(self._root) + 1 :]

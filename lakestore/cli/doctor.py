@@ -1,0 +1,210 @@
+"""Commands that look at a machine, its settings and a server for somebody who has to help: doctor, support-bundle."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.output import emit_json
+from lakestore.cli.settings import config_of
+from lakestore.errors import LakestoreError
+from lakestore.model.settings import Given
+from lakestore.release import RELEASE
+
+if TYPE_CHECKING:
+    from lakestore_server.doctor.finding import Finding
+    from lakestore_server.settings import Settings
+
+HTTP_SECONDS = 10.0
+_SIGNS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED"}
+
+_config = click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="LAKESTORE_CONFIG",
+    help="The server.yaml that a server runs with, or will.",
+)
+_data = click.option("--data", help="Folder of journal, index and segments, if no file says so.")
+_warehouse = click.option("--warehouse", help="URI of the lake's files, if no file says so.")
+
+
+@click.command()
+@_config
+@_data
+@_warehouse
+@click.option("--offline", is_flag=True, help="Ask no server.")
+@server_option
+@json_option
+@click.pass_context
+def doctor(
+    context: click.Context,
+    config: Path | None,
+    data: str | None,
+    warehouse: str | None,
+    offline: bool,
+    server: str,
+    as_json: bool,
+) -> None:
+    """Look at this machine, at the settings of a server, and at a running one; exit code 1 if anything failed.
+
+    With --config or --data: disk, its syncs, memory, ports, certificate, rights and the object store are looked at as a
+    server would use them. Nothing that is there is changed: probes are files and objects of their own, removed again.
+    """
+    found = list(_findings(_given(config, data, warehouse), None if offline else server))
+    if as_json:
+        emit_json([each.as_dict() for each in found])
+    else:
+        for each in found:
+            click.echo(f"{_SIGNS[each.verdict]:8} {each.about:14} {each.found}")
+            if each.remedy:
+                click.echo(f"{'':8} {'':14} -> {each.remedy}")
+    context.exit(1 if any(each.verdict == "failed" for each in found) else 0)
+
+
+def _given(config: Path | None, data: str | None, warehouse: str | None) -> Given[Settings] | None:
+    """The settings of a server, if anything names one."""
+    if config is None and data is None and "LAKESTORE_DATA" not in os.environ:
+        return None
+    return config_of(config, {"data": data, "warehouse": warehouse})
+
+
+def _findings(given: Given[Settings] | None, server: str | None) -> Iterator[Finding]:
+    from lakestore_server.doctor.visit import findings
+
+    status, silence = _status(server) if server else (None, "")
+    runs_here = status is not None
+    settings = given.settings() if given else None
+    for each in findings(settings):
+        if not (runs_here and each.about.startswith("port of")):  # the server that answers has them
+            yield each
+    if server:
+        yield from _of_server(server, status, silence)
+
+
+def _status(server: str) -> tuple[dict[str, Any] | None, str]:
+    """A server's word of itself; None, and the reason, if there is none to be had."""
+    from lakestore.v1 import lakestore_pb2 as pb
+
+    try:
+        with connected(server) as lake:
+            found: dict[str, Any] = json.loads(lake.transport.status(pb.StatusRequest()).status)
+            return found, ""
+    except LakestoreError as error:
+        return None, error.message
+
+
+def _of_server(server: str, status: dict[str, Any] | None, silence: str) -> Iterator[Finding]:
+    from lakestore_server.doctor.finding import Finding
+
+    if status is None:
+        yield Finding("server", "warning", silence, "start one, or name it by --server; --offline asks none")
+        return
+    release, health = status.get("release", "?"), status.get("health", "?")
+    same = release == RELEASE
+    yield Finding(
+        "server",
+        "ok" if same and health == "serving" else "warning",
+        f"{server} is {health}, release {release}",
+        "" if same else f"this command is of release {RELEASE}: install the same one here and there",
+    )
+    failing = {name: duty for name, duty in status.get("duties", {}).items() if duty.get("failing")}
+    if health != "serving":
+        yield Finding("duties", "warning", ", ".join(failing) or health, "lakestore status tells why")
+    clock = status.get("clock", {})
+    sure = clock.get("state") in ("confirmed", "started")
+    yield Finding(
+        "clock",
+        "ok" if sure else "warning",
+        f"{clock.get('state')}, {clock.get('offset_seconds', 0):+.3f} s off the machine's",
+        "" if sure else clock.get("note") or "lakestore clock tells what waits for it",
+    )
+    damage = [each for each in status.get("damage", ()) if isinstance(status["damage"], list)]
+    yield Finding(
+        "damage",
+        "failed" if damage else "ok",
+        "; ".join(damage) or "none known",
+        "lakestore verify --deep, then restore from a backup (docs/operating.md)" if damage else "",
+    )
+    yield _catalog(f"{status.get('scheme', 'http')}://{status['http']}/iceberg/v1/config")
+
+
+def _catalog(url: str) -> Finding:
+    """The catalog, asked from this machine as an engine would ask."""
+    from lakestore_server.doctor.finding import Finding
+
+    try:
+        with urllib.request.urlopen(url, timeout=HTTP_SECONDS) as answer:  # noqa: S310 (the scheme is the server's own)
+            return Finding("catalog", "ok", f"{url} answers {answer.status}")
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            return Finding("catalog", "ok", f"{url} asks for a token")
+        return Finding("catalog", "failed", f"{url} answers {error.code}", "see the server's log")
+    except OSError as error:
+        remedy = "engines on this machine need the HTTP port: open it, or listen on another --host"
+        return Finding("catalog", "failed", f"{url}: {getattr(error, 'reason', error)}", remedy)
+
+
+@click.command("support-bundle")
+@_config
+@_data
+@_warehouse
+@click.option("--log", "logs", multiple=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="A log file of the server; its last megabyte is taken. May be repeated.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The .tar.gz to write.")
+@server_option
+@click.pass_context
+def support_bundle(
+    context: click.Context,
+    config: Path | None,
+    data: str | None,
+    warehouse: str | None,
+    logs: tuple[Path, ...],
+    output: Path | None,
+    server: str,
+) -> None:
+    """Put all that somebody needs who is to help into one file: no rows, no tokens, no keys, no passwords.
+
+    It holds the doctor's findings, the settings with their origins, the server's status and metrics, the names and
+    sizes of the data folder's files, and the ends of logs. Names of tables, columns, principals and hosts are in it:
+    look through it before you give it away.
+    """
+    from lakestore_server.doctor import bundle
+
+    given = _given(config, data, warehouse)
+    status, silence = _status(server)
+    parts = {
+        "doctor.json": bundle.as_json([each.as_dict() for each in _findings(given, server)]),
+        "settings.yaml": "\n".join(given.lines()) if given else "none were named\n",
+        "status.json": bundle.as_json(status if status is not None else {"error": silence}),
+        "metrics.txt": _metrics(status),
+        "files.json": bundle.as_json(bundle.files(given.settings().data) if given else []),
+        **{f"logs/{number}-{path.name}": bundle.end_of(path) for number, path in enumerate(logs)},
+    }
+    target = output or Path(f"lakestore-support-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
+    bundle.write(target, parts)
+    click.echo(f"{target}: {', '.join(parts)}; look through it before you give it away")
+    context.exit(0)
+
+
+def _metrics(status: dict[str, Any] | None) -> str:
+    if status is None:
+        return "no server answered\n"
+    url = f"{status.get('scheme', 'http')}://{status['http']}/metrics"
+    try:
+        with urllib.request.urlopen(url, timeout=HTTP_SECONDS) as answer:  # noqa: S310 (the scheme is the server's own)
+            return str(answer.read().decode())
+    except OSError as error:
+        return f"{url}: {getattr(error, 'reason', error)}\n"
+
+
+COMMANDS: Iterable[click.Command] = (doctor, support_bundle)

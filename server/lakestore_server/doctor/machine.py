@@ -1,0 +1,103 @@
+"""The machine: Python, Java, memory, open and mapped files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from lakestore.limits import Limits
+from lakestore.release import RELEASE
+from lakestore_server.doctor.finding import Finding
+from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
+from lakestore_server.operate import memory
+
+PYTHON_MIN = (3, 11)
+JAVA_MIN = 17
+FILES_MIN = 4_096
+"""Open files that a server with a thousand clients and segments wants."""
+JAVA_SECONDS = 20.0
+EXTRAS = {"spark": "pyspark", "kafka": "confluent-kafka", "duckdb": "duckdb"}
+"""Extra of the distribution to a library of it."""
+
+
+def software() -> Iterator[Finding]:
+    """Release, Python and the extras that are installed."""
+    version = platform.python_version()
+    enough = tuple(map(int, platform.python_version_tuple()[:2])) >= PYTHON_MIN
+    yield Finding(
+        "python",
+        "ok" if enough else "failed",
+        f"Python {version}, Lakestore {RELEASE}",
+        "" if enough else f"install Python {'.'.join(map(str, PYTHON_MIN))} or newer",
+    )
+    there = {extra: found for extra, library in EXTRAS.items() if (found := _version(library))}
+    told = ", ".join(f"{extra} ({EXTRAS[extra]} {found})" for extra, found in there.items())
+    yield Finding("extras", "ok", told or "none: the core alone")
+
+
+def _version(library: str) -> str:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def java(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """The Java that Spark would run: tiering needs one, a server does not."""
+    home = environment.get("JAVA_HOME", "")
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
+    remedy = f"install a JDK {JAVA_MIN} or newer, or set JAVA_HOME to one, where `lakestore tier` runs"
+    if not program or not Path(program).exists():
+        yield Finding("java", "warning", f"none at {program}" if program else "none", remedy)
+        return
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        yield Finding("java", "warning", f"{program} -version does not end", remedy)
+        return
+    version = re.search(r'version "(\d+)[^"]*"', said.stderr + said.stdout)
+    if version is None:
+        yield Finding("java", "warning", f"{program} -version says no version", remedy)
+    elif int(version[1]) < JAVA_MIN:
+        yield Finding("java", "warning", f"{version[0]} at {program}, which Spark does not take", remedy)
+    else:
+        yield Finding("java", "ok", f"{version[0]} at {program}")
+
+
+def limits_of_system(maps: int | None = None, files: int | None = None) -> Iterator[Finding]:
+    """Open files and mapped files that a process may have."""
+    open_max = files if files is not None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    enough = open_max == resource.RLIM_INFINITY or open_max >= FILES_MIN
+    yield Finding(
+        "open files",
+        "ok" if enough else "warning",
+        "no limit" if open_max == resource.RLIM_INFINITY else f"{open_max:,} for each process",
+        "" if enough else f"raise it to {FILES_MIN:,} or more: `ulimit -n`, or LimitNOFILE of the systemd unit",
+    )
+    mapped = maps if maps is not None else maps_max()
+    yield Finding(
+        "mapped files",
+        "ok" if mapped >= MAPS_DEFAULT else "warning",
+        f"{mapped:,} for each process",
+        "" if mapped >= MAPS_DEFAULT else f"set vm.max_map_count to {MAPS_DEFAULT:,} or more",
+    )
+
+
+def memory_of(limits: Limits) -> Iterator[Finding]:
+    """The memory that the settings allow, against the machine's."""
+    there, wanted = memory_bytes(), memory.total(memory.by_settings(limits))
+    largest = memory.by_settings(limits)[0]
+    fits = wanted <= there
+    yield Finding(
+        "memory",
+        "ok" if fits else "warning",
+        f"{there >> 20:,} MB; the settings allow {wanted >> 20:,} MB, and tables add to that",
+        "" if fits else f"lower {largest.by}, the largest part, or take a larger machine (docs/sizing.md)",
+    )

@@ -1,0 +1,101 @@
+"""A support bundle has what helps, and nothing that opens a door."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestore.cli.main import cli
+from lakestore_server.doctor import bundle
+from tests.support.served import Served
+
+SECRET = "hunter2-Zx9"
+TEXTS = [
+    f"s3://user:{SECRET}@store/lake",
+    f"Authorization: Bearer {SECRET}",
+    f"authorization=Basic {SECRET}==",
+    f'{{"token": "{SECRET}"}}',
+    f"AWS_SECRET_ACCESS_KEY={SECRET}",
+    f"aws_access_key_id: {SECRET}",
+    f"sasl.password = {SECRET}",
+    f'"client_secret":"{SECRET}"',
+    f"api-key: '{SECRET}'",
+    f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----",
+    f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\ncut off",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_secret_is_masked_by_the_name_before_it(text: str) -> None:
+    assert SECRET not in bundle.masked(f"before {text} after", {})
+
+
+@given(st.sampled_from(TEXTS), st.text(max_size=20), st.text(max_size=20))
+def test_it_is_masked_whatever_stands_around_it(text: str, before: str, after: str) -> None:
+    assert SECRET not in bundle.masked(f"{before} {text} {after}", {})
+
+
+def test_values_of_this_process_are_masked_wherever_they_are() -> None:
+    environment = {"LAKESTORE_TOKEN": SECRET, "AWS_ACCESS_KEY_ID": "AKIA12345", "TOKEN_FILE": "/etc/token", "KEY": "a"}
+    text = bundle.masked(f"a call with {SECRET} of AKIA12345 by /etc/token", environment)
+    assert text == "a call with ******** of ******** by /etc/token"
+
+
+def test_texts_that_hold_no_secret_are_left_alone() -> None:
+    text = "lakestore_rows_total 12\nhttp://localhost:7341/iceberg lsn=4 table=shop.orders key_columns 2\n"
+    assert bundle.masked(text, {}) == text
+
+
+def test_the_bundle_of_a_running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKESTORE_SLOW_SECONDS", "4")
+    log = tmp_path / "server.log"
+    log.write_text("".join(f"line {n} token={SECRET}\n" for n in range(60_000)))
+    config = tmp_path / "server.yaml"
+    config.write_text(f"data: {tmp_path / 'data'}\nport: 0\nhttp_port: 0\n")
+    target = tmp_path / "bundle.tar.gz"
+    with Served(tmp_path / "data", ports=True) as served:
+        table = served.lake.create_table("a.t", schema=pa.schema([("v", pa.string())]))
+        table.append([{"v": "a row of somebody"}])
+        said = ["support-bundle", "-c", str(config), "--server", served.server.about["grpc"]]
+        run = CliRunner().invoke(cli, [*said, "--log", str(log), "-o", str(target)])
+    assert run.exit_code == 0, run.output
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    with tarfile.open(target) as archive:
+        parts = {each.name.partition("/")[2]: archive.extractfile(each).read() for each in archive}  # type: ignore[union-attr]
+    assert sorted(parts) == [
+        "doctor.json", "files.json", "logs/0-server.log", "metrics.txt", "settings.yaml", "status.json",
+    ]  # fmt: skip
+    whole = b"".join(parts.values())
+    assert SECRET.encode() not in whole
+    assert b"a row of somebody" not in whole
+    assert json.loads(parts["status.json"])["tables"]
+    assert b"lakestore_rows_total 1" in parts["metrics.txt"]
+    assert b"slow_seconds: 4.0  # LAKESTORE_SLOW_SECONDS" in parts["settings.yaml"]
+    assert any(each["file"].startswith("journal") for each in json.loads(parts["files.json"]))
+    assert len(parts["logs/0-server.log"]) <= bundle.LOG_BYTES_MAX
+    assert parts["logs/0-server.log"].startswith(b"line ")
+    again = CliRunner().invoke(cli, [*said, "-o", str(target)])
+    assert isinstance(again.exception, FileExistsError)
+
+
+def test_doctor_tells_of_a_server_and_of_one_that_is_not_there(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True) as served:
+        run = CliRunner().invoke(cli, ["doctor", "--json", "--server", served.server.about["grpc"]])
+        found = {each["about"]: each for each in json.loads(run.stdout)}
+        assert run.exit_code == 0
+        assert [found[name]["verdict"] for name in ("server", "damage", "catalog")] == ["ok", "ok", "ok"]
+    gone = CliRunner().invoke(cli, ["doctor", "--server", "127.0.0.1:9"])
+    assert "WARNING  server" in gone.output
+    offline = CliRunner().invoke(
+        cli, ["doctor", "--offline", "--data", str(tmp_path / "full"), "--warehouse", "ftp://x"]
+    )
+    assert offline.exit_code == 1
+    assert "FAILED   warehouse" in offline.output
