@@ -11,9 +11,11 @@ from lakestore.rows.live_sum import live_sum
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.index.entry import DAMAGED, FLAG, OFFSET_MASK, Ints
 from lakestore_server.index.keys import IndexKeys, NumberKeys
+from lakestore_server.index.number_section import NumberSection, unpacked
 from lakestore_server.index.overlay import Entries
 from lakestore_server.index.pipe import Walked
-from lakestore_server.index.run import Run, Section, Wanted, unpacked
+from lakestore_server.index.run import Run
+from lakestore_server.index.run_filter import Wanted
 from lakestore_server.index.run_merge import slices
 from lakestore_server.index.worker_client import DamagedIndex
 
@@ -34,7 +36,7 @@ class Levels:
     lifted: frozenset[bytes] = frozenset()
     """Tables whose entries in LMDB are all in these runs as well."""
 
-    def sections(self, prefix: bytes) -> list[Section]:
+    def sections(self, prefix: bytes) -> list[NumberSection]:
         """The entries of a table, newest first."""
         return [run.sections[prefix] for run in self.runs if prefix in run.sections]
 
@@ -78,7 +80,7 @@ class Levels:
         return replace(self, runs=(*self.runs[: places[0]], *made, *self.runs[places[-1] + 1 :]))
 
 
-def _one(sections: Sequence[Section], number: int) -> int:
+def _one(sections: Sequence[NumberSection], number: int) -> int:
     for section in sections:
         found = section.one(number)
         if found != MISS:

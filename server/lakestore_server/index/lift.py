@@ -17,7 +17,7 @@ from lakestore_server.index.entry import PREFIX_BYTES, Ints
 from lakestore_server.index.health import Health
 from lakestore_server.index.keys import NUMBER_BYTES, NumberKeys
 from lakestore_server.index.lmdb_keys import LmdbKeys
-from lakestore_server.index.run import Numbers
+from lakestore_server.index.run_filter import Numbers
 from lakestore_server.index.run_store import RunStore
 from lakestore_server.index.worker_client import DamagedIndex
 

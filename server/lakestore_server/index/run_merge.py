@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from lakestore_server.index.run import Numbers, Run, Section, is_gone
+from lakestore_server.index.number_section import NumberSection, is_gone
+from lakestore_server.index.run import Run
+from lakestore_server.index.run_filter import Numbers
 from lakestore_server.index.run_writer import RunWriter
 
 SLICE_ENTRIES = 262_144
@@ -30,7 +32,7 @@ def newest_entries(parts: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, N
     return numbers[first], stored.take(order[first])
 
 
-def slices(sections: Sequence[Section], entries: int) -> Iterator[tuple[Numbers, Numbers]]:
+def slices(sections: Sequence[NumberSection], entries: int) -> Iterator[tuple[Numbers, Numbers]]:
     """(numbers, packed values) of sections of one table, newest first, in order and slice by slice."""
     at = [0] * len(sections)
     while any(first < section.count for section, first in zip(sections, at, strict=True)):

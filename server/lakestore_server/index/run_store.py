@@ -20,8 +20,9 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ALL_TABLES, Ints, ServedTables
 from lakestore_server.index.keys import NumberKeys
 from lakestore_server.index.levels import Levels, due
+from lakestore_server.index.number_section import packed
 from lakestore_server.index.pipe import Size
-from lakestore_server.index.run import SUFFIX, Run, packed
+from lakestore_server.index.run import SUFFIX, Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
 from lakestore_server.index.run_merge import merge
 from lakestore_server.index.run_writer import RunWriter

@@ -11,20 +11,10 @@ import pyarrow as pa
 from lakestore.rows.ipc import crc32c
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index.run import (
-    ALIGNED,
-    BLOCK_BYTES,
-    FILTER_BITS,
-    FOOTER,
-    HEADER,
-    HEADER_BYTES,
-    MAGIC,
-    SAMPLED,
-    VERSION,
-    Numbers,
-    SectionPlace,
-    Wanted,
-)
+from lakestore_server.index.number_section import SAMPLED
+from lakestore_server.index.run import ALIGNED, FOOTER, HEADER, HEADER_BYTES, MAGIC, VERSION
+from lakestore_server.index.run_blocks import BLOCK_BYTES, SectionPlace
+from lakestore_server.index.run_filter import FILTER_BITS, Numbers, Wanted
 
 SYNC_BYTES = 2 << 20
 """A journal's sync waits for what other files have to write: a run never has much."""

@@ -17,8 +17,11 @@ from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
 from lakestore_server.index.keys import NumberKeys
 from lakestore_server.index.levels import Levels, due
+from lakestore_server.index.number_section import NumberSection, packed
 from lakestore_server.index.overlay import merged
-from lakestore_server.index.run import BLOCK_BYTES, HEADER_BYTES, Run, Section, Wanted, packed
+from lakestore_server.index.run import HEADER_BYTES, Run
+from lakestore_server.index.run_blocks import BLOCK_BYTES
+from lakestore_server.index.run_filter import Wanted
 from lakestore_server.index.run_merge import merge, slices
 from lakestore_server.index.run_writer import RunWriter
 from lakestore_server.index.worker_client import DamagedIndex
@@ -125,7 +128,7 @@ def test_the_newest_entry_holds_and_absent_goes_only_at_the_bottom(tmp_path: Pat
                 assert sectioned(output, number)[0].find(Wanted.of(held[0])).tolist() == [kept[n] for n in numbers]
 
 
-def sectioned(run: Run, number: int) -> list[Section]:
+def sectioned(run: Run, number: int) -> list[NumberSection]:
     return Levels(0, (run,)).sections(table_prefix(number))
 
 

@@ -1,0 +1,169 @@
+"""The entries of one table in a run whose keys are numbers.
+
+A packed value is offset (45 bits), flag (1 bit) and the entry's own check (18 bits). A key is found by the samples,
+then in five steps within its 32 entries: 0.2 µs a key of 50 M in one table, measured, where one search over all takes
+0.8 and LMDB 2. The filter spares nearly all searches for keys that are not here.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lakestore_server.arrays.hash_table import MISS
+from lakestore_server.index.entry import ABSENT, DAMAGED, FLAG, OFFSET_BITS, OFFSET_MASK, Ints
+from lakestore_server.index.run_blocks import BLOCK_WORDS, Blocks, SectionPlace
+from lakestore_server.index.run_filter import Numbers, Wanted, filter_place
+
+Flags = npt.NDArray[np.bool_]
+ENTRY_BYTES = 16
+SAMPLED = 32
+"""Entries for each sample."""
+_FEW = 8
+_WORD = 64
+_STEPS = tuple(2 << n for n in reversed(range(SAMPLED.bit_length() - 1)))
+"""Words to go within the entries of a sample: 32, 16, 8, 4, 2."""
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR_INT, _WORD_MASK = int(_FACTOR), (1 << 64) - 1
+_HALF = np.uint64(32)
+_LOW_BITS = OFFSET_BITS + 1
+"""Bits of a packed value below its check."""
+_CHECK_BITS = 64 - _LOW_BITS
+_LOW_INT = (1 << _LOW_BITS) - 1
+_LOW = np.uint64(_LOW_INT)
+_PACKED_FLAG = np.uint64(1 << OFFSET_BITS)
+_GONE = np.uint64(OFFSET_MASK)
+"""The offset that stands for ABSENT; no log is that long."""
+
+
+def packed(numbers: Numbers, values: Ints) -> Numbers:
+    """Values as a run holds them beside their numbers."""
+    offsets = values.view(np.uint64) & np.uint64(OFFSET_MASK)  # of ABSENT, all bits are set
+    offsets |= np.where((values & FLAG != 0) & (values != ABSENT), _PACKED_FLAG, np.uint64(0))
+    return offsets | (_check_of(numbers, offsets) << np.uint64(_LOW_BITS))
+
+
+def unpacked(numbers: Numbers, stored: Numbers) -> Ints:
+    """The values of entries; DAMAGED for one that does not match its check."""
+    low = stored & _LOW
+    values = (low & _GONE).view(np.int64)
+    values[values == OFFSET_MASK] = ABSENT
+    values[low & _PACKED_FLAG != 0] |= FLAG
+    values[_check_of(numbers, low) != stored >> np.uint64(_LOW_BITS)] = DAMAGED
+    return values
+
+
+def _unpacked_one(number: int, stored: int) -> int:
+    """`unpacked` of one entry."""
+    low = stored & _LOW_INT
+    mixed = number * _FACTOR_INT & _WORD_MASK
+    mixed = ((mixed ^ mixed >> 32) + low) * _FACTOR_INT & _WORD_MASK
+    if mixed >> 64 - _CHECK_BITS != stored >> _LOW_BITS:
+        return DAMAGED
+    offset = low & OFFSET_MASK
+    if offset == OFFSET_MASK:
+        return ABSENT
+    return offset | FLAG if low >> OFFSET_BITS else offset
+
+
+def is_gone(stored: Numbers) -> Flags:
+    """Which packed values say that there is no entry."""
+    gone: Flags = stored & _LOW == _GONE
+    return gone
+
+
+def _check_of(numbers: Numbers, low: Numbers) -> Numbers:
+    mixed = numbers * _FACTOR
+    mixed ^= mixed >> _HALF
+    mixed += low
+    mixed *= _FACTOR
+    mixed >>= np.uint64(64 - _CHECK_BITS)
+    return mixed
+
+
+class NumberSection:
+    """The entries of one table in a run."""
+
+    __slots__ = ("_at", "_blocks", "_entries", "_filter", "_samples", "_views", "count", "highest", "width")
+
+    def __init__(self, blocks: Blocks, place: SectionPlace) -> None:
+        self._blocks, self.count, self.width = blocks, place.entries, place.width
+        self._entries = blocks.words(place.at, 2 * place.entries)
+        self._at = place.at // 8
+        self._samples = blocks.words(place.samples_at, -(-place.entries // SAMPLED))
+        self._filter = blocks.words(place.filter_at, place.filter_words)
+        self._views = self._entries.data, self._samples.data, self._filter.data
+        blocks.check(np.array([self._at + len(self._entries) - 2], dtype=np.int64))
+        self.highest = int(self._entries[-2])
+        """The greatest number."""
+
+    def find(self, wanted: Wanted) -> Ints:
+        """The values of ascending numbers: ABSENT where an entry says so, `MISS` where there is none."""
+        numbers = wanted.numbers
+        if not len(numbers) or int(numbers[0]) > self.highest:
+            return np.full(len(numbers), MISS, dtype=np.int64)
+        if len(numbers) <= _FEW:
+            return np.array(list(map(self.one, numbers.tolist())), dtype=np.int64)
+        found = np.full(len(numbers), MISS, dtype=np.int64)
+        held = self._filter.take(wanted.words(len(self._filter)))
+        held &= wanted.bits
+        rows = np.flatnonzero(held == wanted.bits)
+        if not len(rows):
+            return found
+        numbers = numbers if len(rows) == len(numbers) else numbers.take(rows)
+        at = self._places(numbers)
+        self._blocks.check(at + self._at)
+        there = np.flatnonzero(self._entries.take(at) == numbers)
+        stored = self._entries.take(at[there] + 1)
+        found[rows[there]] = unpacked(numbers[there], stored)
+        return found
+
+    def _places(self, numbers: Numbers) -> Ints:
+        """The word of the last entry that is not above each of these ascending numbers, or of the first entry."""
+        at = self._samples.searchsorted(numbers, "right")
+        at -= 1
+        np.maximum(at, 0, out=at)
+        at *= 2 * SAMPLED
+        last = len(self._entries) - 2
+        for step in _STEPS:
+            probe = at + step
+            np.minimum(probe, last, out=probe)
+            np.copyto(at, probe, where=self._entries.take(probe) <= numbers)
+        return at
+
+    def one(self, number: int) -> int:
+        """`find` of one number: arrays cost more than they save."""
+        entries, _, words = self._views
+        place, bits = filter_place(number, len(words))
+        if words[place] & bits != bits:
+            return MISS
+        first, near = self._near(number)
+        at = bisect.bisect_left(near, number)
+        if at == len(near) or near[at] != number:
+            return MISS
+        return _unpacked_one(number, entries[first + 2 * at + 1])
+
+    def _near(self, number: int) -> tuple[int, Sequence[int]]:
+        """(the first word of the entries of one sample, their numbers): this number is there or nowhere."""
+        entries, samples, _ = self._views
+        first = 2 * SAMPLED * max(bisect.bisect_right(samples, number) - 1, 0)
+        if not self._blocks.is_checked:
+            self._blocks.check(np.array([self._at + first], dtype=np.int64))
+        return first, entries[first : first + 2 * SAMPLED : 2]
+
+    def below(self, number: int) -> int:
+        """The number of entries whose number is lower."""
+        if number >> _WORD:
+            return self.count
+        first, near = self._near(number)
+        return first // 2 + bisect.bisect_left(near, number)
+
+    def part(self, first: int, last: int) -> tuple[Numbers, Numbers]:
+        """(numbers, packed values) of entries by their places."""
+        if first < last:
+            self._blocks.check(np.append(np.arange(2 * first, 2 * last, BLOCK_WORDS), 2 * last - 2) + self._at)
+        entries = self._entries[2 * first : 2 * last]
+        return entries[::2], entries[1::2]

@@ -1,0 +1,86 @@
+"""The blocks of a mapped run: each is compared with its checksum before anything in it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.rows.ipc import crc32c
+from lakestore_server.index.entry import Ints
+from lakestore_server.index.run_filter import Numbers
+from lakestore_server.index.worker_client import DamagedIndex
+
+BLOCK_BYTES = 64 << 10
+BLOCK_WORDS = BLOCK_BYTES // 8
+
+
+class SectionPlace(NamedTuple):
+    """The place of a table's entries in a run."""
+
+    number: int
+    """The table's."""
+    width: int
+    """Bytes of its keys behind the prefix."""
+    at: int
+    """First byte of the entries, then those of the samples and of the filter."""
+    entries: int
+    samples_at: int
+    filter_at: int
+    filter_words: int
+
+
+class Blocks:
+    """The content of a run but for its directory."""
+
+    def __init__(self, name: str, data: pa.Buffer, crcs: npt.NDArray[np.uint32], *, is_checked: bool = False) -> None:
+        """`data` ends with the last block; `is_checked`: this process wrote it."""
+        self._name, self._data, self._crcs = name, data, crcs
+        self._words: Numbers = np.frombuffer(data, dtype=np.uint64, count=int(data.size) // 8)
+        self._checked = np.full(len(crcs), is_checked, dtype=np.bool_)
+        self.is_checked = is_checked
+        """Whether every block has been compared."""
+
+    def words(self, at: int, count: int) -> Numbers:
+        """Words from a byte on."""
+        return self._words[at // 8 : at // 8 + count]
+
+    def check(self, words: Ints) -> None:
+        """Compare the blocks of these words with their checksums, or `DamagedIndex`."""
+        if self.is_checked:
+            return
+        blocks = words // BLOCK_WORDS
+        waiting = blocks[~self._checked[blocks]]
+        if len(waiting):
+            self._check_blocks(np.unique(waiting).tolist())
+
+    def check_bytes(self, first: int, last: int) -> None:
+        """`check` of [first, last)."""
+        if not self.is_checked:
+            self._check_blocks(range(first // BLOCK_BYTES, -(-last // BLOCK_BYTES)))
+
+    def _check_blocks(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            if not self._checked[block]:
+                if not self.is_whole(block):
+                    raise DamagedIndex(self._damage(block))
+                self._checked[block] = True
+        self.is_checked = bool(self._checked.all())
+
+    def is_whole(self, block: int) -> bool:
+        """Whether a block has its checksum now."""
+        return crc32c(self._data.slice(block * BLOCK_BYTES, self._size(block))) == int(self._crcs[block])
+
+    def _size(self, block: int) -> int:
+        return min(BLOCK_BYTES, int(self._data.size) - block * BLOCK_BYTES)
+
+    def _damage(self, block: int) -> str:
+        return f"run {self._name} of the index is damaged in block {block}"
+
+    def scrub(self) -> Iterator[tuple[int, str]]:
+        """(bytes, damage or nothing) of each block, read again."""
+        for block in range(len(self._crcs)):
+            yield self._size(block), "" if self.is_whole(block) else self._damage(block)

@@ -1,0 +1,67 @@
+"""The filter of a table's entries in a run: words in which four bits are set for each number that is there.
+
+A look-up mixes its numbers once for the filters of all runs. One search in fifty is in vain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lakestore_server.index.entry import Ints
+
+Numbers = npt.NDArray[np.uint64]
+FILTER_BITS = 10
+"""Bits of the filter for each key."""
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR_INT, _WORD_MASK = int(_FACTOR), (1 << 64) - 1
+_HALF, _MIX = np.uint64(32), np.uint64(29)
+_BITS = tuple(np.uint64(shift) for shift in (6, 12, 18))
+_SIX, _ONE = np.uint64(63), np.uint64(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Ascending numbers that are looked for, with what they are to every filter."""
+
+    numbers: Numbers
+    mixed: Numbers
+    """32 bits of each, from which a filter's size gives the word."""
+    bits: Numbers
+    """The bits of each that are set in its word."""
+
+    @staticmethod
+    def of(numbers: Numbers) -> Wanted:
+        """Numbers as a filter sees them."""
+        mixed = numbers * _FACTOR
+        mixed ^= mixed >> _MIX
+        mixed *= _FACTOR
+        bits = _ONE << (mixed & _SIX)
+        for shift in _BITS:
+            bits |= _ONE << ((mixed >> shift) & _SIX)
+        mixed >>= _HALF
+        return Wanted(numbers, mixed, bits)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: Ints) -> Wanted:
+        """Some of the numbers."""
+        return Wanted(self.numbers.take(rows), self.mixed.take(rows), self.bits.take(rows))
+
+    def words(self, count: int) -> Ints:
+        """The word of each in a filter of so many words."""
+        words = self.mixed * np.uint64(count)
+        words >>= _HALF
+        return words.view(np.int64)
+
+
+def filter_place(number: int, words: int) -> tuple[int, int]:
+    """(the filter's word, the bits set there) of one number."""
+    mixed = number * _FACTOR_INT & _WORD_MASK
+    mixed ^= mixed >> 29
+    mixed = mixed * _FACTOR_INT & _WORD_MASK
+    bits = 1 << (mixed & 63) | 1 << (mixed >> 6 & 63) | 1 << (mixed >> 12 & 63) | 1 << (mixed >> 18 & 63)
+    return (mixed >> 32) * words >> 32, bits
