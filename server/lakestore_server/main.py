@@ -130,11 +130,8 @@ class Server:
             calls,
             leases,
             self.catalog,
-            self.retention,
-            self.expiry,
-            clock,
-            self.service.reports,
             self.presented,
+            self.service.status,
         )
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None

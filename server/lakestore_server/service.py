@@ -32,7 +32,7 @@ from lakestore_server.iceberg.tierer_epoch import TiererVerbs
 from lakestore_server.operate.backup import BackupVerbs
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.reports import Reports
-from lakestore_server.operate.status import StatusVerbs
+from lakestore_server.operate.status import StatusReader, StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
 from lakestore_server.present.presented import PresentedTables
 from lakestore_server.read.completeness import Completeness
@@ -104,12 +104,12 @@ class Service:
         tables, writes, plans = TableVerbs(engine, catalog), Writes(engine), presented.plans
         lookups = Lookups(engine, Completeness(engine, clock))
         feed, tierer = Feed(engine, subscriptions, leases, clock), TiererVerbs(engine, clock, catalog)
-        status, audits, backups = (
-            StatusVerbs(engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented, leases),
-            AuditVerbs(engine, upkeep.integrity),
-            BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
+        self.status = StatusReader(
+            engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented, leases
         )
-        registers = RegisterVerbs(engine)
+        """The way to the status as a value."""
+        status, audits = StatusVerbs(engine, leases, self.status), AuditVerbs(engine, upkeep.integrity)
+        backups, registers = BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]), RegisterVerbs(engine)
         self.calls = calls
         self.write_stream = writes.stream
         """Begins a stream of pipelined commits, which the port's form of `Write` answers."""

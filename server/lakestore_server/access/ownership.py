@@ -118,29 +118,35 @@ def _cut_tables(caller: Caller, answer: pb.ListTablesAnswer) -> None:
         answer.tables.add(definition=definition)
 
 
-def _shown_holder(caller: Caller, holder: str) -> str:
-    """A holder of a table's log; another principal's subscription has no name."""
+def shown_holder(caller: Caller, holder: str) -> str:
+    """A holder of a table's log as the caller may know it; another principal's subscription has no name."""
     kind, _, name = holder.partition(" ")
     if kind != "subscription":
         return holder
     return f"subscription {_shown_name(caller, name)}" if _is_shown(caller, name) else "another's subscription"
 
 
-def _cut_status(caller: Caller, answer: pb.StatusAnswer) -> None:
-    sees = caller.principal.sees
+def cut_status(caller: Caller, said: dict[str, Any]) -> dict[str, Any]:
+    """The JSON form of a status as the caller may see it."""
     if caller.principal.administers:
-        return
-    said = orjson.loads(answer.status)
-    said["tables"] = [table for table in said["tables"] if sees(table["name"])]
-    for table in said["tables"]:
-        if "held_by" in table:
-            table["held_by"] = [_shown_holder(caller, holder) for holder in table["held_by"]]
-    said["reports"] = [
-        {**each, "name": _shown_name(caller, each["name"])}
-        for each in said["reports"]
-        if _is_shown(caller, each["name"])
-    ]
-    answer.status = orjson.dumps(said).decode()
+        return said
+    tables = [table for table in said["tables"] if caller.principal.sees(table["name"])]
+    reports = [each for each in said["reports"] if _is_shown(caller, each["name"])]
+    return {
+        **said,
+        "tables": [
+            {**table, "held_by": [shown_holder(caller, holder) for holder in table["held_by"]]}
+            if "held_by" in table
+            else table
+            for table in tables
+        ],
+        "reports": [{**each, "name": _shown_name(caller, each["name"])} for each in reports],
+    }
+
+
+def _cut_status(caller: Caller, answer: pb.StatusAnswer) -> None:
+    if not caller.principal.administers:
+        answer.status = orjson.dumps(cut_status(caller, orjson.loads(answer.status))).decode()
 
 
 _CUTS: dict[Listing, Callable[[Caller, Any], None]] = {

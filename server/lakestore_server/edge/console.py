@@ -5,15 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
-from lakestore_server.operate.status import table_status
-from lakestore_server.state.view import View
+from lakestore_server.operate.status import ServerStatus
 
 
-def page(view: View, sees: Callable[[str], bool]) -> str:
+def page(status: ServerStatus, sees: Callable[[str], bool]) -> str:
     """The HTML of the tables that `sees` lets through."""
     rows = "".join(
         f"<tr><td>{html.escape(table.name)}<td>{table.rows:,}<td>{table.hot:,}<td>{table.buckets}<td>{table.freshness}"
-        for table in map(table_status, view.tables.values())
+        for table in (served.table for served in status.tables)
         if sees(table.name)
     )
     head = "<tr><th>table<th>live rows<th>offsets not yet tiered<th>buckets<th>freshness"

@@ -56,7 +56,7 @@ def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:
 
     def show_console(request: Request) -> Response:
         principal = request.scope[catalog_request.CALLER].principal
-        return HTMLResponse(console.page(engine.view, principal.sees), headers=_PAGE_HEADERS)
+        return HTMLResponse(console.page(sources.status.now(), principal.sees), headers=_PAGE_HEADERS)
 
     def show_alive(_: Request) -> Response:
         return PlainTextResponse("going down\n", 503) if engine.is_draining else PlainTextResponse("ok\n")

@@ -119,6 +119,10 @@ class Catalog:
         self.namespace(namespace)
         return sorted(self.ledger.pointers(namespace))
 
+    def stored(self, pointer: Pointer) -> StoredMetadata:
+        """The metadata that a pointer leads to, as it is stored."""
+        return self._store.load(pointer.location)
+
     def load(self, name: Name) -> StoredMetadata:
         """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3."""
         return self._contents.load(name)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from lakestore_server.changes.subscriptions import behind
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.loop import CommitLoop
-from lakestore_server.duties.expiry import Expiry, Figures
-from lakestore_server.duties.retention import Retention
+from lakestore_server.duties.expiry import Figures
 from lakestore_server.duties.upkeep import Upkeep
-from lakestore_server.host.clock import Clock
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.operate.calls import Calls
-from lakestore_server.operate.reports import Report, Reports
-from lakestore_server.operate.status import TableStatus
+from lakestore_server.operate.lake_figures import LakeFigures
+from lakestore_server.operate.reports import Report
+from lakestore_server.operate.status import ServerStatus, StatusReader
+from lakestore_server.operate.table_status import TableStatus
 from lakestore_server.present.presented import PresentedTables
 from lakestore_server.read.leases import Leases
-from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.clock_marks import ClockMarks
-from lakestore_server.state.view import TableState, View
+from lakestore_server.state.view import View
 
 Sample = tuple[tuple[str, ...], float | Histogram]
 """(label values, value)."""
@@ -37,21 +35,17 @@ class Sources:
     calls: Calls
     leases: Leases
     catalog: Catalog
-    retention: Retention
-    expiry: Expiry
-    clock: Clock
-    reports: Reports
     presented: PresentedTables
+    status: StatusReader
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The sources at one view, with figures that are expensive to compute."""
+    """The sources at one view, with the status at it."""
 
     sources: Sources
     view: View
-    status: Mapping[str, TableStatus]
-    """Table name to its status."""
+    status: ServerStatus
 
     @property
     def engine(self) -> Engine:
@@ -82,42 +76,32 @@ class Family:
 
 def of_tables(figure: Callable[[TableStatus], float]) -> Callable[[Moment], Iterator[Sample]]:
     """A figure of each table, labelled by its name."""
-    return lambda moment: (((name,), figure(status)) for name, status in moment.status.items())
+    return lambda moment: (((served.table.name,), figure(served.table)) for served in moment.status.tables)
+
+
+def in_lake(figure: Callable[[LakeFigures], float]) -> Callable[[Moment], Iterator[Sample]]:
+    """A figure of each table's newest snapshot, labelled by the table's name."""
+    return lambda moment: (
+        ((served.table.name,), figure(served.lake)) for served in moment.status.tables if served.lake is not None
+    )
 
 
 def reported(figure: Callable[[Report], float]) -> Callable[[Moment], Iterator[Sample]]:
     """A figure of each process that reports, labelled by its name."""
-    return lambda moment: (((report.name,), figure(report)) for _, report in moment.sources.reports.now())
+    return lambda moment: (((report.name,), figure(report)) for _, report in moment.status.reports)
 
 
 def lag(moment: Moment) -> Iterator[Sample]:
     """Seconds since the oldest change of each table that the lake does not have."""
     now = moment.engine.now_us()
-    for state in moment.view.tables.values():
-        tier_point = moment.status[state.table.name].tier_point
-        yield (state.table.name,), _oldest_hot_age(state, tier_point, now, moment.view.marks)
+    for served in moment.status.tables:
+        yield (served.table.name,), served.table.hot_seconds(now)
 
 
 def tier_failures(moment: Moment) -> Iterator[Sample]:
     """Rounds in a row that failed, of each table."""
-    problems = moment.sources.catalog.tier_problems
-    for uuid, state in moment.view.tables.items():
-        yield (state.table.name,), problems[uuid].failures if uuid in problems else 0
-
-
-def _oldest_hot_age(state: TableState, tier_point: list[int], now_us: int, marks: ClockMarks) -> float:
-    hot = ((log, point) for log, point in zip(state.logs, tier_point, strict=True) if log.head > point)
-    commits = {_first_commit(log, point) for log, point in hot}  # many buckets share one
-    times = [marks.time_us(*commit) for commit in commits]
-    return max(now_us - min(times), 0) / 1e6 if times else 0.0
-
-
-def _first_commit(log: BucketLog, point: int) -> tuple[int, int]:
-    """LSN and stamp of the first commit behind a commit end."""
-    point = max(point, log.base.end)
-    index = next(chunk.index for chunk in log.chunks if chunk.end > point)
-    at = 0 if point < index.end[0] else int(index.end.searchsorted(point, side="right"))
-    return int(index.lsn[at]), int(index.time_us[at])
+    for served in moment.status.tables:
+        yield (served.table.name,), served.tier_problem.failures if served.tier_problem else 0
 
 
 def calls(moment: Moment) -> Iterator[Sample]:
@@ -146,18 +130,16 @@ def reclaimed(moment: Moment) -> Iterator[Sample]:
 
 def held(moment: Moment) -> Iterator[Sample]:
     """Bytes of each log beyond its retention, by the name of each holder."""
-    for uuid, state in moment.view.tables.items():
-        decision = moment.sources.retention.decision(uuid)
-        for by in decision.holders() if decision else []:
-            yield (state.table.name, by), decision.held_bytes if decision else 0
+    for served in moment.status.tables:
+        for by in served.decision.holders() if served.decision else []:
+            yield (served.table.name, by), served.decision.held_bytes if served.decision else 0
 
 
 def expiring(moment: Moment) -> Iterator[tuple[tuple[str], Figures]]:
     """Tables with a TTL, and the figures of their expiry."""
-    for state in moment.view.tables.values():
-        figures = moment.sources.expiry.figures(state)
-        if figures:
-            yield (state.table.name,), figures
+    for served in moment.status.tables:
+        if served.expiry:
+            yield (served.table.name,), served.expiry
 
 
 def overdue(moment: Moment) -> Iterator[Sample]:
@@ -171,8 +153,3 @@ def subscriptions_behind(moment: Moment) -> Iterator[Sample]:
     """Changes in front of each subscription."""
     for name, subscription in moment.view.subscriptions.items():
         yield (name,), behind(moment.view, subscription)
-
-
-def checkpoint_age(moment: Moment) -> float:
-    """Seconds since the newest checkpoint."""
-    return moment.sources.clock.monotonic() - moment.upkeep.checkpointer.figures.at

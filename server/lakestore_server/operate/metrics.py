@@ -10,28 +10,19 @@ from prometheus_client.registry import Collector
 
 from lakestore.release import RELEASE
 from lakestore_server.host.histogram import Histogram
-from lakestore_server.operate import presented_metrics
-from lakestore_server.operate.figures import disk_free_bytes, index_bytes, kept_bytes
+from lakestore_server.operate import presented_metrics, table_metrics
+from lakestore_server.operate.figures import kept_bytes
 from lakestore_server.operate.metric_sources import (
     Family,
     Moment,
     Sample,
     Sources,
     calls,
-    checkpoint_age,
-    expiring,
-    held,
-    lag,
-    of_tables,
-    overdue,
-    reclaimed,
     refusals,
     reported,
     running,
     subscriptions_behind,
-    tier_failures,
 )
-from lakestore_server.operate.status import table_status
 
 FAMILIES = (
     Family(
@@ -78,7 +69,7 @@ FAMILIES = (
         "lakestore_journal_bytes",
         "gauge",
         "Journal that a recovery would read.",
-        lambda m: m.loop.published.size.untrimmed,
+        lambda m: m.status.journal_bytes,
     ),
     Family(
         "lakestore_checkpoint_seconds",
@@ -90,13 +81,13 @@ FAMILIES = (
         "lakestore_checkpoint_failures",
         "counter",
         "Checkpoints that failed; the one before stays valid.",
-        lambda m: m.upkeep.checkpointer.figures.failed,
+        lambda m: m.status.checkpoints_failed,
     ),
     Family(
         "lakestore_checkpoint_age_seconds",
         "gauge",
         "Since the newest checkpoint, or the start if there was none.",
-        checkpoint_age,
+        lambda m: m.status.checkpoint_age_seconds,
     ),
     Family(
         "lakestore_recovery_seconds",
@@ -114,7 +105,7 @@ FAMILIES = (
         "lakestore_index_keys",
         "gauge",
         "Live keys: the live rows of primary-key tables.",
-        lambda m: sum(t.rows for t in m.status.values() if t.keyed),
+        lambda m: sum(each.table.rows for each in m.status.tables if each.table.keyed),
     ),
     Family(
         "lakestore_index_ready",
@@ -126,43 +117,43 @@ FAMILIES = (
         "lakestore_duty_failures",
         "counter",
         "Failures of each thread that works by itself; its work is tried again.",
-        lambda m: [((name,), float(state.failures)) for name, state in m.engine.supervisor.states().items()],
+        lambda m: [((name,), float(state.failures)) for name, state in m.status.duties.items()],
         ("duty",),
     ),
     Family(
         "lakestore_duty_failing",
         "gauge",
         "1 from a failure of a duty on until it has done its work.",
-        lambda m: [((name,), float(bool(state.in_a_row))) for name, state in m.engine.supervisor.states().items()],
+        lambda m: [((name,), float(bool(state.in_a_row))) for name, state in m.status.duties.items()],
         ("duty",),
     ),
-    Family("lakestore_damage", "gauge", "Damaged places that are known of.", lambda m: len(m.upkeep.scrubber.damage)),
+    Family("lakestore_damage", "gauge", "Damaged places that are known of.", lambda m: len(m.status.damage)),
     Family("lakestore_scrub_bytes", "counter", "Bytes read again by the scrub.", lambda m: m.upkeep.scrubber.bytes),
     Family("lakestore_scrub_rounds", "counter", "Scrubs of everything.", lambda m: m.upkeep.scrubber.rounds),
-    Family("lakestore_index_bytes", "gauge", "Files of the index.", lambda m: index_bytes(m.engine)),
+    Family("lakestore_index_bytes", "gauge", "Files of the index.", lambda m: m.status.index_size.file_bytes),
     Family(
         "lakestore_index_runs",
         "gauge",
         "Sorted files of number keys; a look-up may have to search each.",
-        lambda m: len(m.engine.index.runs),
+        lambda m: m.status.index_size.runs,
     ),
     Family(
         "lakestore_index_merge_entries",
         "gauge",
         "Entries of the runs that are due to be merged.",
-        lambda m: m.engine.index.merge_backlog,
+        lambda m: m.status.index_size.merge_keys,
     ),
     Family(
         "lakestore_index_entries",
         "gauge",
         "Entries in those files as of the last checkpoint; tombstones and what newer runs replace are among them.",
-        lambda m: m.engine.index.size.keys,
+        lambda m: m.status.index_size.keys,
     ),
     Family(
         "lakestore_index_used_bytes",
         "gauge",
         "Bytes that hold them: runs, and pages of LMDB's file; its others are free for new ones.",
-        lambda m: m.engine.index.size.nbytes,
+        lambda m: m.status.index_size.bytes,
     ),
     Family(
         "lakestore_index_entry_bytes",
@@ -174,19 +165,19 @@ FAMILIES = (
         "lakestore_index_grown_bytes",
         "gauge",
         "The same, more than at the start of the server.",
-        lambda m: m.engine.index.size.nbytes - m.engine.index.size_at_start.nbytes,
+        lambda m: m.status.index_size.grown_bytes,
     ),
     Family(
         "lakestore_segments",
         "gauge",
         "Segments; small ones share files.",
-        lambda m: sum(t.segments for t in m.status.values()),
+        lambda m: sum(each.table.segments for each in m.status.tables),
     ),
     Family(
         "lakestore_segment_bytes",
         "gauge",
         "Bytes in them.",
-        lambda m: sum(t.segment_bytes for t in m.status.values()),
+        lambda m: sum(each.table.segment_bytes for each in m.status.tables),
     ),
     Family(
         "lakestore_kept_journal_bytes",
@@ -198,79 +189,17 @@ FAMILIES = (
         "lakestore_disk_free_bytes",
         "gauge",
         "Free space for the data folder.",
-        lambda m: disk_free_bytes(m.engine),
+        lambda m: m.status.disk_free_bytes,
     ),
-    Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.sources.leases.count),
+    Family("lakestore_leases", "gauge", "Reads that hold a cut.", lambda m: m.status.leases),
     Family(
         "lakestore_registers",
         "gauge",
         "Registers: positions in other systems that commits move.",
-        lambda m: len(m.loop.state.registers.known),
+        lambda m: m.status.registers,
     ),
     Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
-    Family("lakestore_table_rows", "gauge", "Live rows.", of_tables(lambda table: table.rows), ("table",)),
-    Family(
-        "lakestore_table_stored_rows",
-        "gauge",
-        "Rows in the server's files and memory: live ones, those that the log still tells of, and dead ones.",
-        of_tables(lambda table: table.stored_rows),
-        ("table",),
-    ),
-    Family(
-        "lakestore_compaction_rows",
-        "counter",
-        "Superseded rows that local compaction dropped.",
-        lambda m: m.upkeep.checkpointer.compactions.rows,
-    ),
-    Family(
-        "lakestore_compaction_segments",
-        "counter",
-        "Segments that it rewrote.",
-        lambda m: m.upkeep.checkpointer.compactions.segments,
-    ),
-    Family("lakestore_compaction_reclaimed_bytes", "counter", "What that made smaller.", reclaimed, ("table",)),
-    Family(
-        "lakestore_table_hot_offsets",
-        "gauge",
-        "Offsets that the lake does not have yet.",
-        of_tables(lambda table: table.hot),
-        ("table",),
-    ),
-    Family(
-        "lakestore_table_tier_lag_seconds",
-        "gauge",
-        "Age of the oldest change that the lake does not have; 0 if it has all.",
-        lag,
-        ("table",),
-    ),
-    Family(
-        "lakestore_table_tier_failures",
-        "gauge",
-        "Rounds of tiering that failed in a row, as the tierer says; 0 after one that did not.",
-        tier_failures,
-        ("table",),
-    ),
-    Family(
-        "lakestore_retention_held_bytes",
-        "gauge",
-        "Log beyond its retention that somebody holds.",
-        held,
-        ("table", "by"),
-    ),
-    Family(
-        "lakestore_rows_expired",
-        "counter",
-        "Rows that a table's TTL has deleted.",
-        lambda m: ((labels, figures.expired) for labels, figures in expiring(m)),
-        ("table",),
-    ),
-    Family(
-        "lakestore_expiry_overdue_seconds",
-        "gauge",
-        "For how long rows may have been due to expire; high where nothing can be written, or the clock jumped.",
-        overdue,
-        ("table",),
-    ),
+    *table_metrics.FAMILIES,
     Family(
         "lakestore_clock_confirmed",
         "gauge",
@@ -362,8 +291,7 @@ class SourcesCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """The families with their samples."""
         view = self._sources.engine.view
-        status = {state.table.name: table_status(state) for state in view.tables.values()}
-        moment = Moment(self._sources, view, status)
+        moment = Moment(self._sources, view, self._sources.status.at(view))
         for family in FAMILIES:
             found = family.read(moment)
             yield _metric(family, [((), found)] if isinstance(found, int | float | Histogram) else found)

@@ -1,9 +1,12 @@
-"""The status of a server and of its tables: figures of one view, as values and as the JSON that clients are sent."""
+"""The status of a server with its tables: one value of one view, from `StatusReader` alone.
+
+RPC and command line show its JSON form; metrics and console are made of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -15,130 +18,25 @@ from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.commit.engine import Engine
-from lakestore_server.duties.expiry import Expiry, Figures
-from lakestore_server.duties.retention import Decision, Retention
+from lakestore_server.duties.expiry import Expiry
+from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
-from lakestore_server.files.segment import Segment
 from lakestore_server.host.clock import AHEAD_US_MIN, Clock, Reading, Timekeeper
 from lakestore_server.host.supervisor import DutyState
-from lakestore_server.iceberg.catalog import Catalog, TierProblem
+from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.operate.figures import disk_free_bytes, index_bytes
+from lakestore_server.operate.lake_figures import Lakes
 from lakestore_server.operate.memory import MemoryStatus
-from lakestore_server.operate.reports import Reports
+from lakestore_server.operate.reports import Report, Reports
+from lakestore_server.operate.table_status import KnownTables, ServedTable, TableStatus
 from lakestore_server.present.figures import PresentStatus
 from lakestore_server.present.presented import PresentedTables
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import AGAIN_SECONDS
 from lakestore_server.read.reach import Reach
-from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.view import TableState, View
+from lakestore_server.state.view import View
 
 _CLOCK_HOLDS = ("row TTL", "retention by age", "idle subscriptions", "tombstones")
-
-
-@dataclass(frozen=True, slots=True)
-class TableStatus:
-    """A table in figures; times are microseconds since 1970, lists have one entry per bucket."""
-
-    name: str
-    uuid: str
-    keyed: bool
-    schema_id: int
-    buckets: int
-    rows: int
-    """Live rows."""
-    head: list[int]
-    """The next offset."""
-    log_start: list[int]
-    log_start_lsn: int
-    log_start_us: int
-    """0 as long as the log has its beginning."""
-    retention: str | None
-    ttl: str | None
-    tier_point: list[int]
-    hot: int
-    """Offsets that the lake does not have yet."""
-    freshness: str
-    last_commit_us: int
-    tiered_commit_us: int
-    """Time of the newest commit that the lake has."""
-    snapshot_id: int | None
-    """The newest snapshot with a tier record."""
-    stored_rows: int
-    """Rows in segments and memory, dead ones included."""
-    segments: int
-    segment_bytes: int
-
-
-def table_status(state: TableState) -> TableStatus:
-    """The figures of a table."""
-    tier = list(state.tiers.values())[-1] if state.tiers else None
-    points = tier.tier_point if tier else (0,) * len(state.logs)
-    heads = state.heads()
-    segments = [chunk for log in state.logs for chunk in log.chunks if isinstance(chunk, Segment)]
-    return TableStatus(
-        name=state.table.name,
-        uuid=state.table.uuid,
-        keyed=state.table.keyed,
-        schema_id=state.table.schema_id,
-        buckets=len(heads),
-        rows=sum(log.at_head.live_rows for log in state.logs),
-        head=heads,
-        log_start=list(state.starts()),
-        log_start_lsn=state.log_start_lsn,
-        log_start_us=max(log.base.time_us for log in state.logs) if state.log_start_lsn else 0,
-        retention=str(state.table.retention) if state.table.retention else None,
-        ttl=str(state.table.ttl) if state.table.ttl else None,
-        tier_point=list(points),
-        hot=sum(heads) - sum(points),
-        freshness=state.table.lake.freshness,
-        last_commit_us=max(log.at_head.time_us for log in state.logs),
-        tiered_commit_us=max(_time_at(log, point) for log, point in zip(state.logs, points, strict=True)),
-        snapshot_id=tier.snapshot_id if tier else None,
-        stored_rows=sum(chunk.rows for log in state.logs for chunk in log.chunks),
-        segments=len(segments),
-        segment_bytes=sum(segment.size for segment in segments),
-    )
-
-
-def _time_at(log: BucketLog, end: int) -> int:
-    found = log.at_end(end)
-    return found[1].time_us if found else 0
-
-
-@dataclass(frozen=True, slots=True)
-class ServedTable:
-    """A table's figures with those of the server's duties."""
-
-    table: TableStatus
-    decision: Decision | None
-    """None before the first look of retention at the table."""
-    expiry: Figures | None
-    """None of a table without a TTL."""
-    lake_ahead: str
-    """Reason why the lake's history is not this one; empty otherwise."""
-    reach: Reach
-    """The first position at which it can be read."""
-    reach_token: str
-    """The token of that position."""
-    tier_problem: TierProblem | None
-    """None of a table whose last round went well, or that no tierer has spoken of."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form; keys of a duty that says nothing are left out."""
-        held = {"held_by": self.decision.holders(), "held_bytes": self.decision.held_bytes} if self.decision else {}
-        expiring = {"expired": self.expiry.expired, "next_expiry_us": self.expiry.next_us} if self.expiry else {}
-        tiering = {"tier_problem": "", "tier_failures": 0}
-        if self.tier_problem:
-            tiering = {"tier_problem": self.tier_problem.problem, "tier_failures": self.tier_problem.failures}
-        reads = {
-            "reads_from_lsn": self.reach.lsn,
-            "reads_from_us": self.reach.time_us,
-            "reads_from_token": self.reach_token,
-            "reads_from_why": self.reach.why,
-        }
-        table = {each.name: getattr(self.table, each.name) for each in fields(TableStatus)}  # flat: no copies
-        return {**table, **held, **expiring, **reads, "lake_ahead": self.lake_ahead, **tiering}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +121,28 @@ class ServerStatus:
     journal_bytes: int
     disk_free_bytes: int
     registers: int
+    leases: int
+    """Reads that hold a cut."""
     memory: MemoryStatus
     clock: ClockStatus
     presented: PresentStatus
     """Cuts that are shown to other engines."""
-    reports: tuple[dict[str, Any], ...]
-    """The words of processes beside the server."""
+    reports: tuple[tuple[float, Report], ...]
+    """The words of processes beside the server, with their ages in seconds."""
     tables: tuple[ServedTable, ...]
 
     def to_json(self) -> str:
         """The JSON form, as `lakestore status --json` shows it."""
-        fields = {
+        return orjson.dumps(self.as_dict()).decode()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form as values."""
+        return {**self.server(), "tables": [table.as_dict() for table in self.tables]}
+
+    def server(self) -> dict[str, Any]:
+        """The JSON form without the tables."""
+        return {
+            **self.about,
             "timeline": self.timeline,
             "lsn": self.lsn,
             "index": self.index,
@@ -249,17 +158,16 @@ class ServerStatus:
             "journal_bytes": self.journal_bytes,
             "disk_free_bytes": self.disk_free_bytes,
             "registers": self.registers,
+            "leases": self.leases,
             "memory": asdict(self.memory),
             "clock": asdict(self.clock),
             "presented": asdict(self.presented),
-            "reports": list(self.reports),
-            "tables": [table.as_dict() for table in self.tables],
+            "reports": [report.as_dict(age) for age, report in self.reports],
         }
-        return orjson.dumps({**self.about, **fields}).decode()
 
 
-class StatusVerbs:
-    """The verbs `hello`, `head` and `status`. Thread-safe."""
+class StatusReader:
+    """The one way to the status of a server. Thread-safe."""
 
     def __init__(
         self,
@@ -278,6 +186,85 @@ class StatusVerbs:
         self._engine, self._upkeep, self._about, self._clock = engine, upkeep, about, clock
         self._retention, self._expiry, self._catalog = retention, expiry, catalog
         self._began = clock.monotonic()
+        self._known = KnownTables()
+        self.lakes = Lakes(catalog)
+        """The figures of the lake, as far as somebody has them looked at."""
+
+    def now(self, tables: Sequence[str] = ()) -> ServerStatus:
+        """The server and the named tables, or all of them; `NotFound` for a name of none."""
+        return self.at(self._engine.view, tables)
+
+    def at(self, view: View, tables: Sequence[str] = ()) -> ServerStatus:
+        """The same at a view."""
+        engine, now = self._engine, self._clock.monotonic()
+        checkpoints = self._upkeep.checkpointer.figures
+        return ServerStatus(
+            about=dict(self._about),
+            timeline=engine.timeline,
+            lsn=view.lsn,
+            index=engine.index.state,
+            index_size=self._index_size(),
+            damage=self._upkeep.scrubber.damage,
+            token=view.token(),
+            release=RELEASE,
+            health=self._health(),
+            duties=engine.supervisor.states(),
+            uptime_seconds=round(now - self._began, 1),
+            checkpoint_age_seconds=round(now - checkpoints.at, 1),
+            checkpoints_failed=checkpoints.failed,
+            journal_bytes=engine.loop.published.size.untrimmed,
+            disk_free_bytes=disk_free_bytes(engine),
+            registers=len(engine.loop.state.registers.known),
+            leases=self._leases.count,
+            memory=MemoryStatus.of(engine.limits, view),
+            clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
+            presented=self._presented.status(),
+            reports=tuple(self._reports.now()),
+            tables=self._tables(view, list(tables) or sorted(view.names)),
+        )
+
+    def _health(self) -> str:
+        if self._engine.is_draining:
+            return "going down"
+        return "degraded" if self._engine.supervisor.is_failing() else "serving"
+
+    def _index_size(self) -> IndexSize:
+        index = self._engine.index
+        return IndexSize(
+            keys=index.size.keys,
+            bytes=index.size.nbytes,
+            bytes_per_key=round(index.size.key_bytes, 1),
+            grown_keys=index.size.keys - index.size_at_start.keys,
+            grown_bytes=index.size.nbytes - index.size_at_start.nbytes,
+            file_bytes=index_bytes(self._engine),
+            runs=len(index.runs),
+            merge_keys=index.merge_backlog,
+        )
+
+    def _tables(self, view: View, names: Sequence[str]) -> tuple[ServedTable, ...]:
+        uuids = [view.named(name).table.uuid for name in names]
+        return tuple(self._table(view, *each) for each in zip(uuids, self._known.of(view, uuids), strict=True))
+
+    def _table(self, view: View, uuid: str, status: TableStatus) -> ServedTable:
+        state = view.tables[uuid]
+        reach = Reach.of(view, state, self._leases)
+        return ServedTable(
+            reach=reach,
+            reach_token=view.token(reach.lsn),
+            table=status,
+            decision=self._retention.decision(uuid),
+            expiry=self._expiry.figures(state),
+            lake_ahead=self._engine.lake_ahead.get(uuid, ""),
+            tier_problem=self._catalog.tier_problems.get(uuid),
+            lake=self.lakes.of(uuid),
+        )
+
+
+class StatusVerbs:
+    """The verbs `hello`, `head`, `status` and `accept_clock`. Thread-safe."""
+
+    def __init__(self, engine: Engine, leases: Leases, reader: StatusReader) -> None:
+        self._engine, self._leases, self._reader = engine, leases, reader
 
     def hello(self, request: pb.HelloRequest) -> pb.HelloAnswer:
         """Release, protocol and timeline; `Invalid` for a client that is too old for this server."""
@@ -319,67 +306,10 @@ class StatusVerbs:
 
     def status(self, request: pb.StatusRequest) -> pb.StatusAnswer:
         """The server and the named tables, or all of them, as JSON."""
-        return pb.StatusAnswer(status=self._status(request.tables).to_json())
+        return pb.StatusAnswer(status=self._reader.now(request.tables).to_json())
 
     def accept_clock(self, _: pb.AcceptClockRequest) -> pb.AcceptClockAnswer:
         """Believe the machine's clock from now on."""
         engine = self._engine
         clock = ClockStatus.of(engine.time, engine.time.accept(), engine.view.time_us)
         return pb.AcceptClockAnswer(clock=orjson.dumps(asdict(clock)).decode())
-
-    def _status(self, tables: Sequence[str]) -> ServerStatus:
-        engine, now = self._engine, self._clock.monotonic()
-        view, checkpoints = engine.view, self._upkeep.checkpointer.figures
-        return ServerStatus(
-            about=dict(self._about),
-            timeline=engine.timeline,
-            lsn=view.lsn,
-            index=engine.index.state,
-            index_size=self._index_size(),
-            damage=self._upkeep.scrubber.damage,
-            token=view.token(),
-            release=RELEASE,
-            health=self._health(),
-            duties=engine.supervisor.states(),
-            uptime_seconds=round(now - self._began, 1),
-            checkpoint_age_seconds=round(now - checkpoints.at, 1),
-            checkpoints_failed=checkpoints.failed,
-            journal_bytes=engine.loop.published.size.untrimmed,
-            disk_free_bytes=disk_free_bytes(engine),
-            registers=len(engine.loop.state.registers.known),
-            memory=MemoryStatus.of(engine.limits, view),
-            clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
-            presented=self._presented.status(),
-            reports=tuple(report.as_dict(age) for age, report in self._reports.now()),
-            tables=tuple(self._table(view, view.named(name)) for name in list(tables) or sorted(view.names)),
-        )
-
-    def _health(self) -> str:
-        if self._engine.is_draining:
-            return "going down"
-        return "degraded" if self._engine.supervisor.is_failing() else "serving"
-
-    def _index_size(self) -> IndexSize:
-        index = self._engine.index
-        return IndexSize(
-            keys=index.size.keys,
-            bytes=index.size.nbytes,
-            bytes_per_key=round(index.size.key_bytes, 1),
-            grown_keys=index.size.keys - index.size_at_start.keys,
-            grown_bytes=index.size.nbytes - index.size_at_start.nbytes,
-            file_bytes=index_bytes(self._engine),
-            runs=len(index.runs),
-            merge_keys=index.merge_backlog,
-        )
-
-    def _table(self, view: View, state: TableState) -> ServedTable:
-        uuid, reach = state.table.uuid, Reach.of(view, state, self._leases)
-        return ServedTable(
-            reach=reach,
-            reach_token=view.token(reach.lsn),
-            table=table_status(state),
-            decision=self._retention.decision(uuid),
-            expiry=self._expiry.figures(state),
-            lake_ahead=self._engine.lake_ahead.get(uuid, ""),
-            tier_problem=self._catalog.tier_problems.get(uuid),
-        )

@@ -1,0 +1,86 @@
+"""Figures of the lake: files and deletes of each table's newest snapshot, as its summary counts them.
+
+Summaries stand in metadata files, so they are read beside serving: a few tables at a time, each once for a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakestore.errors import LakestoreError
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.iceberg.schemas import Json
+from lakestore_server.state.view import View
+
+LOOKS_MAX = 50
+"""Metadata files that one look reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFigures:
+    """The newest snapshot of a table in figures; 0 where its writer did not count."""
+
+    files: int
+    """Data files."""
+    delete_files: int
+    """Files of deletes, deletion vectors among them."""
+    deleted_rows: int
+    """Rows of the data files that are deleted by position: what compaction has to clear away."""
+    rows: int
+    """Rows of the data files, deleted ones included."""
+    bytes: int
+
+    @staticmethod
+    def of(doc: Json) -> LakeFigures | None:
+        """The figures of a table's metadata; None without a snapshot."""
+        current = doc.get("current-snapshot-id")
+        found = next((each for each in doc.get("snapshots", ()) if each["snapshot-id"] == current), None)
+        if found is None:
+            return None
+        summary = found.get("summary", {})
+        return LakeFigures(
+            files=_count(summary, "total-data-files"),
+            delete_files=_count(summary, "total-delete-files"),
+            deleted_rows=_count(summary, "total-position-deletes"),
+            rows=_count(summary, "total-records"),
+            bytes=_count(summary, "total-files-size"),
+        )
+
+
+def _count(summary: Mapping[str, str], name: str) -> int:
+    said = str(summary.get(name, ""))
+    return int(said) if said.isdecimal() else 0
+
+
+class Lakes:
+    """The figures of all tables, as far as they have been looked at. Read by any thread, renewed by one."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known: dict[str, tuple[str, LakeFigures | None]] = {}
+        """Table uuid to the metadata that was read and its figures."""
+
+    def of(self, uuid: str) -> LakeFigures | None:
+        """The figures of a table; None before they were looked at."""
+        return self._known.get(uuid, ("", None))[1]
+
+    def look(self, view: View) -> None:
+        """Read the metadata of some of the tables that have committed since; raises the first failure at the end."""
+        known = {uuid: held for uuid, held in self._known.items() if uuid in view.tables}
+        failures: list[LakestoreError] = []
+        left = LOOKS_MAX
+        for uuid, state in view.tables.items():
+            pointer = view.pointers.get((state.table.namespace, state.table.short_name))
+            if pointer is None or known.get(uuid, ("",))[0] == pointer.location:
+                continue
+            if not left:
+                break
+            left -= 1
+            try:
+                known[uuid] = pointer.location, LakeFigures.of(self._catalog.stored(pointer).doc)
+            except LakestoreError as error:
+                failures.append(error)
+        self._known = known
+        if failures:
+            raise failures[0]
