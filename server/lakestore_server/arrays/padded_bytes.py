@@ -1,8 +1,8 @@
 """Byte strings in one array of words: each begins at a word, and zeros fill its last one; the lengths stand beside.
 
 Eight bytes are compared, hashed or sorted at once, for all strings together. An empty string has one word. The hash is
-strongly universal, with secrets of this process: two strings that differ have one hash with a probability of 2**-64,
-and nobody can choose strings that do.
+strongly universal, with secrets, those of this process unless others are given: two strings that differ have one hash
+with a probability of 2**-64, and nobody can choose strings that do.
 """
 
 from __future__ import annotations
@@ -26,14 +26,25 @@ BYTES_MAX = 1 << 12
 """The longest string that the hash has secrets for."""
 _ZEROS = [bytes(-length % WORD_BYTES) for length in range(WORD_BYTES)]
 _EMPTY = bytes(WORD_BYTES)
-_SORTED_WORDS_MAX = 16
-"""Longer strings are sorted one by one."""
 _HALF, _LOW = np.uint64(32), np.uint64((1 << 32) - 1)
 _MASK = (1 << 64) - 1
 _HIGH = _MASK ^ ((1 << 32) - 1)
-_SECRETS = np.frombuffer(secrets.token_bytes(16 * (2 + BYTES_MAX // 4)), dtype=np.uint64).reshape(2, -1)
-"""For each half of the hash: a number that is added, a factor of the length, one for each four bytes."""
-_SECRET_INTS: list[list[int]] = _SECRETS.tolist()
+SECRET_BYTES = 16 * (2 + BYTES_MAX // 4)
+
+
+class HashSecrets:
+    """The numbers of one hash: for each half one that is added, a factor of the length, one for each four bytes."""
+
+    __slots__ = ("arrays", "numbers")
+
+    def __init__(self, data: bytes) -> None:
+        """`data` has `SECRET_BYTES`, which nobody must know who chooses strings."""
+        self.arrays = np.frombuffer(data, dtype=np.uint64).reshape(2, -1)
+        self.numbers: list[list[int]] = self.arrays.tolist()
+
+
+OWN = HashSecrets(secrets.token_bytes(SECRET_BYTES))
+"""Those of this process."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,15 +118,15 @@ class PaddedBytes:
         at += np.arange(len(at))
         return PaddedBytes(self.words.take(at), starts, lengths)
 
-    def hashes(self) -> Words:
+    def hashes(self, of: HashSecrets = OWN) -> Words:
         """The hash of each string."""
         starts, counts = self.starts[:-1], _counts(self.lengths)
         lengths = self.lengths.astype(np.uint64)
-        halves = [secret[0] + lengths * secret[1] for secret in _SECRETS]
+        halves = [secret[0] + lengths * secret[1] for secret in of.arrays]
         for number, rows in _rows_by_word(counts):
             word = self.words.take(starts[rows] + number)
             low, high = word & _LOW, word >> _HALF
-            for half, secret in zip(halves, _SECRETS, strict=True):
+            for half, secret in zip(halves, of.arrays, strict=True):
                 half[rows] += low * secret[2 + 2 * number] + high * secret[3 + 2 * number]
         first, second = halves
         found: Words = (first >> _HALF) | (second & ~_LOW)
@@ -131,20 +142,56 @@ class PaddedBytes:
         word[longer] = self.words.take(starts[longer] + number)
         return word
 
-    def order(self) -> Ints:
-        """The rows in the order of their strings; equal ones stay as they came."""
+    def _eight(self, at: int, rows: Ints) -> Words:
+        """Eight bytes of each string, as a number whose order is theirs; zeros follow a string's end."""
+        starts, counts, shift = self.starts[rows], _counts(self.lengths[rows]), np.uint64(at % WORD_BYTES * 8)
+        number = at // WORD_BYTES
+        word: Words = self._word(number, starts, counts).byteswap()
+        if shift:
+            word <<= shift
+            word |= self._word(number + 1, starts, counts).byteswap() >> (np.uint64(64) - shift)
+        return word
+
+    def _alike(self) -> int:
+        """The number of bytes with which all strings begin, as they lie padded."""
         starts, counts = self.starts[:-1], _counts(self.lengths)
-        most = int(counts.max(initial=0))
-        if most > _SORTED_WORDS_MAX:
-            return np.array(sorted(range(len(self)), key=self.listed().__getitem__), dtype=np.int64)
-        keys: list[npt.NDArray[np.unsignedinteger]] = []
-        for number in range(most):
-            word = self._word(number, starts, counts).byteswap()
-            if (word != word[0]).any():
-                keys.append(word)
-        if (self.lengths != self.lengths[:1]).any():
-            keys.append(self.lengths)
-        return np.lexsort(keys[::-1]) if keys else np.arange(len(self), dtype=np.int64)
+        for number in range(int(counts.max(initial=0))):
+            word = self._word(number, starts, counts)
+            bits = int(np.bitwise_or.reduce(word ^ word[0]))
+            if bits:
+                return WORD_BYTES * number + ((bits & -bits).bit_length() - 1) // 8
+        return WORD_BYTES * int(counts.max(initial=0))
+
+    def order(self) -> Ints:
+        """The rows in the order of their strings; equal ones stay as they came.
+
+        Eight bytes behind what all have in common tell most apart; rows that they do not are looked at further.
+        """
+        at, longest = self._alike(), WORD_BYTES * int(_counts(self.lengths).max(initial=0))
+        word = self._eight(at, np.arange(len(self)))
+        order: Ints = word.argsort(kind="stable")
+        places, groups = self._tied(order, _groups(word.take(order)))
+        while len(places):
+            at += WORD_BYTES
+            rows = order[places]
+            word = self._eight(at, rows) if at < longest else self.lengths[rows].astype(np.uint64)
+            again = np.lexsort((word, groups))
+            order[places] = rows[again]
+            if at >= longest:
+                break
+            groups = _groups(word[again], groups)
+            several = np.flatnonzero(np.bincount(groups)[groups] > 1)
+            places, groups = places[several], groups[several]
+        return order
+
+    def _tied(self, order: Ints, groups: Ints) -> tuple[Ints, Ints]:
+        """(places, groups) of rows in order whose groups have several strings that differ."""
+        pairs = np.flatnonzero(groups[1:] == groups[:-1])
+        differ = pairs[~self.equal(order[pairs], self, order[pairs + 1])]
+        is_open = np.zeros(int(groups[-1]) + 1 if len(groups) else 0, dtype=np.bool_)
+        is_open[groups[differ]] = True
+        places = np.flatnonzero(is_open[groups])
+        return places, groups[places]
 
     def below(self, bound: bytes) -> Flags:
         """Which strings come before a bound."""
@@ -186,6 +233,15 @@ class PaddedBytes:
         return same & equal_words(self.words, self.starts[rows], other.words, other.starts[others], lengths, same)
 
 
+def _groups(word: Words, within: Ints | None = None) -> Ints:
+    """The number of the group of each row: neighbours with one word, of one group before."""
+    is_first = np.ones(len(word), dtype=np.bool_)
+    np.not_equal(word[1:], word[:-1], out=is_first[1:])
+    if within is not None:
+        is_first[1:] |= within[1:] != within[:-1]
+    return np.cumsum(is_first) - 1
+
+
 def padded(string: bytes) -> bytes:
     """One string as it lies in the words."""
     return string + _ZEROS[len(string) % WORD_BYTES] if string else _EMPTY
@@ -207,12 +263,12 @@ def equal_words(words: Words, starts: Ints, others: Words, at: Ints, lengths: Le
     return same
 
 
-def hash_of(string: bytes) -> int:
+def hash_of(string: bytes, of: HashSecrets = OWN) -> int:
     """The hash that `PaddedBytes.hashes` gives one string."""
     size = len(string)
     parts = struct.unpack(f"<{(size + 3) // 4}I", string + bytes(-size % 4))
     first, second = (
-        secret[0] + size * secret[1] + sum(map(mul, parts, islice(secret, 2, None))) for secret in _SECRET_INTS
+        secret[0] + size * secret[1] + sum(map(mul, parts, islice(secret, 2, None))) for secret in of.numbers
     )
     found: int = (first & _MASK) >> 32 | second & _HIGH
     return found

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakestore_server.arrays import padded_bytes
-from lakestore_server.arrays.padded_bytes import PaddedBytes, hash_of, joined
+from lakestore_server.arrays.padded_bytes import SECRET_BYTES, HashSecrets, PaddedBytes, hash_of, joined
 
 STRING = st.one_of(
     st.binary(max_size=20),
@@ -17,6 +15,7 @@ STRING = st.one_of(
     st.integers(0, 3).map(lambda n: b"x" * 200 + bytes([n])),
 )
 STRINGS = st.lists(STRING, max_size=30)
+OTHERS = HashSecrets(bytes(range(256)) * (SECRET_BYTES // 256) + bytes(SECRET_BYTES % 256))
 ZEROS = [b"\0" * size for size in (0, 1, 7, 8, 9, 0, 16)]
 
 
@@ -38,18 +37,16 @@ def test_words_say_what_the_strings_say(strings: list[bytes], bound: bytes, rows
         assert joined([held, shifted(strings), held.part(slice(1))]).listed() == [*strings, *strings, *strings[:1]]
         assert held.below(bound).tolist() == [string < bound for string in strings]
         assert held.hashes().tolist() == list(map(hash_of, strings))
+        assert held.hashes(OTHERS).tolist() == [hash_of(string, OTHERS) for string in strings]
         if strings:
             assert held.least() == min(strings)
             assert held.greatest() == max(strings)
 
 
-@pytest.mark.parametrize("one_by_one", [False, True])
-@given(strings=STRINGS)
-def test_the_order_is_that_of_the_bytes_and_equal_ones_stay(one_by_one: bool, strings: list[bytes]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(padded_bytes, "_SORTED_WORDS_MAX", 0 if one_by_one else 1_000)
-        order = shifted(strings).order().tolist()
-    assert order == sorted(range(len(strings)), key=strings.__getitem__)
+@given(strings=STRINGS, common=st.binary(max_size=20))
+def test_the_order_is_that_of_the_bytes_and_equal_ones_stay(strings: list[bytes], common: bytes) -> None:
+    for some in (strings, [common + string for string in strings], strings + strings[::-1]):
+        assert shifted(some).order().tolist() == sorted(range(len(some)), key=some.__getitem__)
 
 
 @example(strings=ZEROS)
