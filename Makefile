@@ -14,7 +14,7 @@ MINUTES ?= 5
 SIMULATION_SECONDS = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 12 }')
 SUITE_MINUTES = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 0.8 }')
 
-.PHONY: help setup check proto demo test long crash jepsen lint format bench growth docs clean
+.PHONY: help setup check proto demo test long crash jepsen lint format bench growth docs wheel clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,10 @@ docs: setup  ## write docs/api.md, cli.md, settings.md, metrics.md and rights.md
 	$(PY) -m tests.test_docs
 
 proto: $(PB2)  ## generate lakestore/v1/*_pb2* from proto/
+
+wheel: setup  ## build dist/lakestore-….whl, which servers and images install
+	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
+	@ls dist/lakestore-*.whl
 
 clean:  ## remove .venv, generated code and caches
 	rm -rf $(VENV) build dist *.egg-info lakestore/v1/lakestore_pb2* .mypy_cache .pytest_cache .ruff_cache .hypothesis
