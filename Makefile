@@ -14,7 +14,7 @@ MINUTES ?= 5
 SIMULATION_SECONDS = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 12 }')
 SUITE_MINUTES = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 0.8 }')
 
-.PHONY: help setup check proto demo test long crash jepsen lint format bench growth docs wheel clean
+.PHONY: help setup check proto demo test long crash jepsen lint format bench growth docs site wheel clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -59,8 +59,11 @@ bench: setup  ## measure ingest, look-ups, tiering and reads
 
 growth: bench  ## make bench growth: how speed, disk and memory go with the number of keys
 
-docs: setup  ## write docs/api.md, cli.md, settings.md, metrics.md and rights.md from the code
+docs: setup  ## write the reference pages of docs/ from the code
 	$(PY) -m tests.test_docs
+
+site: setup  ## build the documentation as a site: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
 
 proto: $(PB2)  ## generate lakestore/v1/*_pb2* from proto/
 

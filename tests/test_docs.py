@@ -1,7 +1,7 @@
 """What the documents say is true: snippets run, commands and options exist, links and named tests lead somewhere.
 
-`make docs` writes docs/api.md, cli.md, settings.md, metrics.md and rights.md from the public names, commands, settings,
-metrics and rights of the code.
+`make docs` writes docs/api.md, cli.md, settings.md, metrics.md, rights.md and errors.md from the public names,
+commands, settings, metrics, rights and errors of the code.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import io
 import itertools
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,9 +23,11 @@ import click
 import pytest
 
 import lakestore
+from lakestore import errors
 from lakestore.cli.main import COMMANDS, command
 from lakestore.model import settings, table_file, types
 from lakestore_server.access import policy
+from lakestore_server.edge import http_errors
 from lakestore_server.operate import metrics
 from lakestore_server.settings import Settings
 from tests.support import house
@@ -35,6 +38,7 @@ SETTINGS = ROOT / "docs" / "settings.md"
 METRICS = ROOT / "docs" / "metrics.md"
 RIGHTS = ROOT / "docs" / "rights.md"
 API = ROOT / "docs" / "api.md"
+ERRORS = ROOT / "docs" / "errors.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 HELP_COLUMNS = 100
 
@@ -116,6 +120,36 @@ def metrics_page() -> str:
         labels = ", ".join(f"`{label}`" for label in family.labels)
         lines.append(f"| `{name}` | {family.kind} | {labels} | {family.text} |\n")
     return METRICS_HEAD + "".join(lines)
+
+
+ERRORS_HEAD = """# Errors
+
+Written by `make docs` from `lakestore.errors`. Every error that leaves the package is one of these; its `message` is
+one sentence: what is wrong, where, and what to do. The command line prints that sentence and ends with exit code 1.
+
+`error.applied` says whether the request may have taken effect: `"no"`, or `"unknown"` after an answer was lost.
+Writers send such a request again by themselves, and it happens once. `error.retry_after` is a number of seconds, where
+the server can say.
+
+```
+{tree}
+```
+
+| error | what it means | in HTTP |
+|---|---|---|
+"""
+
+
+def errors_page() -> str:
+    """Every error, as docs/errors.md has it."""
+    tree = textwrap.dedent((errors.__doc__ or "").partition("\n\n")[2].partition("\n\n`applied`")[0]).strip("\n")
+    rows = []
+    for name in errors.__all__:
+        found = getattr(errors, name)
+        if issubclass(found, errors.LakestoreError):
+            answered = "" if found is errors.LakestoreError else str(http_errors.status_of(found(""))[0])
+            rows.append(f"| `{name}` | {_sentence(found.__doc__)} | {answered} |\n")
+    return ERRORS_HEAD.format(tree=tree) + "".join(rows)
 
 
 API_HEAD = """# Public names
@@ -234,6 +268,10 @@ def test_the_page_of_rights_is_up_to_date() -> None:
     assert RIGHTS.read_text() == policy.reference(), "run `make docs`"
 
 
+def test_the_page_of_errors_is_up_to_date() -> None:
+    assert ERRORS.read_text() == errors_page(), "run `make docs`"
+
+
 def test_the_metrics_page_is_up_to_date() -> None:
     assert METRICS.read_text() == metrics_page(), "run `make docs`"
 
@@ -300,6 +338,7 @@ if __name__ == "__main__":
     SETTINGS.write_text(settings_page())
     METRICS.write_text(metrics_page())
     RIGHTS.write_text(policy.reference())
+    ERRORS.write_text(errors_page())
 
 
 def test_every_promise_has_a_file_and_every_file_a_promise() -> None:
