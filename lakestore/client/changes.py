@@ -32,7 +32,7 @@ from lakestore.model.token import (
     position_of,
     stream_position,
 )
-from lakestore.rows import condition_text
+from lakestore.rows import clock_words, condition_text
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
@@ -265,7 +265,7 @@ def request(
         columns=list(columns or ()),
         subscription=subscription or "",
         lake_snapshot=True,
-        where=where or "",
+        where=clock_words.fixed(where or ""),
         progress=True,
     )
 

@@ -5,6 +5,9 @@ Where a catalog shows a table's head, `orders@<token or time>` is the table at t
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 VERSION_MARK = "$"
 """Between a table's name and the number of a version; no name of a table holds the mark."""
 POSITION_MARK = "@"
@@ -23,3 +26,16 @@ def positioned(name: str) -> tuple[str, str] | None:
     """The table's name and the position of a name such as `orders@2026-11-20T10:00Z`; None for any other name."""
     base, mark, position = name.partition(POSITION_MARK)
     return (base, position) if base and mark and position else None
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like another one, whatever their case; None if none is."""
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1)
+    return by_lower[close[0]] if close else None
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`: did you mean …?` with the name that is most like an unknown one, else nothing."""
+    close = nearest(name, known)
+    return f": did you mean {close}?" if close else ""

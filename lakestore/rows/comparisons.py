@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.rows.condition import NEVER, UNKNOWN, Comparison, Skip
-from lakestore.rows.literals import Literal, cast_scalar, readable, short
+from lakestore.rows.literals import Literal, bytes_of, cast_scalar, readable, short
 
 Read = tuple[pc.Expression, Skip]
 _ARROW: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
@@ -76,7 +76,7 @@ class _Fitted:
 
 def with_literal(operand: Operand, sign: str, literal: Literal) -> Read:
     """A comparison with a literal; `Invalid` if the types do not fit."""
-    kind = operand.type
+    kind, literal = operand.type, _as_bytes(operand, literal)
     if pa.types.is_fixed_size_binary(kind) and pa.types.is_binary(literal.value.type):
         return _with_bytes(operand, sign, literal)
     fitted = _fitted(operand, literal)
@@ -103,6 +103,7 @@ def _beside(operand: Operand, sign: str, value: Any) -> pc.Expression:
 def among(operand: Operand, literals: Sequence[Literal], *, negated: bool) -> Read:
     """IN, or NOT IN, as one vector of values."""
     if pa.types.is_fixed_size_binary(operand.type):
+        literals = [_as_bytes(operand, literal) for literal in literals]
         values = [literal.value.as_py() for literal in literals if _is_bytes(operand, literal)]
         operand, held = replace(_binary(operand), plain=False), values
     else:
@@ -208,6 +209,17 @@ def _binary(operand: Operand) -> Operand:
     return Operand(operand.column, operand.expression.cast(pa.binary()), pa.binary())
 
 
+def _as_bytes(operand: Operand, literal: Literal) -> Literal:
+    """A text beside bytes of a fixed length as the bytes that it stands for."""
+    if not pa.types.is_fixed_size_binary(operand.type):
+        return literal
+    if pa.types.is_fixed_size_binary(literal.value.type):
+        return Literal(literal.value.cast(pa.binary()), literal.node)
+    if not pa.types.is_string(literal.value.type):
+        return literal
+    return Literal(pa.scalar(bytes_of(literal.value.as_py(), operand.type.byte_width)), literal.node)
+
+
 def _is_bytes(operand: Operand, literal: Literal) -> bool:
     if not pa.types.is_binary(literal.value.type):
         raise _unfit(operand, literal)
@@ -260,7 +272,7 @@ def _float(value: float | Decimal, kind: pa.DataType) -> _Fitted:
 
 
 def _read(operand: Operand, literal: Literal) -> Any:
-    """A date or a time from a text."""
+    """A value of the column's type from a text."""
     try:
         return cast_scalar(literal.value, operand.type).as_py()
     except (pa.ArrowException, ValueError, OverflowError) as error:

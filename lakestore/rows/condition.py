@@ -7,7 +7,7 @@ and Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -55,10 +55,18 @@ Skip = Comparison | AllOf | AnyOf | Unknown
 
 
 @dataclass(frozen=True, slots=True)
+class RowTest:
+    """A condition of which parts are computed, and not by one expression of Arrow."""
+
+    held: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
+    """For each row of a batch whether it is true."""
+
+
+@dataclass(frozen=True, slots=True)
 class RowFilter:
     """A condition on rows."""
 
-    expression: pc.Expression
+    expression: pc.Expression | RowTest
     columns: tuple[str, ...]
     """Columns that the expression reads."""
     floats: tuple[str, ...] = ()
@@ -74,6 +82,8 @@ class RowFilter:
         """The rows of the batch for which the condition is true."""
         if not batch.num_rows:
             return batch
+        if isinstance(self.expression, RowTest):
+            return batch.filter(pa.array(self.mask(batch)))
         if not self.floats:
             with _named():
                 return batch.filter(self.expression)
@@ -81,6 +91,9 @@ class RowFilter:
 
     def mask(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """For each row of the batch whether the condition is true."""
+        if isinstance(self.expression, RowTest):
+            with _named():
+                return self.expression.held(batch)
         held = np.zeros(batch.num_rows, dtype=np.bool_)
         if batch.num_rows:
             held[self._places(batch).to_numpy()] = True
@@ -88,17 +101,60 @@ class RowFilter:
 
     def _places(self, batch: pa.RecordBatch) -> pa.Array:
         """The places of the rows for which the condition is true."""
-        places = pa.array(np.arange(batch.num_rows))
-        ordered = self._ordered(batch)
-        marked = pa.Table.from_arrays([*ordered.columns, places], names=[*self.columns, ""])
+        assert not isinstance(self.expression, RowTest)
         with _named():
-            return marked.filter(self.expression).column("").combine_chunks()
+            return places(self.expression, self._ordered(batch))
 
     def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns read, with NaN replaced by infinity, which compares as NaN should."""
         columns = ((name, batch.column(name)) for name in self.columns)
         arrays = [_without_nan(column) if name in self.floats else column for name, column in columns]
         return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
+
+
+def places(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
+    """The places of the rows of a batch for which an expression is true."""
+    numbers = pa.array(np.arange(batch.num_rows))
+    marked = pa.Table.from_arrays([*batch.columns, numbers], names=[*batch.schema.names, ""])
+    return marked.filter(expression).column("").combine_chunks()
+
+
+def connected(parts: Sequence[pc.Expression | RowTest], *, every: bool) -> pc.Expression | RowTest:
+    """Parts of a condition under AND, or OR; later tests see the rows alone that earlier parts leave open."""
+    whole = [part for part in parts if not isinstance(part, RowTest)]
+    tests = [part for part in parts if isinstance(part, RowTest)]
+    first = [_joined(whole, every=every)] if whole else []
+    if not tests:
+        return first[0]
+
+    def held(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        found = np.full(batch.num_rows, every)
+        for part in (*first, *tests):
+            open_ = np.flatnonzero(found if every else ~found)
+            if not len(open_):
+                break
+            some = batch if len(open_) == batch.num_rows else batch.take(pa.array(open_))
+            found[open_] = _held(part, some)
+        return found
+
+    return RowTest(held)
+
+
+def _held(part: pc.Expression | RowTest, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    if isinstance(part, RowTest):
+        return part.held(batch)
+    found = np.zeros(batch.num_rows, dtype=np.bool_)
+    found[places(part, batch).to_numpy()] = True
+    return found
+
+
+def _joined(parts: list[pc.Expression], *, every: bool) -> pc.Expression:
+    """The parts connected as a balanced tree: Arrow goes down into it by recursion."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=False)
+        odd = parts[-1:] if len(parts) % 2 else []
+        parts = [*(a & b if every else a | b for a, b in pairs), *odd]
+    return parts[0]
 
 
 @contextmanager

@@ -15,10 +15,26 @@ from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid
 from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.names import meant
 from lakestore.model.table import Table
-from lakestore.rows.comparisons import Operand, Read, among, widened, with_column, with_literal
-from lakestore.rows.condition import ALWAYS, NEVER, UNKNOWN, AllOf, AnyOf, Comparison, RowFilter
-from lakestore.rows.literals import Literal, cast, cast_type, constant, first_line, minus, refused, short
+from lakestore.rows.comparisons import Operand, among, widened, with_column, with_literal
+from lakestore.rows.computed import kinds, logic
+from lakestore.rows.computed.nodes import PATTERN_CHARS_MAX
+from lakestore.rows.computed.reading import ValueReader
+from lakestore.rows.computed.value import Value, is_true
+from lakestore.rows.condition import (
+    ALWAYS,
+    NEVER,
+    UNKNOWN,
+    AllOf,
+    AnyOf,
+    Comparison,
+    RowFilter,
+    RowTest,
+    Skip,
+    connected,
+)
+from lakestore.rows.literals import Literal, cast_type, first_line, refused, short
 
 CHARS_MAX = 1 << 18
 """Characters of a condition."""
@@ -28,8 +44,9 @@ VALUES_MAX = 10_000
 """Values in all lists of IN together."""
 DEPTH_MAX = 64
 """Parentheses, negations and casts inside one another."""
-PATTERN_CHARS_MAX = 1_000
-"""Characters of the pattern of LIKE."""
+_DAY_AND_TIME = {pa.date32(), pa.timestamp("us")}
+_SPANS = (kinds.INTERVAL, kinds.DURATION)
+Found = tuple[pc.Expression | RowTest, Skip]
 _TOKENS_MAX = 8 * NODES_MAX + 2 * VALUES_MAX
 _TREES_KEPT = 4
 
@@ -76,7 +93,10 @@ def _try(made: RowFilter, table: Table, text: str) -> None:
     kinds = {field.name: field.type for field in table.read_schema(made.columns)} if made.columns else {"": pa.null()}
     row = pa.RecordBatch.from_arrays([pa.nulls(1, kind) for kind in kinds.values()], names=list(kinds))
     try:
-        row.filter(made.expression)
+        if isinstance(made.expression, RowTest):
+            made.expression.held(row)
+        else:
+            row.filter(made.expression)
     except pa.ArrowException as error:
         what = first_line(error)
         raise Invalid(f"condition {short(text)!r} compares values of types that do not fit: {what}") from error
@@ -94,15 +114,6 @@ _NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _MIRRORED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _ARGUMENTS = {"this", "expression", "expressions", "low", "high", "negate"}
 """Arguments that a comparison may have; any other changes its meaning in a way not known here."""
-
-
-def _joined(parts: list[pc.Expression], *, every: bool) -> pc.Expression:
-    """The parts connected as a balanced tree: Arrow goes down into it by recursion."""
-    while len(parts) > 1:
-        pairs = zip(parts[::2], parts[1::2], strict=False)
-        odd = parts[-1:] if len(parts) % 2 else []
-        parts = [*(a & b if every else a | b for a, b in pairs), *odd]
-    return parts[0]
 
 
 def _path(node: exp.Expr) -> list[str]:
@@ -123,6 +134,13 @@ def _field(outer: pa.Field, name: str, node: exp.Expr) -> pa.Field:
     return found[0]
 
 
+def _is_wider(operand: Operand, *literals: Operand | Literal | None) -> bool:
+    """Whether a column of 32-bit floats stands beside a literal of 64 bits: then both are compared as 64 bits."""
+    if not pa.types.is_float32(operand.type):
+        return False
+    return any(isinstance(each, Literal) and pa.types.is_float64(each.value.type) for each in literals)
+
+
 class _Reader:
     """Walks the tree of one condition."""
 
@@ -130,38 +148,49 @@ class _Reader:
         self.table = table
         self.columns: set[str] = set()
         self.inside: set[str] = set()
-        self._nodes = self._values = 0
+        self._nodes = self._listed = 0
+        self._values = ValueReader(self)
         self._names = {name.lower(): name for name in (*table.selected(None), *SYSTEM_TYPES) if name != "__change"}
 
-    def condition(self, node: exp.Expr, *, negated: bool, depth: int = 0) -> Read:
+    def condition(self, node: exp.Expr, *, negated: bool, depth: int = 0) -> Found:
         """A node that is true, false or unknown."""
         if depth > DEPTH_MAX:
             raise RecursionError
         if isinstance(node, exp.Paren):
             return self.condition(node.this, negated=negated, depth=depth + 1)
-        self._count(1)
+        self.count(1)
         if isinstance(node, exp.Not):
             return self.condition(node.this, negated=not negated, depth=depth + 1)
         if isinstance(node, exp.And | exp.Or):
             return self._connected(node, negated=negated, depth=depth + 1)
         return self._leaf(node, negated=negated)
 
-    def _count(self, nodes: int, values: int = 0) -> None:
+    def count(self, nodes: int, values: int = 0) -> None:
+        """Count parts of the condition, or refuse it."""
         self._nodes += nodes
-        self._values += values
-        if self._nodes > NODES_MAX or self._values > VALUES_MAX:
+        self._listed += values
+        if self._nodes > NODES_MAX or self._listed > VALUES_MAX:
             raise _too_large()
 
-    def _connected(self, node: exp.And | exp.Or, *, negated: bool, depth: int) -> Read:
+    def _connected(self, node: exp.And | exp.Or, *, negated: bool, depth: int) -> Found:
         reads = [self.condition(part, negated=negated, depth=depth) for part in node.flatten()]
         every = isinstance(node, exp.And) != negated
         skips = tuple(skip for _, skip in reads)
-        return _joined([read for read, _ in reads], every=every), (AllOf if every else AnyOf)(skips)
+        return connected([read for read, _ in reads], every=every), (AllOf if every else AnyOf)(skips)
 
-    def _leaf(self, node: exp.Expr, *, negated: bool) -> Read:
+    def _leaf(self, node: exp.Expr, *, negated: bool) -> Found:
         if any(value for name, value in node.args.items() if name not in _ARGUMENTS):
-            raise refused(node)
-        negated ^= bool(node.args.get("negate"))
+            return self._computed(node, negated=negated)
+        if isinstance(node, exp.Boolean):
+            return pc.scalar(bool(node.this) != negated), NEVER if bool(node.this) == negated else ALWAYS
+        if isinstance(node, exp.Column | exp.Dot) and not node.find(exp.Bracket):
+            node, negated = exp.EQ(this=node, expression=exp.Boolean(this=not negated)), False
+        switched = negated != bool(node.args.get("negate"))
+        found = self._simple_leaf(node, negated=switched)
+        return self._computed(node, negated=negated) if found is None else found
+
+    def _simple_leaf(self, node: exp.Expr, *, negated: bool) -> Found | None:
+        """A comparison of columns and literals, of which statistics may know; None for any other condition."""
         if type(node) in _SIGNS:
             sign = _SIGNS[type(node)]
             return self._compared(node.this, _NEGATED[sign] if negated else sign, node.expression)
@@ -171,106 +200,144 @@ class _Reader:
             return self._among(node, negated=negated)
         if isinstance(node, exp.Is):
             return self._is(node, negated=negated)
-        if isinstance(node, exp.Like | exp.ILike):
-            return self._like(node, negated=negated)
-        if isinstance(node, exp.Boolean):
-            return pc.scalar(bool(node.this) != negated), NEVER if bool(node.this) == negated else ALWAYS
-        if isinstance(node, exp.Column | exp.Dot):
-            return self._compared(node, "=", exp.Boolean(this=not negated))
-        raise refused(node)
+        return self._like(node, negated=negated) if isinstance(node, exp.Like) else None
 
-    def _compared(self, left: exp.Expr, sign: str, right: exp.Expr) -> Read:
+    def _computed(self, node: exp.Expr, *, negated: bool) -> Found:
+        """A condition that is computed from values, of which statistics know nothing."""
+        value = self._values.condition(node)
+        if negated:
+            value = logic.inverted(value)
+        if value.constant is not None:
+            held = value.constant.as_py() is True
+            return pc.scalar(held), ALWAYS if held else NEVER
+        return RowTest(lambda batch: is_true(value.array(batch))), UNKNOWN
+
+    def _compared(self, left: exp.Expr, sign: str, right: exp.Expr) -> Found | None:
         a, b = self._operand(left), self._operand(right)
-        if isinstance(a, Literal):
-            if isinstance(b, Literal):
-                raise Invalid(f"condition {short(f'{a.text} {sign} {b.text}')} names no column")
-            return with_literal(b, _MIRRORED[sign], a)
-        return with_literal(a, sign, b) if isinstance(b, Literal) else (with_column(a, sign, b), UNKNOWN)
+        if isinstance(a, Literal) and isinstance(b, Operand):
+            a, b, sign = b, a, _MIRRORED[sign]
+        if not isinstance(a, Operand) or b is None:
+            return None
+        if isinstance(b, Literal):
+            return None if _is_wider(a, b) else with_literal(a, sign, b)
+        return None if {a.type, b.type} == _DAY_AND_TIME else (with_column(a, sign, b), UNKNOWN)
 
-    def _between(self, node: exp.Between, *, negated: bool) -> Read:
+    def _between(self, node: exp.Between, *, negated: bool) -> Found | None:
         low, high = node.args["low"], node.args["high"]
-        first, first_skip = self._compared(node.this, "<" if negated else ">=", low)
-        last, last_skip = self._compared(node.this, ">" if negated else "<=", high)
-        skips = first_skip, last_skip
-        return (first | last, AnyOf(skips)) if negated else (first & last, AllOf(skips))
+        operand = self._operand(node.this)
+        if isinstance(operand, Operand) and _is_wider(operand, self._operand(low), self._operand(high)):
+            return None
+        first = self._compared(node.this, "<" if negated else ">=", low)
+        last = self._compared(node.this, ">" if negated else "<=", high)
+        if first is None or last is None:
+            return None
+        parts, skips = [first[0], last[0]], (first[1], last[1])
+        return connected(parts, every=not negated), AnyOf(skips) if negated else AllOf(skips)
 
-    def _among(self, node: exp.In, *, negated: bool) -> Read:
+    def _among(self, node: exp.In, *, negated: bool) -> Found | None:
         if node.args.get("query") or node.args.get("unnest") or not node.expressions:
             raise refused(node)
-        self._count(0, len(node.expressions))
-        operand = self._column(node.this)
-        return among(operand, [self._literal(part) for part in node.expressions], negated=negated)
+        operand = self._operand(node.this)
+        if any(isinstance(part, exp.Null) for part in node.expressions):
+            return None
+        values = [self._operand(part) for part in node.expressions]
+        literals = [value for value in values if isinstance(value, Literal)]
+        if not isinstance(operand, Operand) or len(literals) < len(values):
+            return None
+        if _is_wider(operand, *literals):
+            return None
+        self.count(0, len(values))
+        return among(operand, literals, negated=negated)
 
-    def _is(self, node: exp.Is, *, negated: bool) -> Read:
-        if isinstance(node.expression, exp.Boolean):
-            operand = self._column(node.this)
+    def _is(self, node: exp.Is, *, negated: bool) -> Found | None:
+        operand = self._operand(node.this)
+        if not isinstance(operand, Operand):
+            return None
+        if isinstance(node.expression, exp.Boolean) and pa.types.is_boolean(operand.type):
             held = operand.expression == pc.scalar(bool(node.expression.this))
             return (~held | operand.expression.is_null() if negated else held & operand.expression.is_valid()), UNKNOWN
         if not isinstance(node.expression, exp.Null):
             raise refused(node)
-        operand = self._column(node.this)
         if negated:
             return operand.present
         return operand.expression.is_null(), Comparison(operand.column, "is null") if operand.plain else UNKNOWN
 
-    def _like(self, node: exp.Like | exp.ILike, *, negated: bool) -> Read:
-        operand, pattern = self._column(node.this), self._literal(node.expression).value.as_py()
-        if isinstance(pattern, str) and len(pattern) > PATTERN_CHARS_MAX:
-            raise Invalid(f"a pattern of LIKE has at most {PATTERN_CHARS_MAX} characters, not {len(pattern)}")
-        if not isinstance(pattern, str) or "\\" in pattern or not pa.types.is_string(operand.type):
-            raise refused(node)
+    def _like(self, node: exp.Like, *, negated: bool) -> Found | None:
+        """A beginning of a text, which statistics may know."""
+        operand, literal = self._operand(node.this), self._operand(node.expression)
+        pattern = literal.value.as_py() if isinstance(literal, Literal) else None
+        if not isinstance(operand, Operand) or not isinstance(pattern, str) or not pa.types.is_string(operand.type):
+            return None
         prefix = pattern[:-1] if pattern.endswith("%") else ""
-        exact = bool(prefix) and not set(prefix) & set("%_") and isinstance(node, exp.Like)
-        if exact:
-            matched = pc.starts_with(operand.expression, pattern=prefix)
-        else:
-            matched = pc.match_like(operand.expression, pattern=pattern, ignore_case=isinstance(node, exp.ILike))
-        if negated:
-            return ~matched, UNKNOWN
-        return matched, operand.skip("starts with", prefix) if exact else UNKNOWN
+        if not prefix or set(prefix) & set("%_") or len(pattern) > PATTERN_CHARS_MAX:
+            return None
+        matched = pc.starts_with(operand.expression, pattern=prefix)
+        return (~matched, UNKNOWN) if negated else (matched, operand.skip("starts with", prefix))
 
-    def _operand(self, node: exp.Expr) -> Operand | Literal:
+    def _operand(self, node: exp.Expr) -> Operand | Literal | None:
+        """A column or a constant; None for a value that is computed."""
         if isinstance(node, exp.Paren):
             return self._operand(node.this)
-        if isinstance(node, exp.Column | exp.Dot) or (isinstance(node, exp.Cast) and node.find(exp.Column)):
+        if isinstance(node, exp.Column | exp.Dot) and not node.find(exp.Bracket):
             return self._column(node)
-        return self._literal(node)
+        if isinstance(node, exp.Cast) and not isinstance(node, exp.TryCast) and node.find(exp.Column):
+            return self._cast(node)
+        if node.find(exp.Column):
+            return None
+        if isinstance(node, exp.Null):
+            raise Invalid("NULL equals nothing: write IS NULL or IS NOT NULL")
+        value = self._values.value(node).constant
+        if value is None or not value.is_valid or pa.types.is_nested(value.type) or value.type in _SPANS:
+            return None
+        return Literal(value, node)
+
+    def _cast(self, node: exp.Cast) -> Operand | None:
+        inner = self._operand(node.this)
+        if not isinstance(inner, Operand):
+            return None
+        self.count(1)
+        try:
+            return widened(inner, cast_type(node), node.sql())
+        except Invalid as error:
+            try:
+                self._values.value(node)
+            except Invalid:
+                raise error from None
+            return None
 
     def _column(self, node: exp.Expr) -> Operand:
-        if isinstance(node, exp.Paren):
-            return self._column(node.this)
-        if isinstance(node, exp.Cast):
-            self._count(1)
-            return widened(self._column(node.this), cast_type(node), node.sql())
+        name, inner, kind = self._found(node)
+        if pa.types.is_nested(kind):
+            raise Invalid(
+                f"column {'.'.join(inner)!r} is nested and cannot stand in a condition: name a field of a struct"
+                " (place.city), an element (tags[1]), or use lake.sql"
+            )
+        if inner[1:]:
+            return Operand(name, pc.field(*inner), kind)
+        return Operand(name, pc.field(name), kind, plain=True)
+
+    def column(self, node: exp.Expr) -> Value:
+        """The value of a column, or of a field inside it."""
+        name, inner, kind = self._found(node)
+
+        def rows(batch: pa.RecordBatch) -> pa.Array:
+            found = batch.column(name)
+            return pc.struct_field(found, inner[1:]) if inner[1:] else found
+
+        return Value(kind, rows)
+
+    def _found(self, node: exp.Expr) -> tuple[str, list[str], pa.DataType]:
+        """The column that a node names, the path from it to a field, and the type found there."""
         path = _path(node)
         name = self._names.get(path[0].lower())
         if name is None:
-            raise Invalid(f"table {self.table.name} has no column {short('.'.join(path))!r}")
+            close = meant(path[0], self._names.values())
+            raise Invalid(f"table {self.table.name} has no column {short('.'.join(path))!r}{close}")
         field, inner = self.table.read_schema([name]).field(0), [name]
         for part in path[1:]:
             field = _field(field, part, node)
             inner.append(field.name)
-        if pa.types.is_nested(field.type):
-            raise Invalid(
-                f"column {'.'.join(inner)!r} is nested and cannot stand in a condition: name a field of a struct"
-                " (place.city), or use lake.sql"
-            )
         self.columns.add(name)
         if path[1:]:
             self.inside.add(name)
-            return Operand(name, pc.field(*inner), field.type)
-        return Operand(name, pc.field(name), field.type, plain=True)
-
-    def _literal(self, node: exp.Expr) -> Literal:
-        return Literal(self._value(node), node)
-
-    def _value(self, node: exp.Expr) -> pa.Scalar:
-        if isinstance(node, exp.Paren):
-            return self._value(node.this)
-        if isinstance(node, exp.Cast):
-            return cast(self._value(node.this), cast_type(node), node)
-        if isinstance(node, exp.Neg):
-            return minus(self._value(node.this), node)
-        if isinstance(node, exp.Null):
-            raise Invalid("NULL equals nothing: write IS NULL or IS NOT NULL")
-        return constant(node)
+        return name, inner, field.type

@@ -6,7 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import time
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
+from uuid import UUID
 
 import pyarrow as pa
 from sqlglot import exp
@@ -64,6 +65,7 @@ _CASTS: dict[str, pa.DataType] = {
     "DATETIME": pa.timestamp("us"),
     "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
     "VARBINARY": pa.binary(),
+    "UUID": pa.binary(16),
 }
 
 
@@ -93,7 +95,7 @@ def minus(value: pa.Scalar, node: exp.Expr) -> pa.Scalar:
     number = value.as_py()
     if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
         raise refused(node)
-    return pa.scalar(-number)
+    return pa.scalar(number.copy_negate() if isinstance(number, Decimal) else -number)
 
 
 def _number(text: str) -> pa.Scalar:
@@ -109,8 +111,47 @@ def _number(text: str) -> pa.Scalar:
 
 
 def readable(value: pa.Scalar, target: pa.DataType) -> bool:
-    """Whether a text may stand for a value of the type: for dates and times, nothing else."""
-    return bool(pa.types.is_string(value.type) and pa.types.is_temporal(target))
+    """Whether a text may stand for a value of the type, as DuckDB casts texts: for any that is not nested."""
+    return bool(pa.types.is_string(value.type) and not pa.types.is_nested(target))
+
+
+_WIDE = Context(prec=200)
+_TRUTHS = {"true": True, "t": True, "yes": True, "y": True, "1": True}
+_TRUTHS |= {"false": False, "f": False, "no": False, "n": False, "0": False}
+_NUMERAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*")
+_NO_NUMBERS = re.compile(r"\s*[+-]?(inf|infinity|nan)\s*", re.IGNORECASE)
+
+
+def bytes_of(text: str, width: int = 0) -> bytes:
+    """The bytes that a text stands for: `\\xAB` is one of them, and for 16 bytes the text may be a UUID."""
+    if width == 16 and len(text) in (32, 36):
+        try:
+            return UUID(text).bytes
+        except ValueError:
+            pass
+    return _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), text.encode())
+
+
+def _read_text(text: str, target: pa.DataType) -> pa.Scalar:
+    """A number, a truth or bytes from a text; a number is rounded half away from zero."""
+    if pa.types.is_boolean(target):
+        if text.strip().lower() not in _TRUTHS:
+            raise pa.ArrowInvalid(f"{short(text)!r} is neither true nor false")
+        return pa.scalar(_TRUTHS[text.strip().lower()])
+    if pa.types.is_fixed_size_binary(target) or pa.types.is_binary(target):
+        width = target.byte_width if pa.types.is_fixed_size_binary(target) else 0
+        return pa.scalar(bytes_of(text, width), target)
+    if len(text) > NUMBER_CHARS_MAX or not (_NUMERAL.fullmatch(text) or _NO_NUMBERS.fullmatch(text)):
+        raise pa.ArrowInvalid(f"{short(text)!r} is no number")
+    if pa.types.is_floating(target):
+        return pa.scalar(float(text), target)
+    scale = target.scale if pa.types.is_decimal(target) else 0
+    number = Decimal(text.strip())
+    if not number.is_finite() or number.adjusted() > 80:
+        raise pa.ArrowInvalid(f"{short(text)!r} is too large for a {target}")
+    step = Decimal(1).scaleb(-scale)
+    rounded = number.quantize(step, ROUND_HALF_UP, _WIDE) if number.adjusted() > -100 else Decimal(0)
+    return pa.scalar(fitted(rounded, target) if pa.types.is_decimal(target) else int(rounded), target)
 
 
 def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
@@ -123,10 +164,11 @@ def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
         raise pa.ArrowInvalid("a timestamp is no date")
     if pa.types.is_time(target):
         return _time(value, target)
-    if pa.types.is_binary(target) and pa.types.is_string(value.type):
-        return pa.scalar(_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), value.as_py().encode()), target)
-    if pa.types.is_decimal(target) and pa.types.is_string(value.type):
-        return pa.scalar(fitted(Decimal(value.as_py()), target), target)
+    if pa.types.is_string(value.type) and not pa.types.is_string(target) and not pa.types.is_temporal(target):
+        return _read_text(value.as_py(), target)
+    if pa.types.is_decimal(target) and pa.types.is_decimal(value.type) and target.scale < value.type.scale:
+        step = Decimal(1).scaleb(-target.scale)
+        return pa.scalar(fitted(value.as_py().quantize(step, ROUND_HALF_UP, _WIDE), target), target)
     if pa.types.is_decimal(target) and pa.types.is_integer(value.type):
         return pa.scalar(Decimal(value.as_py())).cast(target)
     if pa.types.is_floating(target) and pa.types.is_decimal(value.type):
@@ -173,6 +215,6 @@ def cast_type(node: exp.Cast) -> pa.DataType:
 def refused(node: exp.Expr) -> Invalid:
     """The error of a node that conditions do not take."""
     return Invalid(
-        f"{short(node.sql())!r} is not understood in a condition: it takes comparisons of columns with literals, "
-        "AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL and CAST; use lake.sql for more"
+        f"{short(node.sql())!r} is not understood in a condition: it takes comparisons, AND, OR, NOT, IN, BETWEEN,"
+        " LIKE, IS, CASE, CAST, arithmetic and functions of one row; use lake.sql for more"
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.requirement import Requirement
 from lakestore.model.token import Token
-from lakestore.rows import condition_text
+from lakestore.rows import clock_words, condition_text
 from lakestore.rows.condition import RowFilter
 from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut, Source, opened
@@ -44,7 +44,7 @@ class Scan:
         self._source = source
         self._table = table
         self._columns = None if columns is None else tuple(columns)
-        self._where = where
+        self._where = None if where is None else clock_words.fixed(where)
         self._at, self._uuid, self._require = at, uuid, require
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:

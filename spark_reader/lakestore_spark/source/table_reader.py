@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from lakestore.errors import Invalid
 from lakestore.model.table import Table
 from lakestore.model.times import position_text
-from lakestore.rows import condition_text
+from lakestore.rows import clock_words, condition_text
 from lakestore.rows.condition import RowFilter
 from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut
@@ -127,7 +127,7 @@ class TableReader(DataSourceReader):
         self._options, self._shown = options, Shown.of(table, schema)
         if "__change" in self._shown.names:
             raise Invalid("a read has no startingOffsets: use spark.readStream for changes, or leave the option out")
-        where = options.text("where")
+        where = clock_words.fixed(options.text("where"))
         self._where = [f"({where})"] if where else []
         self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
 

@@ -362,8 +362,9 @@ def test_conditions_mean_what_they_mean_in_sql(shop: Warehouse, log: Log, condit
 
 @pytest.mark.parametrize(
     "condition",
-    ["amount + 1 > 3", "nothing = 1", "id = NULL", "id = 'x'", "upper(customer) = 'A'", "id >", "id IN (SELECT 1)",
-     "id = 1; DROP TABLE x", "customer LIKE 'a!%' ESCAPE '!'", "day = 'soon'", "id = ANY([1])", "x.id = 1"],
+    ["amount + customer > 3", "nothing = 1", "id = NULL", "id = 'x'", "soundex(customer) = 'A'", "id >",
+     "id IN (SELECT 1)",
+     "id = 1; DROP TABLE x", "customer LIKE 'a!' ESCAPE '!'", "day = 'soon'", "id = ANY([1])", "x.id = 1"],
 )  # fmt: skip
 def test_conditions_not_understood_are_refused(condition: str) -> None:
     with pytest.raises(Invalid):

@@ -1,0 +1,157 @@
+"""Types of computed values: the one in which two are compared or joined, and casts, as DuckDB does them."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.errors import Invalid
+from lakestore.rows.computed.value import Datum, Value, constant, made
+from lakestore.rows.literals import cast_scalar, short
+
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+_EXACT = 1 << 53
+INTERVAL = pa.month_day_nano_interval()
+DURATION = pa.duration("us")
+_WHOLE = pa.decimal128(38, 0)
+DAY_US = 86_400_000_000
+UTC = pa.timestamp("us", tz="UTC")
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether it is an integer, a decimal or a float."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is a text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def digits(kind: pa.DataType) -> tuple[int, int]:
+    """The digits before and behind the point that a decimal or an integer has at most."""
+    if pa.types.is_decimal(kind):
+        return kind.precision - kind.scale, kind.scale
+    return _DIGITS[kind.bit_width], 0
+
+
+def decimal(whole: int, scale: int) -> pa.DataType:
+    """A decimal type of so many digits, as wide as there are."""
+    return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else pa.decimal256(min(whole + scale, 76), scale)
+
+
+def common(kinds: list[pa.DataType]) -> pa.DataType | None:
+    """The type of values of all of these types; None if there is none."""
+    known = [kind for kind in kinds if not pa.types.is_null(kind)]
+    return reduce(_common, known) if known else pa.null()
+
+
+def _common(a: pa.DataType | None, b: pa.DataType | None) -> pa.DataType | None:
+    if a is None or b is None or a == b:
+        return a if b is not None else None
+    t = pa.types
+    if is_number(a) and is_number(b):
+        return _number(a, b)
+    if {a, b} == {pa.date32(), pa.timestamp("us")}:
+        return pa.timestamp("us")
+    if {a, b} == {pa.date32(), UTC}:
+        return UTC
+    if all(t.is_binary(kind) or t.is_fixed_size_binary(kind) for kind in (a, b)):
+        return pa.binary()
+    if {a, b} == {DURATION, INTERVAL}:
+        return DURATION
+    return None
+
+
+def _number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    if pa.types.is_floating(a) or pa.types.is_floating(b):
+        return pa.float64() if pa.float64() in (a, b) else pa.float32()
+    if pa.types.is_integer(a) and pa.types.is_integer(b):
+        return pa.int64()
+    (whole_a, scale_a), (whole_b, scale_b) = digits(a), digits(b)
+    return decimal(max(whole_a, whole_b), max(scale_a, scale_b))
+
+
+def aligned(values: list[Value], text: str) -> tuple[pa.DataType, list[Value]]:
+    """Values in one type; a literal takes the type of the others."""
+    typed = [value.type for value in values if not value.literal]
+    if all(map(pa.types.is_null, typed)) and any(value.literal for value in values):
+        typed = [pa.string()]
+    kind = common(typed)
+    if kind is None:
+        kinds = " and ".join(dict.fromkeys(map(str, typed)))
+        raise Invalid(f"{short(text)} puts {kinds} together: cast one of them, or use lake.sql")
+    return kind, [in_type(value, kind, text) for value in values]
+
+
+def in_type(value: Value, kind: pa.DataType, text: str) -> Value:
+    """The value in a type that holds all its values, or in which it is rounded as DuckDB rounds it."""
+    if value.type == kind or pa.types.is_null(kind):
+        return value
+    if value.constant is not None:
+        return _constant(value.constant, kind, text)
+    return made(kind, [value], lambda data: cast(data, kind))
+
+
+def _constant(scalar: pa.Scalar, kind: pa.DataType, text: str) -> Value:
+    if not scalar.is_valid:
+        return constant(pa.scalar(None, kind))
+    try:
+        if scalar.type == INTERVAL and kind == DURATION:
+            months, days, nanos = scalar.as_py()
+            return constant(pa.scalar((months * 30 + days) * DAY_US + nanos // 1000, DURATION))
+        return constant(cast_scalar(scalar, kind))
+    except (pa.ArrowException, ArithmeticError, ValueError) as error:
+        said = str(error).splitlines()[0]
+        raise Invalid(f"{short(text)}: {short(repr(scalar.as_py()))} is not a {kind}: {short(said)}") from error
+
+
+def cast(data: Datum, kind: pa.DataType) -> Datum:
+    """Data in another type, rounded as DuckDB does it."""
+    given = data.type
+    if given == kind:
+        return data
+    if pa.types.is_decimal(given) and pa.types.is_floating(kind):
+        return _float(data).cast(kind, safe=False)
+    if pa.types.is_decimal(given) and pa.types.is_decimal(kind) and kind.scale < given.scale:
+        wide = data.cast(pa.decimal256(76, given.scale))
+        return pc.round(wide, ndigits=kind.scale, round_mode="half_towards_infinity").cast(kind)
+    if pa.types.is_decimal(given) and pa.types.is_integer(kind):
+        wide = data.cast(pa.decimal256(76, given.scale))
+        return pc.round(wide, ndigits=0, round_mode="half_towards_infinity").cast(_WHOLE).cast(kind)
+    if pa.types.is_integer(given) and pa.types.is_decimal(kind):
+        return data.cast(pa.decimal256(76, kind.scale)).cast(kind)
+    return data.cast(kind, safe=not (pa.types.is_floating(kind) or pa.types.is_date(kind)))
+
+
+def _float(data: Datum) -> Datum:
+    """Decimals as floats: the whole digits divided by a power of ten where they are exact, else in two parts."""
+    kind = data.type
+    narrow = kind.precision <= 15
+    if narrow:
+        scaled = pc.multiply(data, pa.scalar(10**kind.scale, pa.int64())) if kind.scale else data
+        whole = scaled.cast(pa.int64(), safe=False)
+        return pc.divide(whole.cast(pa.float64()), 10.0**kind.scale)
+    return data.cast(pa.float64())
+
+
+def texts(value: Value, text: str) -> Value:
+    """The value as text, as DuckDB writes it."""
+    kind = value.type
+    if is_text(kind):
+        return value
+    t = pa.types
+    if t.is_integer(kind) or t.is_boolean(kind) or t.is_decimal(kind) or t.is_date(kind):
+        return made(pa.string(), [value], lambda data: data.cast(pa.string()))
+    raise Invalid(f"{short(text)} needs a {kind} as a text: name a text, an integer, a decimal, a date or a boolean")
+
+
+def floats(data: Datum) -> np.ndarray:
+    """Floats as numpy; nulls are NaN."""
+    found = data.cast(pa.float64())
+    if isinstance(found, pa.Scalar):
+        return np.asarray([np.nan if not found.is_valid else found.as_py()])
+    return np.asarray(found.to_numpy(zero_copy_only=False))

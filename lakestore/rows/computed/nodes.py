@@ -1,0 +1,163 @@
+"""Conditions and operators as values: AND, OR, IS, IN, LIKE, CASE, CAST and functions with a grammar of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from sqlglot import exp
+
+from lakestore.errors import Invalid
+from lakestore.rows.computed import arithmetic, kinds, logic, texts, times
+from lakestore.rows.computed.casts import converted
+from lakestore.rows.computed.reader import Reader, said
+from lakestore.rows.computed.value import Value, constant
+from lakestore.rows.literals import cast, cast_type, minus, refused
+from lakestore.rows.literals import constant as literal_of
+
+PATTERN_CHARS_MAX = 1_000
+"""Characters of the pattern of LIKE."""
+
+
+def _connected(reader: Reader, node: exp.Expr) -> Value:
+    parts = [reader.value(part) for part in node.flatten()]
+    return logic.connected(parts, every=isinstance(node, exp.And), text=said(node))
+
+
+def _is(reader: Reader, node: exp.Expr) -> Value:
+    part = reader.value(node.this)
+    if isinstance(node.expression, exp.Null):
+        return logic.null(part, negated=False)
+    if isinstance(node.expression, exp.Boolean) and pa.types.is_boolean(part.type):
+        return logic.truth(part, bool(node.expression.this))
+    raise refused(node)
+
+
+def _between(reader: Reader, node: exp.Expr) -> Value:
+    part, text = reader.value(node.this), said(node)
+    low, high = reader.value(node.args["low"]), reader.value(node.args["high"])
+    _, (part, low, high) = kinds.aligned([part, low, high], text)
+    both = [logic.compared(part, ">=", low, text), logic.compared(part, "<=", high, text)]
+    return logic.connected(both, every=True, text=text)
+
+
+def _among(reader: Reader, node: exp.Expr) -> Value:
+    if node.args.get("query") or node.args.get("unnest") or not node.expressions:
+        raise refused(node)
+    reader.count(0, len(node.expressions))
+    values = [reader.value(part) for part in node.expressions]
+    return logic.among(reader.value(node.this), values, said(node))
+
+
+def _like(reader: Reader, node: exp.Expr) -> Value:
+    escape: object = ""
+    inner = node
+    if isinstance(node, exp.Escape):
+        inner, escape = node.this, reader.constant_of(node.expression)
+    if not isinstance(inner, exp.Like | exp.ILike):
+        raise refused(node)
+    pattern = reader.constant_of(inner.expression)
+    if not isinstance(pattern, str) or not isinstance(escape, str):
+        raise Invalid(f"{said(node)}: LIKE and ESCAPE take a text")
+    if len(pattern) > PATTERN_CHARS_MAX:
+        raise Invalid(f"a pattern of LIKE has at most {PATTERN_CHARS_MAX} characters, not {len(pattern)}")
+    fold = isinstance(inner, exp.ILike)
+    found = texts.like(reader.value(inner.this), pattern, escape, said(node), fold=fold)
+    return logic.inverted(found) if inner.args.get("negate") else found
+
+
+def _case(reader: Reader, node: exp.Expr) -> Value:
+    of, text = node.args.get("this"), said(node)
+    branches = node.args["ifs"]
+    tests = [exp.EQ(this=of, expression=each.this) if of is not None else each.this for each in branches]
+    values = [reader.value(each.args["true"]) for each in branches]
+    default = node.args.get("default")
+    last = constant(pa.scalar(None)) if default is None else reader.value(default)
+    return logic.case([reader.condition(each) for each in tests], [*values, last], text)
+
+
+def _if(reader: Reader, node: exp.Expr) -> Value:
+    values = [reader.value(node.args["true"]), reader.value(node.args.get("false") or exp.Null())]
+    return logic.case([reader.condition(node.this)], values, said(node))
+
+
+def _cast(reader: Reader, node: exp.Expr) -> Value:
+    assert isinstance(node, exp.Cast)
+    part, target = reader.value(node.this), cast_type(node)
+    if part.constant is not None:
+        return constant(cast(part.constant, target, node)) if part.constant.is_valid else part
+    return converted(part, target, said(node))
+
+
+def _negative(reader: Reader, node: exp.Expr) -> Value:
+    if isinstance(node.this, exp.Literal):
+        return constant(minus(literal_of(node.this), node))
+    return arithmetic.negative(reader.value(node.this), said(node))
+
+
+def _interval(reader: Reader, node: exp.Expr) -> Value:
+    name = node.args["unit"].name if node.args.get("unit") else ""
+    return times.interval(str(reader.constant_of(node.this)), name, said(node))
+
+
+def _distinct(reader: Reader, node: exp.Expr) -> Value:
+    negated = isinstance(node, exp.NullSafeEQ)
+    return logic.distinct(reader.value(node.this), reader.value(node.expression), said(node), negated=negated)
+
+
+def _trim(reader: Reader, node: exp.Expr) -> Value:
+    characters = reader.constant_of(node.expression) if node.args.get("expression") else None
+    end = str(node.args.get("position") or "both").lower()
+    return texts.trimmed(reader.value(node.this), _text(characters, node), end, said(node))
+
+
+def _substring(reader: Reader, node: exp.Expr) -> Value:
+    start, size = reader.number(node.args["start"]), node.args.get("length")
+    return texts.cut(reader.value(node.this), start, None if size is None else reader.number(size), said(node))
+
+
+def _appended(reader: Reader, node: exp.Expr) -> Value:
+    return texts.joined([reader.value(node.this), reader.value(node.expression)], said(node), nulls_empty=False)
+
+
+def _round(reader: Reader, node: exp.Expr) -> Value:
+    places = reader.number(node.args["decimals"]) if node.args.get("decimals") else 0
+    if abs(places) > 400:
+        raise Invalid(f"{said(node)} rounds to more digits than a number has")
+    return arithmetic.rounded(reader.value(node.this), places, said(node))
+
+
+def _truncated(reader: Reader, node: exp.Expr) -> Value:
+    return times.truncated(reader.value(node.this), node.args["unit"].name, said(node))
+
+
+def _text(value: object, node: exp.Expr) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise Invalid(f"{said(node)} takes a text")
+    return value
+
+
+READERS: dict[type[exp.Expr], Callable[[Reader, exp.Expr], Value]] = {
+    exp.And: _connected,
+    exp.Or: _connected,
+    exp.Not: lambda reader, node: logic.inverted(reader.condition(node.this)),
+    exp.Is: _is,
+    exp.Between: _between,
+    exp.In: _among,
+    exp.Like: _like,
+    exp.ILike: _like,
+    exp.Escape: _like,
+    exp.Case: _case,
+    exp.If: _if,
+    exp.Cast: _cast,
+    exp.Neg: _negative,
+    exp.Interval: _interval,
+    exp.NullSafeEQ: _distinct,
+    exp.NullSafeNEQ: _distinct,
+    exp.Trim: _trim,
+    exp.Substring: _substring,
+    exp.Round: _round,
+    exp.DPipe: _appended,
+    exp.TimestampTrunc: _truncated,
+    exp.DateTrunc: _truncated,
+}

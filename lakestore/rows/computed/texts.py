@@ -1,0 +1,132 @@
+"""Functions of texts: counted in characters, cut and compared as DuckDB does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.errors import Invalid
+from lakestore.rows.computed import kinds
+from lakestore.rows.computed.value import Datum, Value, made
+
+_SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+"""The characters that trim() takes off: Unicode's space separators."""
+_SPECIAL = set("\\.+*?()|[]{}^$")
+_ENDS = {"both": pc.utf8_trim, "leading": pc.utf8_ltrim, "trailing": pc.utf8_rtrim}
+
+
+def changed(part: Value, step: Callable[[Datum], Datum], text: str) -> Value:
+    """A text made of a text."""
+    return made(pa.string(), [_text(part, text)], step)
+
+
+def tested(part: Value, step: Callable[[Datum], Datum], text: str) -> Value:
+    """A truth about a text."""
+    return made(pa.bool_(), [_text(part, text)], step)
+
+
+def length(part: Value, text: str) -> Value:
+    """The characters of a text, or the elements of a list."""
+    if pa.types.is_list(part.type):
+        return made(pa.int64(), [part], lambda data: pc.list_value_length(data).cast(pa.int64()))
+    return made(pa.int64(), [_text(part, text)], lambda data: pc.utf8_length(data).cast(pa.int64()))
+
+
+def bytes_of(part: Value, text: str) -> Value:
+    """The bytes of a text or of bytes."""
+    if not kinds.is_text(part.type) and not pa.types.is_binary(part.type):
+        raise Invalid(f"{text} takes a text or bytes, not a {part.type}")
+    return made(pa.int64(), [part], lambda data: pc.binary_length(data).cast(pa.int64()))
+
+
+def trimmed(part: Value, characters: str | None, end: str, text: str) -> Value:
+    """trim(), ltrim() and rtrim()."""
+    taken = _SPACES if characters is None else characters
+    if not taken:
+        return _text(part, text)
+    return changed(part, lambda data: _ENDS[end](data, characters=taken), text)
+
+
+def cut(part: Value, start: int, size: int | None, text: str) -> Value:
+    """substring(): from 1 on, from the end if negative; a negative size goes backwards."""
+    first = start - 1 if start > 0 else start
+    if start == 0 and size is not None:
+        begin, end = (0, max(size - 1, 0)) if size >= 0 else (0, 0)
+        return changed(part, lambda data: pc.utf8_slice_codeunits(data, begin, end), text)
+    if size is None:
+        return changed(part, lambda data: pc.utf8_slice_codeunits(data, first if start else 0), text)
+    low, high = (first, first + size) if size >= 0 else (first + size, first)
+    if start > 0:
+        low, high = max(low, 0), max(high, 0)
+    elif size >= 0 and high >= 0:
+        return changed(part, lambda data: pc.utf8_slice_codeunits(data, low), text)
+    return changed(part, lambda data: pc.utf8_slice_codeunits(data, low, high), text)
+
+
+def side(part: Value, size: int, text: str, *, left: bool) -> Value:
+    """left() and right(); a negative number is what to leave out at the other end."""
+    if left:
+        return changed(part, lambda data: pc.utf8_slice_codeunits(data, 0, size), text)
+    if size == 0:
+        return changed(part, lambda data: pc.utf8_slice_codeunits(data, 0, 0), text)
+    return changed(part, lambda data: pc.utf8_slice_codeunits(data, -size), text)
+
+
+def replaced(part: Value, old: str, new: str, text: str) -> Value:
+    """replace(): each occurrence; none of an empty text."""
+    if not old:
+        return _text(part, text)
+    return changed(part, lambda data: pc.replace_substring(data, pattern=old, replacement=new), text)
+
+
+def joined(parts: list[Value], text: str, *, nulls_empty: bool) -> Value:
+    """`a || b`, which is NULL if one is, or concat(), which leaves nulls out."""
+    handling = {"null_handling": "replace", "null_replacement": ""} if nulls_empty else {"null_handling": "emit_null"}
+    read = [kinds.texts(part, text) if not pa.types.is_null(part.type) else _nothing(part) for part in parts]
+    return made(pa.string(), read, lambda *data: pc.binary_join_element_wise(*data, "", **handling))
+
+
+def _nothing(part: Value) -> Value:
+    return kinds.in_type(part, pa.string(), "")
+
+
+def like(part: Value, pattern: str, escape: str, text: str, *, fold: bool) -> Value:
+    """[I]LIKE: % is any run, _ one character; ILIKE compares the lower case of both sides."""
+    if fold:
+        lowered = pc.utf8_lower(pa.scalar(pattern)).as_py()
+        part, pattern = changed(part, pc.utf8_lower, text), lowered
+    expression = like_expression(pattern, escape, text)
+    return tested(part, lambda data: pc.match_substring_regex(data, pattern=expression), text)
+
+
+def like_expression(pattern: str, escape: str, text: str) -> str:
+    """The regular expression of a pattern of LIKE."""
+    if len(escape) > 1:
+        raise Invalid(f"{text}: ESCAPE takes one character, or none")
+    said, taken = [], False
+    for character in pattern:
+        if not taken and escape and character == escape:
+            taken = True
+            continue
+        plain = taken or character not in "%_"
+        said.append(_literally(character) if plain else ".*" if character == "%" else ".")
+        taken = False
+    if taken:
+        raise Invalid(f"{text}: the pattern ends with its ESCAPE character")
+    return f"(?s)\\A{''.join(said)}\\z"
+
+
+def _literally(character: str) -> str:
+    if character == "\0":
+        return "\\x00"
+    return f"\\{character}" if character in _SPECIAL else character
+
+
+def _text(part: Value, text: str) -> Value:
+    if pa.types.is_null(part.type):
+        return _nothing(part)
+    if not kinds.is_text(part.type):
+        raise Invalid(f"{text} takes a text, not a {part.type}: cast it")
+    return part
