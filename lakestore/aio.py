@@ -29,7 +29,7 @@ from lakestore.errors import StreamEnded
 from lakestore.evolution import Step
 from lakestore.model.times import At
 from lakestore.union.scan import Scan as SyncScan
-from lakestore.union.sql import SqlResult
+from lakestore.union.sql import Params, SqlResult
 
 THREADS = 16
 P = ParamSpec("P")
@@ -242,9 +242,9 @@ class Snapshot:
         """A union read at the cut."""
         return Scan(self._bridge, self.sync.scan(table, columns, where))
 
-    async def sql(self, text: str, *, external_access: bool = False) -> SqlResult:
+    async def sql(self, text: str, params: Params = None, *, external_access: bool = False) -> SqlResult:
         """DuckDB over union reads at the cut."""
-        return await self._bridge.run(self.sync.sql, text, external_access=external_access)
+        return await self._bridge.run(self.sync.sql, text, params, external_access=external_access)
 
     async def aclose(self) -> None:
         """Let go what the cut needs. Again is harmless."""
@@ -299,9 +299,9 @@ class Lake:
         """Open registers, named positions in other systems, and be handed their values."""
         return Registers(self._bridge, await self._bridge.run(self.sync.registers, names))
 
-    async def sql(self, text: str, **options: Any) -> SqlResult:
+    async def sql(self, text: str, params: Params = None, **options: Any) -> SqlResult:
         """DuckDB over union reads, all tables of the query at one cut, with the options of the sync client's `sql`."""
-        return await self._bridge.run(self.sync.sql, text, **options)
+        return await self._bridge.run(self.sync.sql, text, params, **options)
 
     async def snapshot(self, **options: Any) -> Snapshot:
         """One cut over all tables, held until `aclose` or the end of `async with`; options as of the sync client."""

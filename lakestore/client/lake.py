@@ -223,6 +223,7 @@ class Lake:
     def sql(
         self,
         text: str,
+        params: union_sql.Params = None,
         *,
         at: At | None = None,
         require_freshness: Freshness | None = None,
@@ -230,6 +231,8 @@ class Lake:
         external_access: bool = False,
     ) -> union_sql.SqlResult:
         """DuckDB over union reads, all tables of the query at one cut: the newest, or exactly at a token or a time.
+
+        `params` are the values of `?` and `$1`, in a list, or of `$name`, in a dict (docs/sql.md).
 
         With `require_freshness="60s"` or `require_complete_through` a time, all tables of the query are as fresh or as
         complete, or it is refused with `NotFresh` (docs/time.md).
@@ -239,7 +242,8 @@ class Lake:
         """
         position = None if at is None else position_text(at)
         require = requirement(require_freshness, require_complete_through)
-        return union_sql.run(self.transport, text, at=position, require=require, external_access=external_access)
+        query = union_sql.Query(text, params, position, require, external_access=external_access)
+        return union_sql.run(self.transport, query, self._connection.all)
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
         """`with lake.within(0.5): …`: every call inside ends by then, tries included; in `Unavailable` if need be."""

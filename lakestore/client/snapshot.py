@@ -15,6 +15,7 @@ from lakestore.client.retry import has_deadline, seconds_left
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable, UnknownCall
 from lakestore.model.requirement import Freshness, Requirement, Through
+from lakestore.model.table import Table
 from lakestore.union import sql as union_sql
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -104,7 +105,7 @@ class Snapshot:
     ) -> None:
         """`lease` is the server's hold on the cut; empty for one that is not held."""
         self._hold, self._require = Hold(transport, lease, lease_seconds, clock), require
-        self.token = token
+        self.token, self._transport = token, transport
 
     @classmethod
     def of_head(
@@ -127,9 +128,15 @@ class Snapshot:
         """A union read at the cut."""
         return Scan(self._hold, table, columns=columns, where=where, at=self.token, require=self._require)
 
-    def sql(self, text: str, *, external_access: bool = False) -> union_sql.SqlResult:
+    def sql(self, text: str, params: union_sql.Params = None, *, external_access: bool = False) -> union_sql.SqlResult:
         """DuckDB over union reads at the cut; with `external_access` the query may read files and addresses as well."""
-        return union_sql.run(self._hold, text, at=self.token, require=self._require, external_access=external_access)
+        query = union_sql.Query(text, params, self.token, self._require, external_access=external_access)
+        return union_sql.run(self._hold, query, self._tables)
+
+    def _tables(self) -> list[Table]:
+        """The definitions of all tables as they are now."""
+        answer = self._transport.list_tables(pb.ListTablesRequest())
+        return [Table.from_json(info.definition) for info in answer.tables]
 
     def close(self) -> None:
         """Let go what the cut needs. Reads that have begun end well; again is harmless."""

@@ -7,25 +7,30 @@ for the columns and rows its plan needs. DuckDB is an extra and imported when it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from lakestore.errors import Invalid, LakestoreError
+from lakestore.errors import Invalid, LakestoreError, NotFound
 from lakestore.model.columns import SYSTEM_PREFIX, SYSTEM_TYPES
+from lakestore.model.names import meant, nearest
 from lakestore.model.requirement import Requirement
+from lakestore.model.table import Table
+from lakestore.model.times import position_text
 from lakestore.model.token import Token
-from lakestore.rows import condition_text
-from lakestore.union import arrow
+from lakestore.rows import clock_words, condition_text
+from lakestore.rows.literals import short
+from lakestore.union import arrow, sql_catalog, sql_text
 from lakestore.union.cut import Cut, Source, opened
 from lakestore.union.explanation import Explanation
 from lakestore.union.figures import Figures
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
+from lakestore.union.sql_text import Statement
 
 if TYPE_CHECKING:
     import duckdb
@@ -34,12 +39,10 @@ if TYPE_CHECKING:
 
     from lakestore.union.dataset import Rows
 
-TEXT_CHARS_MAX = 1 << 20
+Params = Sequence[Any] | Mapping[str, Any] | None
 PUSHED_CHARS_MAX = 16 << 10
 """Characters of a query whose conditions DuckDB may hand to a scan: as one nested expression, which Arrow walks down by
 recursion until the stack is at its end."""
-_OWN_SCHEMAS = {"information_schema", "pg_catalog", "main", "temp", "system"}
-_QUERIES = (exp.Query, exp.Describe, exp.Summarize)
 _REPLACES_NOTHING = {"python_enable_replacements": "false"}
 """Names are tables, never variables of the program that asks."""
 _CLOSED = _REPLACES_NOTHING | {
@@ -48,6 +51,7 @@ _CLOSED = _REPLACES_NOTHING | {
     "autoload_known_extensions": "false",
 }
 """No file and no address is read, and nothing is installed; the text cannot change that, as the settings are locked."""
+_DOTTED = re.compile(r"\w+\.\w+")
 _WORD = re.compile(r"\w+")
 _NAN = re.compile(r"\bnan\b", re.IGNORECASE)
 """A query that may compare with NaN: DuckDB hands `x <= 'nan'` down as true, where it is unknown for a null."""
@@ -108,35 +112,84 @@ class SqlResult:
         sys.stdout.write(f"{self}\n")
 
 
-def run(
-    source: Source,
-    text: str,
-    *,
-    at: str | Token | None = None,
-    require: Requirement | None = None,
-    external_access: bool = False,
-) -> SqlResult:
-    """The answer of one query over the tables at one cut, and over nothing else unless `external_access` says so."""
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query, and how it is asked."""
+
+    text: str
+    params: Params = None
+    """Values of its parameters: of `?` and `$1` by place, of `$name` by name."""
+    at: str | Token | None = None
+    require: Requirement | None = None
+    external_access: bool = False
+    """Whether it may read files and addresses."""
+
+
+def run(source: Source, query: Query | str, tables: Callable[[], Sequence[Table]] = tuple) -> SqlResult:
+    """The answer of one query over the tables at one cut; `tables` are all those that the caller may see."""
+    query = Query(query) if isinstance(query, str) else query
+    asked = sql_text.statement(query.text)
+    try:
+        answer = _run(source, query, asked, tables)
+    except NotFound as error:
+        raise _meant(error, asked, tables) from error
+    if not asked.explained:
+        return answer
+    lines = answer.explain().splitlines() or ["the query reads no table of the lake"]
+    return SqlResult(pa.table({"explanation": pa.array(lines, pa.string())}), answer.token, answer.reads)
+
+
+def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Sequence[Table]]) -> SqlResult:
     from lakestore.union.dataset import Rows  # pyarrow.dataset imports pandas, if there is one: only for queries
 
     engine = _duckdb()
-    tree = parsed(text)
-    names = table_names(tree)
-    if not names:
-        return SqlResult(_answer(engine, tree, text, {}, [], external_access=external_access), "")
-    with opened(source, names, at, require) as cut:
-        system = {word for word in _WORD.findall(text.lower()) if word in SYSTEM_TYPES}
+    named = {name: name for name in asked.names} if not asked.of_catalog else {}
+    quoted = {name for name in sql_text.bare_names(asked.tree) if _DOTTED.fullmatch(name)}
+    known = tables() if quoted or asked.of_catalog else ()
+    named |= {table.name: table.name for table in known if table.name in quoted}
+    request = _Request(engine, asked, query, known if asked.of_catalog else (), frozenset(quoted & set(named)), tables)
+    if not named and not asked.past:
+        return SqlResult(_answer(request, {}, []), "")
+    with ExitStack() as held:
+        cut = held.enter_context(opened(source, list(named), query.at, query.require)) if named else None
+        system = {word for word in _WORD.findall(query.text.lower()) if word in SYSTEM_TYPES}
         failures: list[LakestoreError] = []
-        tables = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in names}
-        counted = _counted(tree, cut, names)
-        if counted is not None:
-            return counted
-        found = _answer(engine, tree, text, tables, failures, external_access=external_access)
-        return SqlResult(found, cut.token, tuple(read for rows in tables.values() for read in rows.reads))
+        views = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in named} if cut else {}
+        for place, (name, position) in enumerate(asked.past):
+            then = held.enter_context(opened(source, [name], _position(engine, position)))
+            views[f"{sql_text.PAST}{place}.{name.split('.')[1]}"] = Rows(then, then.plan.scan(name), system, failures)
+        if cut and not query.params and views.keys() == named.keys():
+            counted = _counted(asked, cut, next(iter(views)))
+            if counted is not None:
+                return counted
+        found = _answer(request, views, failures)
+        reads = tuple(read for rows in views.values() for read in rows.reads)
+        return SqlResult(found, cut.token if cut else then.token, reads)
 
 
-def _counted(tree: exp.Expr, cut: Cut, names: list[str]) -> SqlResult | None:
+def _position(engine: Any, text: str) -> str:
+    """The position that an expression behind AT means: a token, or a time."""
+    with engine.connect(config=_CLOSED) as connection:
+        try:
+            connection.execute("SET TimeZone = 'UTC'")
+            (found,) = connection.execute(f"SELECT {clock_words.fixed(text)}").fetchone()
+        except engine.Error as error:
+            raise Invalid(f"AT ({short(text)}) is neither a time nor a token: {sql_text.plain(error)}") from error
+    if isinstance(found, datetime) and found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return position_text(found if isinstance(found, datetime) else str(found))
+
+
+def _meant(error: NotFound, asked: Statement, tables: Callable[[], Sequence[Table]]) -> NotFound:
+    """The error with the name of ours that is most like the one that is not there."""
+    known = [table.name for table in tables()]
+    wrong = [name for name in (*asked.names, *(name for name, _ in asked.past)) if name not in known]
+    return NotFound(f"{error.message}{meant(wrong[0], known)}") if wrong and meant(wrong[0], known) else error
+
+
+def _counted(asked: Statement, cut: Cut, name: str) -> SqlResult | None:
     """The answer of `SELECT count(*) FROM t WHERE …`, where statistics may know it; None for any other query."""
+    tree = asked.tree
     if not isinstance(tree, exp.Select) or not tree.args.get("where"):
         return None
     if any(value for name, value in tree.args.items() if name not in ("expressions", "from_", "where")):
@@ -146,40 +199,15 @@ def _counted(tree: exp.Expr, cut: Cut, names: list[str]) -> SqlResult | None:
     (column,) = tree.expressions if len(tree.expressions) == 1 else (exp.Null(),)
     if not plain or column.unalias().sql(dialect="duckdb").upper() != "COUNT(*)":
         return None
-    scan, figures = cut.plan.scan(names[0]), Figures()
+    scan, figures = cut.plan.scan(name), Figures()
     try:
-        condition = condition_text.parse(where.sql(dialect="duckdb"), scan.table)
+        condition = condition_text.parse(clock_words.fixed(where.sql(dialect="duckdb")), scan.table)
     except Invalid:
         return None  # DuckDB understands more.
     count = arrow.count(cut, scan, condition, figures)
     read = Explanation(scan.table.name, cut.token, (), condition.text, count, scan.live_rows, figures)
     found = pa.table({column.alias or "count_star()": pa.array([count], pa.int64())})
     return SqlResult(found, cut.token, (read,))
-
-
-def parsed(text: str) -> exp.Expr:
-    """The one query that a text is, or `Invalid`."""
-    if len(text) > TEXT_CHARS_MAX:
-        raise Invalid(f"the query has {len(text)} characters; at most {TEXT_CHARS_MAX} are read")
-    try:
-        trees = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
-    except (SqlglotError, RecursionError) as error:
-        raise Invalid(f"the query cannot be read: {_plain(error)}") from error
-    if len(trees) != 1 or not isinstance(trees[0], _QUERIES):
-        raise Invalid("lake.sql takes one query (SELECT …); rows are written by upsert, append and delete")
-    return trees[0]
-
-
-def table_names(tree: exp.Expr) -> list[str]:
-    """The `database.table` names of a query. Names without a database are DuckDB's: functions and WITH parts."""
-    found = [table for table in tree.find_all(exp.Table) if table.db and table.db.lower() not in _OWN_SCHEMAS]
-    return list(dict.fromkeys(f"{table.db}.{table.name}" for table in found if not table.catalog))
-
-
-def _has_bare_names(tree: exp.Expr) -> bool:
-    """Whether a query names a table without a database that is none of its WITH parts."""
-    parts = {part.alias for part in tree.find_all(exp.CTE)}
-    return any(not table.db and table.name and table.name not in parts for table in tree.find_all(exp.Table))
 
 
 def _duckdb() -> Any:
@@ -190,34 +218,62 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _answer(
-    engine: Any,
-    tree: exp.Expr,
-    text: str,
-    tables: Mapping[str, Rows],
-    failures: list[LakestoreError],
-    *,
-    external_access: bool,
-) -> pa.Table:
-    connection = engine.connect(config=_REPLACES_NOTHING if external_access else _CLOSED)
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A query with the engine that is to answer it."""
+
+    engine: Any
+    asked: Statement
+    query: Query
+    declared: Sequence[Table] = ()
+    """Tables that stand in DuckDB without rows."""
+    quoted: frozenset[str] = frozenset()
+    """Tables that the query names in one pair of quotes."""
+    tables: Callable[[], Sequence[Table]] = tuple
+
+
+def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> pa.Table:
+    engine, query, text = request.engine, request.query, request.asked.text
+    connection = engine.connect(config=_REPLACES_NOTHING if query.external_access else _CLOSED)
     try:
         connection.execute("SET TimeZone = 'UTC'")
-        if len(text) > PUSHED_CHARS_MAX or _NAN.search(text):
+        sql_catalog.declare(connection, request.declared)
+        if len(text) > PUSHED_CHARS_MAX or _NAN.search(text) or _has_nan(query.params):
             connection.execute("SET disabled_optimizers = 'filter_pushdown'")
         connection.execute("SET lock_configuration = true")
         for number, (name, rows) in enumerate(tables.items()):
-            _register(connection, name, f"{SYSTEM_PREFIX}lakestore_{number}", rows)
-        return _utc(connection.execute(text).to_arrow_table())
+            alias = f"{SYSTEM_PREFIX}lakestore_{number}"
+            _register(connection, name, alias, rows)
+            if name in request.quoted:
+                connection.execute(f'CREATE VIEW "{name}" AS SELECT * FROM {name}')  # noqa: S608
+        return _utc(_executed(connection, text, query.params).to_arrow_table())
     except engine.Error as error:
         if failures:
             raise failures[0] from error
-        unknown = isinstance(error, engine.CatalogException) and _has_bare_names(tree)
-        hint = "; tables are named database.table" if unknown else ""
-        if isinstance(error, engine.PermissionException) and not external_access:
-            hint = "; a query reads the tables of the lake alone: external_access=True lets it read files and addresses"
-        raise Invalid(f"the query failed: {_plain(error)}{hint}") from error
+        raise Invalid(f"the query failed: {sql_text.plain(error)}{_hint(request, error)}") from error
     finally:
         connection.close()
+
+
+def _executed(connection: Any, text: str, params: Params) -> Any:
+    given = None if params is None else dict(params) if isinstance(params, Mapping) else list(params)
+    return connection.execute(text) if given is None else connection.execute(text, given)
+
+
+def _has_nan(params: Params) -> bool:
+    values = params.values() if isinstance(params, Mapping) else params or ()
+    return any(not isinstance(value, str | int | bytes) and "nan" in str(value).lower() for value in values)
+
+
+def _hint(request: _Request, error: Exception) -> str:
+    """What to do about an error of DuckDB, if we know."""
+    if isinstance(error, request.engine.PermissionException) and not request.query.external_access:
+        return "; a query reads the tables of the lake alone: external_access=True lets it read files and addresses"
+    if isinstance(error, request.engine.CatalogException) and sql_text.bare_names(request.asked.tree):
+        known = {table.name.split(".")[1].lower(): table.name for table in request.tables()}
+        close = nearest(sql_text.bare_names(request.asked.tree)[0], known)
+        return f"; tables are named database.table{f': did you mean {known[close]}?' if close else ''}"
+    return ""
 
 
 def _register(connection: duckdb.DuckDBPyConnection, name: str, alias: str, rows: Rows) -> None:
@@ -249,8 +305,3 @@ def _utc_type(kind: pa.DataType) -> pa.DataType:
         key = kind.key_field.with_type(_utc_type(kind.key_type))
         return pa.map_(key, kind.item_field.with_type(_utc_type(kind.item_type)))
     return kind
-
-
-def _plain(error: BaseException) -> str:
-    """The message of another parser on one line, without its colours."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())

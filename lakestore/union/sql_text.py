@@ -1,0 +1,156 @@
+"""The text of a query: one statement, the tables that it names, and the past cuts of `FROM t AT (…)`.
+
+`AT (TIMESTAMP => …)`, `AT (VERSION => …)` and `AT (TOKEN => …)` stand behind a table's name, as in DuckDB; the name and
+the clause are replaced by the name of a view before DuckDB sees the text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlglot
+from sqlglot import TokenType, exp
+from sqlglot.errors import SqlglotError
+
+from lakestore.errors import Invalid
+
+TEXT_CHARS_MAX = 1 << 20
+PAST = "__lakestore_at_"
+"""The schema of the tables of a past cut, before its number."""
+_OWN_SCHEMAS = {"information_schema", "pg_catalog", "main", "temp", "system"}
+_QUERIES = (exp.Query, exp.Describe, exp.Summarize)
+_EXPLAIN = re.compile(r"\s*EXPLAIN\b(\s+ANALYZE\b)?", re.IGNORECASE)
+_SHOW = re.compile(r"\s*SHOW\s+(?:ALL\s+)?(TABLES|DATABASES|SCHEMAS)(?:\s+(?:FROM|IN)\s+(\w+))?\s*;?\s*", re.IGNORECASE)
+_KINDS = {"timestamp", "version", "token"}
+_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+SHOWN_TABLES = """
+SELECT table_schema AS database, table_name AS "table", count(*) AS columns,
+    count(*) FILTER (column_name IN (SELECT column_name FROM information_schema.key_column_usage k
+        WHERE k.table_schema = c.table_schema AND k.table_name = c.table_name)) > 0 AS keyed
+FROM information_schema.columns c GROUP BY 1, 2 {having} ORDER BY 1, 2
+"""
+SHOWN_DATABASES = (
+    "SELECT DISTINCT table_schema AS database FROM information_schema.tables WHERE table_schema <> 'main' ORDER BY 1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A query as DuckDB is asked it."""
+
+    text: str
+    tree: exp.Expr
+    explained: bool = False
+    """Whether it is to be explained rather than answered."""
+    past: tuple[tuple[str, str], ...] = ()
+    """Table and position, an SQL expression, of each past cut; its number is its place here."""
+    names: tuple[str, ...] = field(default=())
+    """The `database.table` names at the query's own cut."""
+
+    @property
+    def of_catalog(self) -> bool:
+        """Whether it asks for the tables themselves: DESCRIBE of a table, information_schema."""
+        if isinstance(self.tree, exp.Describe) and isinstance(self.tree.this, exp.Table):
+            return True
+        return any(table.db.lower() in ("information_schema", "pg_catalog") for table in self.tree.find_all(exp.Table))
+
+
+def statement(text: str) -> Statement:
+    """The one statement that a text is, or `Invalid`."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise Invalid(f"the query has {len(text)} characters; at most {TEXT_CHARS_MAX} are read")
+    if shown := _SHOW.fullmatch(text):
+        text = _shown(shown[1].upper(), shown[2])
+    explained = _EXPLAIN.match(text)
+    if explained:
+        text = text[explained.end() :]
+    text, past = _without_past(text)
+    tree = _parsed(text)
+    names = [name for name in table_names(tree) if not name.startswith(PAST)]
+    return Statement(text, tree, explained is not None, tuple(past), tuple(names))
+
+
+def _shown(what: str, database: str | None) -> str:
+    if what != "TABLES":
+        return SHOWN_DATABASES
+    return SHOWN_TABLES.format(having=f"HAVING table_schema = '{database}'" if database else "")
+
+
+def _parsed(text: str) -> exp.Expr:
+    """The tree of a text that is one query, or `Invalid`."""
+    try:
+        trees = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
+    except (SqlglotError, RecursionError) as error:
+        raise Invalid(f"the query cannot be read: {plain(error)}") from error
+    if len(trees) != 1 or not isinstance(trees[0], _QUERIES):
+        raise Invalid(
+            "lake.sql takes one query (SELECT, SHOW TABLES, DESCRIBE, EXPLAIN …); rows are written by upsert, append"
+            " and delete"
+        )
+    return trees[0]
+
+
+def table_names(tree: exp.Expr) -> list[str]:
+    """The `database.table` names of a query. Names without a database are DuckDB's: functions and WITH parts."""
+    found = [table for table in tree.find_all(exp.Table) if table.db and table.db.lower() not in _OWN_SCHEMAS]
+    return list(dict.fromkeys(f"{table.db}.{table.name}" for table in found if not table.catalog))
+
+
+def bare_names(tree: exp.Expr) -> list[str]:
+    """The names of tables without a database that are none of the query's WITH parts."""
+    parts = {part.alias for part in tree.find_all(exp.CTE)}
+    found = [table.name for table in tree.find_all(exp.Table) if not table.db]
+    return list(dict.fromkeys(name for name in found if name and name not in parts))
+
+
+def _without_past(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """The text with a view's name for each table at a past cut; the tables and the positions."""
+    if not re.search(r"\bAT\s*\(", text, re.IGNORECASE):
+        return text, []
+    try:
+        tokens = sqlglot.tokenize(text, read="duckdb")
+    except SqlglotError as error:
+        raise Invalid(f"the query cannot be read: {plain(error)}") from error
+    said: list[str] = []
+    past: list[tuple[str, str]] = []
+    done = 0
+    for place in range(len(tokens)):
+        found = _clause(tokens, place)
+        if found is None:
+            continue
+        first, name, end = found
+        position = (name, text[tokens[place + 4].start : tokens[end].start].strip())
+        if position not in past:
+            past.append(position)
+        said += [text[done : tokens[first].start], f'"{PAST}{past.index(position)}"."{name.split(".")[1]}"']
+        done = tokens[end].end + 1
+    return "".join([*said, text[done:]]), past
+
+
+def _clause(tokens: list[Any], place: int) -> tuple[int, str, int] | None:
+    """First token of the name, the name, and the closing token, if `AT (KIND => …)` begins at this place."""
+    words = [token.text.lower() for token in tokens[place : place + 4]]
+    if len(words) < 4 or words[0] != "at" or words[1] != "(" or words[2] not in _KINDS:
+        return None
+    if tokens[place + 3].token_type is not TokenType.FARROW and words[3] != "=>":
+        return None
+    depth, end = 1, place + 4
+    while end < len(tokens):
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(tokens[end].token_type, 0)
+        if not depth:
+            break
+        end += 1
+    dotted = tokens[place - 1].token_type is TokenType.IDENTIFIER and "." in tokens[place - 1].text
+    if dotted and end < len(tokens):
+        return place - 1, tokens[place - 1].text, end
+    if place < 3 or tokens[place - 2].token_type is not TokenType.DOT or end == len(tokens):
+        raise Invalid("AT (…) stands behind a table's name, database.table, and before its alias")
+    return place - 3, f"{tokens[place - 3].text}.{tokens[place - 1].text}", end
+
+
+def plain(error: BaseException) -> str:
+    """The message of another parser on one line, without its colours and without its drawing of the place."""
+    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return " ".join(re.split(r"\n\s*LINE \d+:", said)[0].split())
