@@ -266,7 +266,7 @@ def _has_nan(params: Params) -> bool:
 
 
 def _hint(request: _Request, error: Exception) -> str:
-    """What to do about an error of DuckDB, if we know."""
+    """The way out of an error of DuckDB, where one is known."""
     if isinstance(error, request.engine.PermissionException) and not request.query.external_access:
         return "; a query reads the tables of the lake alone: external_access=True lets it read files and addresses"
     if isinstance(error, request.engine.CatalogException) and sql_text.bare_names(request.asked.tree):
