@@ -27,6 +27,8 @@ _WORD = (1 << 64) - 1
 _SECRET = secrets.randbits(64) | 1
 """Nobody can choose keys that all fall on one place."""
 _FACTOR = 0x9E3779B97F4A7C15
+_FREE: Pairs = np.array([0, MISS], dtype=np.int64).view(np.complex128)
+"""An entry without a value."""
 
 
 class HashTable:
@@ -39,8 +41,8 @@ class HashTable:
         capacity = max(_CAPACITY_MIN, 1 << (-(-8 * room // 5) - 1).bit_length())
         self._entries: Pairs = np.empty(capacity, dtype=np.complex128)
         """Each a number and its value; as one type of 16 bytes, which numpy moves in one go."""
+        self._entries[:] = _FREE
         words = self._entries.view(np.int64)
-        words[::2], words[1::2] = 0, MISS
         self._numbers, self._values = self._entries.view(np.uint64).data, words.data
         self._mask, self._shift = capacity - 1, 65 - capacity.bit_length()
         self._count, self._highest = 0, -1

@@ -20,7 +20,10 @@ from lakestore_server.index.entry import FLAG, PREFIX_BYTES, ServedTables
 from lakestore_server.index.keys import NO_KEYS, ByteKeys, IndexKeys, NumberKeys, joined
 
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.uint64]
 _STEP = 7
+MOVED_MAX = 1 << 16
+"""Keys up to which a full hash table of numbers moves into a larger one."""
 _NO_VALUES: Ints = np.empty(0, dtype=np.int64)
 _WORDS_EACH = 4
 """A guess at the words of a key, while there is none."""
@@ -97,12 +100,45 @@ class KeyOrder:
 
 
 class _Numbers:
-    """The part of one table whose keys are numbers of some width."""
+    """The part of one table whose keys are numbers of some width: hash tables, newest first."""
 
-    __slots__ = ("table", "width")
+    __slots__ = ("tables", "width")
 
     def __init__(self, width: int) -> None:
-        self.width, self.table = width, HashTable()
+        self.width = width
+        self.tables: tuple[HashTable, ...] = (HashTable(),)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.tables))  # a key may be in several
+
+    def get(self, numbers: Numbers) -> Ints:
+        """The values, `MISS` for none."""
+        first, *others = self.tables
+        found = first.get(numbers)
+        for table in others:
+            missing = np.flatnonzero(found == MISS)
+            found[missing] = table.get(numbers[missing])
+        return found
+
+    def entries(self) -> tuple[Numbers, Ints]:
+        """All numbers, each once and in no order, and their values."""
+        parts = [table.entries() for table in self.tables]
+        for at, newer in enumerate(self.tables[:-1]):
+            for older in range(at + 1, len(parts)):
+                numbers, values = parts[older]
+                rows = newer.get(numbers) == MISS
+                parts[older] = numbers[rows], values[rows]
+        return np.concatenate([numbers for numbers, _ in parts]), np.concatenate([values for _, values in parts])
+
+    def with_room(self, step: int) -> tuple[HashTable, ...]:
+        """The tables with room for so many more; these stay as they are.
+
+        To move an entry takes 0.1 µs, and nobody commits meanwhile: before a large table another one is put.
+        """
+        first, *others = self.tables
+        if len(first) <= MOVED_MAX:
+            return first.grown(step), *others
+        return HashTable(max(step, len(self))), first, *others
 
 
 class Overlay:
@@ -118,7 +154,7 @@ class Overlay:
 
     def __len__(self) -> int:
         parts = tuple(self._bytes.values()), tuple(self._numbers.values())  # another thread may add one meanwhile
-        return sum(map(len, parts[0])) + sum(len(part.table) for part in parts[1])
+        return sum(map(len, parts[0])) + sum(map(len, parts[1]))
 
     def put(self, keys: IndexKeys, values: Ints) -> None:
         """New values of keys of one table."""
@@ -129,7 +165,7 @@ class Overlay:
             numbers = self._numbers.get(prefix)
             if numbers is None:
                 numbers = self._numbers[prefix] = _Numbers(keys.width)
-            numbers.table.put(keys.numbers, values)
+            numbers.tables[0].put(keys.numbers, values)
         else:
             held = self._bytes.get(prefix)
             if held is None:
@@ -145,10 +181,10 @@ class Overlay:
     def make_room(self, prefix: bytes, more: int, lock: threading.Lock) -> None:
         """Let a table's part grow before so many keys are put, if need be; `lock` is the overlay's own."""
         part, held = self._numbers.get(prefix), self._bytes.get(prefix)
-        if part is not None and part.table.needs_more(more):
-            grown = part.table.grown(self._step(prefix, len(part.table), more))
+        if part is not None and part.tables[0].needs_more(more):
+            tables = part.with_room(self._step(prefix, len(part), more))
             with lock:
-                part.table = grown
+                part.tables = tables
         elif held is not None and held.needs_more(more, words := _words(held, more)):
             more = self._step(prefix, len(held), more)
             larger = held.grown(more, max(words, _words(held, more)))
@@ -165,7 +201,7 @@ class Overlay:
         if self.is_below(keys):
             return np.full(len(keys), MISS, dtype=np.int64)
         if isinstance(keys, NumberKeys) and numbers is not None:
-            return numbers.table.get(keys.numbers)
+            return numbers.get(keys.numbers)
         if isinstance(keys, NumberKeys) or held is None:
             return np.full(len(keys), MISS, dtype=np.int64)
         if keys.is_few():
@@ -176,13 +212,13 @@ class Overlay:
         """Whether these keys of one table lie above all its keys here: then none of them is here."""
         if isinstance(keys, NumberKeys):
             numbers = self._numbers.get(keys.prefix)
-            return numbers is None or not len(keys) or numbers.table.is_below(keys.numbers)
+            return numbers is None or not len(keys) or all(table.is_below(keys.numbers) for table in numbers.tables)
         held = self._bytes.get(keys.prefix)
         return held is None or keys.above(held.highest)
 
     def following(self) -> Overlay:
         """The overlay that comes after this one; tables that were asked for in order are kept in order."""
-        expected = {prefix: len(part.table) for prefix, part in self._numbers.items()}
+        expected = {prefix: len(part) for prefix, part in self._numbers.items()}
         expected |= {prefix: len(held) for prefix, held in self._bytes.items()}
         return Overlay([prefix for prefix, order in self._orders.items() if order.is_used], expected)
 
@@ -206,7 +242,7 @@ class Overlay:
 
     def _part(self, prefix: bytes) -> tuple[IndexKeys, Ints]:
         if (part := self._numbers.get(prefix)) is not None:
-            numbers, values = part.table.entries()
+            numbers, values = part.entries()
             return NumberKeys(prefix, part.width, numbers), values
         if (held := self._bytes.get(prefix)) is None:
             return NO_KEYS, _NO_VALUES

@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakestore.rows import keys
+from lakestore_server.arrays.hash_table import MISS, HashTable
 from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
-from lakestore_server.index.keys import ByteKeys, IndexKeys, encoded
+from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys, encoded
 from lakestore_server.index.overlay import KeyOrder, Overlay, combined
 
 NUMBERS = st.lists(st.integers(0, 30), min_size=1, max_size=6)
@@ -137,13 +138,54 @@ def test_what_follows_a_large_overlay_grows_in_few_steps_and_only_when_it_is_wri
     overlay.put(keys_of(pa.int64(), 1, ids), np.arange(20_000))
     following = overlay.following()
     assert not following._numbers, "a table that nobody writes any more takes no memory"
-    tables = []
+    tables: list[HashTable] = []
     for at in range(0, 20_000, 500):
         part = keys_of(pa.int64(), 1, ids[at : at + 500])
         following.make_room(part.prefix, 500, lock)
         following.put(part, np.arange(500))
-        tables.append(following._numbers[part.prefix].table)
+        tables += following._numbers[part.prefix].tables
     assert len({id(table) for table in tables}) <= 3
     assert len(following) == 20_000
     assert following.get(keys_of(pa.int64(), 1, ids)).tolist() == [n % 500 for n in ids]
     assert tables[-1]._mask < 1 << 18, "and no more than that"
+
+
+@given(
+    batches=st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=60), max_size=12),
+    asked=st.lists(st.integers(0, 120), min_size=1, max_size=40),
+)
+def test_tables_that_are_not_moved_hold_what_was_put(batches: list[list[int]], asked: list[int]) -> None:
+    lock, overlay, right = threading.Lock(), Overlay(), dict[int, int]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lakestore_server.index.overlay.MOVED_MAX", 0)
+        patch.setattr("lakestore_server.arrays.hash_table._CAPACITY_MIN", 4)
+        for turn, batch in enumerate(batches):
+            put = keys_of(pa.int64(), 1, batch)
+            overlay.make_room(put.prefix, len(batch), lock)
+            overlay.put(put, np.full(len(batch), turn))
+            right |= dict.fromkeys(batch, turn)
+            assert overlay.get(keys_of(pa.int64(), 1, asked)).tolist() == [right.get(n, MISS) for n in asked]
+    for keys_, values in overlay.parts():
+        assert isinstance(keys_, NumberKeys)
+        numbers = [number - (1 << 63) for number in keys_.numbers.tolist()]
+        assert len(set(numbers)) == len(numbers)
+        assert dict(zip(numbers, values.tolist(), strict=True)) == right
+
+
+def test_a_large_table_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestore_server.index.overlay.MOVED_MAX", 1_000)
+    monkeypatch.setattr(HashTable, "grown", refused)
+    overlay, lock = Overlay(expected={table_prefix(1): 0}), threading.Lock()
+    table = HashTable(2_000)
+    overlay.put(keys_of(pa.int64(), 1, [0]), np.array([0]))
+    overlay._numbers[table_prefix(1)].tables = (table,)
+    for first in range(0, 9_000, 500):
+        part = keys_of(pa.int64(), 1, list(range(first, first + 500)))
+        overlay.make_room(part.prefix, 500, lock)
+        overlay.put(part, np.arange(500))
+    assert len(overlay) == 9_000
+    assert len(overlay._numbers[table_prefix(1)].tables) <= 4, "each has as much room as all before it"
+
+
+def refused(table: HashTable, more: int) -> HashTable:
+    raise AssertionError(f"{len(table)} entries were moved for {more} others")
