@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -107,4 +108,6 @@ class TableDraft:
         def columns() -> list[pa.Array]:
             return [pa.concat_arrays([c.batch.column(name) for c in changes]) for name in self.table.primary_key]
 
-        return resolved(self.state, KeyQuery(keys, columns), index.find, deletes)
+        hints = [(len(c.keys), c.hint if c.hint is not None and c.hint.keys is c.keys else None) for c in changes]
+        hinted = hints if any(hint for _, hint in hints) else ()
+        return resolved(self.state, KeyQuery(keys, columns), partial(index.find, hints=hinted), deletes)

@@ -18,6 +18,8 @@ from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.index.hints import Hint
+from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.producers import ProducerState
@@ -100,6 +102,15 @@ class Engine:
         operation = Operation(plan)
         self.submit(operation)
         return operation.answer.result()
+
+    def foreseen(self, keys: IndexKeys) -> Hint | None:
+        """Values of a request's keys in the index, if there is time before the commit loop can ask for them."""
+        return self.index.foreseen(keys) if self.is_busy else None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether more work waits than the commit loop is doing."""
+        return len(self.loop.queue) > 0
 
     def await_room(self, seconds: float | None = None, nbytes: int = 1 << 30) -> None:
         """Wait until the queue has room, for rows no longer than `queue_wait_ms`: before their memory is taken."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 
 from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.rows.ipc import crc32c
@@ -118,7 +119,8 @@ class Writes:
         changes = []
         for state, change in zip(states, request.changes, strict=True):
             sent = engine.parts.change(change, state.table.uuid, heads[change.part]) if change.part else change
-            changes.append(change_of(state.versions, sent, spread, limits, claim))
+            made = change_of(state.versions, sent, spread, limits, claim)
+            changes.append(replace(made, hint=engine.foreseen(made.keys)))
         self._check_rows(sum(change.batch.num_rows for change in changes))
         return tuple(changes)
 

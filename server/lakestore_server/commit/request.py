@@ -29,6 +29,7 @@ from lakestore_server.commit.moves import NONE, Moves
 from lakestore_server.commit.row_marks import NO_MARKS, RowMarks
 from lakestore_server.host.permits import Claim
 from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
 from lakestore_server.state.chunk import Ints
 from lakestore_server.state.commit_record import Answer
@@ -59,6 +60,8 @@ class Change:
     marks: RowMarks = NO_MARKS
     is_shown: bool = False
     """Whether the answer has the rows that are there behind the commit."""
+    hint: Hint | None = None
+    """Values that its keys had in the index before it was queued, if they are many."""
 
     @property
     def is_remembered(self) -> bool:
@@ -71,7 +74,14 @@ class Change:
     def taken(self, rows: Ints) -> Change:
         """Some of its rows, which ascend."""
         batch, keys = self.batch.take(pa.array(rows)), self.keys.take(rows)
-        return replace(self, batch=batch, buckets=self.buckets[rows], keys=keys, marks=self.marks.taken(rows))
+        marks = self.marks.taken(rows)
+        return replace(self, batch=batch, buckets=self.buckets[rows], keys=keys, marks=marks, hint=None)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of its rows, and of what is known of them."""
+        hinted = self.hint.values.nbytes if self.hint is not None else 0
+        return int(self.batch.nbytes) + self.keys.nbytes + self.marks.nbytes + hinted
 
 
 @dataclass(slots=True, eq=False)
@@ -102,8 +112,7 @@ class Request:
     """Weight in the queue."""
 
     def __post_init__(self) -> None:
-        rows = sum(int(change.batch.nbytes) + change.keys.nbytes + change.marks.nbytes for change in self.changes)
-        self.nbytes = 1024 + rows + self.moves.nbytes
+        self.nbytes = 1024 + sum(change.nbytes for change in self.changes) + self.moves.nbytes
 
     @staticmethod
     def of(

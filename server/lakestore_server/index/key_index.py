@@ -23,6 +23,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, Ints, ServedTables
 from lakestore_server.index.expected import ExpectedEntries
 from lakestore_server.index.health import Health
+from lakestore_server.index.hints import Hint, Hints
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
 from lakestore_server.index.levels import Levels, due
 from lakestore_server.index.merged_keys import MergedKeys
@@ -152,18 +153,26 @@ class Index:
         """Keys not yet handed to a checkpoint."""
         return len(self._overlay)
 
-    def find(self, keys: IndexKeys) -> Ints:
+    def foreseen(self, keys: IndexKeys) -> Hint | None:
+        """Values that keys of one table have in the runs now, for a later `find`. By any thread.
+
+        None where they are few, and while the index does not answer: `find` says why.
+        """
+        moment = self._health.generation, self._merged.levels
+        return Hint.of(keys, *moment) if self.ready else None
+
+    def find(self, keys: IndexKeys, hints: Hints = ()) -> Ints:
         """Values for the commit loop, of expected commits as well: live offsets, flagged ones, or ABSENT."""
         layers = [layer for commit in self._expected if (layer := commit.arranged(keys.prefix)) is not None]
         if not layers:  # nobody puts keys of this table meanwhile, and tables share nothing in an overlay: no lock
-            return self.finish(self.begin(keys))
+            return self.finish(self.begin(keys), hints)
         newest = [layer.get(keys) for layer in layers]
         with self.lock:  # entries that are put meanwhile are the same ones
             reading = self.begin(keys)
         values = reading.values
         for found in reversed(newest):
             np.copyto(values, found, where=found != MISS)
-        return self.finish(reading)
+        return self.finish(reading, hints)
 
     def expect(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
         """Have `find` see the entries of a commit that is not durable yet; readers do not. On the commit loop."""
@@ -194,7 +203,7 @@ class Index:
         found, older = self._overlay.get(keys), self._older
         return Reading(keys, found, older, self._frozen_lsn, self._health.generation, self._merged.levels)
 
-    def finish(self, reading: Reading) -> Ints:
+    def finish(self, reading: Reading, hints: Hints = ()) -> Ints:
         """The rest of a look-up: frozen overlays, then runs, then LMDB. Flagged values come as they are."""
         values = reading.values
         for overlay in reading.older:
@@ -207,8 +216,8 @@ class Index:
             missing = np.flatnonzero(values == MISS)
             if not len(missing):
                 return values
-            keys = reading.keys.take(missing) if len(missing) < len(values) else reading.keys
-            values[missing] = self._merged.find(keys, reading.levels, reading.lsn_max)
+            moment = reading.levels, reading.generation, reading.lsn_max
+            values[missing] = self._merged.find(reading.keys, missing, *moment, hints)
         except DamagedIndex as error:
             self._damaged_at(reading.generation, error)
         self._check_generation(reading.generation)

@@ -35,6 +35,8 @@ class Levels:
     """Newest first."""
     lifted: frozenset[bytes] = frozenset()
     """Tables whose entries in LMDB are all in these runs as well."""
+    adopted: int = 0
+    """The runs of checkpoints that look-ups have come to see since the start."""
 
     def sections(self, prefix: bytes) -> list[NumberSection]:
         """The entries of a table, newest first."""
@@ -58,6 +60,14 @@ class Levels:
         values = np.empty_like(found)
         values[order] = found
         return checked(values)
+
+    def behind(self, earlier: Levels) -> Levels | None:
+        """The runs with entries of checkpoints that `earlier`, of the same files, lacks.
+
+        None if a merge may have left out some of these, such as say ABSENT.
+        """
+        newer = tuple(run for run in self.runs if run.adopted > earlier.adopted)
+        return None if any(run.gone > earlier.adopted for run in newer) else replace(self, runs=newer)
 
     def ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int, prefix: bytes) -> Iterator[Entries]:
         """The first entries, so many at most, of each [low, high) of one table, by run, newest first."""

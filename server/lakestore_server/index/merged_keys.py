@@ -18,10 +18,12 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ABSENT, PREFIX_BYTES, Ints, ServedTables
 from lakestore_server.index.health import Health
+from lakestore_server.index.hints import Hints
+from lakestore_server.index.hints import find as hinted
 from lakestore_server.index.keys import IndexKeys, NumberKeys
 from lakestore_server.index.levels import Levels, walk
 from lakestore_server.index.lift import Lift
-from lakestore_server.index.lmdb_keys import EMPTY_LSN, LmdbKeys
+from lakestore_server.index.lmdb_keys import EMPTY_LSN, MERGE_TIMES, LmdbKeys
 from lakestore_server.index.overlay import Entries, Overlay
 from lakestore_server.index.pipe import Size, Walked
 from lakestore_server.index.run_file import NamedRuns, RunFile
@@ -47,7 +49,7 @@ class MergedKeys:
         """`lock` is held while the levels change."""
         self._disk, self._health = disk, health
         self._writing = threading.Lock()
-        self._runs = RunStore(folder, disk, lock)
+        self._runs = RunStore(folder, disk, lock, index_of(folder, MERGE_TIMES * silence_seconds))
         self._lmdb = LmdbKeys(folder, disk, silence_seconds, index_of)
         self._lift = Lift(self._runs, self._lmdb, self._writing, health)
         self._staged: list[tuple[NumberKeys, Ints]] = []
@@ -64,7 +66,8 @@ class MergedKeys:
         self.lsn = lsn
 
     def close(self) -> None:
-        """End LMDB's processes."""
+        """End the processes of LMDB and of merges."""
+        self._runs.close()
         self._lmdb.close()
 
     @property
@@ -84,16 +87,22 @@ class MergedKeys:
 
     # Look-ups.
 
-    def find(self, keys: IndexKeys, levels: Levels, lsn_max: int) -> Ints:
-        """The values of keys of one table; `Unavailable` if they may be of a later moment than levels and LSN."""
-        values = levels.find(keys)
+    def find(
+        self, keys: IndexKeys, rows: Ints, levels: Levels, generation: int, lsn_max: int, hints: Hints = ()
+    ) -> Ints:
+        """The values of some of the keys of one table; `Unavailable` if they may be of a later moment than levels and
+        LSN."""
+        if hints:
+            values = hinted(levels, generation, keys, rows, hints)
+        else:
+            values = levels.find(keys.take(rows) if len(rows) < len(keys) else keys)
         missing = np.flatnonzero(values == MISS)
         if not len(missing):
             return values
         if keys.prefix in levels.lifted:
             values[missing] = ABSENT
             return values
-        asked = keys.take(missing) if len(missing) < len(keys) else keys
+        asked = keys.take(rows[missing]) if len(missing) < len(keys) else keys
         values[missing] = self._lmdb.find(asked, lsn_max)
         self._check_lifted(keys.prefix)
         return values

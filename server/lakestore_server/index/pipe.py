@@ -31,7 +31,10 @@ NO_KEYS = PackedKeys(b"", 0, 0)
 
 
 class Op(IntEnum):
-    """The kinds of requests; FIND, RANGES, WALK, NEXT and HIGHEST have data of their own, all others the `Size`."""
+    """The kinds of requests; FIND, RANGES, WALK, NEXT and HIGHEST have data of their own, all others the `Size`.
+
+    The last three are of a process that merges runs, and has no LMDB: `merge_apart`.
+    """
 
     FIND = 1
     STAGE = 2
@@ -44,6 +47,9 @@ class Op(IntEnum):
     RANGES = 9
     REMOVE = 10
     UNSTAGE = 16
+    MERGE_RUNS = 32
+    GO_ON = 33
+    STOP = 34
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,10 @@ class Run:
     def __init__(self, path: Path, data: pa.Buffer, *, is_checked: bool = False) -> None:
         """`DamagedIndex` if the directory, a sample or a filter is damaged; `is_checked`: this process wrote it."""
         self.path, self.size = path, int(data.size)
+        self.adopted = 0
+        """The number of the adoption that had look-ups see its newest entry; 0 for those of the start or a rebuild."""
+        self.gone = 0
+        """The number of the adoption up to which a merge may have left out entries that said ABSENT."""
         crcs, places, self._crc = _directory(path, data)
         end = max((place.filter_at + 8 * place.filter_words for place in places), default=HEADER_BYTES)
         blocks = Blocks(path.name, data.slice(0, end), crcs, is_checked=is_checked)

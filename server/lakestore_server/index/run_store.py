@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -20,13 +20,14 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ALL_TABLES, Ints, ServedTables
 from lakestore_server.index.keys import NumberKeys
 from lakestore_server.index.levels import Levels, due
+from lakestore_server.index.merge_apart import APART_MIN, Merge, merge_apart
 from lakestore_server.index.number_section import packed
 from lakestore_server.index.pipe import Size
 from lakestore_server.index.run import SUFFIX, Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
 from lakestore_server.index.run_merge import merge
 from lakestore_server.index.run_writer import RunWriter
-from lakestore_server.index.worker_client import DamagedIndex
+from lakestore_server.index.worker_client import DamagedIndex, IndexWorker
 
 PART_ENTRIES = 65_536
 """Entries that are packed at once."""
@@ -40,8 +41,9 @@ NumberParts = Sequence[tuple[NumberKeys, Ints]]
 class RunStore:
     """Levels, and the run of the checkpoint that is being made. One thread at a time writes, any reads `levels`."""
 
-    def __init__(self, folder: Path, disk: Disk, lock: threading.Lock) -> None:
-        self._folder, self._disk, self._lock = folder, disk, lock
+    def __init__(self, folder: Path, disk: Disk, lock: threading.Lock, worker: IndexWorker) -> None:
+        """`worker` makes large merges beside serving."""
+        self._folder, self._disk, self._lock, self._worker = folder, disk, lock, worker
         self.levels = Levels(-1)
         self._new: Run | None = None
         self._new_lsn = -1
@@ -53,6 +55,10 @@ class RunStore:
         self._served = ALL_TABLES
         self.durably_lifted: frozenset[bytes] = frozenset()
         """Tables lifted from LMDB by runs that a durable checkpoint names."""
+
+    def close(self) -> None:
+        """End the process that merges, if there is one."""
+        self._worker.close()
 
     def open(self, files: Sequence[RunFile], lsn: int) -> None:
         """Take the runs that the checkpoint at an LSN names; others go. `DamagedIndex` if one is missing or damaged."""
@@ -135,8 +141,10 @@ class RunStore:
     def adopt(self) -> None:
         """Have look-ups see the run of the checkpoint, which is durable. Under the lock."""
         if self._new_lsn >= 0:
-            new = () if self._new is None else (self._new,)
-            self.levels = replace(self.levels, lsn=self._new_lsn, runs=(*new, *self.levels.runs))
+            new, adopted = () if self._new is None else (self._new,), self.levels.adopted + 1
+            for run in new:
+                run.adopted = adopted
+            self.levels = replace(self.levels, lsn=self._new_lsn, runs=(*new, *self.levels.runs), adopted=adopted)
             self._new, self._new_lsn = None, -1
 
     def remove_unnamed(self, named: Collection[RunFile]) -> None:
@@ -167,7 +175,8 @@ class RunStore:
         if len(self._rebuilt) > REBUILT_MAX:
             before = self._rebuilt[: due([run.entries for run in self._rebuilt]) or None]
             with self._new_file() as path:
-                self._merge(path, before, drops_gone=lambda prefix: False, pause=lambda entries: True)
+                served = {prefix for run in before for prefix in run.sections if self._served.serves(prefix)}
+                self._merge(path, before, dict.fromkeys(served, False), pause=lambda entries: True)
                 self._rebuilt = (self._named(path), *self._rebuilt[len(before) :])
             for run in before:
                 self._remove(run.path)
@@ -193,11 +202,15 @@ class RunStore:
         if not inputs:
             return False
         below = {prefix for run in runs[len(inputs) :] for prefix in run.sections}
+        served = {prefix for run in inputs for prefix in run.sections if self._served.serves(prefix)}
+        drops = {prefix: prefix not in below and drops_gone(prefix) for prefix in served}
         with self._new_file() as path:
-            if not self._merge(path, inputs, lambda prefix: prefix not in below and drops_gone(prefix), pause):
+            if not self._merge(path, inputs, drops, pause):
                 self._remove(path)
                 return False
             output = self._named(path)
+            output.adopted = max(run.adopted for run in inputs)
+            output.gone = output.adopted if any(drops.values()) else max(run.gone for run in inputs)
             with self._lock:
                 before, self.levels = self.levels, self.levels.merged_with(inputs, output if output.entries else None)
             if output not in self.levels.runs:
@@ -206,10 +219,13 @@ class RunStore:
         return self.levels is not before
 
     def _merge(
-        self, path: Path, runs: Sequence[Run], drops_gone: Callable[[bytes], bool], pause: Callable[[int], bool]
+        self, path: Path, runs: Sequence[Run], drops: Mapping[bytes, bool], pause: Callable[[int], bool]
     ) -> bool:
+        """Write runs as one; of served tables, which `drops` names, entries that say ABSENT go if it says so."""
+        if sum(run.entries for run in runs) >= APART_MIN:
+            return merge_apart(self._worker, Merge(path, [run.path for run in runs], drops), pause)
         with contextlib.closing(RunWriter(self._disk, path)) as writer:
-            return merge(writer, runs, self._served.serves, drops_gone, pause)
+            return merge(writer, runs, drops.__contains__, drops.__getitem__, pause)
 
     def _mostly_dropped(self, runs: Sequence[Run]) -> Sequence[Run]:
         """All runs, if most of their entries are of tables that are not served."""

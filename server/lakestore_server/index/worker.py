@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from typing import IO
 
 from lakestore_server.index.lmdb_store import LMDB_ERRORS, TEMPORARY_ERRORS, LmdbStore, MapResized
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
@@ -23,6 +24,9 @@ def main(folder: str, map_bytes: int, *, read_only: bool) -> None:
         try:
             request = Request.read(requests)
             try:
+                if request.op in _MERGES:
+                    answers.write(_of_a_merge(request, requests, answers).encode())
+                    continue
                 store = store or LmdbStore(folder, map_bytes, read_only=read_only)
                 answer = answered(store, request)
             except TEMPORARY_ERRORS as error:
@@ -34,6 +38,12 @@ def main(folder: str, map_bytes: int, *, read_only: bool) -> None:
             if store:
                 store.close()
             return
+
+
+def _of_a_merge(request: Request, requests: IO[bytes], answers: IO[bytes]) -> Answer:
+    from lakestore_server.index import merge_apart  # only a process that merges needs it
+
+    return merge_apart.serve(request, requests, answers)
 
 
 def answered(store: LmdbStore, request: Request) -> Answer:
@@ -67,6 +77,7 @@ def _answer(store: LmdbStore, request: Request) -> Answer:
     return Answer(store.lsn(), store.size().encode())
 
 
+_MERGES = frozenset({Op.MERGE_RUNS, Op.GO_ON, Op.STOP})
 _READS = frozenset({Op.FIND, Op.RANGES, Op.WALK, Op.NEXT, Op.HIGHEST})
 
 

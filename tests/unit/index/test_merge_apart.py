@@ -1,0 +1,121 @@
+"""Large merges of runs in a process of their own: the same bytes, early ends, a process or a run that is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakestore.errors import Unavailable
+from lakestore_server.duties.index_merge import IndexMerger
+from lakestore_server.host.disk import RealDisk
+from lakestore_server.index import run_merge, run_store
+from lakestore_server.index.entry import ABSENT, table_prefix
+from lakestore_server.index.merge_apart import NICE, Merge, merge_apart
+from lakestore_server.index.number_section import packed
+from lakestore_server.index.run import Run
+from lakestore_server.index.run_writer import RunWriter
+from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
+from tests.support.served import Served
+
+DISK = RealDisk()
+ENTRIES = 900_000
+"""Of the larger table in each run: more than a slice."""
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IndexProcess]:
+    made = IndexProcess(tmp_path_factory.mktemp("index"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    chance, paths = np.random.default_rng(3), []
+    for at in range(2):
+        path = tmp_path_factory.mktemp("runs") / f"{at}.run"
+        writer = RunWriter(DISK, path)
+        for table in (1, 2):
+            most = ENTRIES if table == 1 else 100
+            numbers = np.unique(chance.integers(0, 2 * most, most, dtype=np.uint64))
+            values = np.where(chance.random(len(numbers)) < 0.1, ABSENT, chance.integers(0, 99, len(numbers)))
+            section = writer.begin(table, 8, len(numbers))
+            section.add(numbers, packed(numbers, values))
+            section.end()
+        writer.finish()
+        paths.append(path)
+    return paths
+
+
+def test_the_output_is_that_of_a_merge_here(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
+    """One table loses what says ABSENT, of the other one nothing is kept."""
+    drops, slices = {table_prefix(1): True}, list[int]()
+
+    def count(entries: int) -> bool:
+        slices.append(entries)
+        return True
+
+    assert merge_apart(process, Merge(tmp_path / "apart.run", inputs, drops), count)
+    runs = [Run(path, DISK.map(path)) for path in inputs]
+    here = RunWriter(DISK, tmp_path / "here.run")
+    assert run_merge.merge(here, runs, drops.__contains__, drops.__getitem__, lambda n: True)
+    assert (tmp_path / "apart.run").read_bytes() == (tmp_path / "here.run").read_bytes()
+    assert len(slices) > 1
+    assert sum(slices) == Run(tmp_path / "here.run", DISK.map(tmp_path / "here.run")).entries
+    assert process.pid is not None
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) >= NICE
+
+
+def test_a_merge_ends_early_and_another_one_begins(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
+    drops = {table_prefix(1): False, table_prefix(2): False}
+    assert not merge_apart(process, Merge(tmp_path / "1.run", inputs, drops), lambda n: False)
+    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops), lambda n: True)
+
+
+def test_a_process_that_is_killed_is_started_again(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
+    drops = {table_prefix(1): False}
+
+    def kill(_entries: int) -> bool:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        return True
+
+    with pytest.raises(Unavailable, match="started again"):
+        merge_apart(process, Merge(tmp_path / "1.run", inputs, drops), kill)
+    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops), lambda n: True)
+
+
+def test_damage_and_a_full_disk_are_told(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
+    wrong = bytearray(inputs[0].read_bytes())
+    wrong[70_000] ^= 1
+    (tmp_path / "0.run").write_bytes(wrong)
+    damaged, drops = [tmp_path / "0.run", inputs[1]], {table_prefix(1): False}
+    with pytest.raises(DamagedIndex, match=r"run 0\.run of the index is damaged in block 1"):
+        merge_apart(process, Merge(tmp_path / "1.run", damaged, drops), lambda n: True)
+    with pytest.raises(Unavailable, match="File exists"):
+        merge_apart(process, Merge(tmp_path / "0.run", inputs, drops), lambda n: True)
+    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops), lambda n: True)
+
+
+def test_a_server_has_its_large_merges_made_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_store, "APART_MIN", 1)
+    monkeypatch.setattr(IndexMerger, "wake", lambda self: None)
+    schema = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+    with Served(tmp_path) as served:
+        table = served.lake.create_table("a.b", schema, primary_key=["id"])
+        for first in range(4):
+            table.upsert(pa.table({"id": range(first, 300), "v": [first] * (300 - first)}, schema))
+            table.delete([{"id": 299 - first}])
+            served.checkpoint()
+        served.server.upkeep.merge_index()
+        index = served.engine.index
+        assert [run.entries for run in index.runs] == [299], "that it was deleted is not kept of the last key"
+        assert index._merged._runs._worker.pid is not None
+        found = table.lookup(pa.table({"id": range(300)})).sort_by("id")
+        assert found.column("v").to_pylist() == [0, 1, 2, *[3] * 296]
