@@ -7,9 +7,7 @@ commands, settings, metrics, rights and errors of the code.
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib
-import io
 import itertools
 import re
 import shlex
@@ -213,21 +211,6 @@ def typed_commands() -> Iterator[tuple[str, list[str]]]:
             for line in block.splitlines():
                 if line.startswith("lakestore "):
                     yield page.name, shlex.split(line, comments=True)[1:]
-
-
-SESSIONS = [block for block in blocks(ROOT / "README.md", "python") if "print(" in block]
-
-
-@pytest.mark.parametrize("session", SESSIONS, ids=range(len(SESSIONS)))
-def test_the_readme_sessions_print_what_they_say(session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each `print` is followed by a comment with what it prints."""
-    monkeypatch.chdir(tmp_path)
-    promised = [line.strip()[2:] for line in session.splitlines() if re.match(r"\s*# ", line)]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(compile(session, "README.md", "exec"), {})
-    assert promised
-    assert said.getvalue().splitlines() == promised
 
 
 def test_every_python_block_compiles_and_imports_what_exists() -> None:
