@@ -44,7 +44,7 @@ class HashSecrets:
 
 
 OWN = HashSecrets(secrets.token_bytes(SECRET_BYTES))
-"""Those of this process."""
+"""The secrets of this process."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
