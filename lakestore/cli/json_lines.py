@@ -1,4 +1,4 @@
-"""Rows as lines of JSON, and back: printed rows can be read in again, in the same types.
+"""Rows as lines of JSON for people and scripts, and keys of the command line as values.
 
 Decimals, dates and times are texts, bytes are hex, structs are objects; a map is an object whose keys are texts.
 """
@@ -9,69 +9,11 @@ import datetime as dt
 import json
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.json as pajson
 
-from lakestore.errors import Invalid
 from lakestore.model.types import parts
-from lakestore.rows import python
-
-_BLOCK_BYTES = 8 << 20
-_LINES = 10_000
-
-
-def read(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, in the wanted types."""
-    if wanted is not None and any(by_hand(field.type) for field in wanted):
-        yield from _read_by_hand(path, wanted)
-        return
-    texts = None if wanted is None else pa.schema([_as_text(field) for field in wanted])
-    parse = pajson.ParseOptions(explicit_schema=texts, unexpected_field_behavior="error" if wanted else "infer")
-    options = pajson.ReadOptions(block_size=_BLOCK_BYTES)
-    try:
-        with pajson.open_json(path, read_options=options, parse_options=parse) as file:
-            for batch in file:
-                yield batch if wanted is None else batch.select(wanted.names).cast(wanted)
-    except pa.ArrowException:
-        if wanted is not None:
-            _refuse_line(path, wanted)
-        raise
-
-
-def rows(path: Path, wanted: pa.Schema) -> Iterator[list[dict[str, Any]]]:
-    """The rows of a file in lists, each with the columns that its line names."""
-    with path.open(encoding="utf-8") as file:
-        held: list[dict[str, Any]] = []
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                held.append(_row(line, wanted, f"{path}, line {number}"))
-            if len(held) == _LINES:
-                yield held
-                held = []
-        if held:
-            yield held
-
-
-def _refuse_line(path: Path, wanted: pa.Schema) -> None:
-    """Raise `Invalid` that names the first line that does not fit; Arrow's reader gives a reason without a line."""
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            place = f"{path}, line {number}"
-            row = _row(line, wanted, place)
-            try:
-                python.of_dicts([row], wanted)
-            except Invalid as error:
-                raise Invalid(f"{place}, {error.message}") from error
-
-
-def _as_text(field: pa.Field) -> pa.Field:
-    """Dates and times are texts in JSON."""
-    return pa.field(field.name, pa.string()) if pa.types.is_temporal(field.type) else field.with_nullable(True)
 
 
 def by_hand(kind: pa.DataType) -> bool:
@@ -79,31 +21,6 @@ def by_hand(kind: pa.DataType) -> bool:
     t = pa.types
     of_bytes = t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind))
     return bool(t.is_nested(kind) or t.is_time(kind) or t.is_decimal(kind) or of_bytes)
-
-
-def _read_by_hand(path: Path, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    blank = dict.fromkeys(wanted.names)
-    for found in rows(path, wanted):
-        yield from python.of_dicts([blank | row for row in found], wanted).to_batches()
-
-
-def _row(line: str, wanted: pa.Schema, place: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line, parse_float=Decimal)
-    except (ValueError, RecursionError) as error:
-        why = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
-        raise Invalid(f"{place} is not JSON: {why}") from error
-    if not isinstance(row, dict):
-        raise Invalid(f"{place} is no JSON object")
-    made: dict[str, Any] = {}
-    for name, value in row.items():
-        if name not in wanted.names:
-            raise Invalid(f"{place}: the table has no column {name!r}")
-        try:
-            made[name] = python_value(value, wanted.field(name).type)
-        except (ValueError, TypeError, ArithmeticError) as error:
-            raise Invalid(f"{place}, column {name!r}: {error}") from error
-    return made
 
 
 def python_value(value: Any, kind: pa.DataType) -> Any:

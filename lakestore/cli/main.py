@@ -21,7 +21,7 @@ COMMANDS = {
         "bridge",
         "Write records of Kafka topics to tables, exactly once; docs/bridge.md is about the file.",
     ),
-    "changes": ("rows", "Show the changes of TABLE in order; the token to go on from comes on stderr."),
+    "changes": ("changes", "Show the changes of TABLE in order; the token to go on from comes on stderr."),
     "clock": ("clock", "Show whether the server believes its clock, and what waits for that."),
     "connect": (
         "connect",
@@ -69,7 +69,7 @@ COMMANDS = {
         "Make a token for PRINCIPAL, and the entry for the server's auth file; the file holds its hash alone.",
     ),
     "verify": ("verify", "Check TABLE: log fold = index = lake + hot, per bucket, at one cut."),
-    "write": ("rows", "Write FILE, or a folder of Parquet files, to TABLE."),
+    "write": ("write", "Write FILE to TABLE: a path, a folder, a glob, a URI, or - for stdin."),
 }
 """Command to the module of this package that has it, and the first sentence of its help."""
 

@@ -1,200 +1,94 @@
-"""Files of rows: Parquet, CSV, JSON lines and Arrow IPC, read and written in bounded batches."""
+"""Rows as files: Parquet, CSV, JSON lines and Arrow, under their names when they are whole, or as parts of a folder.
+
+The reading of such files is `lakestore.loading`'s, and gives back what was written here.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from lakestore.cli import json_lines
 from lakestore.errors import Invalid
-from lakestore.model.table import Table
+from lakestore.loading.files import format_of as kind_of
 from lakestore.model.types import optional
-from lakestore.rows.user import NAMING
+from lakestore.rows import json_texts
 from lakestore.union.lake_columns import recast
 
-_Piece = TypeVar("_Piece")
-COMMIT_ROWS = 100_000
-_KINDS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".ipc": "arrow",
-    ".feather": "arrow",
-}
+__all__ = ["KINDS", "LINES", "Output", "kind_of"]
 
-
-def kind_of(path: Path) -> str:
-    """The format that a file's name says."""
-    kind = _KINDS.get(path.suffix.lower())
-    if kind is None:
-        raise Invalid(f"{path}: the name ends in none of {', '.join(sorted(_KINDS))}")
-    return kind
-
-
-def files_of(path: Path) -> list[Path]:
-    """The file, or the Parquet files below a folder, by name."""
-    if not path.exists():
-        raise Invalid(f"{path} does not exist")
-    if not path.is_dir():
-        return [path]
-    found = sorted(p for p in path.rglob("*.parquet") if not p.name.startswith((".", "_")))
-    if not found:
-        raise Invalid(f"{path} holds no .parquet files")
-    return found
-
-
-def schema_of(path: Path) -> pa.Schema:
-    """The Arrow schema of a file's rows, as far as its format says."""
-    batch = next(iter(batches_of(path, None)), None)
-    if batch is None:
-        raise Invalid(f"{path} holds no rows")
-    return batch.schema
-
-
-def changes_of(path: Path, table: Table, *, delete: bool = False) -> Iterator[pa.Table | list[dict[str, Any]]]:
-    """The rows of a file as they are written to a table, or deleted there, a commit's worth at a time.
-
-    Lines of JSON go as dicts where a column that a line does not name is another thing than a null.
-    """
-    wanted, carried = _wanted(table, kind_of(path)), _carried(table, delete=delete)
-    if kind_of(path) == "jsonl" and _tells_absent(table):
-        for rows in _refused_by_name(path, json_lines.rows(path, wanted)):
-            yield [{name: value for name, value in row.items() if name in carried} for row in rows]
-        return
-    for piece in commits_of(batches_of(path, wanted)):
-        yield piece.select([name for name in piece.schema.names if name in carried]) if delete else piece
-
-
-def _wanted(table: Table, kind: str) -> pa.Schema:
-    """The types in which a text file is read. CSV holds the members of a bitmap, not its bytes."""
-    bitmaps = {column for column, function in table.merge.functions if function.name == "bitmap"}
-    as_numbers = bitmaps if kind == "csv" else set()
-    fields = [field.with_nullable(True) for field in table.schema]
-    return pa.schema([field.with_type(pa.int64()) if field.name in as_numbers else field for field in fields])
-
-
-def _carried(table: Table, *, delete: bool) -> set[str]:
-    """The columns of a file that go to the server: of deletes the key, and columns that the merge engine uses."""
-    if delete and table.merge.engine != "partial":
-        return {*table.primary_key, *table.merge.version}
-    return set(table.schema.names)
-
-
-def _tells_absent(table: Table) -> bool:
-    return table.merge.engine in NAMING or any(column.default is not None for column in table.columns)
-
-
-def batches_of(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in batches of any size; text formats are read in the wanted types."""
-    reader: Callable[[Path, pa.Schema | None], Iterator[pa.RecordBatch]] = _READERS[kind_of(path)]
-    yield from _refused_by_name(path, reader(path, wanted))
-
-
-def _refused_by_name(path: Path, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
-    try:
-        yield from pieces
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise Invalid(f"{path} cannot be read: {error}") from error
-
-
-def _parquet(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path) as file:
-        yield from file.iter_batches(COMMIT_ROWS)
-
-
-def _csv(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    flat = [field for field in wanted or () if not pa.types.is_nested(field.type)]
-    types = {field.name: field.type for field in flat} or None
-    convert = pacsv.ConvertOptions(column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False)
-    with pacsv.open_csv(path, convert_options=convert) as reader:
-        _check_flat(pa.schema([field for field in wanted or () if field.name in reader.schema.names]))
-        yield from reader
-
-
-def _check_flat(schema: pa.Schema) -> None:
-    for field in schema:
-        if pa.types.is_nested(field.type):
-            raise Invalid(f"column {field.name!r} is nested, which CSV cannot hold: use Parquet, Arrow or JSON lines")
-
-
-def _arrow(path: Path, wanted: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(str(path)) as source:
-        try:
-            file = pa.ipc.open_file(source)
-        except pa.ArrowInvalid:
-            source.seek(0)
-            yield from pa.ipc.open_stream(source)
-            return
-        for i in range(file.num_record_batches):
-            yield file.get_batch(i)
-
-
-_READERS = {"parquet": _parquet, "csv": _csv, "jsonl": json_lines.read, "arrow": _arrow}
-
-
-def commits_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows in pieces that are neither tiny nor larger than a commit should be."""
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        for start in range(0, batch.num_rows, COMMIT_ROWS):
-            piece = batch.slice(start, COMMIT_ROWS)
-            if rows + piece.num_rows > COMMIT_ROWS:
-                yield pa.Table.from_batches(waiting)
-                waiting, rows = [], 0
-            waiting.append(piece)
-            rows += piece.num_rows
-    if waiting:
-        yield pa.Table.from_batches(waiting)
-
-
-def _loose(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [recast(batch.column(i), field.type) for i, field in enumerate(schema)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+KINDS = ("parquet", "csv", "jsonl", "arrow")
+LINES = "lines"
+"""Lines that are texts already: batches of one column."""
+_SUFFIXES = {LINES: ".jsonl", "parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl", "arrow": ".arrow"}
+_PART, _HIDDEN = "part-", "."
+_LINES = 10_000
+_Write = Callable[[pa.RecordBatch], Any]
 
 
 class Output(AbstractContextManager["Output"]):
-    """A file, or stdout, that takes batches. A file appears under its name only when it is whole."""
+    """A file, a folder of parts, or stdout, that takes batches. Files appear under their names when all are whole."""
 
-    def __init__(self, path: Path | None, kind: str, schema: pa.Schema) -> None:
-        if kind == "csv":
-            _check_flat(schema)
-        self._path = path
-        self._part = None if path is None else path.with_name(f".{path.name}.part")
-        self._stack = ExitStack()
-        sink = sys.stdout.buffer if self._part is None else self._stack.enter_context(self._part.open("wb"))
-        self._write: Callable[[pa.RecordBatch], Any] = self._writer(sink, kind, schema)
-
-    def _writer(self, sink: Any, kind: str, schema: pa.Schema) -> Callable[[pa.RecordBatch], Any]:
-        if kind == "parquet":
-            loose = pa.schema([field.with_type(optional(field.type)) for field in schema])
-            writer = self._stack.enter_context(pq.ParquetWriter(sink, loose, compression="zstd"))
-            return lambda batch: writer.write_batch(_loose(batch, loose))
-        if kind == "arrow":
-            opened = pa.ipc.new_stream if self._path is None else pa.ipc.new_file
-            arrow = self._stack.enter_context(opened(sink, schema))
-            return lambda batch: arrow.write_batch(batch)
-        if kind == "csv":
-            lines = self._stack.enter_context(pacsv.CSVWriter(sink, schema))
-            return lambda batch: lines.write_batch(batch)
-        return lambda batch: sink.writelines(f"{line}\n".encode() for line in json_lines.lines(batch))
+    def __init__(
+        self, path: Path | None, kind: str, schema: pa.Schema | None = None, *, rows_per_file: int | None = None
+    ) -> None:
+        """`schema` is that of the rows where none come; with `rows_per_file`, and for a folder, files are parts."""
+        self._path, self._kind, self._schema = path, kind, schema
+        self._rows_max = rows_per_file
+        self._is_folder = path is not None and (rows_per_file is not None or path.is_dir())
+        if rows_per_file is not None and path is None:
+            raise Invalid("--rows-per-file is for files: say -o FOLDER as well")
+        if path is not None and self._is_folder:
+            _prepare(path)
+        self._parts: list[tuple[Path, Path]] = []
+        """(the hidden name, the name) of each file that was begun."""
+        self._open: _Open | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
-        self._write(batch)
+        """Add rows; ones of other columns begin a new part."""
+        while batch.num_rows:
+            if self._open is not None and self._open.schema != batch.schema and self._kind not in ("jsonl", LINES):
+                self._change(batch.schema)
+            if self._open is None:
+                self._begin(batch.schema)
+            assert self._open is not None, "just begun"
+            room = batch.num_rows if self._rows_max is None else self._rows_max - self._open.rows
+            self._open.write(batch.slice(0, room))
+            batch = batch.slice(room)
+            if self._rows_max is not None and self._open.rows >= self._rows_max:
+                self._end()
+
+    def _change(self, schema: pa.Schema) -> None:
+        if not self._is_folder:
+            raise Invalid(
+                f"the columns change within these rows, to {', '.join(schema.names)}: write JSON lines, or parts into"
+                " a folder"
+            )
+        self._end()
+
+    def _begin(self, schema: pa.Schema) -> None:
+        if self._path is None:
+            self._open = _Open(sys.stdout.buffer, self._kind, schema, is_file=False)
+            return
+        path = self._path / f"{_PART}{len(self._parts):05}{_SUFFIXES[self._kind]}" if self._is_folder else self._path
+        hidden = path.with_name(f"{_HIDDEN}{path.name}.part")
+        self._parts.append((hidden, path))
+        self._open = _Open(hidden.open("wb"), self._kind, schema, is_file=True)
+
+    def _end(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -203,15 +97,133 @@ class Output(AbstractContextManager["Output"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._stack.__exit__(kind, error, trace)
+            if error is None and self._open is None and not self._parts and self._schema is not None:
+                self._begin(self._schema)
+            self._end()
         except BaseException:
             self._discard()
             raise
         if error is not None:
             self._discard()
-        elif self._part is not None and self._path is not None:
-            self._part.replace(self._path)
+            return
+        for hidden, path in self._parts:
+            hidden.replace(path)
 
     def _discard(self) -> None:
-        if self._part is not None:
-            self._part.unlink(missing_ok=True)
+        for hidden, _ in self._parts:
+            hidden.unlink(missing_ok=True)
+
+
+def _prepare(folder: Path) -> None:
+    """A folder for parts: made, and without parts of before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{_HIDDEN}{_PART}*.part"):
+        left.unlink()
+    if next(folder.glob(f"{_PART}*"), None) is not None:
+        raise Invalid(f"{folder} holds parts of earlier rows: empty it, or name another folder")
+
+
+class _Open:
+    """One file that is being written."""
+
+    def __init__(self, sink: Any, kind: str, schema: pa.Schema, *, is_file: bool) -> None:
+        self.schema, self.rows = schema, 0
+        self._stack, self._sink, self._is_file = ExitStack(), sink, is_file
+        self._write = self._writer(kind)
+
+    def _writer(self, kind: str) -> _Write:
+        schema, sink = self.schema, self._sink
+        if kind == "parquet":
+            loose = pa.schema([field.with_type(optional(field.type)) for field in schema])
+            writer = self._stack.enter_context(pq.ParquetWriter(sink, loose, compression="zstd"))
+            return lambda batch: writer.write_batch(_loose(batch, loose))
+        if kind == "arrow":
+            opened = pa.ipc.new_file if self._is_file else pa.ipc.new_stream
+            arrow = self._stack.enter_context(opened(sink, schema))
+            return lambda batch: arrow.write_batch(batch)
+        if kind == "csv":
+            flat = pa.schema([field.with_type(_flat_type(field.type)).with_nullable(True) for field in schema])
+            commas = self._stack.enter_context(pacsv.CSVWriter(sink, flat))
+            return lambda batch: commas.write_batch(_flat(batch, flat))
+        if kind == LINES:
+            return lambda batch: self._put(batch.column(0))
+        return self._lines if all(_has_json(field.type) for field in schema) else self._odd_lines
+
+    def _lines(self, batch: pa.RecordBatch) -> None:
+        for start in range(0, batch.num_rows, _LINES):
+            some = batch.slice(start, _LINES)
+            self._put(json_texts.objects(some.schema.names, some.columns, json_texts.PLAIN))
+
+    def _put(self, lines: pa.Array) -> None:
+        if len(lines):
+            lists = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+            self._sink.write(pc.binary_join(lists, pa.scalar("\n", lines.type)).buffers()[2])
+            self._sink.write(b"\n")
+
+    def _odd_lines(self, batch: pa.RecordBatch) -> None:
+        """Rows of types that no table has, as a query may give them."""
+        self._sink.writelines(f"{line}\n".encode() for line in json_lines.lines(batch))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        self._write(batch)
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        """End the file, and have it on the disk."""
+        try:
+            self._stack.close()
+            self._sink.flush()
+            if self._is_file:
+                os.fsync(self._sink.fileno())
+        finally:
+            if self._is_file:
+                self._sink.close()
+
+
+def _loose(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [recast(batch.column(i), field.type) for i, field in enumerate(schema)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _has_json(kind: pa.DataType) -> bool:
+    """Whether `json_texts` knows a type, at any depth."""
+    t = pa.types
+    if t.is_struct(kind):
+        return all(_has_json(part.type) for part in kind)
+    if t.is_list(kind):
+        return _has_json(kind.value_type)
+    if t.is_map(kind):
+        return _has_json(kind.key_type) and _has_json(kind.item_type)
+    times = t.is_date32(kind) or t.is_time64(kind) or t.is_timestamp(kind)
+    plain = t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_string(kind)
+    return bool(times or plain or t.is_decimal(kind) or t.is_binary(kind) or t.is_fixed_size_binary(kind))
+
+
+def _is_text_in_csv(kind: pa.DataType) -> bool:
+    """Whether Arrow's writer of CSV does not know a type, or not in the form that is read in."""
+    t = pa.types
+    return bool(
+        t.is_nested(kind) or t.is_decimal(kind) or t.is_time(kind) or t.is_binary(kind) or t.is_fixed_size_binary(kind)
+    )
+
+
+def _flat_type(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if _is_text_in_csv(kind) else kind
+
+
+def _flat(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Columns as CSV has them: nested ones as JSON, bytes in hex."""
+    return pa.RecordBatch.from_arrays([_text(column) for column in batch.columns], schema=schema)
+
+
+def _text(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if not _is_text_in_csv(kind):
+        return array
+    if not _has_json(kind):
+        return pa.array([None if value is None else str(value) for value in array.to_pylist()], pa.string())
+    text = json_texts.values(array, json_texts.PLAIN)
+    if not pa.types.is_nested(kind):
+        text = pc.utf8_trim(text, characters='"')
+    return pc.if_else(array.is_valid(), text, None)

@@ -65,7 +65,7 @@ def orders(shell: Shell, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """A table of its own for each test, filled from a Parquet file."""
     name = f"shop.orders_{abs(hash(request.node.name)) % 10**8}"
     pq.write_table(ORDERS, tmp_path / "orders.parquet")
-    out, err = shell("write", name, str(tmp_path / "orders.parquet"), "--key", "id", "--buckets", "2")
+    out, err = shell("write", name, str(tmp_path / "orders.parquet"), "--key", "id", "--buckets", "2", "--yes")
     assert out.strip()
     assert "1,000 rows" in err
     return name
@@ -88,7 +88,7 @@ def test_read_in_every_form(shell: Shell, orders: str, tmp_path: Path) -> None:
     for name in ("a.parquet", "a.csv", "a.jsonl", "a.arrow"):
         shell("read", orders, "-o", str(tmp_path / name))
         copy = f"{orders}_{name[2:]}"
-        shell("write", copy, str(tmp_path / name), "--key", "id")
+        shell("write", copy, str(tmp_path / name), "--key", "id", "--yes")
         assert shell("read", copy, "--count")[0] == "1000\n"
     assert pq.read_table(tmp_path / "a.parquet").sort_by("id").to_pylist() == ORDERS.to_pylist()
 

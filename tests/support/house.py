@@ -29,6 +29,7 @@ ORDER: dict[str, int] = {
     "lakestore.union": 5,
     "lakestore.client": 6,
     "lakestore.connectors": 7,
+    "lakestore.loading": 8,
     f"{SERVER}.host": 11,
     f"{SERVER}.arrays": 11,
     f"{SERVER}.state": 12,

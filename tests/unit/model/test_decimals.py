@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestore.cli.json_lines import read
 from lakestore.errors import Invalid
 from lakestore.model.decimals import fitted
 from lakestore.model.defaults import scalar
 from lakestore.model.table import define
 from lakestore.rows.condition_text import parse
 from lakestore.rows.python import of_dicts
+from tests.support.loading import read
 
 KIND = pa.decimal128(9, 3)
 SCHEMA = pa.schema([("d", KIND)])
@@ -54,13 +54,13 @@ def test_far_decimal_is_refused_wherever_it_comes_in(text: str, tmp_path: Path) 
     for written in (text, json.dumps(text)):
         file.write_text(f'{{"d":{written}}}\n')
         with pytest.raises(Invalid):
-            list(read(file, SCHEMA))
+            read(file, SCHEMA)
 
 
 def test_decimal_with_an_exponent_is_read(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"d":125e-2}\n{"d":"1.5000000"}\n{"d":null}\n{}\n')
-    rows = pa.Table.from_batches(read(file, SCHEMA)).column("d").to_pylist()
+    rows = read(file, SCHEMA).column("d").to_pylist()
     assert rows == [Decimal("1.250"), Decimal("1.500"), None, None]
     assert scalar("1.25", "decimal(9,3)", "d").as_py() == Decimal("1.250")
     assert of_dicts([{"d": Decimal("1.25000")}], SCHEMA).column("d").to_pylist() == [Decimal("1.250")]

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.cli import row_files
 from lakestore.errors import Invalid
+from tests.support.loading import read
 from tests.support.served import Served
 
 ZONED, PLAIN = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
@@ -76,7 +76,7 @@ def test_every_form_of_rows_has_the_same_rule(served: Served, tmp_path: Path, ki
         "dicts": lambda: [{"id": 1, "ts": wrong}],
         "arrow": lambda: pa.table({"id": [1], "ts": [wrong]}),
         "pandas": lambda: pd.DataFrame({"id": [1], "ts": [pd.Timestamp(wrong)]}),
-        "json lines": lambda: next(iter(row_files.changes_of(file, table.definition))),
+        "json lines": lambda: read(file, schema),
     }
     for form, rows in forms.items():
         with pytest.raises(Invalid, match="ts"):

@@ -40,7 +40,7 @@ SAMPLED = 32
 """Records of a block in which new fields are looked for, once a field is known that no column reads."""
 INFERRED = 1_000
 """Records of a block from which a schema is made when all fields are wanted."""
-_FAR_DECIMAL = r'[0-9.][eE]-[0-9]{2,}["\s,\]}]|[0-9]{29}'
+FAR_DECIMAL = r'[0-9.][eE]-[0-9]{2,}["\s,\]}]|[0-9]{29}'
 """Numbers so far behind the point that Arrow's reader of decimals leaves its table of powers, and ends the process."""
 _BLANKS = " \t\r\n"
 
@@ -164,13 +164,13 @@ class JsonDecoder:
                 )
                 continue
             kept.append(number)
-            _note_extra(found, fields, "", block.extra)
+            note_extra(found, fields, "", block.extra)
         if kept:
             block.pieces.append((np.array(kept, dtype=np.int64), pa.array(rows, shape.texts)))
 
     def _sample_extra(self, values: pa.BinaryArray, shape: Shape, block: _Block) -> None:
         for sample in _samples(values):
-            _note_extra(sample, shape.reader.fields, "", block.extra)
+            note_extra(sample, shape.reader.fields, "", block.extra)
 
 
 def _looks_whole(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
@@ -202,13 +202,13 @@ def _read(values: pa.BinaryArray, shape: Shape, *, exactly: bool = False) -> pa.
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:
         return None
-    if shape.has_decimals and pc.match_substring_regex(texts, _FAR_DECIMAL).true_count:
+    if shape.has_decimals and pc.match_substring_regex(texts, FAR_DECIMAL).true_count:
         return None
     lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     data = pc.binary_join(lists, b"\n").buffers()[2]
     if not np.frombuffer(data, dtype=np.uint8).all() or _too_deep(values):
         return None
-    return _parse(data, len(values), shape, "error" if exactly else "ignore")
+    return parsed_at_once(data, len(values), shape, "error" if exactly else "ignore")
 
 
 def _first_with_extra(values: pa.BinaryArray, shape: Shape) -> pa.BinaryArray:
@@ -220,7 +220,11 @@ def _first_with_extra(values: pa.BinaryArray, shape: Shape) -> pa.BinaryArray:
     return values
 
 
-def _parse(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.StructArray | None:
+def parsed_at_once(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.StructArray | None:
+    """The rows of so many lines that are one object each, by one call of Arrow's reader; None if it refuses any.
+
+    The caller sees to it that the data is UTF-8 without zero bytes and far decimals, and nests not too deep.
+    """
     reading = pajson.ReadOptions(use_threads=False, block_size=data.size + 1)
     parsing = pajson.ParseOptions(explicit_schema=shape.parse, unexpected_field_behavior=unexpected)
     try:
@@ -270,7 +274,7 @@ def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
     return found
 
 
-def _note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
+def note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
     """Note the fields that no column reads, with the type of a value."""
     if isinstance(held, Twice):
         held = held.held
@@ -281,7 +285,7 @@ def _note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, 
             extra[path + name] = guessed(held[name])
     for name, reader in fields.items():
         if reader.fields:
-            _note_extra(held.get(name), reader.fields, f"{path}{name}.", extra)
+            note_extra(held.get(name), reader.fields, f"{path}{name}.", extra)
 
 
 def guessed(value: object) -> pa.DataType:

@@ -1,0 +1,173 @@
+"""The command that shows the changes of tables, writes them to files, or to a topic."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pyarrow as pa
+
+from lakestore.cli import output as shown
+from lakestore.cli import row_files
+from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.kafka_sink import check_unused, sink_options, written_to_kafka
+from lakestore.cli.row_options import chosen_kind, names_in, output_options
+from lakestore.errors import Fenced, Invalid
+
+if TYPE_CHECKING:
+    from lakestore.client.changes import ChangeBatch
+    from lakestore.client.lake import Lake
+
+EVENTS = ("debezium", "debezium-schema")
+_SHOWN_AS = click.Choice(["json", *EVENTS, *row_files.KINDS])
+
+
+@click.command()
+@click.argument("tables", metavar="TABLE...", nargs=-1, required=True)
+@click.option(
+    "--start",
+    default="earliest",
+    show_default=True,
+    help="earliest (what the log still has), latest, snapshot (all rows, then changes), a token, or a time such as"
+    " 2026-11-20T10:00Z (UTC where it names no zone).",
+)
+@click.option("--until", default="now", show_default=True, help="now, a token or a time that has been.")
+@click.option(
+    "--where",
+    help="Only the rows that match, such as amount > 10: one that comes to match is +I, one that ceases to -D.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on for ever.")
+@click.option("--before-images", is_flag=True, help="Also -U: the row as it was before an update.")
+@click.option(
+    "--subscription",
+    help="Go on where this named subscription stands, a new one at --start; what was shown is acknowledged.",
+)
+@click.option("--shared", is_flag=True, help="Share the subscription with others: read some of its buckets at a time.")
+@click.option("--member", help="What this consumer is called among those that share the subscription.")
+@click.option("--columns", help="Names with commas between; a key comes along.")
+@output_options
+@click.option("--format", "kind", type=_SHOWN_AS, help="Rows (json is jsonl), or Debezium's events, one a line.")
+@sink_options
+@server_option
+@json_option
+def changes(
+    tables: tuple[str, ...],
+    start: str,
+    until: str,
+    where: str | None,
+    follow: bool,
+    before_images: bool,
+    subscription: str | None,
+    shared: bool,
+    member: str | None,
+    columns: str | None,
+    output: Path | None,
+    rows_per_file: int | None,
+    kind: str | None,
+    server: str,
+    as_json: bool,
+    **sink: Any,
+) -> None:
+    """Show the changes of TABLE in order; the token to go on from comes on stderr.
+
+    With --to kafka they are written to a Kafka topic, exactly once: it goes on where it stopped, whatever stopped it.
+    """
+    end = None if follow else until
+    with connected(server) as lake:
+        if sink["to"]:
+            if subscription or shared or member or output:
+                raise Invalid("--to kafka has its own subscription: leave out --subscription, --shared, --member, -o")
+            sink |= {"start": start, "where": where, "format": "json" if as_json else kind or "debezium"}
+            written_to_kafka(lake, tables, end, sink)
+            return
+        check_unused(sink)
+        _check(output, subscription, member, follow=follow, shared=shared)
+        chosen = _format(kind, output, as_json=as_json)
+        before_images = before_images or (chosen or "").startswith("debezium")
+        stream = lake.changes(
+            tables,
+            start,
+            until=end,
+            before_images=before_images,
+            where=where,
+            columns=names_in(columns),
+            subscription=subscription,
+            shared=shared,
+            member=member,
+        )
+        last = None
+        with _shower(lake, tables, chosen, output, rows_per_file) as show:
+            for batch in stream:
+                last = batch
+                show(batch)
+                if follow or subscription:
+                    # Shown before it is acknowledged: a line that is still buffered would be lost with this process.
+                    sys.stdout.flush()
+                if subscription and output is None:
+                    _acknowledge(batch, shared=shared)
+        if subscription and output is not None and last is not None:
+            _acknowledge(last, shared=shared)  # now that the files are there
+    if last is None:
+        click.echo("no changes", err=True)
+    # The tokens of a shared subscription acknowledge batches only: no stream can start at them.
+    if stream.token and not shared:
+        click.echo(f"token: {stream.token}", err=True)
+
+
+def _check(output: Path | None, subscription: str | None, member: str | None, *, follow: bool, shared: bool) -> None:
+    if (shared or member) and not (shared and subscription):
+        raise Invalid("--shared and --member are for a subscription: say --subscription NAME --shared")
+    if output is not None and (follow or shared):
+        raise Invalid("-o is for changes that end, and of one reader: leave out --follow and --shared")
+
+
+def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:
+    """Acknowledge a batch.
+
+    If another consumer has taken some of its buckets over, their changes are shown there again, and the stream goes on.
+    """
+    try:
+        batch.ack()
+    except Fenced as error:
+        if not shared:
+            raise
+        click.echo(str(error), err=True)
+
+
+def _format(kind: str | None, output: Path | None, *, as_json: bool) -> str | None:
+    """The form of what is shown or written; None: a table for people."""
+    kind = "jsonl" if kind == "json" or (kind is None and as_json) else kind
+    return kind if kind in EVENTS else chosen_kind(output, kind)
+
+
+@contextmanager
+def _shower(
+    lake: Lake, tables: tuple[str, ...], kind: str | None, output: Path | None, rows_per_file: int | None
+) -> Iterator[Callable[[ChangeBatch], None]]:
+    """The function that shows a batch of changes, or writes it."""
+    if len(tables) > 1 and kind not in EVENTS:
+        raise Invalid("changes of several tables are told apart by --format debezium or --to kafka: name one table")
+    if kind is None:
+        yield lambda batch: click.echo(shown.table(batch.to_pylist())) if len(batch) else None
+        return
+    from lakestore.connectors.events import Encoder
+
+    encoder = Encoder(lake, kind) if kind in EVENTS else None
+
+    def show(batch: ChangeBatch) -> None:
+        if encoder is None:
+            for rows in batch.to_arrow().to_batches():
+                sink.write(rows)
+            return
+        for events in encoder.events(batch):
+            sink.write(pa.record_batch([events.values], names=[row_files.LINES]))
+
+    with row_files.Output(output, row_files.LINES if encoder else kind, rows_per_file=rows_per_file) as sink:
+        yield show
+
+
+COMMANDS = (changes,)

@@ -1,0 +1,248 @@
+"""The command that loads files into a table, and says in every ending what is committed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.output import Progress, emit_json
+from lakestore.client.head import head
+from lakestore.errors import Invalid, NotFound
+from lakestore.loading.files import FORMATS, TEXTS, Source, source_of
+from lakestore.loading.load import MAX_BAD, Load, Stopped
+from lakestore.loading.reading import Options, Wanted
+from lakestore.model.types import type_name
+from lakestore.wire.counts import COUNTS
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from lakestore.client.lake import Lake
+    from lakestore.model.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The options of the command."""
+
+    keys: tuple[str, ...]
+    buckets: int
+    create: bool
+    yes: bool
+    delete: bool
+    where: str
+    skip_bad: Path | None
+    max_bad: int
+    again: bool
+    options: Options
+
+
+@click.command()
+@click.argument("table")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="The format, where names do not say it.")
+@click.option("--delimiter", default="", help="What parts the values of CSV; a comma, or a tab in .tsv.")
+@click.option("--null", default="", help="The text of CSV that is a null, beside an empty value.")
+@click.option("--header/--no-header", default=True, help="Whether CSV names its columns first; else the table's order.")
+@click.option("--where", default="", help="Only the rows that match: \"amount > 10 AND customer = 'x'\".")
+@click.option(
+    "--op-column", default="", help="The column that says insert, update or delete: I U D, +I -U +U -D, c u d r."
+)
+@click.option(
+    "--delete", is_flag=True, help="The rows are keys to delete; with columns to empty (partial) or versions."
+)
+@click.option(
+    "--skip-bad", type=click.Path(path_type=Path, dir_okay=False), help="Leave bad rows out, and keep them here."
+)
+@click.option("--max-bad", default=MAX_BAD, show_default=True, help="The most bad rows that are left out.")
+@click.option("--name", default="", help="The name that a load goes on under, in place of the file's; stdin has none.")
+@click.option("--again", is_flag=True, help="Load from the beginning, whatever was loaded before.")
+@click.option("--create", is_flag=True, help="Make the table if it is absent; --key says so too.")
+@click.option("--key", "keys", multiple=True, help="Primary-key column of the table to be made; may be repeated.")
+@click.option("--buckets", default=4, show_default=True, help="Buckets of the table to be made.")
+@click.option("-y", "--yes", is_flag=True, help="Make the table without asking.")
+@server_option
+@json_option
+def write(
+    table: str, files: tuple[str, ...], kind: str | None, name: str, server: str, as_json: bool, **said: Any
+) -> None:
+    """Write FILE to TABLE: a path, a folder, a glob, a URI, or - for stdin.
+
+    Parquet, CSV, JSON lines and Arrow files are told by their names, which may end in .gz or .zst. A load that failed,
+    was killed or interrupted goes on where it stood when the same command is given again, exactly once; files that are
+    loaded are not loaded again, new ones in a folder are. The token of the last commit goes to stdout: `read --at` it
+    to see exactly this state. docs/loading.md tells everything.
+
+    Columns that FILE does not name have their default; in partial and aggregate tables they keep their values, and
+    each line of JSON may name others.
+    """
+    if name and len(files) > 1:
+        raise Invalid("--name is the name of one source: give one FILE, a folder or a glob in quotes")
+    texts = {key: said.pop(key) for key in ("delimiter", "null", "header", "op_column")}
+    asked = _Asked(options=Options(**texts), **said)
+    sources = [source_of(file, name=name, kind=kind) for file in files]
+    with connected(server) as lake:
+        definition = _target(lake, table, sources[0], asked)
+        told = [_loaded(lake, definition, source, asked) for source in sources]
+        token = told[-1]["token"] or head(lake.transport, table)
+    if as_json:
+        emit_json(_summed(table, told, token))
+    else:
+        click.echo(token)
+
+
+def _summed(table: str, told: list[dict[str, Any]], token: str) -> dict[str, Any]:
+    """The ends of all sources of one command, added up."""
+    counts = {name: sum(each["result"][name] for each in told) for name in told[0]["result"]}
+    summed = {name: sum(each[name] for each in told) for name in ("rows", "refused")}
+    return {"table": table, **summed, "result": counts, "sources": told, "token": token}
+
+
+def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> Table:
+    """The table, made of the first rows if it is absent and the command says so."""
+    try:
+        return lake.table(name).definition
+    except NotFound as error:
+        if not asked.keys and not asked.create:
+            raise NotFound(
+                f"table {name} does not exist: give --key COLUMN to make a primary-key table, --create for a log table"
+            ) from error
+    return _created(lake, name, source, asked)
+
+
+def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> Table:
+    """A new table, once its first rows are read as it would have them."""
+    from lakestore.loading.inference import first_chunk, sampled
+    from lakestore.model.table import define
+
+    file = source.files[0]
+    sample = sampled(file, asked.options)
+    keys = list(asked.keys) or list(sample.key)
+    for key in keys:
+        if key not in sample.schema.names:
+            raise Invalid(f"{file.shown} has no column {key!r}; it has {', '.join(sample.schema.names)}")
+    definition = define(name, sample.schema, primary_key=keys, buckets=asked.buckets)
+    chunk = first_chunk(file, Wanted(definition, asked.options, asked.delete), asked.where)
+    if chunk is not None and chunk.bad and asked.skip_bad is None:
+        unit = "line" if file.kind in TEXTS else "row"
+        bad = chunk.bad[0]
+        raise Invalid(f"{file.shown}, {unit} {bad.line}: {bad.reason}; table {name} was not made")
+    kind = f"primary-key table ({', '.join(keys)})" if keys else "log table"
+    origin = f"types from the first {sample.rows:,} rows" if sample.rows else "types as the file has them"
+    click.echo(f"{name}: {kind}, {asked.buckets} buckets; {origin} of {file.shown}", err=True)
+    for field in sample.schema:
+        click.echo(f"  {field.name}  {type_name(field.type, field.name)}", err=True)
+    if not asked.yes:
+        _ask(name)
+    return lake.create(definition).definition
+
+
+def _ask(name: str) -> None:
+    if not sys.stdin.isatty():
+        raise Invalid(f"table {name} would be made so, and nobody is here to ask: say --yes")
+    if not click.confirm(f"Make table {name}?", default=True, err=True):
+        raise click.Abort
+
+
+def _loaded(lake: Lake, table: Table, source: Source, asked: _Asked) -> dict[str, Any]:
+    """Load one source, and say what is committed however that ends; what it did."""
+    progress = Progress(f"{table.name} ← {source.shown}")
+    load = Load(
+        lake, table, source, asked.options,
+        where=asked.where, deletes=asked.delete, again=asked.again, skip_bad=asked.skip_bad, max_bad=asked.max_bad,
+        on_rows=progress.add,
+    )  # fmt: skip
+    try:
+        with _interruptible(load):
+            load.run()
+    except Stopped:
+        click.echo(f"interrupted; {_committed(load)}", err=True)
+        raise click.Abort from None
+    except BaseException:
+        click.echo(_committed(load), err=True)
+        raise
+    if load.files == 0 and not load.rows:
+        click.echo(f"{source.shown} is loaded already, {_total(load)}: --again loads it once more", err=True)
+    else:
+        progress.done()
+        click.echo(_done(load), err=True)
+    result = {name: load.counts[name] for name in sorted(load.counts)} if load.counts else {}
+    return {
+        "source": source.shown,
+        "producer": load.producer,
+        "rows": load.rows,
+        "refused": load.refused,
+        "went_on_from": _place(load.started) if load.started.rows else None,
+        "result": {name: result.get(name, 0) for name in COUNTS},
+        "token": load.token,
+    }
+
+
+def _done(load: Load) -> str:
+    """The end of a load that came to the end of its source."""
+    parts = [f"{load.counts[name]:,} {name.replace('_', ' ')}" for name in COUNTS if load.counts[name]]
+    text = ", ".join(parts) or "nothing changed"
+    if load.started.rows:
+        text += f"; went on from {_place(load.started)}, with {load.started.rows:,} rows loaded before"
+    if load.refused:
+        text += f"; {load.refused:,} bad rows left out"
+    if not load.producer:
+        text += "; stdin without --name: giving the same again would load it again"
+    return text
+
+
+def _committed(load: Load) -> str:
+    """The part that is committed of a load that did not come to its end."""
+    text = f"committed: {load.rows:,} rows"
+    if load.progress.file and load.rows:
+        text += f", to {_place(load.progress)}"
+    if load.started.rows:
+        text += f", and {load.started.rows:,} rows before"
+    if load.doubtful:
+        text += f"; {load.doubtful}, may be committed too"
+    if not load.producer:
+        return f"{text}; stdin without --name cannot go on: what is committed stays"
+    return f"{text}; the same command goes on from there"
+
+
+def _total(load: Load) -> str:
+    return f"{load.progress.rows:,} rows"
+
+
+def _place(progress: Any) -> str:
+    place = progress.place
+    unit = "line" if place.crc else "row"
+    return f"{unit} {place.line:,} of {Path(progress.file).name or 'stdin'}"
+
+
+@contextmanager
+def _interruptible(load: Load) -> Iterator[None]:
+    """The first interrupt lets the commit on its way end; the next one does not wait."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        load.stop()
+        for each, former in before.items():
+            signal.signal(each, former)
+
+    before: dict[int, Any] = {}
+    try:
+        for each in (int(signal.SIGINT), int(signal.SIGTERM)):
+            before[each] = signal.signal(each, stop)
+    except ValueError:
+        before = {}  # not the main thread, which alone takes signals
+    try:
+        yield
+    finally:
+        for each, former in before.items():
+            signal.signal(each, former)
+
+
+COMMANDS = (write,)

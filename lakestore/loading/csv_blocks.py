@@ -1,0 +1,347 @@
+"""CSV as chunks: a block in its types by Arrow's reader, and as texts, cast by column, where that refuses it.
+
+A record ends at a line break that is in no quotes. Quotes count where a value begins with them, and a quote within is
+two. An empty value without quotes is a null, as is the text that the user named; a quoted one is a text. A line that
+opens a quote which nothing closes is refused by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from lakestore.errors import Invalid
+from lakestore.loading import casts
+from lakestore.loading.chunks import Bad, Bools, Chunk, Ints
+from lakestore.loading.files import File
+from lakestore.loading.nested_texts import NestedTexts
+from lakestore.loading.progress import Place
+from lakestore.loading.reading import Options, Wanted, columns, refusing
+from lakestore.loading.texts import Records, Text, not_blank, physical
+
+QUOTED_BYTES_MAX = 1 << 20
+"""The longest record with a quoted line break; a quote that stays open longer is a mistake."""
+_QUOTE = ord('"')
+_BOM = b"\xef\xbb\xbf"
+
+
+class Splitter:
+    """Finds the records of CSV in bytes."""
+
+    def __init__(self, delimiter: str, *, one_column: bool) -> None:
+        """With one column a blank line is a null."""
+        self._delimiter, self._one_column = delimiter.encode(), one_column
+        mark = re.escape(self._delimiter)
+        self._value = re.compile(rb'"(?:[^"]|"")*+"[^' + mark + rb"\n]*|[^\"" + mark + rb"\n][^" + mark + rb"\n]*|")
+
+    def __call__(self, data: bytes, is_end: bool) -> tuple[Ints, Ints, Ints, int]:
+        """See `texts.Splitter`."""
+        starts, nexts = physical(data, is_end)
+        used, broken = (int(nexts[-1]) if len(nexts) else 0), np.zeros(0, np.int64)
+        if b'"' in data:
+            starts, nexts, broken, used = self._quoted(data, starts, nexts, is_end)
+        if self._one_column:
+            return starts, nexts, broken, used
+        kept = not_blank(data, starts, nexts)
+        if len(broken):
+            broken = np.cumsum(kept)[broken] - 1
+        return starts[kept], nexts[kept], broken, used
+
+    def _quoted(self, data: bytes, starts: Ints, nexts: Ints, is_end: bool) -> tuple[Ints, Ints, Ints, int]:
+        """Lines joined to records where a quote goes over their end."""
+        odd = np.flatnonzero(~self._closed(data, starts, nexts))
+        if not len(odd):
+            return starts, nexts, np.zeros(0, np.int64), int(nexts[-1]) if len(nexts) else 0
+        made_starts, made_nexts, broken = [], [], []
+        at, used = 0, int(nexts[-1])
+        for line in odd.tolist():
+            if line < at:
+                continue
+            end = self._end(data, int(starts[line]))
+            if end is None and not is_end and len(data) - starts[line] < QUOTED_BYTES_MAX:
+                used, nexts = int(starts[line]), nexts[:line]
+                break
+            last = line if end is None else int(np.searchsorted(nexts, end))
+            if last >= len(nexts):  # closed, and its line goes on in the next block
+                used, nexts = int(starts[line]), nexts[:line]
+                break
+            made_starts.append(starts[at : line + 1])
+            made_nexts.append(np.append(nexts[at:line], nexts[last]))
+            if end is None:
+                broken.append(sum(map(len, made_starts)) - 1)
+            at = last + 1
+        made_starts.append(starts[at : len(nexts)])
+        made_nexts.append(nexts[at:])
+        return np.concatenate(made_starts), np.concatenate(made_nexts), np.array(broken, np.int64), used
+
+    def _closed(self, data: bytes, starts: Ints, nexts: Ints) -> Bools:
+        """Which lines are whole records for certain: quotes open where values begin and close where they end."""
+        whole = np.frombuffer(data, dtype=np.uint8)
+        places = np.flatnonzero(whole == _QUOTE)
+        line = np.searchsorted(nexts, places, side="right")
+        inside = line < len(nexts)
+        places, line = places[inside], line[inside]
+        if not len(places):
+            return np.ones(len(starts), np.bool_)
+        first = np.searchsorted(places, starts)
+        opens = (np.arange(len(places)) - first[line]) % 2 == 0
+        mark = self._delimiter[0]
+        before = whole[np.maximum(places - 1, 0)]
+        after = whole[np.minimum(places + 1, len(whole) - 1)]
+        at_start = (places == starts[line]) | (before == mark) | (before == _QUOTE)
+        at_end = (places + 1 >= len(whole)) | (after == mark) | (after == _QUOTE) | (after == 10) | (after == 13)
+        right = np.where(opens, at_start, at_end)
+        closed = np.ones(len(starts), np.bool_)
+        closed[line[~right]] = False
+        closed[np.bincount(line, minlength=len(starts)) % 2 == 1] = False
+        return closed
+
+    def _end(self, data: bytes, start: int) -> int | None:
+        """The byte behind a record that begins at a place, with its line break if there is one; None: it is open."""
+        at, most = start, start + QUOTED_BYTES_MAX
+        if data.startswith(_BOM, at) and not at:
+            at += len(_BOM)
+        while True:
+            found = self._value.match(data, at, most)
+            assert found is not None, "an empty value is one"
+            at = found.end()
+            following = data[at : at + 1]
+            if following == self._delimiter:
+                at += 1
+            elif following == b"\n":
+                return at + 1
+            else:
+                return at if at >= len(data) else None
+
+
+class Csv:
+    """A file of CSV."""
+
+    def __init__(self, file: File, text: Text, wanted: Wanted) -> None:
+        self._file, self._text, self._wanted = file, text, wanted
+        options = wanted.options
+        self._delimiter = delimiter_of(file, options)
+        self._names = wanted.schema.names
+        if options.header:
+            self._names = header_of(file, text.head, self._delimiter)
+            wanted.check(file, self._names)
+        self._split = Splitter(self._delimiter, one_column=len(self._names) == 1)
+        self._schema = self._typed(wanted)
+        self._nested = NestedTexts()
+        self._nulls = sorted({"", options.null})
+
+    def _typed(self, wanted: Wanted) -> pa.Schema:
+        """The columns, bitmaps as their members."""
+        known = wanted.schema
+        return pa.schema(
+            [
+                pa.field(name, pa.int64() if name in wanted.numbered else known.field(name).type)
+                for name in self._names
+                if name in known.names
+            ]
+        )
+
+    def chunks(self, place: Place) -> Iterator[Chunk]:
+        """The records from a place on."""
+        for records in self._text.blocks(place, self._split):
+            has_header = records.before.offset == 0 and self._wanted.options.header and len(records)
+            yield self._chunk(records, 1 if has_header else 0)
+
+    def _chunk(self, records: Records, first: int) -> Chunk:
+        bad = [
+            Bad(int(at), int(records.lines[at]), "a quote is opened, and never closed", records.text(int(at)))
+            for at in records.broken
+            if at >= first
+        ]
+        numbers = np.setdiff1d(np.arange(first, len(records)), records.broken)
+        read, misfits = self._parsed(records, numbers, bad)
+        numbers = np.setdiff1d(numbers, misfits) if len(misfits) else numbers
+        refused: dict[int, str] = {}
+        if isinstance(read, pa.RecordBatch):
+            batch = read
+        else:
+            known = set(self._schema.names)
+            named = {name: column for name, column in read.items() if name in known}
+            batch, refused = columns(named, self._schema, self._convert, len(numbers))
+        chunk = Chunk(
+            len(records), batch, numbers, records.lines, sorted(bad, key=lambda each: each.record),
+            records.place_after, records.text,
+        )  # fmt: skip
+        return refusing(chunk, refused)
+
+    def _convert(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        if array.type == field.type:
+            return array
+        if pa.types.is_nested(field.type):
+            return casts.from_json(self._nested.read(array, field), field)
+        return casts.from_csv(array, field)
+
+    def _parsed(
+        self, records: Records, numbers: Ints, bad: list[Bad]
+    ) -> tuple[pa.RecordBatch | dict[str, pa.Array], list[int]]:
+        """Some records as a batch in its types, or as columns of texts; records of another width are added to `bad`."""
+        if not len(numbers):
+            return {name: pa.array([], pa.string()) for name in self._names}, []
+        data = _joined(records, numbers)
+        try:
+            table = self._table(data, typed=True)
+            if table.num_rows == len(numbers):
+                return self._batch(table), []
+        except (pa.ArrowException, UnicodeDecodeError):
+            pass  # some value does not fit, or some record: read apart below
+        widths: list[tuple[int, int]] = []
+        try:
+            table = self._table(data, typed=False, widths=widths)
+        except (pa.ArrowException, UnicodeDecodeError):
+            return self._one_by_one(records, numbers, bad)
+        if table.num_rows + len(widths) != len(numbers):
+            return self._one_by_one(records, numbers, bad)
+        misfits = [int(numbers[row]) for row, _ in widths]
+        for (_, width), record in zip(widths, misfits, strict=True):
+            bad.append(self._of_width(records, record, width))
+        return {name: _one(table.column(at)) for at, name in enumerate(self._names)}, misfits
+
+    def _of_width(self, records: Records, record: int, width: int) -> Bad:
+        why = f"the line has {width} values, and there are {len(self._names)} columns"
+        return Bad(record, int(records.lines[record]), why, records.text(record))
+
+    def _one_by_one(self, records: Records, numbers: Ints, bad: list[Bad]) -> tuple[dict[str, pa.Array], list[int]]:
+        """Records by themselves, for what breaks a whole block: bytes that are no UTF-8."""
+        tables, misfits = [], []
+        for number in numbers.tolist():
+            widths: list[tuple[int, int]] = []
+            try:
+                found = self._table(_joined(records, np.array([number])), typed=False, widths=widths)
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                why = "the line is no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+                if "UTF8" in why:
+                    why = "the line is no UTF-8"
+                bad.append(Bad(number, int(records.lines[number]), why, records.text(number)))
+                misfits.append(number)
+                continue
+            if widths or found.num_rows != 1:
+                bad.append(self._of_width(records, number, widths[0][1] if widths else 0))
+                misfits.append(number)
+                continue
+            tables.append(found)
+        if not tables:
+            return {name: pa.array([], pa.string()) for name in self._names}, misfits
+        table = pa.concat_tables(tables)
+        return {name: _one(table.column(at)) for at, name in enumerate(self._names)}, misfits
+
+    def _table(self, data: bytes, *, typed: bool, widths: list[tuple[int, int]] | None = None) -> pa.Table:
+        kinds = [self._read_type(name) if typed else pa.string() for name in self._names]
+        return _table(data, kinds, self._delimiter, self._nulls, widths)
+
+    def _read_type(self, name: str) -> pa.DataType:
+        """The type that Arrow's reader makes of a column; texts are cast afterwards."""
+        if name not in self._schema.names:
+            return pa.string()
+        kind, t = self._schema.field(name).type, pa.types
+        plain = (
+            t.is_integer(kind) or t.is_floating(kind) or t.is_string(kind) or t.is_date(kind) or t.is_timestamp(kind)
+        )
+        return kind if plain else pa.string()
+
+    def _batch(self, table: pa.Table) -> pa.RecordBatch | dict[str, pa.Array]:
+        read = {name: _one(table.column(at)) for at, name in enumerate(self._names)}
+        arrays = []
+        for field in self._schema:
+            if read[field.name].type == field.type:
+                arrays.append(read[field.name])
+                continue
+            made, bad = casts.cast(read[field.name], field, self._convert)
+            if bad is not None:
+                return read
+            arrays.append(made)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _table(
+    data: bytes, kinds: Sequence[pa.DataType], delimiter: str, nulls: list[str], widths: list[tuple[int, int]] | None
+) -> pa.Table:
+    """Records as columns; ones of another width are added to `widths`, (row, width), or an error without it."""
+    named = {f"{at}": kind for at, kind in enumerate(kinds)}
+
+    def skip(row: pacsv.InvalidRow) -> str:
+        if widths is None:
+            return "error"
+        widths.append((row.number - 1, row.actual_columns))
+        return "skip"
+
+    return pacsv.read_csv(
+        pa.BufferReader(data),
+        read_options=pacsv.ReadOptions(column_names=list(named), block_size=len(data) + 1, use_threads=False),
+        parse_options=pacsv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip
+        ),
+        convert_options=pacsv.ConvertOptions(
+            column_types=named, null_values=nulls, strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
+    )
+
+
+def delimiter_of(file: File, options: Options) -> str:
+    """The character between values; `Invalid` for one that cannot be."""
+    found = options.delimiter or file.separator
+    if len(found.encode()) != 1 or found in '"\r\n':
+        raise Invalid(f"--delimiter is one character of ASCII, and no quote or line break, unlike {found!r}")
+    return found
+
+
+def header_of(file: File, head: bytes, delimiter: str) -> list[str]:
+    """The names that the first record has."""
+    starts, nexts, broken, _ = Splitter(delimiter, one_column=False)(head, True)
+    if not len(starts) or (len(broken) and broken[0] == 0):
+        raise Invalid(f"{file.shown} has no header: its first line names the columns, or say --no-header")
+    line = head[int(starts[0]) : int(nexts[0])].removeprefix(_BOM)
+    try:
+        read = pacsv.read_csv(
+            pa.BufferReader(line.rstrip(b"\r\n") + b"\n"),
+            parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        )
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise Invalid(f"{file.shown}: the header cannot be read: {str(error).splitlines()[0]}") from error
+    return list(read.schema.names)
+
+
+def text_columns(file: File, text: Text, options: Options, rows: int) -> tuple[list[str], list[pa.Array], int]:
+    """The names of columns, the texts of the first records of the right width, and the number of these."""
+    delimiter = delimiter_of(file, options)
+    names = header_of(file, text.head, delimiter)
+    split, nulls = Splitter(delimiter, one_column=len(names) == 1), sorted({"", options.null})
+    tables, count = [], 0
+    for records in text.blocks(Place(), split):
+        first = 1 if not records.before.offset else 0
+        numbers = np.setdiff1d(np.arange(first, len(records)), records.broken)[: rows - count]
+        if len(numbers):
+            try:
+                found = _table(_joined(records, numbers), [pa.string()] * len(names), delimiter, nulls, [])
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                raise Invalid(f"{file.shown} cannot be read: {str(error).splitlines()[0]}") from error
+            tables.append(found)
+            count += found.num_rows
+        if count >= rows:
+            break
+    if not tables:
+        return names, [pa.array([], pa.string()) for _ in names], 0
+    whole = pa.concat_tables(tables)
+    return names, [_one(whole.column(at)) for at in range(len(names))], count
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    made = column.combine_chunks()
+    return pa.concat_arrays(made.chunks) if isinstance(made, pa.ChunkedArray) else made
+
+
+def _joined(records: Records, numbers: Ints) -> bytes:
+    """The bytes of some records."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    runs = records.starts[first + 1 : last + 1] == records.nexts[first:last]
+    if len(numbers) == last - first + 1 and bool(runs.all()):
+        return records.data[int(records.starts[first]) : int(records.nexts[last])]
+    return b"".join(records.data[int(records.starts[at]) : int(records.nexts[at])] for at in numbers)

@@ -1,0 +1,256 @@
+"""Sources of a load and their files: names, formats, compressions, and fingerprints by which a file is known again."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from lakestore.errors import Invalid, NotFound
+
+STDIN = "-"
+FORMATS = ("parquet", "csv", "jsonl", "arrow", "debezium-json")
+TEXTS = ("csv", "jsonl", "debezium-json")
+EDGE_BYTES = 64 << 10
+"""Bytes at each end of a file that its fingerprint is of."""
+HEAD_BYTES = 1 << 10
+"""Bytes at the beginning of a text that tell it from another text of its name."""
+_COPIED_BYTES = 4 << 20
+_KINDS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+}
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+
+
+class Stdin(io.BufferedIOBase):
+    """The standard input, of which the beginning can be read once more."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source, self._noted, self._waiting = source, bytearray(), b""
+        self._copy: IO[bytes] | None = None
+        self._is_noting = False
+
+    def readable(self) -> bool:
+        """It is for reading."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """So many bytes, or fewer at the end."""
+        if size is None or size < 0:
+            raise io.UnsupportedOperation("the standard input is read in pieces")
+        taken, self._waiting = self._waiting[:size], self._waiting[size:]
+        data = taken + self._source.read(size - len(taken)) if len(taken) < size else taken
+        if self._is_noting:
+            self._noted += data
+        return data
+
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Bytes that are read inside are read once more afterwards."""
+        self._is_noting = True
+        try:
+            yield
+        finally:
+            self._is_noting = False
+            self._waiting = bytes(self._noted) + self._waiting
+            self._noted.clear()
+
+    def copied(self) -> str:
+        """The path of a copy of everything, which is made once."""
+        if self._copy is None:
+            self._copy = tempfile.NamedTemporaryFile()
+            while data := self.read(_COPIED_BYTES):
+                self._copy.write(data)
+            self._copy.flush()
+        return self._copy.name
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of rows."""
+
+    name: str
+    """Canonical: an absolute path or a URI; of stdin the name that was given, or empty."""
+    shown: str
+    """The name as the user wrote it."""
+    kind: str
+    """One of `FORMATS`."""
+    compression: str = ""
+    """gzip, zstd, or empty."""
+    filesystem: fs.FileSystem | None = None
+    """None: the machine's own."""
+    path: str = ""
+    """In the file system; empty for stdin."""
+    stdin: Stdin | None = None
+
+    @property
+    def is_stdin(self) -> bool:
+        """Whether rows come from the standard input."""
+        return self.stdin is not None
+
+    @property
+    def separator(self) -> str:
+        """The character between the values of a line, by the file's name."""
+        return "\t" if ".tsv" in Path(self.path).suffixes else ","
+
+    def raw(self) -> Any:
+        """The bytes as they are stored, to be closed."""
+        if self.stdin is not None:
+            return pa.PythonFile(self.stdin, mode="r")
+        if self.filesystem is not None:
+            return self.filesystem.open_input_file(self.path)
+        return pa.OSFile(self.path, mode="r")
+
+    @contextmanager
+    def stream(self) -> Iterator[Any]:
+        """The bytes of the rows, decompressed."""
+        raw = self.raw()
+        try:
+            yield pa.CompressedInputStream(raw, self.compression) if self.compression else raw
+        finally:
+            if self.stdin is None:
+                raw.close()
+
+    @contextmanager
+    def seekable(self) -> Iterator[Any]:
+        """The bytes of the rows with any place at hand; what is compressed or piped goes through a temporary file."""
+        if not (self.compression or self.is_stdin):
+            with self.raw() as raw:
+                yield raw
+            return
+        if self.stdin is not None:
+            with pa.OSFile(self.stdin.copied(), mode="r") as whole:
+                yield whole
+            return
+        with tempfile.NamedTemporaryFile() as copy:
+            with self.stream() as stream:
+                while data := stream.read(_COPIED_BYTES):
+                    copy.write(data)
+            copy.flush()
+            with pa.OSFile(copy.name, mode="r") as whole:
+                yield whole
+
+    def fingerprint(self) -> str:
+        """The text that tells the file from another one; empty for stdin."""
+        if self.is_stdin:
+            return ""
+        with self.raw() as raw:
+            return fingerprint_of(raw)
+
+
+def fingerprint_of(whole: Any) -> str:
+    """The size and the checksums of both ends of a file that is open; its position moves."""
+    size = whole.size()
+    head = zlib.crc32(whole.read_at(min(size, EDGE_BYTES), 0))
+    tail = zlib.crc32(whole.read_at(min(size, EDGE_BYTES), max(0, size - EDGE_BYTES)))
+    return f"{size:x}.{head:08x}.{tail:08x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files of one load, in the order of their names."""
+
+    name: str
+    """Canonical; empty for stdin without a name, which has no identity."""
+    shown: str
+    files: tuple[File, ...]
+
+
+def source_of(text: str, *, name: str = "", kind: str | None = None) -> Source:
+    """The source that a user names by a path, a glob, a folder, a URI, or `-`; `kind` is for all its files."""
+    if text == STDIN:
+        if kind is None:
+            raise Invalid(f"rows from stdin have no file name to tell their format: say --format {' | '.join(FORMATS)}")
+        return Source(name, "stdin", (File(name, "stdin", kind, stdin=Stdin(sys.stdin.buffer)),))
+    if "://" in text:
+        return _remote(text, name, kind)
+    path = Path(text)
+    if path.is_dir():
+        found = sorted(each for each in path.rglob("*") if each.is_file() and _is_rows(each.relative_to(path), kind))
+        if not found:
+            raise Invalid(f"{text} holds no files of rows: their names end in {', '.join(sorted(_KINDS))}")
+        return Source(name or f"{path.resolve()}/", text, tuple(_local(each, kind) for each in found))
+    if not path.exists() and glob.has_magic(text):
+        paths = sorted(Path(each) for each in glob.glob(text, recursive=True) if os.path.isfile(each))
+        if not paths:
+            raise Invalid(f"no file matches {text}")
+        return Source(name or os.path.abspath(text), text, tuple(_local(each, kind) for each in paths))
+    if not path.exists():
+        raise Invalid(f"{text} does not exist")
+    return Source(name or str(path.resolve()), text, (_local(path, kind),))
+
+
+def _local(path: Path, kind: str | None) -> File:
+    found, compression = _format(str(path), kind)
+    return File(str(path.resolve()), str(path), found, compression, None, str(path))
+
+
+def _remote(text: str, name: str, kind: str | None) -> Source:
+    try:
+        filesystem, path = fs.FileSystem.from_uri(text)
+        about = filesystem.get_file_info(path)
+        if about.type is fs.FileType.Directory:
+            listed = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+            base = len(path.rstrip("/")) + 1
+            paths = [each.path for each in listed if each.is_file and _is_rows(Path(each.path[base:]), kind)]
+        else:
+            paths = [path] if about.is_file else []
+    except (OSError, pa.ArrowException) as error:
+        raise NotFound(f"{text} cannot be opened: {str(error).splitlines()[0]}") from error
+    if not paths:
+        raise NotFound(f"{text} does not exist, or holds no files of rows")
+    scheme = text.split("://", 1)[0]
+    files = [
+        File(f"{scheme}://{each}", f"{scheme}://{each}", *_format(each, kind), filesystem, each)
+        for each in sorted(paths)
+    ]
+    return Source(name or text, text, tuple(files))
+
+
+def _is_rows(path: Path, kind: str | None) -> bool:
+    if any(part.startswith((".", "_")) for part in path.parts):
+        return False
+    return kind is not None or _suffixes(str(path))[0] in _KINDS
+
+
+def _suffixes(name: str) -> tuple[str, str]:
+    """The suffix that tells the format, and the one of a compression."""
+    stem, last = os.path.splitext(name.lower())
+    return (os.path.splitext(stem)[1], last) if last in _COMPRESSIONS else (last, "")
+
+
+def _format(name: str, kind: str | None) -> tuple[str, str]:
+    suffix, packed = _suffixes(name)
+    found = kind or _KINDS.get(suffix)
+    if found is None:
+        raise Invalid(f"{name}: the name ends in none of {', '.join(sorted(_KINDS))}: say --format")
+    return found, _COMPRESSIONS.get(packed, "")
+
+
+def format_of(path: Path) -> str:
+    """The format that a file's name says, of a file to be written."""
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise Invalid(f"{path}: the name ends in none of {', '.join(sorted(_KINDS))}: say --format")
+    return kind

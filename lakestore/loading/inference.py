@@ -1,0 +1,164 @@
+"""A table's columns from the first rows of a file, by the readers that read the rest of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakestore.connectors.bridge.assembly import storable
+from lakestore.connectors.bridge.casting import casts as bridge_casts
+from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
+from lakestore.connectors.bridge.formats.json import inference, json_one
+from lakestore.connectors.bridge.formats.json.json_one import Refused
+from lakestore.connectors.bridge.records import Records as Block
+from lakestore.errors import Invalid
+from lakestore.loading import casts, texts
+from lakestore.loading.changes import Changes
+from lakestore.loading.chunks import Chunk
+from lakestore.loading.columnar import arrow_batches
+from lakestore.loading.csv_blocks import text_columns
+from lakestore.loading.files import TEXTS, File
+from lakestore.loading.formats import chunks_of
+from lakestore.loading.progress import Place
+from lakestore.loading.reading import Options, Wanted
+from lakestore.loading.texts import Records, Text
+from lakestore.model.columns import SYSTEM_TYPES
+
+SAMPLE_ROWS = 100_000
+_LEADING_ZERO = r"^[+-]?0[0-9]"
+_CANDIDATES = (
+    pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC"),
+)  # fmt: skip
+"""Types of CSV from the narrowest on; a column has the first that takes all its samples."""
+_WORDS = pa.array(["true", "false"])
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Columns that a file's first rows show."""
+
+    schema: pa.Schema
+    rows: int
+    """Rows that were looked at; 0 where the file itself names its types."""
+    key: tuple[str, ...] = ()
+    """The key that change events tell."""
+
+
+def first_chunk(file: File, wanted: Wanted, where: str) -> Chunk | None:
+    """The first rows as a load would write them; None for a file without rows."""
+    changes = Changes(wanted, where)
+    with ExitStack() as stack:
+        stack.enter_context(file.stdin.looked_at() if file.stdin is not None else nullcontext())
+        chunk = next(chunks_of(file, wanted, Place()), None)
+        return None if chunk is None else changes.prepared(chunk)
+
+
+def sampled(file: File, options: Options) -> Sample:
+    """The columns of a file, as its first rows or itself tell them."""
+    try:
+        return _sampled(file, options)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise Invalid(f"{file.shown} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _sampled(file: File, options: Options) -> Sample:
+    with ExitStack() as stack:
+        stack.enter_context(file.stdin.looked_at() if file.stdin is not None else nullcontext())
+        if file.kind not in TEXTS:
+            return _own(file, stack.enter_context(file.seekable()), options)
+        text = Text(file, stack.enter_context(file.stream()))
+        found = _csv(file, text, options) if file.kind == "csv" else _lines(file, text)
+    if not found.rows:
+        raise Invalid(f"{file.shown} holds no rows to tell the columns of a table by")
+    left = (*SYSTEM_TYPES, *([options.op_column] if options.op_column else []))
+    return Sample(pa.schema([each for each in found.schema if each.name not in left]), found.rows, found.key)
+
+
+def _own(file: File, opened: Any, options: Options) -> Sample:
+    if file.kind == "parquet":
+        schema = pq.ParquetFile(opened).schema_arrow
+    else:
+        first = next(arrow_batches(opened), None)
+        if first is None:
+            raise Invalid(f"{file.shown} holds no rows")
+        schema = first.schema
+    left = (*SYSTEM_TYPES, *([options.op_column] if options.op_column else []))
+    return Sample(pa.schema([each for each in schema if each.name not in left]).remove_metadata(), 0)
+
+
+def _first(blocks: Iterator[Records]) -> Iterator[Records]:
+    """Blocks with at least `SAMPLE_ROWS` records, if there are so many."""
+    rows = 0
+    for records in blocks:
+        yield records
+        rows += len(records)
+        if rows >= SAMPLE_ROWS:
+            return
+
+
+def _lines(file: File, text: Text) -> Sample:
+    raw = [
+        records.data[start:end]
+        for records in _first(text.blocks(Place(), texts.lines))
+        for start, end in zip(records.starts, records.ends, strict=True)
+    ][:SAMPLE_ROWS]
+    if file.kind != "jsonl":
+        return _events(raw)
+    return Sample(storable(inference.schema_of(_objects(raw))), len(raw))
+
+
+def _objects(raw: Sequence[bytes]) -> Iterator[object]:
+    for line in raw:
+        try:
+            found = json_one.parsed(line)
+        except Refused:
+            continue
+        yield found.held if isinstance(found, json_one.Twice) else found
+
+
+def _events(raw: Sequence[bytes]) -> Sample:
+    count = len(raw)
+    zeros = np.zeros(count, np.int64)
+    block = Block(
+        "file", "", zeros, np.arange(count, dtype=np.int64), zeros - 1, pa.nulls(count, pa.binary()),
+        pa.array(raw, pa.binary()),
+    )  # fmt: skip
+    decoded = DebeziumJson(wire="plain").decode(block, None)
+    return Sample(storable(pa.schema(list(decoded.values.type)), decoded.key_names), count, decoded.key_names)
+
+
+def _csv(file: File, text: Text, options: Options) -> Sample:
+    if not options.header:
+        raise Invalid(f"{file.shown} has no header to name the columns of a new table: create the table first")
+    names, columns, rows = text_columns(file, text, options, SAMPLE_ROWS)
+    return Sample(pa.schema([(name, _type(column)) for name, column in zip(names, columns, strict=True)]), rows)
+
+
+def _type(column: pa.Array) -> pa.DataType:
+    """The narrowest type that takes all texts; 007 is a text, and so is what is always empty."""
+    held = column.drop_null()
+    if not len(held) or pc.any(pc.match_substring_regex(held, _LEADING_ZERO)).as_py():
+        return pa.string()
+    for kind in _CANDIDATES:
+        if pa.types.is_boolean(kind) and not pc.all(pc.is_in(pc.utf8_lower(held), value_set=_WORDS)).as_py():
+            continue
+        if _takes(held, kind):
+            return kind
+    return pa.string()
+
+
+def _takes(held: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        casts.from_csv(held, pa.field("", kind))
+    except bridge_casts.FAILURES:
+        return False
+    if pa.types.is_temporal(kind):  # a text of digits would be a count of milliseconds
+        return bool(pc.all(pc.match_substring_regex(held, r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}")).as_py())
+    return True

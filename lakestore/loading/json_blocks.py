@@ -1,0 +1,197 @@
+"""JSON lines as chunks: a block by Arrow's reader at once, and line by line where that refuses it.
+
+The bridge's readers do both, so that both take the same lines and give the same values. Here a line is refused for a
+field that no column reads as well, for a misspelled name would lose its values without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.connectors.bridge.formats.json import json_one
+from lakestore.connectors.bridge.formats.json.json_one import DEPTH_MAX, Refused
+from lakestore.connectors.bridge.formats.json.json_records import FAR_DECIMAL, note_extra, parsed_at_once
+from lakestore.connectors.bridge.formats.json.json_types import Shape
+from lakestore.loading import casts, texts
+from lakestore.loading.chunks import Bad, Bools, Chunk, Ints
+from lakestore.loading.files import File
+from lakestore.loading.progress import Place
+from lakestore.loading.reading import Wanted, columns, refusing
+from lakestore.loading.texts import Records, Text
+from lakestore.model.columns import SYSTEM_TYPES
+
+_SAMPLED = 32
+_PART, _PARTS = 64, 16
+
+
+class JsonLines:
+    """A file of JSON lines."""
+
+    def __init__(self, file: File, text: Text, wanted: Wanted) -> None:
+        self._file, self._text, self._wanted = file, text, wanted
+        self._schema = pa.schema([self._numbers(field) for field in wanted.schema])
+        fields = [field.with_type(casts.written(field.type)) for field in self._schema]
+        if b'"__' in text.head:  # lines of a read or of changes: so that Arrow's reader takes them too
+            known = set(self._schema.names)
+            fields += [pa.field(name, kind) for name, kind in SYSTEM_TYPES.items() if name not in known]
+        self._shape = Shape.of(pa.schema(fields), "value")
+        self._asked = [field.name for field in self._schema if self._is_asked(field)] if wanted.needs_absent else []
+
+    def _numbers(self, field: pa.Field) -> pa.Field:
+        """A bitmap's column as its members, where the first lines have numbers there."""
+        if field.name not in self._wanted.numbered:
+            return field
+        for line in self._text.head.splitlines()[:_SAMPLED]:
+            try:
+                held = json_one.parsed(line)
+            except Refused:
+                continue
+            value = held.get(field.name) if isinstance(held, dict) else None
+            if value is not None:
+                return field.with_type(pa.int64()) if isinstance(value, json_one.Number) else field
+        return field
+
+    def _is_asked(self, field: pa.Field) -> bool:
+        """Whether it matters if a line names the column."""
+        return field.name not in self._wanted.table.primary_key
+
+    def chunks(self, place: Place) -> Iterator[Chunk]:
+        """The records from a place on."""
+        for records in self._text.blocks(place, texts.lines):
+            yield self._chunk(records)
+
+    def _chunk(self, records: Records) -> Chunk:
+        pieces: list[tuple[Ints, pa.StructArray]] = []
+        bad: list[Bad] = []
+        self._read(records, 0, len(records), pieces, bad)
+        pieces.sort(key=lambda piece: int(piece[0][0]))
+        if len(pieces) > 1 and any(rows.type != pieces[0][1].type for _, rows in pieces):
+            pieces = [(ids, rows.cast(self._shape.texts)) for ids, rows in pieces]
+        record = np.concatenate([ids for ids, _ in pieces]) if pieces else np.zeros(0, np.int64)
+        rows = pa.concat_arrays([rows for _, rows in pieces]) if pieces else pa.array([], self._shape.texts)
+        absent = self._absent(records, record, rows)
+        flat = dict(zip([field.name for field in rows.type], rows.flatten(), strict=True))
+        named = {name: flat[name] for name in self._schema.names if not absent.get(name, _SOME).all()}
+        batch, refused = columns(named, self._schema, casts.from_json, len(record))
+        chunk = Chunk(
+            len(records), batch, record, records.lines, bad, records.place_after, records.text,
+            absent={name: flags for name, flags in absent.items() if name in named},
+        )  # fmt: skip
+        return refusing(chunk, refused)
+
+    def _read(
+        self, records: Records, start: int, end: int, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]
+    ) -> None:
+        """Read a range of records at once, or in parts, or one by one."""
+        if start == end:
+            return
+        rows = None if self._shape.by_hand else self._at_once(records, start, end)
+        if rows is None and not self._shape.by_hand and self._shape.learn(self._samples(records, start, end)):
+            rows = self._at_once(records, start, end)
+        if rows is not None:
+            pieces.append((np.arange(start, end), rows))
+        elif end - start <= _PART or self._shape.by_hand:
+            self._one_by_one(records, start, end, pieces, bad)
+        else:
+            size = max(_PART, -(-(end - start) // _PARTS))
+            for first in range(start, end, size):
+                self._read(records, first, min(first + size, end), pieces, bad)
+
+    def _at_once(self, records: Records, start: int, end: int) -> pa.StructArray | None:
+        """The rows of a range, if Arrow's reader takes all of them and nothing in them is in doubt."""
+        starts, ends = records.starts[start:end], records.ends[start:end]
+        whole = np.frombuffer(records.data, dtype=np.uint8)
+        lengths = ends - starts
+        if (lengths < 2).any() or (whole[starts] != ord("{")).any() or (whole[ends - 1] != ord("}")).any():
+            return None
+        data = memoryview(records.data)[int(starts[0]) : int(records.nexts[end - 1])]
+        bytes_ = whole[int(starts[0]) : int(records.nexts[end - 1])]
+        if not bytes_.all() or self._is_deep(records, start, lengths):
+            return None
+        buffer = pa.py_buffer(data)
+        text = pa.BinaryArray.from_buffers(
+            pa.binary(), 1, [None, pa.py_buffer(np.array([0, len(data)], np.int32)), buffer]
+        )
+        try:
+            text = text.cast(pa.string())
+        except pa.ArrowInvalid:
+            return None
+        if self._shape.has_decimals and pc.match_substring_regex(text, FAR_DECIMAL).true_count:
+            return None
+        return parsed_at_once(buffer, end - start, self._shape, "error")
+
+    def _is_deep(self, records: Records, start: int, lengths: Ints) -> bool:
+        """Whether a line may nest deeper than is read."""
+        long = np.flatnonzero(lengths >= 2 * DEPTH_MAX)
+        return any(json_one.depth(self._raw(records, start + int(at))) > DEPTH_MAX for at in long)
+
+    def _raw(self, records: Records, record: int) -> bytes:
+        return records.data[records.starts[record] : records.ends[record]]
+
+    def _samples(self, records: Records, start: int, end: int) -> list[object]:
+        found: list[object] = []
+        for record in range(start, end, max(1, (end - start) // _SAMPLED)):
+            try:
+                read = json_one.parsed(self._raw(records, record))
+            except Refused:
+                continue
+            found.append(read.held if isinstance(read, json_one.Twice) else read)
+        return found
+
+    def _one_by_one(
+        self, records: Records, start: int, end: int, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]
+    ) -> None:
+        read, fields = self._shape.reader.read, self._shape.reader.fields
+        rows, kept = [], []
+        for record in range(start, end):
+            try:
+                found = json_one.parsed(self._raw(records, record))
+                extra: dict[str, pa.DataType] = {}
+                note_extra(found, fields, "", extra)
+                if unknown := sorted(name for name in extra if not self._wanted.is_ignored(name)):
+                    raise Refused("unknown", f"table {self._wanted.table.name} has no column {unknown[0]!r}")
+                rows.append(read(found))
+                kept.append(record)
+            except Refused as refused:
+                why = (
+                    refused.why.replace("the record", "the line")
+                    .replace("value.", "")
+                    .replace("bytes as base64", "hex")
+                )
+                bad.append(Bad(record, int(records.lines[record]), why, records.text(record)))
+        if kept:
+            pieces.append((np.array(kept, dtype=np.int64), pa.array(rows, self._shape.texts)))
+
+    def _absent(self, records: Records, record: Ints, rows: pa.StructArray) -> dict[str, Bools]:
+        """Column to the rows that do not name it, of columns for which that matters."""
+        found: dict[str, Bools] = {}
+        places = {name: at for at, name in enumerate(part.name for part in rows.type)}
+        for name in self._asked:
+            column = rows.field(places[name])
+            if not column.null_count:
+                continue
+            empty = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+            flags = np.zeros(len(record), np.bool_)
+            flags[empty] = ~self._named(records, record[empty], name)
+            if flags.any():
+                found[name] = flags
+        return found
+
+    def _named(self, records: Records, record: Ints, name: str) -> Bools:
+        """Which of some records name a column. Names in texts, and escaped ones, are looked at closely."""
+        told = pa.array([self._raw(records, int(at)) for at in record], pa.binary())
+        quoted = orjson.dumps(name).decode()
+        close = pc.or_(pc.match_substring(told, quoted), pc.match_substring(told, "\\"))
+        flags = np.array(close.to_numpy(zero_copy_only=False))
+        for at in np.flatnonzero(flags).tolist():
+            read = json_one.parsed(told[at].as_py())
+            flags[at] = name in (read.held if isinstance(read, json_one.Twice) else read)
+        return flags
+
+
+_SOME = np.zeros(1, np.bool_)

@@ -1,0 +1,283 @@
+"""One load: the chunks of a source committed in order, each with the progress behind it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakestore.client.named_writes import NamedWrites
+from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError
+from lakestore.loading.changes import CHANGES_MAX, Change, Changes, add_to
+from lakestore.loading.chunks import Bad, Chunk
+from lakestore.loading.files import TEXTS, File, Source
+from lakestore.loading.formats import chunks_of
+from lakestore.loading.progress import Place, Progress, producer_name
+from lakestore.loading.reading import Options, Wanted
+from lakestore.loading.skipped import SkippedFile
+from lakestore.union.side_by_side import merged
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.counts import COUNTS
+
+if TYPE_CHECKING:
+    from lakestore.client.commit import Commit
+    from lakestore.client.lake import Lake
+    from lakestore.model.table import Table
+
+MAX_BAD = 10_000
+_AHEAD = 1
+
+
+class Refused(Invalid):
+    """A record of a file that the table does not take."""
+
+
+class Stopped(Exception):
+    """The load was told to stop, between two commits."""
+
+
+class Load:
+    """Files on their way into a table. For one thread; `stop` is for any."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: Table,
+        source: Source,
+        options: Options | None = None,
+        *,
+        where: str = "",
+        deletes: bool = False,
+        again: bool = False,
+        skip_bad: Path | None = None,
+        max_bad: int = MAX_BAD,
+        on_rows: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`on_rows` is told of rows that are committed. `max_bad` is the most records that one run leaves out."""
+        self._lake, self._table, self._source = lake, table, source
+        self._wanted = Wanted(table, options or Options(), deletes)
+        self._changes = Changes(self._wanted, where)
+        self._again, self._skip_bad, self._max_bad, self._on_rows = again, skip_bad, max_bad, on_rows
+        self._skipped: SkippedFile | None = None
+        self._producer: NamedWrites | None = None
+        self._is_stopped = False
+        self._said = ""
+        """The progress that the server has."""
+        self.started = Progress()
+        """Where this run began."""
+        self.progress = Progress()
+        """The part that is committed."""
+        self._ahead = Progress()
+        """With records that no commit covers yet, for none of them is a row."""
+        self.counts: Counter[str] = Counter()
+        """Numbers of rows of this run, by the names of a write's result."""
+        self.files = 0
+        """Files that this run has read to their end."""
+        self.token = ""
+        self.doubtful = ""
+        """The lines whose commit may have been applied, as far as this process can tell; empty for none."""
+
+    @property
+    def producer(self) -> str:
+        """The name of the load's producer; empty for stdin without a name."""
+        if not self._source.name:
+            return ""
+        return producer_name(self._table.name, self._source.name, deletes=self._wanted.deletes)
+
+    @property
+    def rows(self) -> int:
+        """Rows that this run committed."""
+        return self.progress.rows - self.started.rows
+
+    @property
+    def refused(self) -> int:
+        """Records that this run left out."""
+        return self._ahead.refused - self.started.refused
+
+    def stop(self) -> None:
+        """End before the next commit, in `Stopped`."""
+        self._is_stopped = True
+
+    def run(self) -> None:
+        """Load what is not loaded yet. However it ends, `progress` is what is committed."""
+        with ExitStack() as stack:
+            if self.producer:
+                self._producer = stack.enter_context(self._lake.producer(self.producer))
+                self._resume(self._producer.progress)
+            if self._skip_bad is not None:
+                said, names = self.progress.skipped, {file.name or file.shown for file in self._source.files}
+                self._skipped = stack.enter_context(SkippedFile(self._skip_bad, said, names))
+                self._ahead = replace(self._ahead, skipped=(self._skipped.name, self._skipped.length))
+            for file in self._source.files:
+                self._file(file)
+
+    def _resume(self, text: str) -> None:
+        self._said = text
+        known = Progress() if self._again else Progress.of_text(text)
+        if known.table not in ("", self._table.uuid):
+            known = Progress()  # the table that held these rows is gone
+        self.started = self.progress = self._ahead = replace(known, table=self._table.uuid)
+
+    def _file(self, file: File) -> None:
+        fingerprint = file.fingerprint()
+        known = self._ahead
+        if known.file != file.name and known.knows(file.name):
+            if known.is_same(file.name, fingerprint):
+                return
+            raise Conflict(
+                f"{file.shown} changed since it was loaded: --again loads everything from its beginning, another"
+                " --name this file too"
+            )
+        if known.file != file.name:
+            self._ahead = known = known.at(file.name, fingerprint)
+        place = known.place
+        if place.is_end and known.fingerprint == fingerprint and fingerprint:
+            return
+        if file.kind not in TEXTS and place.offset and fingerprint and fingerprint != known.fingerprint:
+            raise Conflict(
+                f"{file.shown} is another file than the one that was loaded under this name, up to row {place.offset}:"
+                " --again loads it from its beginning"
+            )
+        self._ahead = replace(known, fingerprint=fingerprint)
+        with closing(merged([lambda: self._chunks(file, place)], threads=1, ahead=_AHEAD, tick=self._check)) as found:
+            for chunk in found:
+                self._put(file, chunk)
+        self.files += 1
+
+    def _chunks(self, file: File, place: Place) -> Iterator[Chunk]:
+        """The chunks of a file from a place on, the last one marked."""
+        last: Chunk | None = None
+        for chunk in chunks_of(file, self._wanted, place):
+            made = self._changes.prepared(chunk)
+            if last is not None and not made.batch.num_rows:
+                last = last.followed_by(made)
+                continue
+            if last is not None:
+                yield last
+            last = made
+        if last is not None:
+            yield replace(last, is_last=True)
+
+    def _check(self) -> None:
+        if self._is_stopped:
+            raise Stopped
+
+    def _put(self, file: File, chunk: Chunk) -> None:
+        self._check()
+        if chunk.bad and self._skipped is None:
+            first = chunk.bad[0]
+            self._commit(file, chunk, 0, first.record)
+            raise _refused(file, first)
+        if chunk.tail is not None and chunk.tail.bad and self._skipped is None:
+            self._commit(file, replace(chunk, tail=None, is_last=False), 0, chunk.count)
+            raise _refused(file, chunk.tail.bad[0])
+        self._commit(file, chunk, 0, chunk.count)
+
+    def _commit(self, file: File, chunk: Chunk, start: int, end: int) -> None:
+        """Commit a range of a chunk's records; parts of it where the server refuses one of its rows."""
+        part = chunk.part(start, end)
+        changes = self._changes.of(part)
+        if len(changes) > CHANGES_MAX and end - start > 1:
+            self._halves(file, chunk, start, end)
+            return
+        before = self._ahead
+        self._leave_out(file, [*part.bad, *(part.tail.bad if part.tail else ())])
+        told = replace(self._ahead, place=part.place_behind(end), rows=self._ahead.rows + part.batch.num_rows)
+        if not changes:
+            self._ahead = told
+            return
+        self.doubtful = f"{file.shown}, {_unit(file)}s {int(chunk.line[start])} to {int(chunk.line[end - 1])}"
+        try:
+            self._sent(changes, told)
+        except Invalid as error:
+            if error.applied == "unknown":
+                raise
+            self.doubtful = ""
+            self._back_to(before)
+            if part.batch.num_rows == 1:
+                self._refused_by_server(file, part, end, error)
+            else:
+                self._halves(file, chunk, start, end)
+        self.doubtful = ""
+
+    def _halves(self, file: File, chunk: Chunk, start: int, end: int) -> None:
+        middle = (start + end) // 2
+        self._commit(file, chunk, start, middle)
+        self._commit(file, chunk, middle, end)
+
+    def _back_to(self, before: Progress) -> None:
+        self._ahead = before
+        if self._skipped is not None:
+            self._skipped.back_to(before.skipped[1])
+
+    def _refused_by_server(self, file: File, part: Chunk, end: int, error: Invalid) -> None:
+        """A range with one row, which the server does not take."""
+        record = int(part.record[0])
+        bad = Bad(record, int(part.line[record]), error.message, part.text(record))
+        if self._skipped is None:
+            raise _refused(file, bad) from error
+        others = [*part.bad, *(part.tail.bad if part.tail else ())]
+        self._leave_out(file, sorted([*others, bad], key=lambda each: each.line))
+        self._ahead = replace(self._ahead, place=part.place_behind(end))
+
+    def _sent(self, changes: Sequence[Change], told: Progress) -> None:
+        """Commit; where an answer is lost, the server's progress says whether it happened."""
+        text = told.to_text()
+        for is_last in (False, True):
+            try:
+                with self._opened(text) as commit:
+                    add_to(commit, self._table.name, changes, keyed=self._table.keyed)
+                self._noted(commit.token, commit.results, told)
+                return
+            except Fenced as error:
+                if not self.producer:
+                    raise
+                said = f"another load of {self._source.shown} into {self._table.name} has begun, and goes on from here"
+                raise Fenced(said, applied=error.applied) from error
+            except LakestoreError as error:
+                if is_last or error.applied != "unknown" or not self.producer:
+                    raise
+                self._producer = self._lake.producer(self.producer)
+                if self._producer.progress == text:
+                    self._noted(self._lake.last_token, (), told)
+                    return
+                if self._producer.progress != self._said:
+                    raise Fenced(f"another load of {self._source.shown} has written meanwhile: load again") from error
+
+    def _opened(self, progress: str) -> AbstractContextManager[Commit]:
+        return self._lake.commit() if self._producer is None else self._producer.commit(progress=progress)
+
+    def _noted(self, token: str, results: Iterable[pb.ChangeResult], told: Progress) -> None:
+        rows = told.rows - self.progress.rows
+        self.progress = self._ahead = told
+        self._said, self.token = told.to_text(), token
+        for result in results:
+            for name in COUNTS:
+                self.counts[name] += getattr(result, name)
+        self._on_rows(rows)
+
+    def _leave_out(self, file: File, refused: Sequence[Bad]) -> None:
+        if not refused:
+            return
+        assert self._skipped is not None, "a refused record ends a load that keeps none"
+        left = self._max_bad - self.refused
+        if len(refused) > left:
+            first = refused[left]
+            raise Refused(
+                f"{file.shown}, {_unit(file)} {first.line}: {first.reason}; more than {self._max_bad:,} records are"
+                " refused: mend the file, or say --max-bad"
+            )
+        length = self._skipped.add(file.name or file.shown, refused)
+        skipped = (self._skipped.name, length)
+        self._ahead = replace(self._ahead, skipped=skipped, refused=self._ahead.refused + len(refused))
+
+
+def _unit(file: File) -> str:
+    return "line" if file.kind in TEXTS else "row"
+
+
+def _refused(file: File, bad: Bad) -> Refused:
+    return Refused(f"{file.shown}, {_unit(file)} {bad.line}: {bad.reason}")

@@ -1,0 +1,209 @@
+"""Texts as streams of blocks: read from a place on, checked against it, and cut where a record ends."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lakestore.errors import Conflict, Invalid
+from lakestore.loading.chunks import CHUNK_ROWS, Ints
+from lakestore.loading.files import HEAD_BYTES, File
+from lakestore.loading.progress import Place
+
+BLOCK_BYTES = 8 << 20
+RECORD_BYTES_MAX = 64 << 20
+"""The longest record; a longer one ends the load."""
+TEXT_CHARS_MAX = 2_000
+"""Characters of a refused record that are kept."""
+_PEEKED_BYTES = 1 << 20
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Some whole records of a text, with the blank lines between them."""
+
+    data: bytes
+    starts: Ints
+    """The first byte of each record."""
+    ends: Ints
+    """The byte behind each record, without its line break."""
+    nexts: Ints
+    """The byte at which what comes behind each record begins."""
+    lines: Ints
+    """The line of each record in the file, from 1."""
+    line_count: int
+    """Lines up to the end of the data."""
+    before: Place
+    head: bytes
+    """The first bytes of the file."""
+    broken: Ints
+    """Numbers of records that open a quote which is not closed."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def text(self, record: int) -> str:
+        """A record as text, shortened."""
+        raw = self.data[self.starts[record] : min(self.ends[record], self.starts[record] + 4 * TEXT_CHARS_MAX)]
+        return raw.decode(errors="replace")[:TEXT_CHARS_MAX]
+
+    def place_after(self, count: int) -> Place:
+        """The place behind so many of the records; of all of them, behind all data."""
+        if not count:
+            return self.before
+        end = len(self.data) if count == len(self) else int(self.nexts[count - 1])
+        line = self.line_count if count == len(self) else int(self.lines[count]) - 1
+        offset = self.before.offset + end
+        head = self.before.head
+        if self.before.offset < HEAD_BYTES:
+            head = zlib.crc32(self.head[: min(offset, HEAD_BYTES)])
+        return Place(offset, line, zlib.crc32(self.data[:end], self.before.crc), head)
+
+    def cut(self) -> Iterator[Records]:
+        """The same records, no more than `CHUNK_ROWS` at a time."""
+        start, place = 0, self.before
+        for first in range(0, max(len(self), 1), CHUNK_ROWS):
+            last = min(first + CHUNK_ROWS, len(self))
+            end = len(self.data) if last == len(self) else int(self.starts[last])
+            count = self.line_count if last == len(self) else int(self.lines[last]) - 1
+            mine = (self.broken >= first) & (self.broken < last)
+            part = replace(
+                self,
+                data=self.data[start:end] if (start, end) != (0, len(self.data)) else self.data,
+                starts=self.starts[first:last] - start,
+                ends=self.ends[first:last] - start,
+                nexts=np.minimum(self.nexts[first:last], end) - start,
+                lines=self.lines[first:last],
+                line_count=count,
+                before=place,
+                broken=self.broken[mine] - first,
+            )
+            yield part
+            start, place = end, part.place_after(last - first) if last > first else place
+
+
+Splitter = Callable[[bytes, bool], tuple[Ints, Ints, Ints, int]]
+"""A function of data, and whether it is the last of its file: starts of records, starts of what is behind them,
+numbers of broken records, and the bytes that they take."""
+
+
+class Text:
+    """A text that is being read."""
+
+    def __init__(self, file: File, stream: Any) -> None:
+        self._file, self._stream = file, stream
+        self.head = self._read(_PEEKED_BYTES)
+        """The first bytes, for the first line and for the checksum of the beginning."""
+        self._waiting = self.head
+
+    def _read(self, size: int) -> bytes:
+        """So many bytes, or the rest."""
+        found = []
+        while size and (data := self._stream.read(size)):
+            found.append(data)
+            size -= len(data)
+        return b"".join(found)
+
+    def _next(self, size: int) -> bytes:
+        taken, self._waiting = self._waiting[:size], self._waiting[size:]
+        return taken + self._read(size - len(taken)) if len(taken) < size else taken
+
+    def blocks(self, place: Place, split: Splitter) -> Iterator[Records]:
+        """Whole records from a place on; `Conflict` if what lies before it is another thing than it was."""
+        place = self._go_to(place)
+        rest = b""
+        while True:
+            more = self._next(BLOCK_BYTES)
+            data, is_end = rest + more, len(more) < BLOCK_BYTES
+            found = self._records(data, split(data, is_end), place)
+            if len(found.data) or is_end:
+                for part in found.cut():
+                    yield part
+                    place = part.place_after(len(part))
+            rest = data[len(found.data) :]
+            if is_end:
+                return
+            if len(rest) > RECORD_BYTES_MAX:
+                raise Invalid(
+                    f"{self._file.shown}, line {place.line + 1} is longer than {RECORD_BYTES_MAX >> 20} MB: it is no"
+                    " line of rows"
+                )
+
+    def _records(self, data: bytes, found: tuple[Ints, Ints, Ints, int], place: Place) -> Records:
+        starts, nexts, broken, used = found
+        if not place.offset and len(starts) and not starts[0] and data.startswith(_BOM):
+            starts = starts.copy()
+            starts[0] = len(_BOM)
+        whole = np.frombuffer(data, dtype=np.uint8)[:used]
+        breaks = np.flatnonzero(whole == 10)
+        lines = place.line + 1 + np.searchsorted(breaks, starts)
+        count = place.line + len(breaks) + int(bool(used) and whole[-1] != 10)
+        ends = nexts.copy()
+        ends -= (ends > starts) & (whole[np.maximum(ends - 1, 0)] == 10) if used else 0
+        ends -= (ends > starts) & (whole[np.maximum(ends - 1, 0)] == 13) if used else 0
+        return Records(data[:used], starts, ends, nexts, lines, count, place, self.head, broken)
+
+    def _go_to(self, place: Place) -> Place:
+        """Pass over all before a place; the place, behind a line break that the last line has got since."""
+        left, crc, last = place.offset, 0, b"\n"
+        if zlib.crc32(self.head[: min(place.offset, HEAD_BYTES)]) != place.head:
+            raise Conflict(
+                f"{self._file.shown} is another file than the one that was loaded under this name:"
+                " --again loads it from its beginning"
+            )
+        while left and (data := self._next(min(left, BLOCK_BYTES))):
+            crc, last = zlib.crc32(data, crc), data[-1:]
+            left -= len(data)
+        if left or crc != place.crc:
+            raise Conflict(
+                f"{self._file.shown} changed before line {place.line + 1}, up to which it was loaded:"
+                " --again loads it from its beginning"
+            )
+        return place if last == b"\n" else self._behind_last_line(place)
+
+    def _behind_last_line(self, place: Place) -> Place:
+        """A line that was the last one and had no line break may get one now, and no more."""
+        more = self._next(2)
+        end = 2 if more == b"\r\n" else 1 if more[:1] == b"\n" else 0
+        if more and not end:
+            raise Conflict(
+                f"{self._file.shown}: line {place.line} was loaded as the last one, and goes on now: --again loads the"
+                " file from its beginning"
+            )
+        self._waiting = more[end:] + self._waiting
+        offset = place.offset + end
+        head = zlib.crc32(self.head[: min(offset, HEAD_BYTES)])
+        return replace(place, offset=offset, crc=zlib.crc32(more[:end], place.crc), head=head)
+
+
+def lines(data: bytes, is_end: bool) -> tuple[Ints, Ints, Ints, int]:
+    """Lines as records; blank ones are none."""
+    starts, nexts = physical(data, is_end)
+    used = int(nexts[-1]) if len(nexts) else 0
+    kept = not_blank(data, starts, nexts)
+    return starts[kept], nexts[kept], np.zeros(0, np.int64), used
+
+
+def physical(data: bytes, is_end: bool) -> tuple[Ints, Ints]:
+    """Starts of lines, and starts of what is behind them."""
+    nexts = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == 10) + 1
+    if is_end and len(data) > (nexts[-1] if len(nexts) else 0):
+        nexts = np.append(nexts, len(data))
+    starts = np.concatenate([[0], nexts[:-1]]).astype(np.int64) if len(nexts) else np.zeros(0, np.int64)
+    return starts, nexts.astype(np.int64)
+
+
+def not_blank(data: bytes, starts: Ints, nexts: Ints) -> Any:
+    """Which lines hold anything but a line break; of short ones alone that is looked at."""
+    whole = np.frombuffer(data, dtype=np.uint8)
+    length = nexts - starts
+    blank = (length == 1) & (whole[starts] == 10) if len(starts) else np.zeros(0, np.bool_)
+    if len(starts):
+        blank |= (length == 2) & (whole[starts] == 13) & (whole[np.minimum(starts + 1, len(whole) - 1)] == 10)
+        blank |= (length == 1) & (whole[starts] == 13)
+    return ~blank
