@@ -154,6 +154,7 @@ class CommitLoop:
             return frozen
 
         self.journal.prepare()
+        self.index.prepare()
         return self.run(freeze)
 
     def exchange(self, change: Callable[[State], View]) -> None:

@@ -27,7 +27,7 @@ from lakestore_server.index.hints import Hint, Hints
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
 from lakestore_server.index.levels import Levels, due
 from lakestore_server.index.merged_keys import MergedKeys
-from lakestore_server.index.overlay import Entries, Overlay, Range, combined, merged
+from lakestore_server.index.overlay import Entries, NumberTables, Overlay, Range, combined, merged
 from lakestore_server.index.pipe import Size, Walked
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
@@ -87,6 +87,7 @@ class Index:
         self._overlay = Overlay()
         self._older: tuple[Overlay, ...] = ()
         self._frozen: Overlay | None = None
+        self._made: Mapping[bytes, NumberTables] = {}
         self._expected: tuple[ExpectedEntries, ...] = ()
         """Commits that are not durable yet, newest first."""
         self._health = Health()
@@ -99,17 +100,13 @@ class Index:
             self.close()
             raise
         self._frozen_lsn = self._merged.lsn
-        self._size_at_start = self.size
+        self.size_at_start = self.size
+        """The size when the index was opened."""
 
     @property
     def size(self) -> Size:
         """The size of runs and LMDB as of the last checkpoint or rebuild; a key may count in several runs."""
         return self._merged.size
-
-    @property
-    def size_at_start(self) -> Size:
-        """The size when the index was opened."""
-        return self._size_at_start
 
     @property
     def state(self) -> str:
@@ -154,10 +151,7 @@ class Index:
         return len(self._overlay)
 
     def foreseen(self, keys: IndexKeys) -> Hint | None:
-        """Values that keys of one table have in the runs now, for a later `find`. By any thread.
-
-        None where they are few, and while the index does not answer: `find` says why.
-        """
+        """Values of many keys of one table in the runs, for a later `find`; None while that answers not. Any thread."""
         moment = self._health.generation, self._merged.levels
         return Hint.of(keys, *moment) if self.ready else None
 
@@ -289,13 +283,18 @@ class Index:
         with self.lock:
             self.put(gone, np.full(len(gone), ABSENT, dtype=np.int64))
 
+    def prepare(self) -> None:
+        """Make memory ready for `freeze`. Beside the commit loop."""
+        self._made = self._overlay.made_ahead()
+
     def freeze(self, lsn: int) -> None:
         """Begin a checkpoint at `lsn`: all entries so far are to be merged."""
+        made, self._made = self._made, {}
         frozen, older = self._overlay, self._older
         if self._frozen is not None:  # the last checkpoint failed: its entries are still to be merged
             frozen, older = combined(self._frozen, self._overlay), self._older[1:]
         with self.lock:
-            self._frozen, self._overlay = frozen, self._overlay.following()
+            self._frozen, self._overlay = frozen, self._overlay.following(made)
             self._older = (frozen, *older)
             self._frozen_lsn = lsn
 

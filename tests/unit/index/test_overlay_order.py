@@ -187,5 +187,23 @@ def test_a_large_table_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(overlay._numbers[table_prefix(1)].tables) <= 4, "each has as much room as all before it"
 
 
+def test_a_large_table_of_the_next_overlay_is_there_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestore_server.index.overlay.MOVED_MAX", 1_000)
+    overlay, lock = Overlay(), threading.Lock()
+    large, small = (keys_of(pa.int64(), table, list(range(count))) for table, count in ((1, 5_000), (2, 500)))
+    for put in (large, small):
+        overlay.put(put, np.arange(len(put)))
+    following = overlay.following(overlay.made_ahead())
+    assert [len(keys_) for keys_, _ in following.parts()] == [0]
+    (table,) = following._numbers[large.prefix].tables
+    for first in range(0, 6_000, 500):
+        part = keys_of(pa.int64(), 1, list(range(first, first + 500)))
+        following.make_room(part.prefix, 500, lock)
+        following.put(part, np.arange(500))
+    assert following._numbers[large.prefix].tables == (table,)
+    unused = overlay.following(overlay.made_ahead())
+    assert not unused.following(unused.made_ahead())._numbers, "a table that nobody writes any more takes no memory"
+
+
 def refused(table: HashTable, more: int) -> HashTable:
     raise AssertionError(f"{len(table)} entries were moved for {more} others")
