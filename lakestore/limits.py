@@ -177,6 +177,14 @@ class Limits:
     until leases end."""
     present_cache_bytes: int = option(64 * _MB, low=0, high=16 * _GB)
     """Answers to loads of presented cuts that are kept; the least recently used is made anew when it is asked for."""
+    lake_manifests_bytes: int = option(256 * _MB, low=1 * _MB, high=256 * _GB)
+    """Memory for manifests of lake tables whose cuts are presented, some 1 KB for each data file; the least recently
+    used is read again when it is needed."""
+    lake_offsets_bytes: int = option(128 * _MB, low=1 * _MB, high=256 * _GB)
+    """Memory for offset indexes of data files that are too small for an index file, or were written for a cut."""
+    lake_offsets_disk_bytes: int = option(4 * _GB, low=0, high=1 << 50)
+    """Index files in the data folder, 8 to 12 bytes for each row of a data file that was looked at; the least recently
+    used goes, and is made anew of its data file when it is needed. They are mapped, not held in memory."""
     http_body_bytes: int = option(64 * _MB, low=1 * _KB, high=_INT32)
     """The body of an HTTP request; a larger one is refused."""
     http_bodies_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)

@@ -97,19 +97,43 @@ class Container:
                 raise _damage(self.name, error) from error
             yield found
 
-    def _block(self, read: Read, at: int) -> tuple[list[Any], int]:
+    def joined(self) -> tuple[bytes, list[tuple[int, int]]]:
+        """All records' bytes one after the other, and for each block the number of its records and of its bytes."""
+        parts, sizes, at = [], [], self.begin
+        while at < len(self.data):
+            try:
+                count, block, at = self._expanded(at)
+            except _FAILURES as error:
+                raise _damage(self.name, error) from error
+            parts.append(block)
+            sizes.append((count, len(block)))
+        return b"".join(parts), sizes
+
+    def codec(self, names: Names = ()) -> Codec:
+        """The codec of one record."""
+        return _codec(self.meta[_SCHEMA], names)
+
+    def _expanded(self, at: int) -> tuple[int, bytes, int]:
+        """(the number of records in a block, their bytes, the place behind the block)."""
         count, at = read_long(self.data, at)
         size, at = read_long(self.data, at)
         packed, at = take(self.data, at, size)
-        block, place = _expanded(packed, self.meta.get(_CODEC, b"null")), 0
+        block = _expanded(packed, self.meta.get(_CODEC, b"null"))
         if not 0 <= count <= len(block):
             raise ValueError("a block has another number of records than bytes for them")
+        sync, at = take(self.data, at, _SYNC_BYTES)
+        if sync != self.sync:
+            raise ValueError("a block does not end where it should")
+        return count, block, at
+
+    def _block(self, read: Read, at: int) -> tuple[list[Any], int]:
+        count, block, at = self._expanded(at)
+        place = 0
         found: list[Any] = []
         for _ in range(count):
             record, place = read(block, place)
             found.append(record)
-        sync, at = take(self.data, at, _SYNC_BYTES)
-        if sync != self.sync or place != len(block):
+        if place != len(block):
             raise ValueError("a block does not end where it should")
         return found, at
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lakestore.lake.manifests import Entry, File
+import numpy as np
+
+from lakestore.lake.manifest_entries import Entries, Longs
+from lakestore.lake.manifests import POSITION_DELETES, Entry, File
 from lakestore.lake.position_deletes import PATH_ID
 from lakestore.lake.values import unscaled
 
@@ -21,6 +24,27 @@ class DeleteIndex:
 
     _named: dict[bytes, list[Entry]] = field(default_factory=dict)
     _others: dict[Partition, list[Entry]] = field(default_factory=dict)
+    _manifests: list[Entries] = field(default_factory=list)
+    _sorted: tuple[Longs, Longs, Longs] | None = None
+    """Hashes of the paths that files in manifests name alone, sorted; with each the manifest's number and a place."""
+
+    def add_all(self, deletes: Entries) -> None:
+        """Take in the position deletes and vectors of a manifest; a file is decoded when a data file is asked for."""
+        self._manifests.append(deletes)
+        self._sorted = None
+        several = np.ones(len(deletes), np.bool_)
+        several[deletes.named[1]] = False
+        for place in np.flatnonzero(several & (deletes.contents == POSITION_DELETES)).tolist():
+            self.add(deletes[place])
+
+    def _named_in_manifests(self, path: bytes) -> list[Entry]:
+        """The files in manifests that name a data file, in their order."""
+        if self._sorted is None:
+            self._sorted = _joined(self._manifests)
+        hashes, manifests, places = self._sorted
+        begin, end = np.searchsorted(hashes, hash(path)), np.searchsorted(hashes, hash(path), side="right")
+        near = (self._manifests[manifests[at]][int(places[at])] for at in range(int(begin), int(end)))
+        return [each for each in near if only_path(each.file) == path]
 
     def add(self, delete: Entry) -> None:
         """Take in one more file of position deletes, or a vector."""
@@ -32,12 +56,25 @@ class DeleteIndex:
 
     def of(self, data: Entry) -> tuple[Entry, ...]:
         """The deletes that may name rows of a data file, those that name no other one first."""
-        if not self._named and not self._others:
+        if not self._named and not self._others and not self._manifests:
             return ()
         path, sequence = data.file.path.encode(), data.sequence or 0
         near = self._others.get(_partition(data.file), ()) if self._others else ()
-        found = (*self._named.get(path, ()), *(each for each in near if _may_name(each.file, path)))
+        named = (*self._named.get(path, ()), *(self._named_in_manifests(path) if self._manifests else ()))
+        found = (*named, *(each for each in near if _may_name(each.file, path)))
         return tuple(each for each in found if (each.sequence or 0) >= sequence)
+
+
+def _joined(manifests: list[Entries]) -> tuple[Longs, Longs, Longs]:
+    """`DeleteIndex._sorted` of these manifests."""
+    parts = []
+    for number, each in enumerate(manifests):
+        hashes, named = each.named
+        places = named[each.contents[named] == POSITION_DELETES]
+        parts.append((hashes[places], np.full(len(places), number), places))
+    hashes, numbers, places = (np.concatenate([part[side] for part in parts]) for side in range(3))
+    order = np.argsort(hashes, kind="stable")
+    return hashes[order], numbers[order], places[order]
 
 
 def only_path(delete: File) -> bytes | None:

@@ -6,7 +6,8 @@ inherits from its manifest is written out when it is read: an entry can then go 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import orjson
 
 from lakestore.errors import Corrupt, Invalid
 from lakestore.lake import manifest_schemas
-from lakestore.lake.avro import Container, encoded
+from lakestore.lake.avro import Container, Names, encoded
 from lakestore.lake.manifest_lists import DELETES, Manifest, Summary
 from lakestore.lake.metrics import Metrics
 from lakestore.lake.row_search import Bounds
@@ -26,6 +27,8 @@ DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """Contents of a file."""
 EXISTING, ADDED, DELETED = 0, 1, 2
 """Statuses of an entry."""
+FAILURES = (AttributeError, IndexError, KeyError, OverflowError, StopIteration, TypeError, ValueError, struct.error)
+"""Failures at bytes and values that no manifest has."""
 _NONE = Metrics()
 _Bytes = bytes
 _BUCKET, _OFFSET = LAKE_FIELD_IDS[LAKE_BUCKET], LAKE_FIELD_IDS[LAKE_OFFSET]
@@ -101,21 +104,17 @@ class Heading:
     content: int
 
 
-def read_manifest(data: bytes, manifest: Manifest) -> list[Entry]:
-    """The living entries of a manifest, with all that they inherit written out; `Corrupt` of damaged bytes."""
-    container = Container.opened(data, manifest.path)
-    with _damage(manifest.path):
+def entry_names(container: Container) -> Names:
+    """The names by which the fields of a manifest's entries are read, those of its partitions among them."""
+    with damage(container.name):
         fields = _spec_fields(container.meta)
-        names = (*manifest_schemas.ENTRY_NAMES, *((part["field-id"], part["name"]) for part in fields))
-    records = container.records(names)
-    with _damage(manifest.path):
-        return list(_entries(records, manifest))
+        return (*manifest_schemas.ENTRY_NAMES, *((part["field-id"], part["name"]) for part in fields))
 
 
 def heading(data: bytes, name: str) -> Heading:
     """The schema and partition spec that a manifest was written under, or `Corrupt`."""
     meta = Container.opened(data, name).meta
-    with _damage(name):
+    with damage(name):
         spec = {"spec-id": int(meta.get("partition-spec-id", b"0")), "fields": _spec_fields(meta)}
         version = int(meta.get("format-version", b"1"))
         content = DELETES if meta.get("content") == b"deletes" else DATA
@@ -123,11 +122,11 @@ def heading(data: bytes, name: str) -> Heading:
 
 
 @contextmanager
-def _damage(name: str) -> Iterator[None]:
+def damage(name: str) -> Iterator[None]:
     """Failures at values that no manifest has as `Corrupt`."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except FAILURES as error:
         raise Corrupt(f"{name} is no readable manifest: {type(error).__name__}: {error}") from error
 
 
@@ -208,21 +207,16 @@ def _spec_fields(meta: Mapping[str, bytes]) -> list[dict[str, Any]]:
     return [{**field, "field-id": field.get("field-id", first + place)} for place, field in enumerate(fields)]
 
 
-def _entries(records: Iterable[Mapping[str, Any]], manifest: Manifest) -> Iterator[Entry]:
-    """The living entries with what they inherit; row ids go on over the files of a manifest that has a first one."""
-    rows = _RowIds(manifest)
-    for record in records:
-        status = record["status"]
-        if status == DELETED:
-            continue
-        snapshot_id = record.get("snapshot_id")
-        yield Entry(
-            status,
-            manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
-            _sequence(record, "sequence_number", manifest),
-            _sequence(record, "file_sequence_number", manifest),
-            _file(record["data_file"], manifest, rows),
-        )
+def entry_of(record: Mapping[str, Any], manifest: Manifest, first_row_id: int | None) -> Entry:
+    """The entry of a record in a manifest with what it inherits; its first row id is given."""
+    snapshot_id = record.get("snapshot_id")
+    return Entry(
+        record["status"],
+        manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
+        _sequence(record, "sequence_number", manifest),
+        _sequence(record, "file_sequence_number", manifest),
+        _file(record["data_file"], manifest, first_row_id),
+    )
 
 
 def _sequence(record: Mapping[str, Any], name: str, manifest: Manifest) -> int:
@@ -234,32 +228,15 @@ def _sequence(record: Mapping[str, Any], name: str, manifest: Manifest) -> int:
     return manifest.sequence
 
 
-class _RowIds:
-    """First row ids of a manifest's data files: said, or in the order of the files from the manifest's own on."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self._next = manifest.first_row_id if manifest.content == DATA else None
-
-    def of(self, said: int | None, rows: int) -> int | None:
-        """The first row id of the next file."""
-        if self._next is None:
-            return None
-        if said is not None:
-            return said
-        first = self._next
-        self._next += rows
-        return first
-
-
-def _file(record: Mapping[str, Any], manifest: Manifest, row_ids: _RowIds) -> File:
-    get, rows = record.get, record["record_count"]
+def _file(record: Mapping[str, Any], manifest: Manifest, first_row_id: int | None) -> File:
+    get = record.get
     return File(
         content=get("content") or DATA,
         path=record["file_path"],
         format=record["file_format"].upper(),
         spec_id=manifest.spec_id,
         partition=record["partition"],
-        rows=rows,
+        rows=record["record_count"],
         bytes=record["file_size_in_bytes"],
         metrics=Metrics(
             get("lower_bounds") or {},
@@ -274,7 +251,7 @@ def _file(record: Mapping[str, Any], manifest: Manifest, row_ids: _RowIds) -> Fi
         split_offsets=_tuple(get("split_offsets")),
         equality_ids=_tuple(get("equality_ids")),
         sort_order_id=get("sort_order_id"),
-        first_row_id=row_ids.of(get("first_row_id"), rows),
+        first_row_id=first_row_id,
         referenced_data_file=get("referenced_data_file"),
         content_offset=get("content_offset"),
         content_size=get("content_size_in_bytes"),

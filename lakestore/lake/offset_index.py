@@ -1,15 +1,15 @@
-"""Offset indexes of data files, and the look-up of dead rows by them: (bucket, offset) to (data file, position).
+"""Offset indexes of data files: (bucket, offset) of a row to its position in the file.
 
-A file's `__bucket` and `__offset` columns, sorted, are its offset index. The index is read from the file when first
-needed and kept while memory lasts, as files never change; it can be kept as a file. Every dead row must be found: a row
-that is found nowhere would stay visible in the lake, so a round compares the number (`flush`).
+A file's `__bucket` and `__offset` columns, sorted, are its offset index. The index is read from the data file when it
+is first needed, and can be kept as a file that is mapped: `offset_cache`.
+
+    LSOI  version u16  flags u16  rows u64  16 bytes of zero    keys, i64 each    order, i32 each    CRC32C u32
 """
 
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -23,16 +23,15 @@ from lakestore.errors import Corrupt, NewerFormat
 from lakestore.lake import other_formats
 from lakestore.lake.places import place
 from lakestore.lake.puffin import Positions
-from lakestore.lake.row_search import BUCKET_SHIFT, Bounds, BoundsTable, Keys, RowSearch, packed
+from lakestore.lake.row_search import BUCKET_SHIFT, Bounds, Keys
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
-from lakestore.rows.offsets import OffsetSet
 
-INDEX_BYTES_MAX = 512 << 20
-_MAGIC, _VERSION = b"LSOI", 1
-_HEAD = struct.Struct("<4sHHQQ")
-"""Magic, version, flags, rows, packed bytes; then the packed body and its CRC."""
+_MAGIC, _VERSION = b"LSOI", 2
+_HEAD = struct.Struct("<4sHHQ16x")
 _ORDERED = 1
 _CRC_BYTES = 4
+_CHECKED_BYTES = 1 << 20
+"""Bytes that are checked at once."""
 
 
 class DataFile(Protocol):
@@ -72,33 +71,33 @@ class FileOffsets:
         return int(self.keys.nbytes + (0 if self.order is None else self.order.nbytes))
 
     def encode(self) -> bytes:
-        """The index as a file's bytes: keys as differences, the order as it is, both packed."""
-        steps = np.diff(self.keys, prepend=np.int64(0)).astype("<i8", copy=False)
-        body = steps.tobytes() + (b"" if self.order is None else self.order.astype("<i4", copy=False).tobytes())
-        packed = pa.compress(body, "zstd", asbytes=True)
-        flags = 0 if self.order is None else _ORDERED
-        data: bytes = _HEAD.pack(_MAGIC, _VERSION, flags, len(self.keys), len(packed)) + packed
+        """The index as a file's bytes."""
+        keys = self.keys.astype("<i8", copy=False).tobytes()
+        order = b"" if self.order is None else self.order.astype("<i4", copy=False).tobytes()
+        data: bytes = _HEAD.pack(_MAGIC, _VERSION, 0 if self.order is None else _ORDERED, len(self.keys)) + keys + order
         checksum: int = google_crc32c.value(data)
         return data + checksum.to_bytes(_CRC_BYTES, "little")
 
     @staticmethod
-    def decode(data: bytes, name: str) -> FileOffsets:
-        """The index that `encode` wrote; `Corrupt`, with the file's name, of any other bytes."""
+    def decode(data: memoryview, name: str, *, is_checked: bool = False) -> FileOffsets:
+        """The index that `encode` wrote, upon these very bytes; `Corrupt`, with the file's name, of any other bytes.
+
+        With `is_checked` the checksum is not compared: these bytes were decoded before.
+        """
         if len(data) < _HEAD.size + _CRC_BYTES:
             raise Corrupt(f"{name} is no offset index: it is cut short")
-        magic, version, flags, rows, size = _HEAD.unpack_from(data)
+        magic, version, flags, rows = _HEAD.unpack_from(data)
         if magic != _MAGIC:
             raise Corrupt(f"{name} is no offset index")
-        if google_crc32c.value(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
+        if not is_checked and _checksum(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
             raise Corrupt(f"{name} is a damaged offset index: its checksum is another one")
         if version != _VERSION:
             raise NewerFormat(f"{name} is an offset index of version {version}, and this release reads {_VERSION}")
-        packed = memoryview(data)[_HEAD.size : _HEAD.size + size]
-        whole = rows * (12 if flags & _ORDERED else 8)
-        body = pa.decompress(packed, decompressed_size=whole, codec="zstd", asbytes=True)
-        keys = np.cumsum(np.frombuffer(body, "<i8", rows), dtype=np.int64)
-        order = np.frombuffer(body, "<i4", rows, offset=8 * rows).astype(np.int32) if flags & _ORDERED else None
-        return FileOffsets(keys, order)
+        ordered = bool(flags & _ORDERED)
+        if len(data) != _HEAD.size + rows * (12 if ordered else 8) + _CRC_BYTES:
+            raise Corrupt(f"{name} is no offset index: it has another number of bytes than its rows take")
+        keys = np.frombuffer(data, "<i8", rows, _HEAD.size)
+        return FileOffsets(keys, np.frombuffer(data, "<i4", rows, _HEAD.size + 8 * rows) if ordered else None)
 
     def positions(self, places: npt.NDArray[np.int64]) -> Positions:
         """Sorted positions in the file of these places of the index."""
@@ -114,38 +113,11 @@ class DeadRows(Generic[F]):
     keys: Keys
 
 
-class OffsetIndexes:
-    """Offset indexes of data files, the least recently used let go first."""
-
-    def __init__(self, bytes_max: int = INDEX_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self.nbytes = 0
-        """Memory of the kept indexes in bytes."""
-        self._kept: OrderedDict[str, FileOffsets] = OrderedDict()
-
-    def of(self, file: DataFile) -> FileOffsets:
-        """The index of a file."""
-        kept = self._kept.get(file.path)
-        if kept is not None:
-            self._kept.move_to_end(file.path)
-            return kept
-        made = read_offsets(file)
-        self._kept[file.path] = made
-        self.nbytes += made.nbytes
-        while self.nbytes > self._bytes_max and len(self._kept) > 1:
-            self.nbytes -= self._kept.popitem(last=False)[1].nbytes
-        return made
-
-    def find(self, files: Iterable[F], dead: Mapping[int, OffsetSet]) -> list[DeadRows[F]]:
-        """The files that hold dead rows, with their positions."""
-        search, known, found = RowSearch(packed(dead)), list(files), []
-        for number in search.files(BoundsTable(known)):
-            file = known[number]
-            index = self.of(file)
-            places = search.places(index.keys)
-            if len(places):
-                found.append(DeadRows(file, index.positions(places), index.keys[places]))
-        return found
+def _checksum(data: memoryview) -> int:
+    found = 0
+    for begin in range(0, len(data), _CHECKED_BYTES):
+        found = google_crc32c.extend(found, bytes(data[begin : begin + _CHECKED_BYTES]))
+    return found
 
 
 def read_offsets(file: DataFile) -> FileOffsets:

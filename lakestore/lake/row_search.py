@@ -51,21 +51,41 @@ def by_bucket(parts: Sequence[Keys]) -> dict[int, Offsets]:
     return _runs(np.sort(np.concatenate(parts))) if parts else {}
 
 
+def _any_between(values: Keys, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> Flags:
+    """For each pair of ends, whether one of the sorted values lies between them or at one."""
+    return np.searchsorted(values, low) < np.searchsorted(values, high, side="right")
+
+
 def _runs(keys: Keys) -> dict[int, Offsets]:
     edges = np.flatnonzero(np.diff(keys >> BUCKET_SHIFT)) + 1
     return {int(run[0] >> BUCKET_SHIFT): run & OFFSET_MASK for run in np.split(keys, edges) if len(run)}
 
 
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
 class BoundsTable:
     """The bounds of many files side by side."""
 
-    def __init__(self, files: Iterable[Bounded]) -> None:
+    ends: npt.NDArray[np.int64]
+    """For each file, least and greatest bucket, least and greatest offset."""
+    bounded: Flags
+    """For each file, whether it has bounds."""
+
+    @staticmethod
+    def of(files: Iterable[Bounded]) -> BoundsTable:
+        """The bounds of files."""
         known = [file.bounds for file in files]
-        self.bounded = np.array([bounds is not None for bounds in known], dtype=np.bool_)
-        """For each file, whether it has bounds."""
         ends = [(*bounds.bucket, *bounds.offset) if bounds else (0, 0, 0, 0) for bounds in known]
-        self.ends = np.array(ends, np.int64).reshape(-1, 4)
-        """For each file, least and greatest bucket, least and greatest offset."""
+        bounded = np.array([bounds is not None for bounds in known], dtype=np.bool_)
+        return BoundsTable(np.array(ends, np.int64).reshape(-1, 4), bounded)
+
+    @staticmethod
+    def joined(parts: Sequence[tuple[npt.NDArray[np.int64], Flags]]) -> BoundsTable:
+        """The bounds of the files of several manifests, as each has them."""
+        ends = [np.empty((0, 4), np.int64), *(each for each, _ in parts)]
+        return BoundsTable(np.concatenate(ends), np.concatenate([np.empty(0, np.bool_), *(each for _, each in parts)]))
 
 
 class RowSearch:
@@ -73,6 +93,7 @@ class RowSearch:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
+        self._offsets = np.sort(keys & OFFSET_MASK)
         self._buckets = {bucket: OffsetSet(offsets) for bucket, offsets in _runs(keys).items()}
 
     def files(self, table: BoundsTable) -> list[int]:
@@ -80,9 +101,15 @@ class RowSearch:
         if not self._buckets:
             return []
         wanted, (least, most, start, end) = ~table.bounded, table.ends.T
-        for bucket, sought in self._buckets.items():
-            first, last = np.searchsorted(sought.values, start), np.searchsorted(sought.values, end, side="right")
-            wanted |= table.bounded & (least <= bucket) & (bucket <= most) & (first < last)
+        one = np.flatnonzero(table.bounded & (least == most))
+        bucket = least[one] << BUCKET_SHIFT
+        wanted[one] = _any_between(self._keys, bucket | start[one], bucket | end[one])
+        # Of files with several buckets few are left by their offsets alone, before each bucket is looked at.
+        several = np.flatnonzero(table.bounded & (least != most))
+        several = several[_any_between(self._offsets, start[several], end[several])]
+        for number, sought in self._buckets.items() if len(several) else ():
+            near = several[(least[several] <= number) & (number <= most[several])]
+            wanted[near] |= _any_between(sought.values, start[near], end[near])
         found: list[int] = np.flatnonzero(wanted).tolist()
         return found
 

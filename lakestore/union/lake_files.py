@@ -14,15 +14,13 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakestore.lake.manifests import File
 from lakestore.rows.condition import RowFilter
 from lakestore.rows.offsets import OffsetsFrom
-from lakestore.rows.ranges import all_meet, may_meet
-from lakestore.union import lake_snapshot
+from lakestore.rows.ranges import all_meet
 from lakestore.union.data_file import DataFile, Wanted
 from lakestore.union.figures import Figures
 from lakestore.union.lake_deletes import Deletes
-from lakestore.union.lake_partitions import Partitions
+from lakestore.union.lake_pruning import Chosen
 from lakestore.union.lake_ranges import Fields, Hidden, RowNumbers
 from lakestore.union.lake_snapshot import PlannedFile
 from lakestore.union.plan import TableScan
@@ -38,7 +36,7 @@ PART_BYTES = 32 << 20
 
 def planned(scan: TableScan, condition: RowFilter | None) -> list[tuple[str, int]]:
     """Path and size, in bytes, of each data file that a read opens: the condition leaves out what cannot meet it."""
-    return [(each.file.path, each.file.bytes) for each in LakeRead.of(scan, condition, Figures()).files]
+    return Chosen.of(scan, condition).sizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,9 @@ class LakeRead:
     def of(scan: TableScan, condition: RowFilter | None, figures: Figures) -> LakeRead:
         """The files whose statistics do not rule the condition out."""
         with figures.timed("plan_seconds"):
-            every = _files_of(scan)
-            kept = _kept(every, scan, condition) if every and condition is not None else every
-        figures.add(files_pruned=len(every) - len(kept))
+            chosen = Chosen.of(scan, condition)
+            kept = tuple(chosen.files())
+        figures.add(files_pruned=chosen.count - len(kept))
         return LakeRead(scan, condition, figures, kept, _hidden(scan) if kept else {})
 
     def counted(self) -> tuple[LakeRead, int]:
@@ -140,27 +138,8 @@ def _timed(figures: Figures, items: Callable[[], Iterable[pa.RecordBatch]]) -> I
     figures.add(lake_seconds=time.perf_counter() - began)
 
 
-def _files_of(scan: TableScan) -> tuple[PlannedFile, ...]:
-    """The data files of the plan's snapshot, or those of its part."""
-    if not scan.in_lake:
-        return ()
-    every, part = lake_snapshot.planned(scan), scan.part
-    return every if part is None else tuple(each for each in every if each.file.path in part.files)
-
-
 def _any_file(_: PlannedFile) -> bool:
     return True
-
-
-def _kept(files: Sequence[PlannedFile], scan: TableScan, condition: RowFilter) -> tuple[PlannedFile, ...]:
-    """The files in which a row can meet the condition, by their bounds and partitions."""
-    fields, skip = Fields.of(scan.table, condition.columns), condition.skip
-    partitions = Partitions.of(lake_snapshot.metadata(scan.metadata_location).specs, scan.table, skip)
-
-    def may(file: File) -> bool:
-        return may_meet(skip, partial(fields.of_file, file), partial(partitions.may_hold, file))
-
-    return tuple(each for each in files if may(each.file))
 
 
 def _hidden(scan: TableScan) -> Hidden:

@@ -34,11 +34,15 @@ class Partitions:
         found = {(number, test): tuple(_fields(spec, table, test)) for number, spec in specs.items() for test in tests}
         return Partitions({key: fields for key, fields in found.items() if fields})
 
+    def wanted(self, spec_id: int, test: Comparison) -> tuple[tuple[str, frozenset[object]], ...]:
+        """The partition fields of a spec that a comparison is about, each with the values that its rows can have."""
+        return self._wanted.get((spec_id, test), ())
+
     def may_hold(self, file: File, test: Comparison) -> bool:
         """Whether the partition of a file leaves room for the comparison."""
         if not self._wanted:
             return True
-        fields = self._wanted.get((file.spec_id, test), ())
+        fields = self.wanted(file.spec_id, test)
         return all(file.partition.get(name) in values for name, values in fields)
 
 

@@ -1,34 +1,37 @@
 """A snapshot of the lake as its files: data files, each with the delete files that may name rows of it.
 
-A manifest never changes, and neighbouring snapshots share most of theirs: what was read of it is kept, as many files as
-the bound says, so planning a snapshot anew reads what it added.
+A manifest never changes, and neighbouring snapshots share most of theirs: its entries are kept, laid out as arrays, in
+bounded memory. So planning a snapshot anew reads the manifests that it added, and a read looks at the files it opens.
 """
 
 from __future__ import annotations
 
 import gzip
 import struct
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from lakestore.errors import Corrupt, Invalid, PlanExpired
 from lakestore.lake import manifests, places
 from lakestore.lake.delete_index import DeleteIndex
+from lakestore.lake.kept import Kept
+from lakestore.lake.manifest_entries import Entries
 from lakestore.lake.manifest_lists import DELETES, Manifest, read_list
-from lakestore.lake.manifests import Entry, File
+from lakestore.lake.manifests import File
 from lakestore.union.plan import TableScan
 
 METADATA_KEPT = 32
-FILES_KEPT = 20_000
-"""Files of manifests, and of snapshots, that are kept planned; each takes some kilobytes."""
+MANIFESTS_BYTES_MAX = 256 << 20
+"""Memory of manifests that were read: some 300,000 files with statistics of six columns."""
+LISTED_BYTES = 600
+"""Memory of one row of a manifest list."""
 _GZIP = b"\x1f\x8b"
 
 
@@ -55,6 +58,12 @@ class LakeTable:
     def specs(self) -> Mapping[int, Mapping[str, Any]]:
         """The partition specs by their ids."""
         return {spec["spec-id"]: spec for spec in self.document.get("partition-specs", ())}
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The current schema."""
+        current = self.document.get("current-schema-id")
+        return next((each for each in self.document["schemas"] if each["schema-id"] == current), {})
 
     def snapshot(self, number: int) -> Mapping[str, Any]:
         """A snapshot, or `Invalid`."""
@@ -85,77 +94,88 @@ class PlannedFile:
     """Delete files and vectors that may name rows of it."""
 
 
-T = TypeVar("T", bound=Sized)
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot's manifests, of which a read opens as many as it needs."""
+
+    data: tuple[Manifest, ...]
+    deletes: DeleteIndex
+    """The deletes of all data files."""
+    nbytes: int
+
+    def planned(self, entries: Entries, places: Iterable[int]) -> Iterator[PlannedFile]:
+        """Data files at these places of a manifest."""
+        for place in places:
+            entry = entries[place]
+            yield PlannedFile(entry.file, tuple(each.file for each in self.deletes.of(entry)))
 
 
-class _Kept(Generic[T]):
-    """Lists that were made last, as many of their items as the bound lets stay. Thread-safe."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._count = most, 0
-        self._lock = threading.Lock()
-        self._lists: OrderedDict[str, T] = OrderedDict()
-
-    def get(self, key: str) -> T | None:
-        with self._lock:
-            if key in self._lists:
-                self._lists.move_to_end(key)
-            return self._lists.get(key)
-
-    def put(self, key: str, items: T) -> None:
-        with self._lock:
-            before = self._lists.pop(key, None)
-            self._count += len(items) - (0 if before is None else len(before))
-            self._lists[key] = items
-            while self._count > self._most:
-                self._count -= len(self._lists.popitem(last=False)[1])
+_MANIFESTS: Kept[Entries] = Kept(MANIFESTS_BYTES_MAX)
+_SNAPSHOTS: Kept[Snapshot] = Kept(MANIFESTS_BYTES_MAX)
 
 
-_MANIFESTS: _Kept[list[Entry]] = _Kept(FILES_KEPT)
-_SNAPSHOTS: _Kept[tuple[PlannedFile, ...]] = _Kept(FILES_KEPT)
-
-
-def planned(scan: TableScan) -> tuple[PlannedFile, ...]:
-    """The data files of a plan's snapshot; `Invalid` for one whose deletes are not read here."""
+def snapshot(scan: TableScan) -> Snapshot:
+    """A plan's snapshot; `Invalid` for one whose deletes are not read here."""
     listed = metadata(scan.metadata_location).snapshot(scan.snapshot_id)["manifest-list"]
     known = _SNAPSHOTS.get(listed)
     if known is None:
-        known = _with_deletes(_entries_of(listed), scan.table.name)
+        known = _opened(listed, scan.table.name)
         _SNAPSHOTS.put(listed, known)
     return known
 
 
-def _entries_of(listed: str) -> Iterator[Entry]:
-    """The living files of a snapshot, data files first."""
+def _opened(listed: str, name: str) -> Snapshot:
+    """A snapshot with its deletes, by the data files that they name and by sequence number, as the format says."""
+    found, deletes, size = _manifests(listed), DeleteIndex(), 0
+    for manifest in found:
+        if manifest.content == DELETES:
+            held = entries_of(manifest)
+            _refuse_equality(held, name)
+            deletes.add_all(held)
+            size += held.nbytes
+    return Snapshot(tuple(each for each in found if each.content != DELETES), deletes, size + LISTED_BYTES * len(found))
+
+
+def _refuse_equality(held: Entries, name: str) -> None:
+    found = np.flatnonzero(held.contents == manifests.EQUALITY_DELETES)
+    if len(found):
+        raise Invalid(
+            f"lake table {name} cannot be read: {held.paths(found[:1])[0]}, of another engine, deletes rows by values"
+            " (equality deletes): let that engine rewrite its table without them"
+        )
+
+
+def forget() -> None:
+    """Forget everything that was read: a measure begins so."""
+    metadata.cache_clear()
+    _MANIFESTS.clear()
+    _SNAPSHOTS.clear()
+
+
+def planned(scan: TableScan) -> tuple[PlannedFile, ...]:
+    """All data files of a plan's snapshot."""
+    found = snapshot(scan)
+    return tuple(
+        each
+        for manifest in found.data
+        for entries in [entries_of(manifest)]
+        for each in found.planned(entries, range(len(entries)))
+    )
+
+
+def _manifests(listed: str) -> list[Manifest]:
     with named(listed):
-        found = read_list(places.read(listed), listed)
-    for manifest in sorted(found, key=lambda each: each.content == DELETES):
-        yield from _entries(manifest)
+        return read_list(places.read(listed), listed)
 
 
-def _entries(manifest: Manifest) -> list[Entry]:
+def entries_of(manifest: Manifest) -> Entries:
+    """The living entries of a manifest."""
     known = _MANIFESTS.get(manifest.path)
     if known is None:
         with named(manifest.path):
-            known = manifests.read_manifest(places.read(manifest.path), manifest)
+            known = Entries(places.read(manifest.path), manifest)
         _MANIFESTS.put(manifest.path, known)
     return known
-
-
-def _with_deletes(entries: Iterable[Entry], name: str) -> tuple[PlannedFile, ...]:
-    """Data files with their deletes, by what these name and by sequence number, as the format says."""
-    data, deletes = [], DeleteIndex()
-    for entry in entries:
-        if entry.file.content == manifests.DATA:
-            data.append(entry)
-        elif entry.file.content == manifests.POSITION_DELETES:
-            deletes.add(entry)
-        else:
-            raise Invalid(
-                f"lake table {name} cannot be read: {entry.file.path}, of another engine, deletes rows by values"
-                " (equality deletes): let that engine rewrite its table without them"
-            )
-    return tuple(PlannedFile(entry.file, tuple(each.file for each in deletes.of(entry))) for entry in data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +196,8 @@ _CONTENT = {manifests.DATA: "data", manifests.POSITION_DELETES: "position delete
 def files(metadata_location: str, snapshot_id: int) -> list[LakeFile]:
     """The files that a snapshot consists of."""
     listed = metadata(metadata_location).snapshot(snapshot_id)["manifest-list"]
-    found = (entry.file for entry in _entries_of(listed))
+    held = sorted(_manifests(listed), key=lambda each: each.content == DELETES)
+    found = (entry.file for manifest in held for entry in entries_of(manifest))
     return [
         LakeFile(_CONTENT.get(each.content, "equality deletes"), each.path, each.format, each.rows, each.bytes)
         for each in found

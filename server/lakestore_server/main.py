@@ -41,6 +41,7 @@ from lakestore_server.operate import backup_lake
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.metric_sources import Sources
+from lakestore_server.present.messages import Room
 from lakestore_server.present.presented import PresentedTables
 from lakestore_server.present.upkeep import Presenter
 from lakestore_server.present.worker_client import PresenterProcess
@@ -112,7 +113,8 @@ class Server:
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
         self.retention = Retention(self.engine, leases, *names, check_seconds, wake_checkpoint)
         self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
-        self.presented = PresentedTables(self.engine, leases, self.catalog, clock, presenter or PresenterProcess())
+        presenter = presenter or PresenterProcess(Room.of(settings.data / data_folder.OFFSETS, settings.limits))
+        self.presented = PresentedTables(self.engine, leases, self.catalog, clock, presenter)
         calls = Calls(clock, settings.slow_seconds)
         duties = self.retention, self.expiry
         self.service = Service(

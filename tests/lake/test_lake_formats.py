@@ -32,11 +32,11 @@ from lakestore.lake.manifests import (
     File,
     described,
     heading,
-    read_manifest,
     write_manifest,
 )
 from lakestore.lake.metrics import metrics
 from lakestore.lake.partitions import groups
+from tests.support.manifests import read_manifest
 from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt
-from lakestore.lake.offset_index import OffsetIndexes
+from lakestore.lake.offset_cache import OffsetCache
 from lakestore.lake.puffin import vector
 from lakestore.lake.row_search import Bounds, by_bucket
 from lakestore.rows.offsets import OffsetSet
@@ -41,28 +41,31 @@ def test_dead_rows_are_found_in_unsorted_files(tmp_path: Path) -> None:
         write(tmp_path, "b", [(0, 10), (0, 11), (2, 5)], bounds=False),
         write(tmp_path, "c", [(0, 100)]),
     ]
-    found = OffsetIndexes().find(files, dead(b0=[3, 11, 50], b1=[0], b2=[5]))
+    found = OffsetCache().find(files, dead(b0=[3, 11, 50], b1=[0], b2=[5]))
     assert [(part.file.path[-1], part.positions.tolist()) for part in found] == [("a", [1, 3]), ("b", [1, 2])]
     assert {b: o.tolist() for b, o in by_bucket([part.keys for part in found]).items()} == {0: [3, 11], 1: [0], 2: [5]}
 
 
 def test_indexes_are_let_go_when_they_take_too_much(tmp_path: Path) -> None:
     files = [write(tmp_path, str(i), [(0, i * 10 + j) for j in range(10)]) for i in range(5)]
-    indexes = OffsetIndexes(bytes_max=200)
+    indexes = OffsetCache(memory_bytes=200)
     for _ in range(2):
         assert len(indexes.find(files, dead(b0=[0, 15, 49]))) == 3
-    assert indexes.nbytes <= 200
+    figures = indexes.figures
+    assert figures.memory_bytes <= 200
+    assert figures.evicted == 4
+    assert figures.read == 6
 
 
 def test_damage_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match="holds a row twice"):
-        OffsetIndexes().of(write(tmp_path, "a", [(0, 1), (1, 1), (0, 1)]))
+        OffsetCache().of(write(tmp_path, "a", [(0, 1), (1, 1), (0, 1)]))
     short = write(tmp_path, "b", [(0, 1)])
     short.rows = 2
     with pytest.raises(Corrupt, match="has 1 rows where its manifest says 2"):
-        OffsetIndexes().of(short)
+        OffsetCache().of(short)
     with pytest.raises(Corrupt, match="cannot be read"):
-        OffsetIndexes().of(LakeFile(f"file:{tmp_path}/none", 1, 1, None, None))
+        OffsetCache().of(LakeFile(f"file:{tmp_path}/none", 1, 1, None, None))
 
 
 @given(st.sets(st.integers(0, 1 << 40), min_size=1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from lakestore.errors import Unavailable
@@ -63,6 +63,9 @@ class StandIn:
         for cut_id in cut_ids:
             if file := self._files.pop(cut_id, None):
                 file.unlink(missing_ok=True)
+
+    def keep_tables(self, uuids: Collection[str]) -> None:
+        """Nothing is kept."""
 
     def close(self) -> None:
         """End."""

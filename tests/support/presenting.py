@@ -16,7 +16,7 @@ from pyiceberg.table import StaticTable
 
 from lakestore.lake import places
 from lakestore.lake.manifest_lists import Manifest, read_list, write_list
-from lakestore.lake.manifests import ADDED, DATA, EQUALITY_DELETES, Entry, described, read_manifest, write_manifest
+from lakestore.lake.manifests import ADDED, DATA, EQUALITY_DELETES, Entry, described, write_manifest
 from lakestore.model.table import Table
 from lakestore.rows import ipc
 from lakestore.union import plan
@@ -27,6 +27,7 @@ from lakestore_server.present.hot_files import write_files
 from lakestore_server.present.messages import Base, Present, Presented
 from lakestore_server.present.presenter import Presenter
 from lakestore_server.present.shape import Shape
+from tests.support.manifests import read_manifest
 from tests.support.served import Served
 
 Json = dict[str, Any]

@@ -166,7 +166,7 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     live = known.files.at_main(lake)
     old = _replaced(lake, started, changes, live)
     new = [lake.lake_file(java) for java in changes.added]
-    found = known.indexes.find(new, _died_since(tools, started, record))
+    found = tools.indexes.find(new, _died_since(tools, started, record), started.scan.table.uuid)
     deletes = write_deletes(lake, found)
     tools.crash("compact-before-landing")
     swap = _Swap(started.branch, int(snapshot.snapshotId()), old, new, _outdated(old, live), deletes)

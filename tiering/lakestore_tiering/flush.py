@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Corrupt, LakestoreError
-from lakestore.lake.offset_index import DeadRows, OffsetIndexes
+from lakestore.lake.offset_cache import OffsetCache
+from lakestore.lake.offset_index import DeadRows
 from lakestore.lake.row_search import by_bucket
 from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.table import Table
@@ -80,11 +81,13 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     tools.crash("staged")
     # From here on the commit is refused if another engine rewrites a file with dead rows, rather than its deaths lost.
     base = lake.current_id()
-    found = known.indexes.find(known.files.at_main(lake).values(), scan.cold_dead()) if lake.current_id() else []
+    files = known.files.at_main(lake).values() if lake.current_id() else ()
+    tools.indexes.forget(scan.table.uuid, known.files.left())
+    found = tools.indexes.find(files, scan.cold_dead(), scan.table.uuid)
     _check_found(scan, found)
     deletes = write_deletes(lake, found)
     tools.crash("deaths-written")
-    born, died = _born(scan, known.indexes, staged), by_bucket([part.keys for part in found])
+    born, died = _born(scan, tools.indexes, staged), by_bucket([part.keys for part in found])
     after = Record(
         epoch=tools.epoch(),
         tier_from=record.tier_point,
@@ -147,12 +150,12 @@ def _check_found(scan: TableScan, found: Sequence[Found]) -> None:
         raise Corrupt(f"table {scan.table.name}: {wanted} rows died in the lake, but {got} of them were found there")
 
 
-def _born(scan: TableScan, indexes: OffsetIndexes, staged: Staged) -> dict[int, Offsets]:
+def _born(scan: TableScan, indexes: OffsetCache, staged: Staged) -> dict[int, Offsets]:
     """The offsets in the staged files, read back from the files; `Corrupt` if they are not the hot ranges' rows.
 
     Read back rather than taken from the plan: the live sum of the commit must speak of what the files hold.
     """
-    born = by_bucket([indexes.of(file).keys for file in staged.files])
+    born = by_bucket([indexes.of(file, scan.table.uuid).keys for file in staged.files])
     for bucket, offsets in born.items():
         plan = scan.buckets[bucket]
         inside = bool(np.all((offsets >= plan.tier_point) & (offsets < plan.head)))

@@ -44,6 +44,21 @@ def end(spark: SparkSession) -> None:
         spark.stop()
 
 
+class Lazy:
+    """A Java object that is asked for when it is needed."""
+
+    __slots__ = ("_get", "_got")
+
+    def __init__(self, get: Callable[[], Any]) -> None:
+        self._get, self._got = get, None
+
+    def get(self) -> Any:
+        """The object."""
+        if self._got is None:
+            self._got = self._get()
+        return self._got
+
+
 @dataclass(frozen=True, slots=True)
 class LakeDelete:
     """A delete file, or one vector inside a Puffin file."""
@@ -51,7 +66,13 @@ class LakeDelete:
     rows: int
     alone: bool
     """Whether it covers one data file and no other."""
-    java: Any
+    source: Any
+    """The Java file, or a `Lazy` one."""
+
+    @property
+    def java(self) -> Any:
+        """The Java file."""
+        return self.source.get() if isinstance(self.source, Lazy) else self.source
 
 
 @dataclass(slots=True)
@@ -64,12 +85,18 @@ class LakeFile:
     bytes: int
     bounds: Bounds | None
     """None when its writer kept no bounds: then it may hold any offset."""
-    java: Any
+    source: Any
+    """The Java file, or a `Lazy` one."""
     format: str = "PARQUET"
     partition: str = ""
     """The partition's values under the table's partitioning; empty of an unpartitioned table, or under an older one."""
     deletes: dict[tuple[str, int], LakeDelete] = field(default_factory=dict)
     """By `delete_key`."""
+
+    @property
+    def java(self) -> Any:
+        """The Java file."""
+        return self.source.get() if isinstance(self.source, Lazy) else self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,32 +219,21 @@ class Iceberg:
             self._listed(made.removedDeleteFiles()),
         )
 
-    def files(self) -> Iterator[LakeFile]:
-        """Every data file of main, with its deletes: reads all manifests."""
-        columns = self.jvm.java.util.ArrayList()
-        columns.add(LAKE_BUCKET)
-        columns.add(LAKE_OFFSET)
-        tasks = self.table.newScan().includeColumnStats(columns).planFiles()
-        try:
-            for task in self._listed(tasks):
-                made = self.lake_file(task.file())
-                for delete in task.deletes():
-                    made.deletes[delete_key(delete)] = self.lake_delete(delete)
-                yield made
-        finally:
-            tasks.close()
+    def is_partitioned_by(self, spec_id: int) -> bool:
+        """Whether a spec is the table's partitioning."""
+        return self._partitioned_by == spec_id
 
     def lake_file(self, java: Any) -> LakeFile:
         """A Java DataFile as a value."""
         bucket, offset = self._bounds(java, LAKE_BUCKET), self._bounds(java, LAKE_OFFSET)
         bounds = Bounds(bucket, offset) if bucket and offset else None
-        here = self._partitioned_by == int(java.specId())
+        here = self.is_partitioned_by(int(java.specId()))
         return LakeFile(
             path=str(java.location()),
             rows=int(java.recordCount()),
             bytes=int(java.fileSizeInBytes()),
             bounds=bounds,
-            java=java,
+            source=java,
             format=str(java.format()),
             partition=str(java.partition()) if here else "",
         )
@@ -272,9 +288,12 @@ class Iceberg:
         """The partition spec that a file was written under."""
         return self.table.specs().get(java.specId())
 
+    def java_listed(self, iterable: Any) -> Any:
+        """A Java list of these."""
+        return self.jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(iterable)
+
     def _listed(self, iterable: Any) -> list[Any]:
-        made = self.jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(iterable)
-        return list(made)
+        return list(self.java_listed(iterable))
 
 
 def _loaded(api: Any, spark: SparkSession, name: str) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any
 
+from lakestore_tiering import first_look
 from lakestore_tiering.iceberg_java import Changes, Iceberg, LakeFile, delete_key
 
 
@@ -19,6 +20,12 @@ class LiveFiles:
     def __init__(self) -> None:
         self._files: dict[str, LakeFile] = {}
         self._snapshot: int | None = None
+        self._left: list[str] = []
+
+    def left(self) -> list[str]:
+        """The paths of data files that left main since the last question."""
+        found, self._left = self._left, []
+        return found
 
     def at_main(self, lake: Iceberg) -> dict[str, LakeFile]:
         """The files of main's current snapshot."""
@@ -28,14 +35,15 @@ class LiveFiles:
         between = list(takewhile(lambda s: int(s.snapshotId()) != self._snapshot, lake.ancestry()))
         known = self._snapshot is not None and between and between[-1].parentId() == self._snapshot
         if not known or not all(self._apply(lake, lake.changes(snapshot)) for snapshot in reversed(between)):
-            self._files = {file.path: file for file in lake.files()}
+            self._files = {file.path: file for file in first_look.files(lake)}
         self._snapshot = current
         return self._files
 
     def _apply(self, lake: Iceberg, changes: Changes) -> bool:
         """Whether the changes could be applied; a delete file for a whole partition names no data file and cannot."""
         for java in changes.removed:
-            self._files.pop(str(java.location()), None)
+            self._left.append(str(java.location()))
+            self._files.pop(self._left[-1], None)
         for java in changes.added:
             file = lake.lake_file(java)
             self._files[file.path] = file

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from lakestore.client.transport import Transport
 from lakestore.errors import Conflict, LakestoreError, Unavailable
-from lakestore.lake.offset_index import OffsetIndexes
+from lakestore.lake.offset_cache import OffsetCache
 from lakestore.model.table import Table
 from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan
@@ -36,7 +36,6 @@ class TableMemory:
     """The memory of a table between rounds; all of it can be read again."""
 
     files: LiveFiles = field(default_factory=LiveFiles)
-    indexes: OffsetIndexes = field(default_factory=OffsetIndexes)
 
 
 @dataclass(slots=True)
@@ -54,6 +53,8 @@ class Round:
     """Ask the server whether the epoch is still held; `Fenced` if not."""
     crash: Callable[[str], None] = no_crash
     """Called with the name of each finished step; tests raise or kill there."""
+    indexes: OffsetCache = field(default_factory=OffsetCache)
+    """Offset indexes of all tables, by table uuid."""
     known: dict[str, TableMemory] = field(default_factory=dict)
     """Table uuid to its memory."""
     forks: dict[str, str] = field(default_factory=dict)

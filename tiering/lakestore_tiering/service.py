@@ -16,6 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -24,6 +26,7 @@ from pyspark.sql import SparkSession
 from lakestore import limits
 from lakestore.client.transport import Transport
 from lakestore.errors import Denied, Fenced, LakestoreError, NotFound, Stopped, Unavailable
+from lakestore.lake.offset_cache import OffsetCache
 from lakestore.model.table import Table
 from lakestore.v1.lakestore_pb2 import ListTablesRequest
 from lakestore_spark.leases import SessionLeases
@@ -86,7 +89,9 @@ class Tierer:
         self._held = HeldEpoch(lake.transport, self._holder, seconds, clock)
         hot = Hot(spark, lake.transport, lake.address)
         leases = SessionLeases(lake.transport, keep_seconds=float("inf"), on_release=hot.forget)
-        self.tools = Round(spark, lake.transport, hot, leases, self._held.epoch, self._held.confirm, crash)
+        self._offsets = TemporaryDirectory(prefix="lakestore-offsets-", ignore_cleanup_errors=True)
+        indexes = OffsetCache(Path(self._offsets.name))
+        self.tools = Round(spark, lake.transport, hot, leases, self._held.epoch, self._held.confirm, crash, indexes)
         self._troubles, self._server = Troubles(), ServerTrouble(lake.address, clock)
         self._rounds: dict[str, int] = {}
         self._looked: dict[str, float] = {}
@@ -143,6 +148,7 @@ class Tierer:
                 compact.abandon(self.tools, self._compacting.pop(name).fork)
         self.tools.leases.close()
         self.tools.hot.close()
+        self._offsets.cleanup()
         self._held.release()
 
     def __enter__(self) -> Self:

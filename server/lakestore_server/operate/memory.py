@@ -11,12 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lakestore.lake.offset_index import INDEX_BYTES_MAX
 from lakestore.limits import Limits
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
 from lakestore_server.iceberg.metadata_store import CACHE_BYTES_MAX
-from lakestore_server.present.base_files import ENTRIES_MAX
 from lakestore_server.read.piece_ranges import RANGES_KEPT
 from lakestore_server.state.view import View
 
@@ -32,8 +30,6 @@ LONG_KEY_BYTES = 120
 """A key of bytes there; measured with 16 and 36 characters: 92 and 116."""
 ROW_BYTES_MIN = 25
 """The narrowest row with a key in the journal: kind, offset before, and key."""
-ENTRY_BYTES = 2_000
-"""A data file of the lake as the presenter knows it."""
 RANGE_BYTES = 400
 PRODUCER_BYTES = 1_000
 ANSWER_BYTES = 200
@@ -105,8 +101,8 @@ def by_settings(limits: Limits) -> tuple[Bound, ...]:
             Bound("changes for subscribers", limits.feed_cache_bytes, "feed_cache_bytes"),
             Bound("streams and calls", (limits.streams + limits.threads) * STREAM_BYTES, "streams"),
             Bound("answers of presented cuts", limits.present_cache_bytes, "present_cache_bytes"),
-            Bound("offset indexes of the lake", INDEX_BYTES_MAX, "a constant"),
-            Bound("files of the lake", ENTRIES_MAX * ENTRY_BYTES, "a constant"),
+            Bound("offset indexes of the lake", limits.lake_offsets_bytes, "lake_offsets_bytes"),
+            Bound("files of the lake", limits.lake_manifests_bytes, "lake_manifests_bytes"),
             Bound("metadata of the lake", CACHE_BYTES_MAX, "a constant"),
             Bound("value ranges of pieces", RANGES_KEPT * RANGE_BYTES, "a constant"),
             Bound("registers", limits.registers * names, "registers, each principal"),

@@ -1,13 +1,14 @@
 """The files of a lake snapshot under presented cuts: its manifests, where its rows are, and what is deleted of them.
 
-Manifests never change, so entries are kept by manifest while memory lasts: a new snapshot costs its new manifests.
-Manifests of data files are read only where rows have died in the base.
+Manifests never change, so their entries are kept, laid out as arrays, in bounded memory: a new snapshot costs its new
+manifests. Those of data files are read only where rows have died in the base, and only files that are concerned are
+decoded.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,19 +16,19 @@ import numpy as np
 
 from lakestore.errors import Corrupt
 from lakestore.lake import places, position_deletes, puffin
-from lakestore.lake.delete_index import DeleteIndex, only_path
+from lakestore.lake.delete_index import DeleteIndex
+from lakestore.lake.kept import Kept
+from lakestore.lake.manifest_entries import Entries
 from lakestore.lake.manifest_lists import Manifest, read_list
-from lakestore.lake.manifests import DATA, EQUALITY_DELETES, Entry, File, read_manifest
+from lakestore.lake.manifests import DATA, EQUALITY_DELETES, Entry, File
+from lakestore.lake.offset_cache import OffsetCache
 from lakestore.lake.offset_index import read_columns
 from lakestore.lake.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, RowSearch
-from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.steps import Heads, Ints
 
-ENTRIES_MAX = 200_000
-"""Entries of manifests that are kept for the next snapshot's sake."""
 BASES_MAX = 8
 PUFFIN = "PUFFIN"
-NO_POSITIONS = np.empty(0, np.int64)
+NO_POSITIONS = _NO_HASHES = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +43,25 @@ class Dead:
 class Manifests:
     """The living entries of manifests, the least recently used let go first."""
 
-    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
-        self._entries_max, self._count = entries_max, 0
-        self._kept: OrderedDict[str, list[Entry]] = OrderedDict()
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self._kept: Kept[Entries] = Kept(bytes_max)
 
-    def of(self, manifest: Manifest) -> list[Entry]:
+    def of(self, manifest: Manifest) -> Entries:
         """The entries of a manifest."""
         kept = self._kept.get(manifest.path)
-        if kept is not None:
-            self._kept.move_to_end(manifest.path)
-            return kept
-        made = read_manifest(places.read(manifest.path), manifest)
-        self._kept[manifest.path] = made
-        self._count += len(made)
-        while self._count > self._entries_max and len(self._kept) > 1:
-            self._count -= len(self._kept.popitem(last=False)[1])
-        return made
+        if kept is None:
+            kept = Entries(places.read(manifest.path), manifest)
+            self._kept.put(manifest.path, kept)
+        return kept
 
 
 class BaseFiles:
     """One lake snapshot, or none under a table that was never tiered."""
 
-    def __init__(self, manifest_list: str, folder: str, manifests: Manifests, indexes: Indexes) -> None:
-        """`folder` is the table's, for indexes that are kept; an empty `manifest_list` is of no snapshot."""
-        self._manifests, self._indexes, self.folder = manifests, indexes, folder
+    def __init__(self, manifest_list: str, group: str, manifests: Manifests, indexes: OffsetCache) -> None:
+        """`group` is the table's, of indexes that are kept; an empty `manifest_list` is of no snapshot."""
+        self._manifests, self._indexes, self.group = manifests, indexes, group
         self.manifests: list[Manifest] = read_list(places.read(manifest_list), manifest_list) if manifest_list else []
 
     @property
@@ -74,37 +70,52 @@ class BaseFiles:
         return "data" in self.__dict__
 
     @cached_property
-    def data(self) -> list[Entry]:
-        """Every data file."""
-        return [entry for each in self.manifests if each.content == DATA for entry in self._manifests.of(each)]
+    def data(self) -> list[Entries]:
+        """Every data file, by manifest."""
+        return [self._manifests.of(each) for each in self.manifests if each.content == DATA]
+
+    @property
+    def held(self) -> list[Entries]:
+        """The manifests that were read for this snapshot."""
+        return [each for name in ("data", "deletes") for each in self.__dict__.get(name, ())]
 
     @cached_property
     def _bounds(self) -> BoundsTable:
-        return BoundsTable(entry.file for entry in self.data)
+        return BoundsTable.joined([each.ends for each in self.data])
 
     @cached_property
-    def deletes(self) -> list[tuple[Manifest, Entry]]:
-        """Every delete file and vector, with its manifest."""
-        held = [each for each in self.manifests if each.content != DATA]
-        return [(each, entry) for each in held for entry in self._manifests.of(each)]
+    def _begins(self) -> Ints:
+        """The number of each manifest's first data file among all, and that of all files."""
+        return np.concatenate([[0], np.cumsum([len(each) for each in self.data])]).astype(np.int64)
+
+    def _entries(self, numbers: Sequence[int]) -> list[Entry]:
+        """The data files of these numbers."""
+        held = (np.searchsorted(self._begins, numbers, side="right") - 1).tolist() if len(numbers) else ()
+        return [
+            self.data[place][number - int(self._begins[place])] for place, number in zip(held, numbers, strict=True)
+        ]
+
+    @cached_property
+    def deletes(self) -> list[Entries]:
+        """Every delete file and vector, by manifest."""
+        return [self._manifests.of(each) for each in self.manifests if each.content != DATA]
 
     @cached_property
     def _deletes_of(self) -> DeleteIndex:
         found = DeleteIndex()
-        for _, entry in self.deletes:
-            if entry.file.content != EQUALITY_DELETES:
-                found.add(entry)
+        for each in self.deletes:
+            found.add_all(each)
         return found
 
     @cached_property
     def live_rows(self) -> int | None:
         """The number of rows that readers find; None where it cannot be told for certain."""
-        if any(each.content != DATA for each in self.manifests):
-            known = {entry.file.path.encode() for entry in self.data}
-            for _, entry in self.deletes:
-                if entry.file.content == EQUALITY_DELETES or only_path(entry.file) not in known:
-                    return None
-            return sum(each.file.rows for each in self.data) - sum(each.file.rows for _, each in self.deletes)
+        if self.deletes:
+            known = np.concatenate([_NO_HASHES, *(each.path_hashes for each in self.data)])
+            if not all(_names_each(deletes, known) for deletes in self.deletes):
+                return None
+            rows, gone = (sum(int(each.rows.sum()) for each in held) for held in (self.data, self.deletes))
+            return rows - gone
         counts = [(each.added_rows, each.existing_rows) for each in self.manifests]
         known_counts = [added + existing for added, existing in counts if added is not None and existing is not None]
         return sum(known_counts) if len(known_counts) == len(counts) else None
@@ -114,26 +125,38 @@ class BaseFiles:
         if not len(victims):
             return []
         search, found = RowSearch(victims), []
-        entries = [self.data[number] for number in search.files(self._bounds)]
-        for entry, index in self._indexes.each(entries, self.folder):
+        entries = {entry.file.path: entry for entry in self._entries(search.files(self._bounds))}
+        for file, index in self._indexes.each((entry.file for entry in entries.values()), self.group):
             within = search.places(index.keys)
             if len(within):
-                found.append(Dead(entry, index.positions(within)))
+                found.append(Dead(entries[file.path], index.positions(within)))
         return found
 
     def beyond(self, heads: Heads) -> list[Dead]:
         """The rows at or beyond these heads: those that came after the cut of a log table."""
         found = []
         limits = np.asarray(heads, np.int64)
-        for entry in self.data:
-            bounds = entry.file.bounds
-            if bounds is not None and bounds.offset[1] < int(limits[bounds.bucket[0] : bounds.bucket[1] + 1].min()):
-                continue
-            index = self._indexes.of(entry.file, self.folder)
+        for entry in self._entries(_reaching(self._bounds, limits)):
+            index = self._indexes.of(entry.file, self.group)
             places_ = np.flatnonzero((index.keys & OFFSET_MASK) >= limits[index.keys >> BUCKET_SHIFT])
             if len(places_):
                 found.append(Dead(entry, index.positions(places_)))
         return found
+
+    def left_since(self, before: BaseFiles) -> list[str]:
+        """The paths of data files that an earlier snapshot had and this one has not."""
+        mine, theirs = ({each.manifest.path: each for each in base.data} for base in (self, before))
+        came = [each.path_hashes for path, each in mine.items() if path not in theirs]
+        known, gone = np.concatenate([_NO_HASHES, *came]), []
+        for path, each in theirs.items():
+            if path not in mine:
+                gone += each.paths(np.flatnonzero(~np.isin(each.path_hashes, known)))
+        return gone
+
+    def paths(self) -> Iterator[str]:
+        """The paths of all data files."""
+        for each in self.data:
+            yield from each.paths(np.arange(len(each)))
 
     def deleted(self, data: Entry) -> tuple[Ints, list[Entry]]:
         """The positions of a data file that the base's own deletes hide, and its vectors among these."""
@@ -144,21 +167,45 @@ class BaseFiles:
         return union([_positions(entry.file, data.file.path) for entry in found]), []
 
 
+def _reaching(table: BoundsTable, limits: Ints) -> list[int]:
+    """The numbers of the files that may hold rows at or beyond these limits of the buckets."""
+    least, most, _, end = table.ends.T
+    # Of a file of several buckets the lowest limit of all stands for its own: a few more files are looked at.
+    limit = np.where(least == most, limits[np.clip(least, 0, len(limits) - 1)], limits.min())
+    found: list[int] = np.flatnonzero(~table.bounded | (end >= limit)).tolist()
+    return found
+
+
+def _names_each(deletes: Entries, known: Ints) -> bool:
+    """Whether each delete file of a manifest is about one data file alone, which is among these."""
+    hashes, named = deletes.named
+    return bool(
+        len(named) == len(deletes)
+        and np.all(deletes.contents != EQUALITY_DELETES)
+        and np.all(np.isin(hashes[named], known))
+    )
+
+
 class Bases:
     """The snapshots that were used last."""
 
-    def __init__(self, manifests: Manifests, indexes: Indexes) -> None:
+    def __init__(self, manifests: Manifests, indexes: OffsetCache) -> None:
         self._manifests, self._indexes = manifests, indexes
         self._kept: OrderedDict[tuple[str, str], BaseFiles] = OrderedDict()
 
-    def of(self, manifest_list: str, folder: str) -> BaseFiles:
-        """One snapshot of the table that has this folder."""
-        key = manifest_list, folder
-        found = self._kept.pop(key, None) or BaseFiles(manifest_list, folder, self._manifests, self._indexes)
+    def of(self, manifest_list: str, group: str) -> BaseFiles:
+        """One snapshot of the table that has this group of indexes."""
+        key = manifest_list, group
+        found = self._kept.pop(key, None) or BaseFiles(manifest_list, group, self._manifests, self._indexes)
         self._kept[key] = found
-        if len(self._kept) > BASES_MAX:
+        while len(self._kept) > BASES_MAX or (len(self._kept) > 1 and self._nbytes() > self._manifests.bytes_max):
             self._kept.popitem(last=False)
         return found
+
+    def _nbytes(self) -> int:
+        """Bytes of the manifests that some snapshot holds on to."""
+        held = {id(each): each for base in self._kept.values() for each in base.held}
+        return sum(each.nbytes for each in held.values())
 
 
 def vector_of(file: File) -> Ints:

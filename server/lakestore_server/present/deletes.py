@@ -18,9 +18,9 @@ from lakestore.errors import Internal
 from lakestore.lake import places, position_deletes, puffin
 from lakestore.lake.manifests import POSITION_DELETES, Entry, File
 from lakestore.lake.metrics import Metrics
+from lakestore.lake.offset_cache import OffsetCache
 from lakestore.lake.row_search import RowSearch
 from lakestore_server.present.base_files import NO_POSITIONS, PUFFIN, BaseFiles, union, vector_of
-from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.steps import Heads, Ints, Kills, Window, inside, outside
 
 FILES_MAX = 4
@@ -79,7 +79,7 @@ class Found:
 class Deaths:
     """Look-ups of the rows that a cut hides more than a ledger; nothing is written."""
 
-    def __init__(self, table: str, base: BaseFiles, indexes: Indexes) -> None:
+    def __init__(self, table: str, base: BaseFiles, indexes: OffsetCache) -> None:
         self._table, self._base, self._indexes = table, base, indexes
 
     def since(self, ledger: Ledger, windows: Sequence[Window], end: Heads) -> tuple[Ledger, list[Found]]:

@@ -1,4 +1,4 @@
-"""The folders of presented files: `__presented/<timeline>/<table uuid>/<run>/` of the warehouse, `indexes` beside runs.
+"""The folders of presented files: `__presented/<timeline>/<table uuid>/<run>/` of the warehouse.
 
 A run is one life of the presenter. Its process removes the files of cuts that it is told to forget; whole runs of ended
 processes, and all of a table that is gone, are removed here. Only folders of this server's history are ever touched,
@@ -72,8 +72,12 @@ class Folders:
         self._remove(self.run(table_uuid, run))
 
     def remove_table(self, table_uuid: str) -> None:
-        """Remove all of a table, the indexes of its base files included."""
+        """Remove all of a table."""
         self._remove(self.of(table_uuid))
+
+    def remove_indexes(self, table_uuid: str) -> None:
+        """Remove the offset indexes that release 0.2 kept beside runs."""
+        self._remove(f"{self.of(table_uuid)}/indexes")
 
     def remove_former(self) -> None:
         """Remove what the history presented that this one was restored from."""

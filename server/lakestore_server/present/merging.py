@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestore.errors import LakestoreError
+from lakestore.lake.offset_cache import OffsetCache
 from lakestore.lake.places import place
 from lakestore_server.present.hot_files import HotFile, put_aside, write_pieces
-from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.kept_files import remove
 from lakestore_server.present.steps import Ints, Kills, Step
 
@@ -41,7 +41,7 @@ class Merge:
 class Merger:
     """One merge at a time. For one thread, but for the merge itself."""
 
-    def __init__(self, indexes: Indexes, numbers: Iterator[int]) -> None:
+    def __init__(self, indexes: OffsetCache, numbers: Iterator[int]) -> None:
         """`numbers` name the run's files and steps."""
         self._indexes, self._numbers = indexes, numbers
         self._pool = ThreadPoolExecutor(1, "merge")

@@ -12,12 +12,17 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 from lakestore.errors import LakestoreError, error_of
+from lakestore.lake.offset_cache import DISK_BYTES, MEMORY_BYTES
+from lakestore.limits import Limits
 from lakestore_server.host.bounded_pipe import Readable, exactly
 
 Json = dict[str, Any]
+MANIFEST_BYTES = 256 << 20
+"""Memory of manifests that are kept for the next snapshot's sake."""
 _HEAD = struct.Struct("<IB")
 _TEXT = struct.Struct("<I")
 FRAME_BYTES_MAX = (1 << 32) - 1
@@ -54,6 +59,37 @@ class Frame:
         """The next frame; EOFError at the pipe's end."""
         size, kind = _HEAD.unpack(exactly(pipe, _HEAD.size))
         return Frame(Kind(kind), exactly(pipe, size - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The room that the process may take for what it keeps."""
+
+    offsets_folder: str = ""
+    """The folder of index files; empty for none."""
+    offsets_disk: int = DISK_BYTES
+    """Bytes of index files."""
+    offsets_memory: int = MEMORY_BYTES
+    """Bytes of indexes that are not mapped."""
+    manifests_memory: int = MANIFEST_BYTES
+
+    @staticmethod
+    def of(folder: Path, limits: Limits) -> Room:
+        """The room that limits give, with a folder for index files."""
+        disk, memory = limits.lake_offsets_disk_bytes, limits.lake_offsets_bytes
+        return Room(str(folder), disk, memory, limits.lake_manifests_bytes)
+
+    def encode(self) -> str:
+        """The room as an argument of the process."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def decode(text: str) -> Room:
+        """The room that `encode` wrote."""
+        return Room(**json.loads(text))
+
+
+DEFAULT_ROOM = Room()
 
 
 @dataclass(frozen=True, slots=True)

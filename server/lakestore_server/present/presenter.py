@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 
 from lakestore.errors import Invalid, LakestoreError, Unavailable
+from lakestore.lake.offset_cache import OffsetCache
 from lakestore.union import plan
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.present import indexes
 from lakestore_server.present.base_files import BaseFiles, Bases, Manifests
 from lakestore_server.present.deletes import Ledger
 from lakestore_server.present.hot_files import Fetch
-from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.kept_files import KeptFiles
 from lakestore_server.present.merging import Merger
-from lakestore_server.present.messages import Present, Presented
+from lakestore_server.present.messages import DEFAULT_ROOM, Present, Presented, Room
 from lakestore_server.present.presenting import Known, Outcome, Presenting, Tools
 from lakestore_server.present.steps import Step, Window, to_merge
 
@@ -52,6 +52,8 @@ class _Table:
         self._newest: tuple[Window, ...] = ()
         self._base: BaseFiles | None = None
         """The base of the newest ledger, until the indexes of other files are removed."""
+        self._tidied: BaseFiles | None = None
+        """The base upon which they were removed last."""
 
     def known(self) -> Known:
         """The part of it that a presenting may use again."""
@@ -81,14 +83,19 @@ class _Table:
         """Steps of the cut that was presented last that are worth one."""
         return to_merge(self._newest) if not self._merged else ()
 
-    def tidy(self) -> None:
+    def tidy(self, indexes: OffsetCache) -> None:
         """Remove the indexes of data files that the newest base no longer has."""
         base, self._base = self._base, None
-        if base is not None:
-            try:
-                indexes.sweep(base.folder, (entry.file for entry in base.data))
-            except (OSError, pa.ArrowException) as error:
-                log.warning("offset indexes in %s are not swept: %s", base.folder, error)
+        if base is None or base is self._tidied:
+            return
+        try:
+            if self._tidied is None:
+                indexes.keep_only(base.group, base.paths())
+            else:
+                indexes.forget(base.group, base.left_since(self._tidied))
+            self._tidied = base
+        except (OSError, LakestoreError) as error:
+            log.warning("offset indexes of %s are not swept: %s", base.group, error)
 
     def merged(self, parts: tuple[Step, ...], step: Step) -> bool:
         """Take over a merged step; False if some cut's end has taken a part of it with it."""
@@ -115,13 +122,16 @@ class _Table:
 class Presenter:
     """Tables at cuts. For one thread."""
 
-    def __init__(self, run: str, working: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, run: str, working: Callable[[], None] = lambda: None, room: Room = DEFAULT_ROOM) -> None:
         """`run` names this life's folder under each table's; `working` is called before work that takes its time."""
         self._run, self._numbers = run, itertools.count(1)
         self._tables: dict[str, _Table] = {}
         pool = ThreadPoolExecutor(THREADS, "present")
-        kept = Indexes(working, pool)
-        self._tools = Tools(Bases(Manifests(), kept), kept, pool)
+        folder = Path(room.offsets_folder) if room.offsets_folder else None
+        kept = OffsetCache(
+            folder, memory_bytes=room.offsets_memory, disk_bytes=room.offsets_disk, pool=pool, working=working
+        )
+        self._tools = Tools(Bases(Manifests(room.manifests_memory), kept), kept, pool)
         self._merger = Merger(self._tools.indexes, self._numbers)
 
     def present(self, request: Present, fetch: Fetch) -> Presented:
@@ -179,7 +189,7 @@ class Presenter:
         """Begin what makes later answers cheaper, beside them; called after an answer is given."""
         self._merge_done()
         for folder, table in self._tables.items():
-            table.tidy()
+            table.tidy(self._tools.indexes)
             self._merger.begin(folder, table.files.folder, table.to_merge())
 
     def _merge_done(self) -> None:

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore.errors import Internal, PositionExpired
+from lakestore.lake.offset_cache import OffsetCache
 from lakestore.union.plan import TableScan
 from lakestore_server.present.base_files import BaseFiles, Bases
 from lakestore_server.present.deletes import Deaths, Found, Ledger, hide
 from lakestore_server.present.hot_files import Fetch, StepWriter
-from lakestore_server.present.indexes import Indexes
 from lakestore_server.present.messages import Present, Presented
 from lakestore_server.present.shape import Shape
 from lakestore_server.present.snapshot import Snapshot
@@ -37,7 +37,7 @@ class Tools:
     """Everything that presentings share."""
 
     bases: Bases
-    indexes: Indexes
+    indexes: OffsetCache
     pool: Executor
 
 
@@ -84,7 +84,7 @@ class Presenting:
         request, tools, name = self._request, self._tools, self._known.name
         windows = self._windows()
         with self._clock("base"):
-            base = tools.bases.of(request.base.manifest_list, request.folder)
+            base = tools.bases.of(request.base.manifest_list, request.folder.rpartition("/")[2])
         with self._clock("dead"):
             earlier = self._earlier()
             ledger, found = self._found(base, earlier, windows)

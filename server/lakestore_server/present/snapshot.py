@@ -11,7 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from lakestore.lake import places
+from lakestore.lake.manifest_entries import Entries
 from lakestore.lake.manifest_lists import DELETES, Manifest, write_list
 from lakestore.lake.manifests import ADDED, DATA, EXISTING, Entry, File, described, heading, write_manifest
 from lakestore_server.present.base_files import PUFFIN, BaseFiles
@@ -32,7 +35,7 @@ class Snapshot:
         request = self._request
         hot = [file for window in ledger.windows for file in window.step.files]
         deletes = [delete for hidden in ledger.hidden.values() for delete in hidden.deletes]
-        replaced = {key for hidden in ledger.hidden.values() for key in hidden.replaced}
+        replaced = {hidden.file.path: hidden.replaced for hidden in ledger.hidden.values() if hidden.replaced}
         first = next_row = request.base.next_row_id
         data = []
         for manifest in self._of_files(hot, DATA):
@@ -91,18 +94,20 @@ class Snapshot:
             sequence=self._sequence,
         )
 
-    def _base(self, base: BaseFiles, replaced: set[str]) -> list[Manifest]:
+    def _base(self, base: BaseFiles, replaced: Mapping[str, Sequence[str]]) -> list[Manifest]:
         """The base's manifests, those with replaced vectors written anew without them."""
-        gone: dict[str, list[Entry]] = defaultdict(list)
-        left: dict[str, list[Entry]] = defaultdict(list)
-        for manifest, entry in base.deletes if replaced else ():
-            (gone if vector_key(entry.file) in replaced else left)[manifest.path].append(entry)
+        gone: dict[str, list[Entry]] = {}
+        for deletes in base.deletes if replaced else ():
+            places_ = _places_of(deletes, replaced)
+            if places_:
+                gone[deletes.manifest.path] = [entry for place, entry in enumerate(deletes) if place not in places_]
         found = []
         for manifest in base.manifests:
-            if manifest.path not in gone:
+            left = gone.get(manifest.path)
+            if left is None:
                 found.append(manifest)
-            elif left[manifest.path]:
-                found.append(self._without(manifest, left[manifest.path]))
+            elif left:
+                found.append(self._without(manifest, left))
         return found
 
     def _without(self, manifest: Manifest, entries: Sequence[Entry]) -> Manifest:
@@ -128,6 +133,14 @@ class Snapshot:
             snapshot_id=self._request.cut_id,
             sequence=self._sequence,
         )
+
+
+def _places_of(deletes: Entries, replaced: Mapping[str, Sequence[str]]) -> set[int]:
+    """The places in a manifest of the replaced vectors, which are given by data file."""
+    hashes, named = deletes.named
+    near = named[np.isin(hashes[named], [hash(path.encode()) for path in replaced])].tolist()
+    keys = {key for each in replaced.values() for key in each}
+    return {place for place in near if vector_key(deletes[place].file) in keys}
 
 
 def _bounded(delete: File) -> File:

@@ -6,7 +6,7 @@ What an earlier life of the server presented stays for the grace time of leases,
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from lakestore_server.commit.engine import Engine
@@ -41,6 +41,9 @@ class Presenter(Protocol):
     def forget(self, cut_ids: Sequence[int]) -> None:
         """Let go of the files of these cuts."""
 
+    def keep_tables(self, uuids: Collection[str]) -> None:
+        """Remove what is kept of other tables than these."""
+
     def close(self) -> None:
         """End it."""
 
@@ -61,7 +64,7 @@ class Upkeep:
         """`turn` is held by whoever talks with the presenter: no cut is forgotten while it is presented anew."""
         self._engine, self._leases, self._clock = engine, leases, clock
         self._held, self._folders, self._presenter, self._turn = held, folders, presenter, turn
-        self._is_old, self._next_look = True, float("-inf")
+        self._is_old, self._next_look, self._has_looked = True, float("-inf"), False
         self.usage = Usage()
         """The files that lie there, as of the last look, and the bytes that were written since."""
 
@@ -97,6 +100,7 @@ class Upkeep:
         known, in_grace = self._engine.view.tables, self._leases.in_grace
         if not in_grace:
             self._folders.remove_former()
+        self._presenter.keep_tables(known.keys())
         tables = self._folders.tables()
         there = {(uuid, run) for uuid in tables for run in self._folders.runs(uuid)}
         self._presenter.forget(self._held.dropped(lambda cut: (cut.key.table_uuid, cut.run) not in there))
@@ -104,6 +108,8 @@ class Upkeep:
         mine = self._presenter.runs
         living = mine[-1] if mine and self._presenter.pid is not None else ""
         for uuid in tables:
+            if not self._has_looked:
+                self._folders.remove_indexes(uuid)
             runs = {run for place, run in there if place == uuid}
             kept = {run for run in runs if (uuid, run) in held or (in_grace and run not in mine)}
             if uuid not in known and not kept and not in_grace:
@@ -111,3 +117,4 @@ class Upkeep:
                 continue
             for run in runs - kept - {living}:
                 self._folders.remove_run(uuid, run)
+        self._has_looked = True

@@ -18,7 +18,7 @@ from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.errors import defect
 from lakestore_server.present import messages
-from lakestore_server.present.messages import Frame, Kind, Present
+from lakestore_server.present.messages import Frame, Kind, Present, Room
 from lakestore_server.present.presenter import Presenter
 
 WORKING_SECONDS = 1.0
@@ -28,10 +28,10 @@ WORKING_SECONDS = 1.0
 class Worker:
     """The process's end of the pipe."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, room: Room) -> None:
         self._from, self._to = os.fdopen(0, "rb", buffering=1 << 20), os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(2, 1)  # libraries in C++ print, as AWS's SDK does, and a word of theirs in the pipe ends the request
-        self._presenter, self._told = Presenter(run, self._working), 0.0
+        self._presenter, self._told = Presenter(run, self._working, room), 0.0
 
     def serve(self) -> None:
         """Answer requests until the pipe closes."""
@@ -78,11 +78,11 @@ class Worker:
             left = left[self._to.write(left) :]
 
 
-def main(run: str) -> None:
+def main(run: str, room: str) -> None:
     """Serve until standard input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the server ends the process by its pipe
-    Worker(run).serve()
+    Worker(run, Room.decode(room)).serve()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

@@ -11,15 +11,17 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from lakestore.errors import Internal, LakestoreError, Unavailable
+from lakestore.lake.offset_cache import remove_groups
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.errors import defect
 from lakestore_server.host.bounded_pipe import BoundedPipe, Silent, ended
 from lakestore_server.present import messages
-from lakestore_server.present.messages import Frame, Kind, Present, Presented
+from lakestore_server.present.messages import DEFAULT_ROOM, Frame, Kind, Present, Presented, Room
 
 END_SECONDS = 5.0
 SILENCE_SECONDS = 60.0
@@ -35,12 +37,12 @@ class _Gone(Exception):
 class PresenterProcess:
     """A worker process, started by `start` or the first request; one request at a time. Thread-safe."""
 
-    def __init__(self, *, silence_seconds: float = SILENCE_SECONDS) -> None:
+    def __init__(self, room: Room = DEFAULT_ROOM, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._lock = threading.Lock()
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: BoundedPipe | None = None
-        self._silence_seconds = silence_seconds
+        self._silence_seconds, self._room = silence_seconds, room
         self._runs: list[str] = []
 
     @property
@@ -81,6 +83,11 @@ class PresenterProcess:
                 self._exchange(messages.forget(cut_ids), _no_rows)
             except _Gone:
                 return
+
+    def keep_tables(self, uuids: Collection[str]) -> None:
+        """Remove the index files of other tables than these."""
+        if self._room.offsets_folder:
+            remove_groups(Path(self._room.offsets_folder), uuids)
 
     def close(self) -> None:
         """End the process for good; a request that has no answer soon is broken off."""
@@ -141,7 +148,7 @@ class PresenterProcess:
             path = os.pathsep.join(folder for folder in sys.path if folder)
             environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
-                [sys.executable, "-Pm", _WORKER, run],
+                [sys.executable, "-Pm", _WORKER, run, self._room.encode()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,

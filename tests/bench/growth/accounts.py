@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +20,11 @@ def pids(server: ServerProcess) -> list[int]:
     below = Path(f"/proc/{server.pid}/task/{server.pid}").parent
     children = [each.joinpath("children") for each in below.iterdir()]
     return [server.pid, *(int(pid) for child in children if child.exists() for pid in child.read_text().split())]
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from tests.bench import report
-from tests.bench.growth import crowd, measured, pages, picture
+from tests.bench.growth import crowd, lake, measured, pages, picture
 from tests.bench.growth.keyed import FAILURES, PARTS, Keyed, Limits
 from tests.bench.growth.measured import Measured
 from tests.bench.report import Figure
@@ -48,6 +48,8 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
 @click.option("--folder", type=click.Path(path_type=Path), help="Where data is kept for later measures.")
 @click.option("--log", "logs", help="Parts of tests.bench.growth_log, with commas between, or `all`.")
 @click.option("--crowd", "crowds", is_flag=True, help="Many tables, buckets, segments, subscribers, once each.")
+@click.option("--lake", "is_lake", is_flag=True, help="Plans and presented cuts of many data files.")
+@click.option("--rounds", default="", callback=_numbers, help="Sizes of tables that rounds with Spark are made upon.")
 @click.option("--crowd-scale", default=1.0, show_default=True, help="Part of the crowds' sizes.")
 @click.option("--limit", default=900.0, show_default=True, help="Seconds after which no further number of keys begins.")
 @click.option("--dry", is_flag=True, help="Write nothing to docs.")
@@ -60,6 +62,8 @@ def main(
     folder: Path | None,
     logs: str | None,
     crowds: bool,
+    is_lake: bool,
+    rounds: tuple[int, ...],
     crowd_scale: float,
     limit: float,
     dry: bool,
@@ -89,6 +93,8 @@ def main(
             _write([found], show)
     if logs:
         _logs(logs, is_dry=dry)
+    if is_lake or rounds:
+        _lake(is_lake, rounds, limit, is_dry=dry)
     if crowds:
         _crowd(crowd_scale, is_dry=dry)
     if not dry:
@@ -105,6 +111,16 @@ def _logs(names: str, *, is_dry: bool) -> None:
     """The parts of the log's own module."""
     parts: dict[str, Callable[[Path], Iterator[Figure]]] = import_module("tests.bench.growth_log").PARTS
     for figure in report.measured(parts, parts if names == "all" else names.split(","), _WIDTHS):
+        if not is_dry:
+            report.write([figure])
+
+
+def _lake(has_files: bool, rounds: Sequence[int], limit: float, *, is_dry: bool) -> None:
+    """The lake's parts; each figure is written when it is there."""
+    parts: dict[str, Callable[[Path], Iterator[Figure]]] = {"files": lake.files} if has_files else {}
+    if rounds:
+        parts["rounds"] = lambda folder: lake.rounds(folder, rounds, limit)
+    for figure in report.measured(parts, parts, _WIDTHS):
         if not is_dry:
             report.write([figure])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,10 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 
 from lakestore.errors import Corrupt, Invalid
+from lakestore.lake import manifest_entries
 from lakestore.lake.avro import AvroFile, Container, encoded
+from lakestore.lake.delete_index import only_path
+from lakestore.lake.manifest_entries import ABSENT, LOWER, NULLS, UPPER, Entries
 from lakestore.lake.manifest_lists import DELETES, Manifest, Summary, read_list, write_list
 from lakestore.lake.manifest_schemas import ENTRY_NAMES
 from lakestore.lake.manifests import (
@@ -29,10 +33,11 @@ from lakestore.lake.manifests import (
     File,
     described,
     heading,
-    read_manifest,
     write_manifest,
 )
 from lakestore.lake.metrics import Metrics
+from lakestore.model.columns import LAKE_FIELD_IDS
+from tests.support.manifests import read_manifest
 from tests.support.seeds import seeded
 
 SCHEMA: dict[str, Any] = {
@@ -144,9 +149,42 @@ def test_entries_come_back_as_they_were(case: tuple[int, int, dict[str, Any], li
     assert found == [entry for entry in entries if entry.status != DELETED]
     again = write_manifest(found, content=content, schema=SCHEMA, spec=spec, format_version=version)
     assert read_manifest(again, listed(data, found, content, spec, first_row_id=first)) == found
+    side_by_side(Entries(data, listed(data, entries, content, spec, first_row_id=first)), found)
     said = heading(data, "m.avro")
     assert (said.schema, said.spec, said.format_version, said.content) == (SCHEMA, spec, version, content)
     read_by_fastavro(data, entries, spec)
+
+
+def side_by_side(figures: Entries, entries: list[Entry]) -> None:
+    """The figures of all files are those of each."""
+    files = [entry.file for entry in entries]
+    assert figures.rows.tolist() == [file.rows for file in files]
+    assert figures.sizes.tolist() == [file.bytes for file in files]
+    assert figures.contents.tolist() == [file.content for file in files]
+    assert figures.sequences.tolist() == [entry.sequence for entry in entries]
+    assert figures.path_hashes.tolist() == [hash(file.path.encode()) for file in files]
+    assert figures.paths(np.arange(len(files))) == [file.path for file in files]
+    assert [files[place].path for place in figures.named[1].tolist()] == [
+        f.path for f in files if only_path(f) is not None
+    ]
+    ids = {
+        *LAKE_FIELD_IDS.values(),
+        *(number for file in files for number in (*file.metrics.lower, *file.metrics.nulls)),
+    }
+    for number in ids:
+        for side, name in ((LOWER, "lower"), (UPPER, "upper")):
+            value, known = figures.numbers(*figures.bounds(number, side))
+            held = [getattr(file.metrics, name).get(number) for file in files]
+            whole = [each if each is not None and len(each) in (4, 8) else None for each in held]
+            assert known.tolist() == [each is not None for each in whole]
+            wanted = [0 if each is None else int.from_bytes(each, "little", signed=True) for each in whole]
+            assert value.tolist() == wanted
+        for which, name in ((NULLS, "nulls"), (manifest_entries.VALUES, "values")):
+            said = [getattr(file.metrics, name).get(number, ABSENT) for file in files]
+            assert figures.counts(number, which).tolist() == said
+    for place, part in enumerate(SPEC["fields"] if files and files[0].partition else ()):
+        held = [list(file.partition.values())[place] for file in files]
+        assert repr(figures.partition(part["field-id"])) == repr(held)
 
 
 def read_by_fastavro(data: bytes, entries: list[Entry], spec: dict[str, Any]) -> None:
@@ -366,6 +404,40 @@ def test_damaged_bytes_are_corrupt_and_named() -> None:
                 damaged += 1
                 assert error.message.startswith(("m.avro", "l.avro"))
     assert damaged > 300
+
+
+def test_files_whose_format_cannot_be_looked_for_are_read_all_the_same() -> None:
+    """A path or a value that spells a format, and a writer that spells formats otherwise."""
+    odd = [
+        file_of(path="\x0ePARQUET", metrics=Metrics({1: b"\x0ePARQUET"})),
+        file_of(path="b" * 70, metrics=Metrics({1: b"\x06ORC"})),
+        file_of(format="ORC"),
+    ]
+    entries = [Entry(ADDED, 1, 5, 5, file) for file in odd]
+    data = write_manifest(entries, content=DATA, schema=SCHEMA, spec=SPEC, format_version=2)
+    assert read_manifest(data, listed(data, entries)) == entries
+    plain = Container.opened(data, "m")
+    records = plain.records()
+    for record in records:
+        record["data_file"]["file_format"] = record["data_file"]["file_format"].lower()
+    lower = AvroFile(plain.meta, plain.sync, records).encode()
+    assert read_manifest(lower, listed(lower, entries)) == entries
+
+
+def test_records_of_several_blocks_are_laid_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Java writes them, of many files; none is read one by one."""
+    entries = [Entry(ADDED, 1, 5, 5, file_of(path=f"{n:0{1 + n % 90}d}", rows=n)) for n in range(300)]
+    data = write_manifest(entries, content=DATA, schema=SCHEMA, spec=SPEC, format_version=2)
+    plain, out = Container.opened(data, "m"), io.BytesIO()
+    schema = orjson.loads(plain.meta["avro.schema"])
+    meta = {key: value.decode() for key, value in plain.meta.items() if not key.startswith("avro.")}
+    records = list(fastavro.reader(io.BytesIO(data)))
+    fastavro.writer(out, schema, records, codec="deflate", sync_interval=2_000, metadata=meta)
+    assert len(Container.opened(out.getvalue(), "m").joined()[1]) > 10
+    monkeypatch.setattr(Entries, "_read_through", None)
+    found = Entries(out.getvalue(), listed(data, entries))
+    assert found.rows.tolist() == list(range(300))
+    assert list(found) == entries
 
 
 def test_names_are_by_id() -> None:

@@ -25,7 +25,7 @@ def index(keys: set[int], *, shuffled: bool = True) -> FileOffsets:
 @given(KEYS, st.booleans())
 def test_an_index_comes_back(keys: set[int], shuffled: bool) -> None:
     made = index(keys, shuffled=shuffled)
-    found = FileOffsets.decode(made.encode(), "x")
+    found = FileOffsets.decode(memoryview(made.encode()), "x")
     assert found.keys.tolist() == made.keys.tolist()
     assert found.keys.dtype == np.int64
     assert (found.order is None) == (made.order is None)
@@ -34,28 +34,24 @@ def test_an_index_comes_back(keys: set[int], shuffled: bool) -> None:
         assert found.order.dtype == np.int32
 
 
-def test_an_index_of_rows_in_order_is_small() -> None:
-    assert len(FileOffsets(np.arange(100_000, dtype=np.int64), None).encode()) < 50_000
-
-
 def test_damage_is_found() -> None:
     random, data = seeded("damage"), index(set(range(0, 900, 3))).encode()
     for _ in range(300):
         at = random.randrange(len(data))
         held = data[:at] + bytes([data[at] ^ (1 << random.randrange(8))]) + data[at + 1 :]
         with pytest.raises(Corrupt, match=r"a\.index is "):
-            FileOffsets.decode(held, "a.index")
+            FileOffsets.decode(memoryview(held), "a.index")
         with pytest.raises(Corrupt, match=r"a\.index is "):
-            FileOffsets.decode(data[:at], "a.index")
+            FileOffsets.decode(memoryview(data[:at]), "a.index")
 
 
 def test_a_newer_version_is_named() -> None:
     import google_crc32c
 
     data = bytearray(index({1, 2}).encode()[:-4])
-    data[4] = 2
-    with pytest.raises(NewerFormat, match=r"a\.index is an offset index of version 2, and this release reads 1"):
-        FileOffsets.decode(bytes(data) + google_crc32c.value(bytes(data)).to_bytes(4, "little"), "a.index")
+    data[4] = 3
+    with pytest.raises(NewerFormat, match=r"a\.index is an offset index of version 3, and this release reads 2"):
+        FileOffsets.decode(memoryview(data + google_crc32c.value(bytes(data)).to_bytes(4, "little")), "a.index")
 
 
 class OneFile:
@@ -80,7 +76,7 @@ ROWS = st.sets(
 )
 def test_every_row_that_is_sought_is_found(files: list[OneFile], wide: set[int], sought: set[int]) -> None:
     wanted = np.array(sorted(sought | wide), np.int64)
-    search, table = RowSearch(wanted), BoundsTable(files)
+    search, table = RowSearch(wanted), BoundsTable.of(files)
     numbers = search.files(table)
     for number, file in enumerate(files):
         held = [place for place, key in enumerate(file.keys.tolist()) if key in sought | wide]

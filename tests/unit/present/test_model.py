@@ -199,7 +199,7 @@ def test_every_cut_is_read_as_the_table_was(tmp_path: Path, number: int, monkeyp
     monkeypatch.setattr("lakestore_server.present.hot_files.SPLIT_OFFSETS", chance.choice([7, 1000]))
     monkeypatch.setattr("lakestore_server.present.hot_files.PARTITIONS_MAX", chance.choice([2, 16]))
     monkeypatch.setattr("lakestore.lake.row_search.SCANNED_PER_SOUGHT", chance.choice([0, 24]))
-    monkeypatch.setattr("lakestore_server.present.indexes.KEPT_ROWS_MIN", chance.choice([0, 100]))
+    monkeypatch.setattr("lakestore.lake.offset_cache.KEPT_ROWS_MIN", chance.choice([0, 100]))
     monkeypatch.setattr("lakestore_server.present.steps.LEVEL_OFFSETS", chance.choice([4, 64]))
     monkeypatch.setattr("lakestore_server.present.steps.MERGED_STEPS", chance.choice([2, 3]))
     monkeypatch.setattr("lakestore_server.present.steps.ABSORBED_OFFSETS_MAX", chance.choice([0, 8, 100]))

@@ -15,7 +15,8 @@ import pytest
 
 from lakestore.lake import places, position_deletes
 from lakestore.lake.manifest_lists import read_list, write_list
-from lakestore.lake.manifests import ADDED, POSITION_DELETES, Entry, File, described, read_manifest, write_manifest
+from lakestore.lake.manifests import ADDED, POSITION_DELETES, Entry, File, described, write_manifest
+from tests.support.manifests import read_manifest
 from tests.support.presenting import Entries, Presenting
 from tests.support.served import Served
 

@@ -14,12 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakestore.errors import Internal, PlanExpired, PositionExpired, Unavailable
-from lakestore.lake import places, position_deletes, puffin
+from lakestore.lake import offset_cache, places, position_deletes, puffin
 from lakestore.lake.manifest_lists import read_list, write_list
-from lakestore.lake.manifests import Entry, File, described, read_manifest, write_manifest
+from lakestore.lake.manifests import Entry, File, described, write_manifest
+from lakestore.lake.offset_cache import remove_groups
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.present import indexes, steps
+from lakestore_server.present import steps
+from lakestore_server.present.messages import Room
 from lakestore_server.present.presenter import Presenter
+from tests.support.manifests import read_manifest
 from tests.support.presenting import Entries, Presenting, check_structure, read, with_snapshot
 from tests.support.served import Served
 
@@ -259,31 +262,40 @@ def test_hot_rows_that_are_not_the_logs_are_an_error(presenting: Presenting) -> 
 def test_indexes_of_base_files_are_kept_read_again_and_swept(
     presenting: Presenting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexes, "KEPT_ROWS_MIN", 1)
+    monkeypatch.setattr(offset_cache, "KEPT_ROWS_MIN", 1)
+    room, folder = Room(str(presenting.folder / "offsets")), presenting.folder / "offsets"
+    presenting.presenter = Presenter("run-0", room=room)
     table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
     table.upsert(rows(range(10), "a"))
     presenting.tier("a.t", rewrite=True)
     table.upsert(rows(range(5), "b"))
     wanted = dict.fromkeys(range(10), "a") | dict.fromkeys(range(5), "b")
     assert held(presenting.rows("a.t")) == wanted
-    (kept,) = presenting.folder.rglob("indexes/*")
+    (kept,) = folder.rglob("*.offsets")
+    assert kept.parent.name == presenting.served.state("a.t").table.uuid
 
     def read_again(file: object) -> None:
         raise AssertionError("a base file was read again")
 
-    presenting.presenter = Presenter("run-1")
+    presenting.presenter = Presenter("run-1", room=room)
     with monkeypatch.context() as patched:
-        patched.setattr(indexes, "read_offsets", read_again)
+        patched.setattr(offset_cache, "read_offsets", read_again)
         assert held(presenting.rows("a.t")) == wanted
     kept.write_bytes(kept.read_bytes()[:-3] + b"xyz")
-    presenting.presenter = Presenter("run-2")
+    presenting.presenter = Presenter("run-2", room=room)
     assert held(presenting.rows("a.t")) == wanted
+    presenting.presenter.tidy()
+    assert list(folder.rglob("*.offsets")) == [kept]
     presenting.tier("a.t", rewrite=True)
     table.upsert(rows([0], "c"))
     assert held(presenting.rows("a.t")) == wanted | {0: "c"}
     presenting.presenter.tidy()
-    (other,) = presenting.folder.rglob("indexes/*")
+    (other,) = folder.rglob("*.offsets")
     assert other != kept
+    remove_groups(folder, ["another"])
+    assert not list(folder.iterdir())
+    table.upsert(rows([1], "d"))
+    assert held(presenting.rows("a.t")) == wanted | {0: "c", 1: "d"}
 
 
 def test_an_answer_says_what_was_written_for_it(presenting: Presenting) -> None:

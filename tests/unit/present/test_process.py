@@ -13,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import PlanExpired, Unavailable
+from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.present.messages import Room
 from lakestore_server.present.worker_client import PresenterProcess
 from tests.support.presenting import Presenting, read, with_snapshot
 from tests.support.served import Served
@@ -55,6 +57,27 @@ def test_a_process_that_is_killed_starts_again_and_leaves_its_run(
     runs = list((presenting.folder / "__presented").glob("*/*"))
     assert sorted(run.name for run in runs) == sorted(process.runs)
     assert len(runs) == 2
+
+
+def test_indexes_are_kept_in_the_data_folder_as_far_as_limits_allow(presenting: Presenting, tmp_path: Path) -> None:
+    table = presenting.served.lake.table("a.t")
+    table.upsert(pa.table({"id": pa.array(range(5_000), pa.int64()), "v": ["b"] * 5_000}))
+    presenting.tier("a.t")
+    table.upsert(pa.table({"id": pa.array([1, 2], pa.int64()), "v": ["c"] * 2}))
+    least = Limits(lake_manifests_bytes=1 << 20, lake_offsets_bytes=1 << 20, lake_offsets_disk_bytes=1_000)
+    for limits, files in ((least, False), (Limits(), True)):
+        room = Room.of(tmp_path / "offsets", limits)
+        assert Room.decode(room.encode()) == room
+        assert room.manifests_memory == limits.lake_manifests_bytes
+        assert room.offsets_memory == limits.lake_offsets_bytes
+        process = PresenterProcess(room)
+        try:
+            assert count(presenting, process) == 5_000
+        finally:
+            process.close()
+        assert bool(list((tmp_path / "offsets").rglob("*.offsets"))) == files
+    process.keep_tables([])
+    assert not list((tmp_path / "offsets").iterdir())
 
 
 def test_a_process_killed_in_the_middle_is_asked_once_more(presenting: Presenting, process: PresenterProcess) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from pyiceberg.types import (
 )
 
 from lakestore.errors import Invalid, NotFound, PlanExpired
-from lakestore.lake.manifests import POSITION_DELETES, File
+from lakestore.lake.manifests import POSITION_DELETES, Entry, File
 from lakestore.model import table as model
 from lakestore.rows import condition_text, ipc
 from lakestore.rows.live_sum import live_sum
@@ -523,12 +523,15 @@ def test_position_deletes_and_deletion_vectors_hide_their_rows(
     )
     vector.write_bytes(_vector(second, [0, 1, 7]))
     files = _delete_file(str(deletes), "PARQUET"), _delete_file(str(vector), "PUFFIN")
-    planned = tuple(PlannedFile(task.file, files) for task in tasks)
     gone = {
         pq.read_table(path.removeprefix("file://")).column("id")[position].as_py()
         for path, position in [(first, 0), (second, 0), (second, 1), (second, 3), (second, 7)]
     }
-    monkeypatch.setattr(lake_snapshot, "planned", lambda _: planned)
+
+    def planned(_: object, entries: Sequence[Entry], places: Iterable[int]) -> Iterator[PlannedFile]:
+        return (PlannedFile(entries[place].file, files) for place in places)
+
+    monkeypatch.setattr(lake_snapshot.Snapshot, "planned", planned)
     same(answered(Scan(log, "shop.orders").to_arrow()), [r for r in log.answer() if r["id"] not in gone])
     figures = Scan(log, "shop.orders").explain().figures
     assert (figures.delete_files, figures.hidden_rows) == (2, 5)

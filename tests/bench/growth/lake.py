@@ -1,0 +1,192 @@
+"""The lake's own growth: planning and presenting tables of very many files, and rounds upon ever larger tables.
+
+Planning and presenting run in this process upon manifests without data files, but for those in which rows die; times
+are seconds of its processor. Rounds are those of a tierer with Spark, by stage: rows staged, dead rows found and their
+deletes written, the commit, and what comes behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import lakestore
+from lakestore.rows import condition_text
+from lakestore.union import lake_files, lake_snapshot
+from lakestore.union.figures import Figures
+from lakestore.union.plan import TableScan
+from lakestore_server.present.messages import Base
+from tests.bench.growth import measured
+from tests.bench.growth.accounts import resident_bytes
+from tests.bench.report import Figure
+from tests.support.many_files import LAKE, SCHEMA, ManyFiles
+from tests.support.presenting import Presenting
+from tests.support.served import Served
+
+GROUP = "Growth"
+FILES = 1_000, 10_000, 100_000
+PARTITIONS, FILES_PER_MANIFEST, FILE_ROWS = 10_000, 1_000, 2
+DEAD = 100
+CHANGED, ROUNDS, BULK = 100_000, 3, 5_000_000
+_WIDE = pa.schema([("id", pa.int64()), ("value", pa.int64())])
+
+
+def files(folder: Path) -> Iterator[Figure]:
+    """Planning and presenting at each number of files."""
+    for count in FILES:
+        yield from _planned(folder / f"plan-{count}", count)
+        yield from _presented(folder / f"present-{count}", count)
+
+
+def _spent(work: Callable[[], object]) -> float:
+    """Seconds of this process's processor time."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def _planned(folder: Path, count: int) -> Iterator[Figure]:
+    many = ManyFiles.of(_table(), f"file://{folder}", count, min(PARTITIONS, count // 10), files_per_manifest=1_000)
+    listed = many.snapshot(7)
+    scan = many.scan(listed, 7)
+    more = many.next_snapshot(listed, 8, [replace(many.file(0), path=f"{many.folder}/data/new.parquet")])
+    later = many.scan(more, 8)
+    before = resident_bytes()
+
+    def plan(text: str, of: TableScan = scan) -> None:
+        condition = condition_text.parse(text, many.table) if text else None
+        lake_files.LakeRead.of(of, condition, Figures())
+
+    plan("part = -1", many.scan(many.listed([], 9, 1), 9))  # the parser is imported by its first use
+    lake_snapshot.forget()
+    asked = {
+        "a partition, nothing known": lambda: plan("part = 7"),
+        "a sorted column, nothing known of most": lambda: plan("sorted = 77"),
+        "a sorted column": lambda: plan("sorted BETWEEN 70 AND 90"),
+        "a partition, after one commit more": lambda: plan("part = 7", later),
+        "all files": lambda: plan("", later),
+    }
+    took = {name: _spent(work) for name, work in asked.items()}
+    shown = ", ".join(f"{name} {_ms(seconds)}" for name, seconds in took.items())
+    memory = (resident_bytes() - before) / 1e6
+    yield Figure(GROUP, f"plan of {count:,} files, processor time", f"{shown}; {memory:,.0f} MB more", "", None)
+
+
+def _table() -> Any:
+    from lakestore.model.table import define
+
+    return define("bench.big", SCHEMA, lake=LAKE)
+
+
+def _presented(folder: Path, count: int) -> Iterator[Figure]:
+    (folder / "lake").mkdir(parents=True)
+    with Served(folder / "data") as served:
+        presenting = Presenting(served, folder / "lake")
+        table = served.lake.create_table("bench.big", SCHEMA, primary_key=["id"], buckets=1, lake=LAKE)
+        table.upsert(_rows(np.arange(count * FILE_ROWS)))
+        definition, place = served.state("bench.big").table, f"file://{folder}/lake"
+        many = ManyFiles.of(
+            definition,
+            place,
+            count,
+            min(PARTITIONS, count // 10),
+            rows=FILE_ROWS,
+            files_per_manifest=FILES_PER_MANIFEST,
+        )
+        listed = many.snapshot(7)
+        number = served.tier("bench.big")
+        presenting.bases[number] = Base(listed, number, 2, 1)
+        chosen = np.random.default_rng(1).choice(count, 3 * DEAD, replace=False)
+        for each in chosen.tolist():
+            many.write(each)
+        took, before = [], resident_bytes()
+        for run in range(2):
+            table.upsert(_rows(chosen[run * DEAD : (run + 1) * DEAD] * FILE_ROWS))
+            took.append(_spent(lambda: presenting.present("bench.big")))
+        gone = many.manifests((many.delete_of(each) for each in chosen[: 2 * DEAD].tolist()), 8, 2)
+        hot = replace(many.file(count), rows=2 * DEAD)
+        number = served.tier("bench.big")
+        presenting.bases[number] = Base(many.next_snapshot(listed, 8, [hot], also=gone), number, 2, 2)
+        table.upsert(_rows(chosen[2 * DEAD :] * FILE_ROWS))
+        took.append(_spent(lambda: presenting.present("bench.big")))
+        memory = (resident_bytes() - before) / 1e6
+        presenting.presenter.close()
+    shown = f"first {_ms(took[0])}, then {_ms(took[1])}, after a round's commit {_ms(took[2])}; {memory:,.0f} MB more"
+    name = f"{DEAD} rows that died in {count:,} files presented, processor time"
+    yield Figure(GROUP, name, shown, "", None)
+
+
+def _rows(ids: np.ndarray) -> pa.Table:
+    columns = [pa.array(ids), pa.array(np.zeros(len(ids), np.int32)), pa.array(ids), pa.array(np.zeros(len(ids)))]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def rounds(folder: Path, sizes: Sequence[int], seconds: float) -> Iterator[Figure]:
+    """Rounds of changed keys, uniform over ever more of them, by stage; no further size begins after these seconds."""
+    from pyspark.sql import SparkSession  # half a second that other measures need not wait
+
+    from lakestore_spark.session import session
+    from lakestore_tiering.service import Tierer
+    from tests.bench.bed import _CONF
+    from tests.support.process import ServerProcess
+
+    stamps: list[tuple[str, float]] = []
+    began, held = time.monotonic(), 0
+    with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
+        spark: SparkSession = session(server.address, conf=_CONF)
+        table = lake.create_table("bench.grown", _WIDE, primary_key=["id"])
+        noted = lambda point: stamps.append((point, time.monotonic()))  # noqa: E731
+        with Tierer(lake, spark, crash=noted) as tierer:
+            for size in sizes:
+                if time.monotonic() - began > seconds:
+                    break
+                while held < size:
+                    count = min(BULK, size - held)
+                    _upsert(table, np.arange(held, held + count))
+                    tierer.run_once("bench.grown", compaction=False)
+                    held += count
+                yield _round_of(table, tierer, stamps, size)
+        spark.stop()
+
+
+def _round_of(table: lakestore.Table, tierer: Any, stamps: list[tuple[str, float]], size: int) -> Figure:
+    rng, took = np.random.default_rng(2), []
+    for _ in range(ROUNDS):
+        _upsert(table, rng.choice(size, min(CHANGED, size), replace=False))
+        stamps.clear()
+        began = time.monotonic()
+        tierer.run_once("bench.grown", compaction=False)
+        took.append((time.monotonic() - began, _stages(began, stamps)))
+    whole, stages = min(took, key=lambda each: each[0])
+    read = tierer.tools.indexes.figures
+    shown = f"{whole:.1f} s: {', '.join(f'{name} {spent:.1f}' for name, spent in stages.items())}"
+    said = f"; offset indexes {read.disk_bytes / 1e6:,.0f} MB mapped, {read.memory_bytes / 1e6:,.0f} MB in memory"
+    return Figure(GROUP, f"round of {CHANGED:,} changed keys upon {measured.told(size)}", shown + said, "", None)
+
+
+def _stages(began: float, stamps: Sequence[tuple[str, float]]) -> dict[str, float]:
+    names = {"staged": "rows staged", "deaths-written": "deaths", "before-commit": "sums", "after-commit": "commit"}
+    found, last = {}, began
+    for point, at in stamps:
+        if point in names:
+            found[names[point]] = at - last
+            last = at
+    return found
+
+
+def _upsert(table: lakestore.Table, ids: np.ndarray) -> None:
+    values = np.random.default_rng(len(ids)).integers(0, 1 << 40, len(ids))
+    with table.writer() as out:
+        for begin in range(0, len(ids), 100_000):
+            part = slice(begin, begin + 100_000)
+            out.upsert(pa.record_batch([pa.array(ids[part]), pa.array(values[part])], schema=_WIDE))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

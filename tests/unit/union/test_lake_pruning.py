@@ -1,0 +1,213 @@
+"""Files that a read opens, chosen from many: the very ones that each file's own statistics leave, of few manifests."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakestore.errors import Invalid
+from lakestore.lake import places
+from lakestore.lake.manifest_entries import Entries
+from lakestore.lake.manifests import ADDED, DATA, EQUALITY_DELETES, Entry, File, described, write_manifest
+from lakestore.lake.metrics import metrics
+from lakestore.lake.partitions import groups
+from lakestore.model.table import Table, define
+from lakestore.rows import condition_text
+from lakestore.rows.ranges import may_meet
+from lakestore.union import lake_files, lake_snapshot
+from lakestore.union.figures import Figures
+from lakestore.union.lake_files import LakeRead
+from lakestore.union.lake_partitions import Partitions
+from lakestore.union.lake_ranges import Fields
+from lakestore.union.plan import ScanPart, TableScan
+from lakestore_server.iceberg.our_tables import first_metadata
+from lakestore_server.present.shape import Shape
+from tests.support.many_files import LAKE, SCHEMA, ManyFiles
+from tests.support.seeds import seeded
+
+KINDS = pa.schema(
+    [
+        ("i", pa.int32()),
+        ("l", pa.int64()),
+        ("d", pa.date32()),
+        ("t", pa.timestamp("us", "UTC")),
+        ("s", pa.string()),
+        ("m", pa.decimal128(9, 2)),
+        ("f", pa.float64()),
+    ]
+)
+LAYOUTS = [[], ["i"], ["day(t)", "truncate(2, s)"], ["bucket(4, l)"], ["s", "month(d)"], ["m"]]
+CONDITIONS = (
+    *("i = {i}", "i IN ({i}, {j}, 7)", "l > {i} AND l <= {j}", "l <> {i}", "NOT (i < {i})", "m < {i}", "f > {i}"),
+    *("d >= DATE '{d}'", "d = DATE '{d}'", "t < TIMESTAMPTZ '{d} 12:00:00+00:00'", "s IS NULL", "i IS NOT NULL"),
+    *("s = '{s}'", "s LIKE '{s}%'", "i = {i} OR s = '{s}'", "(i = {i} OR l = {j}) AND d < DATE '{d}'"),
+    "i BETWEEN {i} AND {j} OR t IS NULL",
+)
+
+
+class Reads:
+    """The files that are opened."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.opened: list[str] = []
+        read = places.read
+
+        def counted(location: str) -> bytes:
+            self.opened.append(location)
+            return read(location)
+
+        patch.setattr(places, "read", counted)
+
+    def since(self) -> int:
+        """The number since the last question."""
+        count, self.opened = len(self.opened), []
+        return count
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    lake_snapshot.forget()
+
+
+def planned(many: ManyFiles, scan: TableScan, text: str = "") -> list[str]:
+    condition = condition_text.parse(text, many.table) if text else None
+    return [path for path, _ in lake_files.planned(scan, condition)]
+
+
+def test_a_plan_opens_what_is_new_and_what_can_hold_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = define("a.big", SCHEMA, lake=LAKE)
+    many = ManyFiles.of(table, f"file://{tmp_path}", 2_000, 200, files_per_manifest=100)
+    listed = many.snapshot(7)
+    scan, reads = many.scan(listed, 7), Reads(monkeypatch)
+    assert len(planned(many, scan, "part = 77")) == 10
+    assert reads.since() == 3, "metadata, list and the one manifest with that partition"
+    assert len(planned(many, scan, "part IN (77, 78, 150)")) == 30
+    assert reads.since() == 1
+    assert len(planned(many, scan, "sorted = 700")) == 2
+    assert reads.since() == 18
+    assert len(planned(many, scan)) == 2_000
+    assert reads.since() == 0
+    more = many.next_snapshot(listed, 8, [replace(many.file(770), path=f"{many.folder}/data/new.parquet")])
+    later = many.scan(more, 8)
+    reads.since()
+    assert len(planned(many, later)) == 2_001
+    assert reads.since() == 3, "metadata, list and the new manifest"
+    assert len(planned(many, later, "part = 77 AND sorted = 770")) == 2
+    assert reads.since() == 0
+
+
+def test_few_files_of_many_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = define("a.big", SCHEMA, lake=LAKE)
+    many = ManyFiles.of(table, f"file://{tmp_path}", 1_000, 10, files_per_manifest=500)
+    scan = many.scan(many.snapshot(7, deletes=range(0, 1_000, 2)), 7)
+    decoded: list[int] = []
+    entry = Entries._entry
+
+    def counted(self: Entries, place: int) -> Entry:
+        decoded.append(place)
+        return entry(self, place)
+
+    monkeypatch.setattr(Entries, "_entry", counted)
+    condition = condition_text.parse("part = 3 AND sorted BETWEEN 320 AND 329", table)
+    read = LakeRead.of(scan, condition, Figures())
+    assert [len(each.deletes) for each in read.files] == [0, *[1, 0] * 5]
+    assert all(each.deletes[0].referenced_data_file == each.file.path for each in read.files if each.deletes)
+    assert len(decoded) == 11 + 5
+    assert read.figures.files_pruned == 1_000 - 11
+    assert len(planned(many, scan)) == 1_000
+    assert len(decoded) == 11 + 5, "path and size are figures"
+    paths = [many.file(number).path for number in (5, 6)]
+    part = replace(scan, part=ScanPart(frozenset(paths), ()))
+    assert [each.file.path for each in LakeRead.of(part, None, Figures()).files] == paths
+    assert len(decoded) == 11 + 5 + 2 + 1
+
+
+def test_equality_deletes_are_refused_by_name(tmp_path: Path) -> None:
+    table = define("a.big", SCHEMA, lake=LAKE)
+    many = ManyFiles.of(table, f"file://{tmp_path}", 10, 2)
+    bad = replace(many.delete_of(3), content=EQUALITY_DELETES, path="eq.parquet", equality_ids=(1,))
+    manifests = [*many.manifests(map(many.file, range(10)), 7, 1), *many.manifests([many.delete_of(1), bad], 7, 2)]
+    with pytest.raises(Invalid, match=r"lake table a\.big cannot be read: eq\.parquet, of another engine"):
+        planned(many, many.scan(many.listed(manifests, 7, 2), 7), "part = 0")
+
+
+def _rows(chance: random.Random, count: int) -> pa.Table:
+    day, begin = date(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC)
+    base = chance.randrange(40)
+
+    def some(value: Any) -> Any:
+        return None if chance.random() < 0.15 else value
+
+    near = [base + chance.randrange(6) for _ in range(count)]
+    columns = {
+        "i": [some(n - 10) for n in near],
+        "l": [some(n * 3) for n in near],
+        "d": [some(day + timedelta(days=n)) for n in near],
+        "t": [some(begin + timedelta(hours=n * 7)) for n in near],
+        "s": [some(f"{chr(97 + n // 4)}{n}" * chance.choice([1, 9])) for n in near],
+        "m": [some(n) for n in near],
+        "f": [some(float("nan") if chance.random() < 0.1 else n / 2) for n in near],
+    }
+    return pa.table({name: pa.array(held, KINDS.field(name).type) for name, held in columns.items()})
+
+
+def _lake(chance: random.Random, table: Table, folder: Path) -> TableScan:
+    """A snapshot of some files with real statistics, in some manifests."""
+    document = first_metadata(table, f"file://{folder}", 1)
+    schema, spec = document["schemas"][0], document["partition-specs"][0]
+    shape = Shape(table, schema, spec, {"spec-id": 1, "fields": []})
+    wanted = [field for field in shape.arrow if not field.name.startswith("__")]
+    many = ManyFiles(table, f"file://{folder}/{chance.random()}", 0, 1, document=document)
+    manifests = []
+    for number in range(chance.randint(1, 3)):
+        entries: list[Entry] = []
+        for place in range(chance.randint(1, 6)):
+            rows = _rows(chance, chance.randint(1, 5)).select([field.name for field in wanted]).cast(pa.schema(wanted))
+            for partition, own in groups(rows, spec, schema):
+                part = rows if own is None else rows.take(pa.array(own))
+                path = f"{many.folder}/{number}-{place}-{len(entries)}.parquet"
+                said = metrics(part) if chance.random() < 0.9 else metrics(part.select([]))
+                file = File(content=DATA, path=path, format="PARQUET", spec_id=0, partition=partition,
+                            rows=part.num_rows, bytes=9, metrics=said)  # fmt: skip
+                entries.append(Entry(ADDED, 7, 1, 1, file))
+        asked: dict[str, Any] = {"content": DATA, "schema": schema, "spec": spec}
+        data = write_manifest(entries, **asked, format_version=2)
+        place_ = f"{many.folder}/m{number}.avro"
+        places.write(place_, data)
+        manifests.append(described(place_, len(data), entries, **asked, snapshot_id=7, sequence=1))
+    return many.scan(many.listed(manifests, 7, 1), 7)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_files_chosen_are_those_that_their_statistics_leave(tmp_path: Path, layout: list[str]) -> None:
+    chance = seeded(f"pruning {layout}")
+    table = define("a.t", KINDS, lake={"partition_by": layout})
+    spared = 0
+    for _ in range(3):
+        scan = _lake(chance, table, tmp_path)
+        files = [each.file for each in lake_snapshot.planned(scan)]
+        for text in CONDITIONS:
+            i = chance.randint(-12, 50)
+            said = {"i": i, "j": i + chance.randint(0, 60), "s": f"{chr(97 + chance.randrange(12))}"}
+            day = date(2024, 1, 1) + timedelta(days=chance.randint(-3, 50))
+            condition = condition_text.parse(text.format(d=day, **said), table)
+            fields = Fields.of(table, condition.columns)
+            specs = lake_snapshot.metadata(scan.metadata_location).specs
+            partitions = Partitions.of(specs, table, condition.skip)
+            wanted = [
+                file.path
+                for file in files
+                if may_meet(condition.skip, partial(fields.of_file, file), partial(partitions.may_hold, file))
+            ]
+            figures = Figures()
+            assert [each.file.path for each in LakeRead.of(scan, condition, figures).files] == wanted, text
+            assert figures.files_pruned == len(files) - len(wanted)
+            spared += figures.files_pruned
+    assert spared > 40
