@@ -91,41 +91,34 @@ class HashTable:
             return
         self._highest = max(self._highest, int(numbers.max()))
         at = self._places(numbers)
-        pairs = np.empty((len(numbers), 2), dtype=np.int64)
-        pairs[:, 0], pairs[:, 1] = numbers.view(np.int64), values
+        entries: Pairs = np.empty(len(numbers), dtype=np.complex128)
+        words = entries.view(np.int64)
+        words[::2], words[1::2] = numbers.view(np.int64), values
         # All rows of one number stay together, in their order, and are settled in the same round.
-        while len(pairs) > _FEW:
-            further = self._put_round(at, pairs)
-            pairs, at = pairs[further], at[further]
+        while len(entries) > _FEW:
+            further = self._put_round(at, entries)
+            entries, at = entries.take(further), at.take(further)
             at += 1
             at &= self._mask
-        for number, value in zip(pairs[:, 0].view(np.uint64).tolist(), pairs[:, 1].tolist(), strict=True):
+        words = entries.view(np.int64)
+        for number, value in zip(words[::2].view(np.uint64).tolist(), words[1::2].tolist(), strict=True):
             self._put_one(number, value)
 
-    def _put_round(self, at: Ints, pairs: Ints) -> Ints:
-        """Write the pairs whose places are free or theirs; the rows that have to go on."""
-        held = self._at(at)
-        is_free = held[:, 1] == MISS
-        mine = (held[:, 0] == pairs[:, 0]) & ~is_free
-        rows, free = np.flatnonzero(mine), np.flatnonzero(is_free)
-        if len(rows):
-            self._entries[at[rows]] = _as_entries(pairs[rows])
+    def _put_round(self, at: Ints, entries: Pairs) -> Ints:
+        """Write the entries whose places are free or theirs; the rows that have to go on."""
+        numbers, held = entries.view(np.int64)[::2], self._entries.take(at).view(np.int64)
+        is_free = held[1::2] == MISS
+        is_settled = held[::2] == numbers
+        is_settled |= is_free
+        rows = np.flatnonzero(is_settled)
+        self._entries[at.take(rows)] = entries.take(rows)  # of several on one place the last one stands
+        free = np.flatnonzero(is_free)
         if len(free):
-            mine[free[self._occupied(at[free], pairs[free])]] = True
-        return np.flatnonzero(~mine)
-
-    def _occupied(self, at: Ints, pairs: Ints) -> npt.NDArray[np.bool_]:
-        """Write pairs to free places, the last of several on one place; which numbers are there now."""
-        rows = np.arange(len(at))
-        marked = pairs.copy()
-        marked[:, 1] = rows  # tells which row came last, and with that how many places are taken
-        self._entries[at] = _as_entries(marked)
-        held = self._at(at)
-        last = np.flatnonzero(held[:, 1] == rows)
-        self._count += len(last)
-        self._entries[at[last]] = _as_entries(pairs[last])
-        there: npt.NDArray[np.bool_] = held[:, 0] == pairs[:, 0]
-        return there
+            places = at.take(free)
+            is_settled[free] = self._entries.take(places).view(np.int64)[::2] == numbers[free]
+            places.sort()
+            self._count += 1 + int(np.count_nonzero(places[1:] != places[:-1]))
+        return np.flatnonzero(~is_settled)
 
     def entries(self) -> tuple[Numbers, Ints]:
         """All numbers, in no order, and their values."""
@@ -133,9 +126,9 @@ class HashTable:
 
     def _within(self, first: int, last: int) -> tuple[Numbers, Ints]:
         """The entries of some places."""
-        words = self._entries[first:last].view(np.int64).reshape(-1, 2)
-        there = words[words[:, 1] != MISS]
-        return there[:, 0].view(np.uint64), there[:, 1]
+        entries = self._entries[first:last]
+        words = entries.take(np.flatnonzero(entries.view(np.int64)[1::2] != MISS)).view(np.int64)
+        return words[::2].view(np.uint64), words[1::2]
 
     def needs_more(self, more: int) -> bool:
         """Whether the table must grow before so many others are put."""
@@ -193,7 +186,3 @@ def scattered_one(number: int) -> int:
     """`scattered` of one number."""
     mixed = number * _SECRET & _WORD
     return (mixed ^ mixed >> 32) * _FACTOR & _WORD
-
-
-def _as_entries(pairs: Ints) -> Pairs:
-    return pairs.view(np.complex128).ravel()

@@ -108,7 +108,7 @@ class NumberSection:
         if len(numbers) <= _FEW:
             return np.array(list(map(self.one, numbers.tolist())), dtype=np.int64)
         found = np.full(len(numbers), MISS, dtype=np.int64)
-        held = self._filter.take(wanted.words(len(self._filter)))
+        held = self._filter.take(wanted.words(len(self._filter)), mode="clip")
         held &= wanted.bits
         rows = np.flatnonzero(held == wanted.bits)
         if not len(rows):
@@ -128,10 +128,12 @@ class NumberSection:
         np.maximum(at, 0, out=at)
         at *= 2 * SAMPLED
         last = len(self._entries) - 2
+        beyond = int(at.searchsorted(last + 1 - sum(_STEPS)))  # rows from here on may step behind the last entry
+        probe = np.empty_like(at)
         for step in _STEPS:
-            probe = at + step
-            np.minimum(probe, last, out=probe)
-            np.copyto(at, probe, where=self._entries.take(probe) <= numbers)
+            np.add(at, step, out=probe)
+            np.minimum(probe[beyond:], last, out=probe[beyond:])
+            np.copyto(at, probe, where=self._entries.take(probe, mode="clip") <= numbers)
         return at
 
     def one(self, number: int) -> int:

@@ -58,6 +58,17 @@ class Wanted:
         return words.view(np.int64)
 
 
+def mark(words: Numbers, wanted: Wanted) -> None:
+    """Set the bits of numbers in a filter; others compute meanwhile, as they do not beside `bitwise_or.at`."""
+    at, bits = wanted.words(len(words)), wanted.bits
+    while len(at):
+        held = words.take(at)
+        held |= bits
+        words[at] = held  # of several on one word the last one stands
+        missing = np.flatnonzero((words.take(at) & bits) != bits)
+        at, bits = at.take(missing), bits.take(missing)
+
+
 def filter_place(number: int, words: int) -> tuple[int, int]:
     """(the filter's word, the bits set there) of one number."""
     mixed = number * _FACTOR_INT & _WORD_MASK

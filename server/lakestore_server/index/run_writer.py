@@ -14,7 +14,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index.number_section import SAMPLED
 from lakestore_server.index.run import ALIGNED, FOOTER, HEADER, HEADER_BYTES, MAGIC, VERSION
 from lakestore_server.index.run_blocks import BLOCK_BYTES, SectionPlace
-from lakestore_server.index.run_filter import FILTER_BITS, Numbers, Wanted
+from lakestore_server.index.run_filter import FILTER_BITS, Numbers, Wanted, mark
 
 SYNC_BYTES = 2 << 20
 """A journal's sync waits for what other files have to write: a run never has much."""
@@ -109,8 +109,7 @@ class SectionWriter:
         self._at = at if self._at < 0 else self._at
         self._samples.append(numbers[-self._count % SAMPLED :: SAMPLED].copy())
         self._count += len(numbers)
-        marks = Wanted.of(numbers)
-        np.bitwise_or.at(self._filter, marks.words(len(self._filter)), marks.bits)
+        mark(self._filter, Wanted.of(numbers))
 
     def end(self) -> int:
         """Write what finds the entries, unless there are none; how many there are."""
