@@ -51,12 +51,11 @@ class Levels:
             return np.array([_one(sections, int(keys.numbers[0]))], dtype=np.int64)
         order = keys.numbers.argsort()
         wanted = Wanted.of(keys.numbers.take(order))
-        found = sections[0].find(wanted)
-        for section in sections[1:]:
-            missing = np.flatnonzero(found == MISS)
-            if not len(missing):
+        found = np.full(len(keys), MISS, dtype=np.int64)
+        for section in sections:
+            section.fill(found, wanted)
+            if not (found == MISS).any():
                 break
-            found[missing] = section.find(wanted.take(missing))
         values = np.empty_like(found)
         values[order] = found
         return checked(values)

@@ -102,24 +102,38 @@ class NumberSection:
 
     def find(self, wanted: Wanted) -> Ints:
         """The values of ascending numbers: ABSENT where an entry says so, `MISS` where there is none."""
+        found = np.full(len(wanted), MISS, dtype=np.int64)
+        self.fill(found, wanted)
+        return found
+
+    def fill(self, found: Ints, wanted: Wanted) -> None:
+        """Put the values of ascending numbers, as `find`, where newer runs have left `MISS`."""
         numbers = wanted.numbers
         if not len(numbers) or int(numbers[0]) > self.highest:
-            return np.full(len(numbers), MISS, dtype=np.int64)
+            return
         if len(numbers) <= _FEW:
-            return np.array(list(map(self.one, numbers.tolist())), dtype=np.int64)
-        found = np.full(len(numbers), MISS, dtype=np.int64)
+            self._fill_few(found, numbers, np.arange(len(numbers)))
+            return
         held = self._filter.take(wanted.words(len(self._filter)), mode="clip")
         held &= wanted.bits
         rows = np.flatnonzero(held == wanted.bits)
-        if not len(rows):
-            return found
+        rows = rows[found.take(rows) == MISS]
+        if len(rows) <= _FEW:
+            self._fill_few(found, numbers, rows)
+            return
         numbers = numbers if len(rows) == len(numbers) else numbers.take(rows)
         at = self._places(numbers)
         self._blocks.check(at + self._at)
         there = np.flatnonzero(self._entries.take(at) == numbers)
+        if not len(there):
+            return
         stored = self._entries.take(at[there] + 1)
         found[rows[there]] = unpacked(numbers[there], stored)
-        return found
+
+    def _fill_few(self, found: Ints, numbers: Numbers, rows: Ints) -> None:
+        for row in rows.tolist():
+            if found[row] == MISS:
+                found[row] = self.one(int(numbers[row]))
 
     def _places(self, numbers: Numbers) -> Ints:
         """The word of the last entry that is not above each of these ascending numbers, or of the first entry."""
