@@ -20,6 +20,7 @@ from lakestore.evolution import (
     WidenColumn,
     renames,
 )
+from lakestore.model.named_types import typed
 from lakestore.model.types import type_name
 
 
@@ -27,8 +28,8 @@ def steps_of(
     *,
     drop: Sequence[str] = (),
     rename: Mapping[str, str] | None = None,
-    add: Mapping[str, pa.DataType | pa.Field] | None = None,
-    widen: Mapping[str, pa.DataType] | None = None,
+    add: Mapping[str, pa.DataType | pa.Field | str] | None = None,
+    widen: Mapping[str, pa.DataType | str] | None = None,
     optional: Sequence[str] = (),
     default: Mapping[str, Any] | None = None,
     new_rows_only: bool = False,
@@ -48,7 +49,7 @@ def steps_of(
     steps += renames(rename or {})
     for name, kind in (add or {}).items():
         steps.append(_added(name, kind, defaults.pop(name, None), new_rows_only))
-    steps += [WidenColumn(name, type_name(kind, name)) for name, kind in (widen or {}).items()]
+    steps += [WidenColumn(name, type_name(typed(kind, name), name)) for name, kind in (widen or {}).items()]
     steps += [MakeOptional(name) for name in optional]
     steps += [SetDefault(name, value) for name, value in defaults.items()]
     steps += [MoveColumn(name, first=not i, after=order[i - 1] if i else "") for i, name in enumerate(order)]
@@ -62,9 +63,7 @@ def steps_of(
     return steps
 
 
-def _added(name: str, kind: pa.DataType | pa.Field, default: Any, new_rows_only: bool) -> AddColumn:
+def _added(name: str, kind: pa.DataType | pa.Field | str, default: Any, new_rows_only: bool) -> AddColumn:
     if isinstance(kind, pa.Field):
         return AddColumn(name, type_name(kind.type, name), not kind.nullable, default, new_rows_only)
-    if not isinstance(kind, pa.DataType):
-        raise Invalid(f"column {name!r} is to be added as {kind!r}, which is no pyarrow type")
-    return AddColumn(name, type_name(kind, name), default=default, new_rows_only=new_rows_only)
+    return AddColumn(name, type_name(typed(kind, name), name), default=default, new_rows_only=new_rows_only)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -22,10 +22,12 @@ from lakestore.client.snapshot import Snapshot, requirement
 from lakestore.client.subscription import Subscription
 from lakestore.client.table import Table
 from lakestore.client.transport import Transport
-from lakestore.errors import Invalid
+from lakestore.errors import Conflict
 from lakestore.evolution import Step
 from lakestore.limits import LEASE_SECONDS_DEFAULT, WIDEST
+from lakestore.model.differences import difference
 from lakestore.model.merge_engines import Merge
+from lakestore.model.named_types import schema_of
 from lakestore.model.requirement import Freshness, Through
 from lakestore.model.table import Table as Definition
 from lakestore.model.table import define
@@ -55,7 +57,7 @@ class Lake:
     def create_table(
         self,
         name: str,
-        schema: pa.Schema,
+        schema: pa.Schema | Mapping[str, pa.DataType | pa.Field | str],
         *,
         primary_key: list[str] | None = None,
         buckets: int = 4,
@@ -67,18 +69,21 @@ class Lake:
         skip_unchanged: bool = False,
         ttl: dict[str, Any] | None = None,
         tombstone_ttl: str | int = TOMBSTONE_SECONDS,
+        if_not_exists: bool = False,
     ) -> Table:
         """Create a table; without a primary key it is a log table. docs/tables.md tells of every option.
+
+        `schema` is a pyarrow schema, or `{"id": "int64", "tags": "list<string>"}`: names to types, by name or of
+        pyarrow. With `if_not_exists=True` a table of this definition that is there is given; of another one is an
+        error that names the first difference.
 
         `merge` says what a row means whose key is there: `upsert`, `partial`, `first_row`, `ls.versioned("column")` or
         `ls.aggregate({"column": "function"})`. `retention="7d"` or `{"age": "7d", "bytes": "10GB"}` gives up old log
         that is tiered; `ttl={"column": "created_at", "after": "30d"}` deletes rows whose time is over.
         """
-        if not isinstance(schema, pa.Schema):
-            raise Invalid("schema= is a pyarrow schema")
         definition = define(
             name,
-            schema,
+            schema_of(schema),
             primary_key=primary_key,
             buckets=buckets,
             bucket_key=bucket_key,
@@ -91,7 +96,15 @@ class Lake:
             ttl=ttl,
             tombstone_ttl=tombstone_ttl,
         )
-        return self.create(definition)
+        try:
+            return self.create(definition)
+        except Conflict:
+            if not if_not_exists:
+                raise
+        found = self.table(name)
+        if told := difference(found.definition, definition):
+            raise Conflict(f"table {name} is there already, and {told}: alter it, or take it as it is by lake.table()")
+        return found
 
     def create(self, definition: Definition, *, check_only: bool = False) -> Table:
         """Create a table as its definition says; with `check_only` only ask whether it could be."""

@@ -61,10 +61,11 @@ class Table:
         """Change the table's definition, in one commit: all of it or nothing. Rows that are there are not rewritten.
 
         `drop=["a"]`, `rename={"a": "b"}`, `add={"c": pa.string()}` (a `pa.field` with `nullable=False` is required),
-        `widen={"n": pa.int64()}`, `optional=["d"]`, `default={"c": "x"}` (with `new_rows_only=True` older rows stay
-        null), `order=["id", "c"]` (these first), `lake={"freshness": "10s"}`, `retention="7d"` (None: keep all),
-        `deletes="ignore"`, `skip_unchanged=True`, `ttl={"column": "created_at", "after": "30d"}` (None: rows stay),
-        `tombstone_ttl="7d"`; or steps of `lakestore.evolution`.
+        `widen={"n": "int64"}` (types of pyarrow or by name), `optional=["d"]`, `default={"c": "x"}` (with
+        `new_rows_only=True` older rows stay null), `order=["id", "c"]` (these first), `lake={"freshness": "10s"}`,
+        `retention="7d"` (None: keep all), `deletes="ignore"`, `skip_unchanged=True`,
+        `ttl={"column": "created_at", "after": "30d"}` (None: rows stay), `tombstone_ttl="7d"`; or steps of
+        `lakestore.evolution`.
         This handle then has the new definition. `Conflict` if the table was altered since it was loaded.
         """
         self.definition = self._connection.altered(self.definition, [*steps, *steps_of(**changes)])

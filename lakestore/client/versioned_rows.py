@@ -40,6 +40,7 @@ def marked_parts(
     connection: Connection, definition: Table, data: Any, keep: Keep, as_of: Any = None
 ) -> list[tuple[Table, pa.RecordBatch, Marks]]:
     """The parts of `fitting_parts`, each with its marks; rows that have some are one part, in their order."""
+    data = user.readable_again(data)
     if not keep and as_of is None:
         return [(version, batch, NO_MARKS) for version, batch in fitting_parts(connection, definition, data)]
     version, batch = fitting(connection, definition, data)

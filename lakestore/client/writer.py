@@ -109,7 +109,17 @@ class Writer:
         self._put(pb.DELETE, data, progress)
 
     def _put(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str, keep: Keep = ()) -> None:
+        """Rows of an iterator go in pieces; the progress with the last one."""
         PROCESS.check()
+        waiting: Any = None
+        for part in (data,) if keep else user.streamed(data):
+            if waiting is not None:
+                self._put_rows(kind, waiting, "")
+            waiting = part
+        if waiting is not None:
+            self._put_rows(kind, waiting, progress, keep)
+
+    def _put_rows(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str, keep: Keep = ()) -> None:
         marks, parts = NO_MARKS, [data] if keep else user.by_columns(data, self._table)
         batches = [user.from_user(part, self._table.schema) for part in parts]
         if keep:

@@ -11,7 +11,7 @@ up() { for i in $(seq 100); do lakestore status >/dev/null 2>&1 && return; sleep
 (lakestore serve --data ./ds --port $PORT --http-port $HTTP_PORT > ds.out 2>ds.log & echo $! > ds.pid); up
 python -c "import json
 for i in range(2000): print(json.dumps({\"order_id\": i, \"step\": \"s\"}))" > small.jsonl
-lakestore write --create shop.ev small.jsonl; lakestore write --key order_id shop.pk small.jsonl
+lakestore write --yes --create shop.ev small.jsonl; lakestore write --yes --key order_id shop.pk small.jsonl
 nice -n 5 lakestore tier --once 2>/dev/null
 lakestore write shop.ev small.jsonl
 lakestore backup $PWD/ds_bk

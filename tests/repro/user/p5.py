@@ -13,5 +13,5 @@ echo "== schema"; lakestore changes cdc.accounts --format debezium-schema | head
 echo "== where"; lakestore changes cdc.accounts --where "balance > 11"
 echo "== where bad"; lakestore changes cdc.accounts --where "ballance > 11"; lakestore changes cdc.accounts --where "upper(name)='ANN'"
 echo "== start time"; lakestore changes cdc.accounts --start 2026-01-01T00:00Z --json | head -2;  lakestore changes cdc.accounts --start "5 minutes ago"; lakestore changes cdc.accounts --start beginning
-echo "== feed debezium in"; lakestore changes cdc.accounts --format debezium > dbz.jsonl; lakestore write --create --key id cdc.copy dbz.jsonl
+echo "== feed debezium in"; lakestore changes cdc.accounts --format debezium > dbz.jsonl; lakestore write --yes --create --key id cdc.copy dbz.jsonl
 """)

@@ -9,6 +9,6 @@ with Shop("t_autocreate") as shop:
 (lakestore serve --data ./ac --port $PORT --http-port $HTTP_PORT >ac.out 2>ac.log & echo $! > ac.pid)
 for i in $(seq 60); do lakestore tables >/dev/null 2>&1 && break; sleep 1; done
 echo '{"id": 1, "ts": "2026-01-01T00:00:00Z"}' > ac.jsonl
-lakestore write --key id shop.ev ac.jsonl; echo "rc $?"; lakestore tables; lakestore describe shop.ev | tail -2; lakestore drop shop.ev 2>&1 | tail -1
+lakestore write --yes --key id shop.ev ac.jsonl; echo "rc $?"; lakestore tables; lakestore describe shop.ev | tail -2; lakestore drop shop.ev 2>&1 | tail -1
 kill $(cat ac.pid)
 """)

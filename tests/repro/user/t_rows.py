@@ -5,7 +5,7 @@ from tests.repro.user.shop import Shop
 
 with Shop("t_rows", filled=True) as shop:
     shop.shell(r"""
-lakestore write --create --key id t.big seed.jsonl
+lakestore write --yes --create --key id t.big seed.jsonl
 python - <<'P'
 import json
 with open("bigbad.jsonl","w") as f:
@@ -18,5 +18,5 @@ lakestore read t.big --count
 printf 'id,s\n1,""\n2,\n3,NULL\n4,\\N\n5," x "\n' > q.csv
 lakestore write t.big q.csv; lakestore read t.big --where "id<6" --format jsonl
 printf 'id,s,d\n1,a,2026-01-02 03:04:05+02\n' > n.csv
-lakestore write --create --key id t.newcsv n.csv; lakestore describe t.newcsv | tail -5
+lakestore write --yes --create --key id t.newcsv n.csv; lakestore describe t.newcsv | tail -5
 """)

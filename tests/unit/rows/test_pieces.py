@@ -71,7 +71,7 @@ def test_a_writer_cuts_wide_rows(lake: ls.Lake) -> None:
 
 def test_the_command_line_writes_wide_files(small: Served, tmp_path: Path) -> None:
     pq.write_table(wide(4_000), tmp_path / "wide.parquet")
-    command = ["write", "w.file", str(tmp_path / "wide.parquet"), "--key", "id"]
+    command = ["write", "w.file", str(tmp_path / "wide.parquet"), "--key", "id", "--yes"]
     assert run_command([*command, "--server", small.server.about["grpc"]]) == 0
     assert small.lake.table("w.file").scan().count() == 4_000
 
