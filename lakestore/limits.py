@@ -208,6 +208,19 @@ class Limits:
     others. A server without `auth` has one principal, which may take all."""
     access_token_seconds: int = option(3_600, low=1, high=31 * 86_400)
     """Life of a token that a catalog client got for its credentials."""
+    history_bytes: int = option(64 * _MB, low=0, high=16 * _GB)
+    """Memory of the console's curves: about 115 KB for each table in which something moves, for two days. Beyond it
+    tables that have been still for hours lose theirs, or new ones have none."""
+    query_processes: int = option(2, low=0, high=64)
+    """Queries of the console at once, each in a process of its own; one more is `Exhausted`. 0 switches queries off."""
+    query_bytes: int = option(256 * _MB, low=64 * _MB, high=64 * _GB)
+    """Memory that DuckDB may take for a query of the console; one that needs more fails."""
+    query_rows: int = option(1_000, low=1, high=100_000)
+    """Rows that a query of the console shows; it is told when there are more."""
+    query_seconds: int = option(60, low=1, high=3_600)
+    """Time of a query of the console; then its process is ended."""
+    tails: int = option(32, low=0, high=1_000)
+    """Changelogs that pages of the console follow at once; one more is `Exhausted`."""
     idempotency_keys: int = option(10_000, low=1, high=1_000_000)
     """Catalog requests remembered by their Idempotency-Key; the oldest is forgotten for one more."""
 

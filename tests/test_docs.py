@@ -24,7 +24,7 @@ import lakestore
 from lakestore import errors
 from lakestore.cli.main import COMMANDS, command
 from lakestore.model import settings, table_file, types
-from lakestore_server.access import policy
+from lakestore_server.access import rights_page
 from lakestore_server.edge import http_errors
 from lakestore_server.operate import metrics
 from lakestore_server.settings import Settings
@@ -248,7 +248,7 @@ def test_the_settings_page_is_up_to_date() -> None:
 
 
 def test_the_page_of_rights_is_up_to_date() -> None:
-    assert RIGHTS.read_text() == policy.reference(), "run `make docs`"
+    assert RIGHTS.read_text() == rights_page.reference(), "run `make docs`"
 
 
 def test_the_page_of_errors_is_up_to_date() -> None:
@@ -320,7 +320,7 @@ if __name__ == "__main__":
     REFERENCE.write_text(reference())
     SETTINGS.write_text(settings_page())
     METRICS.write_text(metrics_page())
-    RIGHTS.write_text(policy.reference())
+    RIGHTS.write_text(rights_page.reference())
     ERRORS.write_text(errors_page())
 
 

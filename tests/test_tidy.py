@@ -98,6 +98,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     ),
     "httpx2": ("lakestore/connectors/bridge/schemas/registry.py",),
     "starlette": (
+        "server/lakestore_server/edge/console/",
         "server/lakestore_server/edge/catalog_request.py",
         "server/lakestore_server/edge/http.py",
         "server/lakestore_server/edge/http_gate.py",
@@ -131,6 +132,9 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/commit/flight.py",
     "server/lakestore_server/commit/loop.py",
     "server/lakestore_server/edge/catalog_request.py",
+    "server/lakestore_server/edge/console/answers.py",
+    "server/lakestore_server/edge/console/api.py",
+    "server/lakestore_server/edge/console/queries.py",
     "server/lakestore_server/edge/grpc.py",
     "server/lakestore_server/edge/rpc_dispatch.py",
     "server/lakestore_server/edge/rpc_port.py",

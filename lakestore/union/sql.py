@@ -113,6 +113,21 @@ class SqlResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that a query of somebody else's may take."""
+
+    memory_bytes: int
+    """DuckDB's memory; nothing is spilled to files."""
+    rows: int
+    """Rows of the answer; the ones behind are not made."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """DuckDB's settings for it."""
+        return {"memory_limit": f"{self.memory_bytes}B", "temp_directory": "", "threads": "2"}
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """A query, and how it is asked."""
 
@@ -123,6 +138,13 @@ class Query:
     require: Requirement | None = None
     external_access: bool = False
     """Whether it may read files and addresses."""
+    bounds: Bounds | None = None
+    """None: as much as there is."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """DuckDB's settings for it."""
+        return (_REPLACES_NOTHING if self.external_access else _CLOSED) | (self.bounds.settings if self.bounds else {})
 
 
 def run(source: Source, query: Query | str, tables: Callable[[], Sequence[Table]] = tuple) -> SqlResult:
@@ -234,7 +256,7 @@ class _Request:
 
 def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> pa.Table:
     engine, query, text = request.engine, request.query, request.asked.text
-    connection = engine.connect(config=_REPLACES_NOTHING if query.external_access else _CLOSED)
+    connection = engine.connect(config=query.settings)
     try:
         connection.execute("SET TimeZone = 'UTC'")
         sql_catalog.declare(connection, request.declared)
@@ -246,7 +268,8 @@ def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[Lakest
             _register(connection, name, alias, rows)
             if name in request.quoted:
                 connection.execute(f'CREATE VIEW "{name}" AS SELECT * FROM {name}')  # noqa: S608
-        return _utc(_executed(connection, text, query.params).to_arrow_table())
+        found = _executed(connection, text, query.params)
+        return _utc(found.to_arrow_table() if query.bounds is None else _first(found, query.bounds.rows))
     except engine.Error as error:
         if failures:
             raise failures[0] from error
@@ -258,6 +281,18 @@ def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[Lakest
 def _executed(connection: Any, text: str, params: Params) -> Any:
     given = None if params is None else dict(params) if isinstance(params, Mapping) else list(params)
     return connection.execute(text) if given is None else connection.execute(text, given)
+
+
+def _first(found: duckdb.DuckDBPyConnection, rows: int) -> pa.Table:
+    """The first rows of an answer; the others are not made."""
+    reader = found.to_arrow_reader(rows)
+    batches: list[pa.RecordBatch] = []
+    while sum(batch.num_rows for batch in batches) < rows:
+        try:
+            batches.append(reader.read_next_batch())
+        except StopIteration:
+            break
+    return pa.Table.from_batches(batches, reader.schema).slice(0, rows)
 
 
 def _has_nan(params: Params) -> bool:

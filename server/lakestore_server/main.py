@@ -25,6 +25,7 @@ from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.edge import exposure_check
+from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
 from lakestore_server.files import checkpoint, data_folder, journal, segment, shared_file
@@ -140,6 +141,7 @@ class Server:
         )
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
+        self._console: Console | None = None
 
     def _opened(self, disk: Disk, journal_of: JournalOf, index_of: IndexOf) -> MetadataStore:
         """The lake's metadata, once rights are read and the engine has recovered; else the folder is let go."""
@@ -186,13 +188,20 @@ class Server:
         admission = Admission(
             self.access, KnownTables(self.engine), self._clock, metrics_open=self.settings.metrics_open
         )
-        gate = app(self.sources, admission, self.settings.http.allowed_hosts)
+        self._console = console = Console(self.service, self.sources, admission, self._clock)
+        gate = app(self.sources, admission, console, self.settings.http.allowed_hosts)
         self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits, self._on_fatal)
         self._http.start()
         self.presented.start()
         try:
             self._grpc = GrpcServer(
-                self.service, f"{host}:{self.settings.port}", admission, self._clock, self._keys, limits
+                self.service,
+                f"{host}:{self.settings.port}",
+                admission,
+                self._clock,
+                self._keys,
+                limits,
+                console.clients,
             )
         except RuntimeError as error:
             raise Unavailable(
@@ -200,6 +209,7 @@ class Server:
             ) from error
         self.about.update(http=f"{host}:{self._http.port}", grpc=f"{host}:{self._grpc.port}")
         self._grpc.start()
+        console.start()
 
     def drain(self, seconds: float) -> bool:
         """Turn new calls away and let those that run end; whether all have."""
@@ -221,6 +231,8 @@ class Server:
         if self._grpc:
             self._grpc.stop(STOP_SECONDS)
         self.presented.close()
+        if self._console:
+            self._console.close()
         if self._http:
             self._http.stop()
         self.stop_duties()

@@ -64,7 +64,7 @@ def test_metrics_are_open_to_all_only_when_the_settings_say_so(tmp_path: Path, o
         url = f"http://{server.host}:{server.http_port}"
         found = httpx.get(f"{url}/metrics", timeout=30)
         assert (found.status_code, "lakestore_" in found.text) == ((200, True) if opened else (401, False))
-        for path in ("/", "/iceberg/v1/namespaces", "/iceberg/v1/config"):
+        for path in ("/console/api/me", "/iceberg/v1/namespaces", "/iceberg/v1/config"):
             assert httpx.get(url + path, timeout=30).status_code == 401
         assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
         assert not knows(server, "nobody")

@@ -115,13 +115,17 @@ def http_words(address: str) -> Iterator[str]:
     """What the HTTP port answers."""
     for token in (token_of("root"), WRONG):
         with httpx.Client(base_url=f"http://{address}", headers={"Authorization": f"Bearer {token}"}) as http:
-            for path in ("/", "/metrics", "/iceberg/v1/config", "/iceberg/v1/namespaces/shop/tables/orders", "/x"):
+            api = (f"/console/api/{part}" for part in ("status", "clients", "streams", "holds", "tables/shop.orders"))
+            catalog = ("/iceberg/v1/config", "/iceberg/v1/namespaces/shop/tables/orders")
+            for path in ("/", *api, "/metrics", *catalog, "/x"):
                 yield str(http.get(path).headers) + http.get(path).text
             form = {"grant_type": "client_credentials", "client_id": "root", "client_secret": token}
             answer = http.post("/iceberg/v1/oauth/tokens", data=form)
             assert (answer.status_code == 200) == (token != WRONG)
             yield answer.text
             yield http.post("/iceberg/v1/oauth/tokens", content=f"grant_type={token}").text
+            yield http.post("/console/api/session", json={"token": token}).text
+            yield http.post("/console/api/query", json={"sql": f"SELECT * FROM '{token}'"}).headers.get("server", "")
 
 
 def command_words(address: str, auth: Path, folder: Path) -> Iterator[str]:

@@ -135,7 +135,7 @@ def test_lists_hold_what_a_principal_may_know_of(world: World) -> None:
             found = [http.get(f"/iceberg/v1/namespaces/{space}/tables").json()["identifiers"] for space in spaces]
             listed = [f"{each['namespace'][0]}.{each['name']}" for part in found for each in part]
             assert sorted(listed) == named
-            page = http.get("/").text
+            page = http.get("/console/api/status").text
             for table in ("shop.orders", "shop.items", "web.clicks"):
                 assert (table in status) == (table in page) == (table in named)
             seen[name] = named
@@ -156,13 +156,14 @@ def test_without_a_valid_token_there_is_nothing(world: World) -> None:
         with pytest.raises(NotAuthenticated):
             list(lake.transport.changes(pb.ChangesRequest(tables=["shop.orders"], until="now")))
     with world.http() as http:
-        for path in ("/", "/metrics", "/iceberg/v1/config", "/iceberg/v1/namespaces", "/absent", "/iceberg/v1/absent"):
+        console = "/console/api/status"
+        for path in (console, "/metrics", "/iceberg/v1/config", "/iceberg/v1/namespaces", "/absent", "/iceberg/v1/absent"):
             answer = http.get(path)
             assert answer.status_code == 401, path
             assert "www-authenticate" in answer.headers
         assert http.post("/iceberg/v1/namespaces", content=b"x" * 10_000_000).status_code == 401
         assert http.get("/healthz").status_code == 200
-        assert http.get("/", auth=("report", token_of("report"))).status_code == 200
+        assert http.get(console, auth=("report", token_of("report"))).status_code == 200
         assert http.post("/iceberg/v1/namespaces", auth=("root", token_of("root")), json={}).status_code == 401
     with world.http("report") as http:
         assert http.get("/metrics").status_code == 403

@@ -19,6 +19,7 @@ from lakestore_server.access import policy
 from lakestore_server.access.admission import Admission
 from lakestore_server.access.policy import CATALOG, ROUTES, RPCS, HttpRequestFacts, Kind, Listing, Own
 from lakestore_server.access.principals import RIGHTS, Grant, Principal, book_of
+from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.http import routes
 from lakestore_server.host.clock import RealClock
 from lakestore_server.main import KnownTables, Server
@@ -86,7 +87,8 @@ def test_every_route_has_exactly_one_rule(tmp_path: Path) -> None:
     server = Server(Settings(tmp_path / "data"))
     try:
         admission = Admission(server.access, KnownTables(server.engine), RealClock())
-        assert served(routes(server.sources, admission)) == set(ROUTES)
+        console = Console(server.service, server.sources, admission, RealClock())
+        assert served(routes(server.sources, admission, console)) == set(ROUTES)
     finally:
         server.close()
 
@@ -100,6 +102,9 @@ def test_rules_name_rights_that_exist_and_open_ones_are_few() -> None:
         ("rpc", f"{policy.HEALTH}List"),
         ("rpc", f"{policy.HEALTH}Watch"),
         ("GET", "/healthz"),
+        ("GET", "/"),
+        ("GET", "/console/{file}"),
+        ("POST", f"{policy.CONSOLE}/session"),
         ("POST", f"{CATALOG}/oauth/tokens"),
     }
 

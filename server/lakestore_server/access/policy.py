@@ -4,7 +4,7 @@ A row names a right, and how the tables of a request are found in it. The right 
 where a request names none, on some table. Beside `principals.RIGHTS` there are: `open`, for everybody; `known`, for
 every principal; `see`, any right at all; `commit`, which is `tier` for a table of Lakestore's, `write` for others and
 `admin` for a new one. A row also says what of a call is the principal's own, and which list its answer cuts to what
-the principal may know of. docs/rights.md is written from this table. Pure.
+the principal may know of. docs/rights.md is written from this table (`rights_page`). Pure.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ SERVICE = "/lakestore.v1.Lakestore/"
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/"
 CATALOG = "/iceberg/v1"
+CONSOLE = "/console/api"
 _NAMESPACE = f"{CATALOG}/namespaces/{{namespace}}"
 _TABLE = f"{_NAMESPACE}/tables/{{table}}"
 _VIEW = f"{_NAMESPACE}/views/{{view}}"
@@ -77,7 +78,10 @@ class Listing(Enum):
     SUBSCRIPTIONS = "the principal's own subscriptions"
     PRODUCERS = "the principal's own producers"
     REGISTERS = "the principal's own registers"
-    PAGE = "tables with some right, on the page"
+    PAGE = "tables with some right, in the console"
+    CLIENTS = "the principal's own connections"
+    LEASES = "the principal's own leases"
+    STREAMS = "the principal's own subscriptions, producers and registers"
     NAMESPACES = "namespaces with a table that may be seen"
     NAMES = "names of tables with some right"
 
@@ -280,6 +284,10 @@ def _path_cut(asked: HttpRequestFacts, known: TableFacts) -> Sequence[str]:
     return (parted[0],) if parted is not None and is_cut else (target,)
 
 
+def _path_name(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
+    return (asked.path["table"],)
+
+
 def _path_namespace(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
     return (catalog_target(asked.path["namespace"], EVERYTHING),)
 
@@ -320,7 +328,20 @@ _PATH = "the table of the path"
 _REFUSED = "nobody may: what is presented is read-only"
 _SPACE = "every table of the namespace"
 ROUTES: dict[tuple[str, str], Row] = {
-    ("GET", "/"): Row("known", _nothing, lists=Listing.PAGE),
+    ("GET", "/"): Row("open", _nothing, "the page alone, which tells nothing of the server"),
+    ("GET", "/console/{file}"): Row("open", _nothing, "its parts"),
+    ("POST", f"{CONSOLE}/session"): Row("open", _nothing, "the credentials stand in the request"),
+    ("POST", f"{CONSOLE}/renew"): Row("known", _nothing),
+    ("GET", f"{CONSOLE}/me"): Row("known", _nothing),
+    ("GET", f"{CONSOLE}/status"): Row("known", _nothing, lists=Listing.PAGE),
+    ("GET", f"{CONSOLE}/history"): Row("read", _everything, "every table"),
+    ("GET", f"{CONSOLE}/clients"): Row("known", _nothing, lists=Listing.CLIENTS),
+    ("GET", f"{CONSOLE}/streams"): Row("known", _nothing, lists=Listing.STREAMS),
+    ("GET", f"{CONSOLE}/holds"): Row("known", _nothing, lists=Listing.LEASES),
+    ("GET", f"{CONSOLE}/tables/{{table}}"): Row("see", _path_name, _PATH),
+    ("GET", f"{CONSOLE}/tables/{{table}}/history"): Row("see", _path_name, _PATH),
+    ("GET", f"{CONSOLE}/tables/{{table}}/tail"): Row("read", _path_name, f"{_PATH}; asked again when rights change"),
+    ("POST", f"{CONSOLE}/query"): Row("read", _nothing, "some table; each table of the query, as its RPCs are judged"),
     ("GET", "/healthz"): Row("open", _nothing),
     ("GET", "/metrics"): Row("read", _everything, "every table, unless `metrics_open` is set"),
     ("POST", f"{CATALOG}/oauth/tokens"): Row("open", _nothing, "the credentials stand in the request"),
@@ -360,41 +381,3 @@ ROUTES |= {
     for (method, path), row in tuple(ROUTES.items())
     if path.startswith(f"{CATALOG}/") and not path.endswith(("/config", "/oauth/tokens"))
 }
-
-
-def reference() -> str:
-    """The text of docs/rights.md."""
-    lines = [
-        "# Rights",
-        "",
-        "Written by `make docs` from the table that the server itself decides by: `access/policy.py` of the server.",
-        "`read`, `write`, `tier` and `admin` are granted on tables (SECURITY.md); `admin` brings the other three,",
-        "`tier` brings `read`. `open` is for everybody, `known` for every principal, `see` for any right at all, and",
-        "`commit` is `tier` for Lakestore's own tables, `write` for others and `admin` for new ones.",
-        "The right is needed on each table named; where a request names none, on some table. Names of producers,",
-        "registers and subscriptions, and leases, are the principal's own: nobody else can open, fence, move,",
-        "acknowledge or read by them.",
-        "A list in an answer leaves out what the principal may not know of.",
-        "",
-        "## gRPC",
-        "",
-        *_markdown(("RPC", path.rsplit("/", 1)[-1], row) for path, row in RPCS.items()),
-        "",
-        "## HTTP",
-        "",
-        *_markdown(("route", f"{method} {path}", row) for (method, path), row in ROUTES.items()),
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _markdown(rows: Iterable[tuple[str, str, Row]]) -> Iterable[str]:
-    first = True
-    for head, name, row in rows:
-        if first:
-            yield f"| {head} | right | on | the principal's own | list in the answer |"
-            yield "|---|---|---|---|---|"
-            first = False
-        owns = ", ".join(own.value for own in row.owns)
-        lists = row.lists.value if row.lists else ""
-        yield f"| `{name}` | {row.right} | {row.tables or '-'} | {owns or '-'} | {lists or '-'} |"

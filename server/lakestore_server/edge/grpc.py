@@ -36,6 +36,7 @@ from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.permits import Permits, share_of
 from lakestore_server.host.workers import Workers
+from lakestore_server.operate.clients import Clients
 from lakestore_server.service import Service
 
 log = logging.getLogger("lakestore.grpc")
@@ -74,8 +75,10 @@ class GrpcServer:
         clock: Clock,
         keys: TlsKeys | None = None,
         limits: Limits = DEFAULT,
+        clients: Clients | None = None,
     ) -> None:
         self._service, self._admission = service, admission
+        self._clients = clients or Clients(clock)
         self._asks_certificates = keys is not None and keys.client_ca is not None
         self._dispatch = Dispatch(service, clock, limits)
         self._workers = Workers(limits.threads, "grpc-call")
@@ -151,6 +154,8 @@ class GrpcServer:
             self._fail(call, error)
         else:
             call.is_known = not admitted.is_open
+            if call.is_known:
+                self._clients.calls("grpc", admitted.owner, call.peer, call.path.rsplit("/", 1)[-1])
             handler(call, admitted)
 
     def _ticked(self, now: float) -> None:
@@ -206,7 +211,7 @@ class GrpcServer:
                 yield from verb(request, call) if waits else verb(request)
 
         encode: Callable[[Any], bytes] = _encoded if waits else method.answer.SerializeToString
-        self._begin(AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
+        self._begin(call, admitted, AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
 
     def _write(self, method: rpc.Method, call: Rpc, admitted: RpcCall) -> None:
         """A stream of commits, which may be silent for as long as its client may write."""
@@ -219,7 +224,7 @@ class GrpcServer:
                 yield from verb(stream, call)
 
         encode = method.answer.SerializeToString
-        self._begin(AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
+        self._begin(call, admitted, AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
 
     def _talk(self, call: Rpc, admitted: RpcCall) -> None:
         """A stream of small calls."""
@@ -233,11 +238,17 @@ class GrpcServer:
         self._talks.add(talk)
         room.callback(self._talks.discard, talk)
         call.add_callback(room.close)
+        self._note_stream(call, admitted)
         talk.begin()
 
-    def _begin(self, stream: AnswerStream) -> None:
+    def _begin(self, call: Rpc, admitted: RpcCall, stream: AnswerStream) -> None:
         self._streams.add(stream)
+        self._note_stream(call, admitted)
         stream.begin()
+
+    def _note_stream(self, call: Rpc, admitted: RpcCall) -> None:
+        self._clients.opens("grpc", admitted.owner, call.peer)
+        call.add_callback(partial(self._clients.ends, "grpc", admitted.owner, call.peer))
 
     def _reflect(self, call: Rpc, admitted: RpcCall) -> None:
         """The next question of a stream of questions about the protocol."""

@@ -15,13 +15,14 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from lakestore.errors import Invalid, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission
-from lakestore_server.edge import catalog_request, console, http_errors, iceberg_rest, oauth, presented_rest
+from lakestore_server.edge import catalog_request, http_errors, iceberg_rest, oauth, presented_rest
+from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.http_connection import GuardedProtocol
 from lakestore_server.edge.http_gate import Gate
 from lakestore_server.edge.page_guard import PageGuard
@@ -32,31 +33,21 @@ from lakestore_server.operate.metric_sources import Sources
 log = logging.getLogger("lakestore.http")
 START_SECONDS = 20.0
 _TOKENS_PATH = "/v1/oauth/tokens"
-_PAGE_HEADERS = {
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "cache-control": "no-store",
-}
-"""The console runs nothing, loads nothing, and stands in nobody's frame."""
 
 
-def app(sources: Sources, admission: Admission, allowed_hosts: Sequence[str] = ()) -> Gate:
+def app(sources: Sources, admission: Admission, console: Console, allowed_hosts: Sequence[str] = ()) -> Gate:
     """All routes of the HTTP port, behind their gate."""
-    found = routes(sources, admission)
+    found = routes(sources, admission, console)
     inner = Starlette(routes=found, exception_handlers=_UNKNOWN)
-    return Gate(inner, found, admission, sources.engine.limits, PageGuard(allowed_hosts))
+    return Gate(inner, found, admission, sources.engine.limits, PageGuard(allowed_hosts), console.clients)
 
 
-def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:
+def routes(sources: Sources, admission: Admission, console: Console) -> list[BaseRoute]:
     """Every route of the HTTP port; `policy.ROUTES` has a row for each."""
     engine = sources.engine
 
     def show_metrics(_: Request) -> Response:
         return PlainTextResponse(metrics.text(sources), media_type="text/plain; version=0.0.4")
-
-    def show_console(request: Request) -> Response:
-        principal = request.scope[catalog_request.CALLER].principal
-        return HTMLResponse(console.page(sources.status.now(), principal.sees), headers=_PAGE_HEADERS)
 
     def show_alive(_: Request) -> Response:
         return PlainTextResponse("going down\n", 503) if engine.is_draining else PlainTextResponse("ok\n")
@@ -69,7 +60,7 @@ def routes(sources: Sources, admission: Admission) -> list[BaseRoute]:
     tokens = Route(_TOKENS_PATH, give_token, methods=["POST"])
     catalog, bytes_max = catalog_request.Sources(sources.catalog, sources.presented), engine.limits.http_body_bytes
     return [
-        Route("/", show_console),
+        *console.routes(),
         Route("/healthz", show_alive),
         Route("/metrics", show_metrics),
         Mount(

@@ -23,6 +23,7 @@ from lakestore_server.edge.catalog_request import CALLER
 from lakestore_server.edge.http_errors import ClientStalled
 from lakestore_server.edge.http_shares import HttpShares
 from lakestore_server.edge.page_guard import PageGuard
+from lakestore_server.operate.clients import Clients
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,7 +37,7 @@ ADVANCE = "lakestore.advance"
 is there; a connection that does not come so far in time is closed."""
 OPEN_BODY_BYTES_MAX = 64 << 10
 """Limit of the body of a request whose sender is not known yet."""
-_ICEBERG = "/iceberg/"
+_ICEBERG, _CONSOLE = "/iceberg/", "/console/"
 _SHOWN_CHARS = 100
 """Characters of an unknown path that log and refusal show."""
 
@@ -63,10 +64,11 @@ class Gate:
         admission: Admission,
         limits: Limits = DEFAULT,
         guard: PageGuard | None = None,
+        clients: Clients | None = None,
     ) -> None:
         self._application, self._routes, self._admission, self._limits = application, routes, admission, limits
         self._guard = guard or PageGuard()
-        self._shares = HttpShares(limits)
+        self._shares, self._clients = HttpShares(limits), clients
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; a refusal is answered here."""
@@ -101,6 +103,7 @@ class Gate:
             self._guard.check(headers, (scope.get("server") or ("",))[0])
         caller = self._admission.http_caller(row, _token(scope), scope.get(CERTIFICATE, ()), what)
         if caller is not None:
+            self._note(scope, caller, what)
             _advance(scope)
         _check_encoding(scope)
         if matched is None:
@@ -117,6 +120,10 @@ class Gate:
                 self._shares.let_go(_owner(caller), len(body))
                 raise
         return body, caller
+
+    def _note(self, scope: Scope, caller: Caller, what: str) -> None:
+        if self._clients is not None and scope.get("client"):
+            self._clients.calls("http", caller.counted_as, ":".join(map(str, scope["client"])), what)
 
     async def _body(self, receive: Receive, caller: Caller | None) -> bytes:
         data, owner = bytearray(), _owner(caller)
@@ -226,8 +233,11 @@ async def _refuse(scope: Scope, send: Send, error: LakestoreError) -> None:
     status, body = http_errors.answer(error)
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     if status == 401:
-        page = not scope["path"].startswith(_ICEBERG)
-        headers.append((b"www-authenticate", b'Basic realm="lakestore"' if page else b'Bearer realm="lakestore"'))
+        # A browser asks for a name and a password itself where Basic is offered; the console asks by its own form.
+        basic_helps = not scope["path"].startswith((_ICEBERG, _CONSOLE))
+        headers.append(
+            (b"www-authenticate", b'Basic realm="lakestore"' if basic_helps else b'Bearer realm="lakestore"')
+        )
     headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -103,6 +103,8 @@ def by_settings(limits: Limits) -> tuple[Bound, ...]:
             Bound("answers of presented cuts", limits.present_cache_bytes, "present_cache_bytes"),
             Bound("offset indexes of the lake", limits.lake_offsets_bytes, "lake_offsets_bytes"),
             Bound("files of the lake", limits.lake_manifests_bytes, "lake_manifests_bytes"),
+            Bound("curves of the console", limits.history_bytes, "history_bytes"),
+            Bound("queries of the console", limits.query_processes * limits.query_bytes, "query_processes"),
             Bound("metadata of the lake", CACHE_BYTES_MAX, "a constant"),
             Bound("value ranges of pieces", RANGES_KEPT * RANGE_BYTES, "a constant"),
             Bound("registers", limits.registers * names, "registers, each principal"),

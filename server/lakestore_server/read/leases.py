@@ -47,6 +47,22 @@ class Lease:
         return self.is_kept and not self.holders
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRead:
+    """A lease as an operator sees it."""
+
+    owner: str
+    """The principal; empty where there are none."""
+    seconds: float
+    """Time that is left of it, unless it is renewed."""
+    tables: tuple[str, ...]
+    """Uuids of the tables whose rows it holds."""
+    cut: int | None
+    """LSN of a cut that is held over all tables."""
+    streams: int
+    """Connected streams that need it."""
+
+
 class Leases:
     """All leases of a server. Thread-safe."""
 
@@ -73,6 +89,23 @@ class Leases:
         with self._lock:
             self._drop_expired()
             return len(self._leases)
+
+    def holders(self, most: int) -> list[HeldRead]:
+        """The leases that have run longest, so many at most."""
+        with self._lock:
+            self._drop_expired()
+            first = list(self._leases.values())[:most]
+            now = self._clock.monotonic()
+            return [
+                HeldRead(
+                    lease.owner,
+                    round(max(lease.expires - now, 0.0), 1),
+                    tuple(sorted({*lease.snapshots, *lease.starts})),
+                    lease.cut,
+                    lease.holders,
+                )
+                for lease in first
+            ]
 
     def grant(
         self,

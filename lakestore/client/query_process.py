@@ -1,0 +1,161 @@
+"""A process that answers one query for the server's console, and ends: SQL over union reads, through the server's pipe.
+
+It has no connection and no token: every call goes back over the pipe to the server that started it, which asks the
+viewer's rights as it does for any client's. Its memory, time, files and rows are bounded from the first line on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lakestore.client.calls import transport_of
+from lakestore.client.connection import Connection
+from lakestore.client.credentials import NOTHING
+from lakestore.errors import LakestoreError, Unavailable
+from lakestore.rows import cells
+from lakestore.union import sql
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import errors, piped, rpc
+from lakestore.wire.piped import Frame, Kind
+
+BESIDE_BYTES = 512 << 20
+"""Memory beside what DuckDB may take twice: threads, and files of the lake that are being read."""
+CELL_CHARS_MAX = 1_000
+ANSWER_CHARS_MAX = 4 << 20
+NICE = 10
+_LATE_SECONDS = 10
+
+
+class PipeWire:
+    """The server that started this process. Thread-safe: one exchange at a time."""
+
+    def __init__(self, server: pb.HelloAnswer) -> None:
+        self.credentials, self.server = NOTHING, server
+        self._lock = threading.Lock()
+        self._to = os.dup(1)
+        os.dup2(2, 1)  # a library that prints must not speak to the server
+
+    def read(self) -> Frame:
+        """The next frame from the server."""
+        return Frame.read(_exactly)
+
+    def write(self, frame: Frame) -> None:
+        """Send a frame."""
+        left = memoryview(frame.encode())
+        while left:
+            left = left[os.write(self._to, left) :]
+
+    def greet(self, seconds: float) -> None:
+        """The server is known."""
+
+    def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
+        """The answer of a unary RPC."""
+        payload = piped.called(method.name, request.SerializeToString())
+        return method.answer.FromString(self._exchange(Frame(Kind.CALL, payload)).payload)
+
+    def send(self, method: rpc.Method, request: Any) -> None:
+        """A request whose answer nobody waits for: the end of this process lets go of all it holds."""
+
+    def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
+        """The answers of a streaming RPC."""
+        payload = piped.called(method.name, request.SerializeToString())
+        number = self._exchange(Frame(Kind.OPEN, payload)).payload
+        try:
+            while (frame := self._exchange(Frame(Kind.NEXT, number))).kind is not Kind.END:
+                yield method.answer.FromString(frame.payload)
+        finally:
+            self._exchange(Frame(Kind.CLOSE, number))
+
+    def close(self) -> None:
+        """The pipe ends with the process."""
+
+    def _exchange(self, frame: Frame) -> Frame:
+        with self._lock:
+            self.write(frame)
+            answer = self.read()
+        if answer.kind is Kind.FAILED:
+            raise errors.error_told(pb.Error.FromString(answer.payload))
+        return answer
+
+
+def _exactly(size: int) -> bytes:
+    parts = []
+    while size:
+        part = os.read(0, size)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def answered(wire: PipeWire, asked: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a question, as JSON has it."""
+    began, rows_max = time.monotonic(), asked["rows"]
+    query = sql.Query(asked["text"], bounds=sql.Bounds(asked["bytes"], rows_max + 1))
+    transport = transport_of(wire)
+    found = sql.run(transport, query, Connection(transport).all)
+    table = found.table.slice(0, rows_max)
+    rows = cells.rows_of(table, CELL_CHARS_MAX)
+    room, kept = ANSWER_CHARS_MAX, 0
+    for row in rows:
+        room -= sum(len(text) for text in row if text) + 8 * len(row)
+        if room < 0:
+            break
+        kept += 1
+    return {
+        "columns": [{"name": field.name, "type": str(field.type)} for field in table.schema],
+        "rows": rows[:kept],
+        "more": kept < found.table.num_rows,
+        "token": found.token,
+        "seconds": round(time.monotonic() - began, 3),
+        "explain": found.explain(),
+    }
+
+
+def _bound(asked: dict[str, Any]) -> None:
+    """End with the time, and take no more memory; write no file, and leave none behind."""
+    signal.alarm(asked["seconds"] + _LATE_SECONDS)
+    most = _taken() + BESIDE_BYTES + 2 * asked["bytes"]
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    for what in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+        resource.setrlimit(what, (0, 0))
+    os.nice(NICE)
+
+
+def _taken() -> int:
+    """Memory that the limit counts now: libraries have reserved much of which they use little."""
+    file = Path("/proc/self/statm")
+    return int(file.read_text().split()[5]) * resource.getpagesize() if file.exists() else 1 << 30
+
+
+def main() -> None:
+    """One question from standard input, one answer to standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the server ends the process
+    first = Frame.read(_exactly)
+    asked = json.loads(first.payload)
+    _bound(asked)
+    wire = PipeWire(pb.HelloAnswer.FromString(bytes.fromhex(asked["server"])))
+    try:
+        answer = Frame(Kind.RESULT, json.dumps(answered(wire, asked)).encode())
+    except LakestoreError as error:
+        answer = Frame(Kind.ERROR, errors.told(error).SerializeToString())
+    except MemoryError:
+        said = Unavailable("the query needs more memory than it may take: ask for fewer rows or columns", applied="no")
+        answer = Frame(Kind.ERROR, errors.told(said).SerializeToString())
+    wire.write(answer)
+    sys.stderr.flush()
+    os._exit(0)  # threads of a query that failed may still wait for the pipe
+
+
+if __name__ == "__main__":
+    main()

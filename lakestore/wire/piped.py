@@ -1,0 +1,63 @@
+"""RPCs over a pipe: the dialog between a server and a process that it has started to answer one query.
+
+A frame is its length u32 (of all that follows), a kind u8 and a payload. The server begins with QUESTION. The process
+answers by RESULT or ERROR; before that it may CALL an RPC, OPEN a stream of answers, ask for the NEXT one, and CLOSE
+it, one at a time: each is answered by ANSWER, END or FAILED. So neither end holds more than one message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+HEAD = struct.Struct("<IB")
+NUMBER = struct.Struct("<I")
+FRAME_BYTES_MAX = (1 << 31) - 1
+
+
+class Kind(IntEnum):
+    """The kinds of frames: below 16 the server's, from 16 on the process's."""
+
+    QUESTION = 1
+    ANSWER = 2
+    END = 3
+    FAILED = 4
+    CALL = 16
+    OPEN = 17
+    NEXT = 18
+    CLOSE = 19
+    RESULT = 20
+    ERROR = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message on the pipe."""
+
+    kind: Kind
+    payload: bytes = b""
+
+    def encode(self) -> bytes:
+        """The frame's bytes."""
+        return HEAD.pack(len(self.payload) + 1, self.kind) + self.payload
+
+    @staticmethod
+    def read(exactly: Callable[[int], bytes]) -> Frame:
+        """The next frame, by a function that gives so many bytes; `ValueError` for one that is none."""
+        size, kind = HEAD.unpack(exactly(HEAD.size))
+        if not 1 <= size <= FRAME_BYTES_MAX:
+            raise ValueError(f"a frame of {size} bytes")
+        return Frame(Kind(kind), exactly(size - 1))
+
+
+def called(method: str, request: bytes) -> bytes:
+    """The payload of CALL or OPEN: an RPC's name and its request."""
+    return method.encode() + b"\0" + request
+
+
+def parted(payload: bytes) -> tuple[str, bytes]:
+    """(RPC, request) of such a payload."""
+    name, _, request = payload.partition(b"\0")
+    return name.decode("ascii"), request

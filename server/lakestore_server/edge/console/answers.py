@@ -1,0 +1,80 @@
+"""Answers of the console's API: JSON, or an error as every error of the HTTP port is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lakestore.errors import Invalid, LakestoreError
+from lakestore.wire import errors
+from lakestore_server.access.callers import Caller
+from lakestore_server.edge import http_errors
+from lakestore_server.edge.catalog_request import CALLER
+
+log = logging.getLogger("lakestore.console")
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+Verb = Callable[[Request, Caller], Response]
+
+
+def json(content: Any, headers: dict[str, str] | None = None) -> Response:
+    """An answer of JSON."""
+    return Response(orjson.dumps(content), headers=HEADERS | (headers or {}), media_type="application/json")
+
+
+def problem(error: Exception) -> Response:
+    """The answer of an error; a defect is logged, and told without its traceback."""
+    if not isinstance(error, LakestoreError):
+        log.error("a call of the console failed", exc_info=error)
+        error = errors.defect(error)
+    status, body = http_errors.answer(error)
+    return Response(body, status, HEADERS, media_type="application/json")
+
+
+def caller_of(request: Request) -> Caller:
+    """The viewer, whom the gate has put into the request."""
+    caller: Caller = request.scope[CALLER]
+    return caller
+
+
+def endpoint(verb: Verb) -> Callable[[Request], Response]:
+    """The endpoint of a verb, in a thread of its own."""
+
+    def answer(request: Request) -> Response:
+        try:
+            return verb(request, caller_of(request))
+        except Exception as error:  # the edge: an error becomes an answer
+            return problem(error)
+
+    return answer
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """The object that a request's body is, or `Invalid`."""
+    try:
+        found = orjson.loads(await request.body() or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f"the request body is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Invalid("the request body is no JSON object")
+    return found
+
+
+def text_in(body: dict[str, Any], name: str) -> str:
+    """A field that is a text, or `Invalid`."""
+    found = body.get(name)
+    if not isinstance(found, str):
+        raise Invalid(f"field {name!r} of the request is missing, or no text")
+    return found
+
+
+def number_in(request: Request, name: str) -> int:
+    """A whole number of the query string, 0 where there is none, or `Invalid`."""
+    said = request.query_params.get(name, "0")
+    if not said.isdecimal() or len(said) > 18:
+        raise Invalid(f"{name} is a whole number")
+    return int(said)

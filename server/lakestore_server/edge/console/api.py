@@ -1,0 +1,194 @@
+"""The console's JSON: what a viewer may know, in pieces that a page can ask for every second."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lakestore.errors import Invalid, NotFound
+from lakestore.release import RELEASE
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.access.admission import Admission
+from lakestore_server.access.callers import Caller
+from lakestore_server.access.ownership import cut_status, shown_holder
+from lakestore_server.access.principals import EVERYTHING
+from lakestore_server.edge.console.answers import body_of, json, number_in, problem, text_in
+from lakestore_server.edge.console.rpcs import Rpcs
+from lakestore_server.operate.board import COLUMNS, HELD_BY, Board, Row
+from lakestore_server.operate.clients import Clients
+from lakestore_server.operate.history import History
+from lakestore_server.read.leases import Leases
+from lakestore_server.state.view import View
+
+LEASES_SHOWN = 200
+_PRODUCER = ("name", "owner", "last_sequence", "progress", "used_us")
+
+
+class Api:
+    """The endpoints that read. Thread-safe."""
+
+    def __init__(
+        self,
+        rpcs: Rpcs,
+        admission: Admission,
+        board: Board,
+        history: History,
+        clients: Clients,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._rpcs, self._admission = rpcs, admission
+        self._board, self._history, self._clients, self._now_us = board, history, clients, now_us
+        self._life = secrets.token_hex(8)
+        """Revisions of another life of the server are others."""
+
+    async def session(self, request: Request) -> Response:
+        """A short-lived token for the token that somebody has typed."""
+        try:
+            access, token = self._admission.access, text_in(await body_of(request), "token")
+            if access.is_open:
+                raise Invalid("this server asks nobody who they are: there is nothing to sign in to")
+            return json(self._session(await run_in_threadpool(access.caller, token.strip())))
+        except Exception as error:  # the edge: an error becomes an answer
+            return problem(error)
+
+    def renew(self, _: Request, caller: Caller) -> Response:
+        """The next one, for one that is still valid."""
+        return json(self._session(caller))
+
+    @staticmethod
+    def _session(caller: Caller) -> dict[str, Any]:
+        token, seconds = caller.access.exchanged(caller)
+        return {"token": token, "seconds": seconds, "principal": caller.principal.name}
+
+    def me(self, _: Request, caller: Caller) -> Response:
+        """The viewer: name and rights, as far as the page depends on them."""
+        principal = caller.principal
+        return json(
+            {
+                "principal": "" if caller.access.is_open else principal.name,
+                "release": RELEASE,
+                "administers": principal.administers,
+                "reads_all": principal.may("read", EVERYTHING),
+            }
+        )
+
+    def status(self, request: Request, caller: Caller) -> Response:
+        """The tables that changed since a revision, and the server if it did; 304 if nothing has."""
+        kind = f"{self._life}-{self._admission.access.generation}"
+        shown, _, said = request.query_params.get("since", "").rpartition(".")
+        since = int(said) if shown == kind and said.isdecimal() and len(said) < 18 else 0
+        page = self._board.page(since, caller.principal.sees)
+        if page.is_empty and since:
+            return Response(status_code=304, headers={"cache-control": "no-store"})
+        return json(
+            {
+                "revision": f"{kind}.{page.revision}",
+                "whole": page.is_whole,
+                "now_us": self._now_us(),
+                "server": cut_status(caller, {**page.server, "tables": []}) if page.server else {},
+                "columns": COLUMNS,
+                "rows": [_shown(caller, row) for row in page.rows],
+                "gone": page.gone,
+            }
+        )
+
+    def table(self, request: Request, caller: Caller) -> Response:
+        """One table, bucket by bucket, with its definition."""
+        name = request.path_params["table"]
+        status = self._rpcs.call(caller, "Status", pb.StatusRequest(tables=[name])).status
+        definition = self._rpcs.call(caller, "GetTable", pb.TableRequest(table=name)).definition
+        found = orjson.loads(status)["tables"]
+        if not found:
+            raise NotFound(f"there is no table {name!r}")
+        return json({"status": found[0], "definition": orjson.loads(definition)})
+
+    def table_history(self, request: Request, caller: Caller) -> Response:
+        """The curves of one table from a sample on."""
+        name = request.path_params["table"]
+        definition = orjson.loads(self._rpcs.call(caller, "GetTable", pb.TableRequest(table=name)).definition)
+        by_minutes = request.query_params.get("by") == "minutes"
+        found = self._history.table(definition["uuid"], number_in(request, "since"), by_minutes=by_minutes)
+        return json(found.as_dict())
+
+    def history(self, request: Request, _: Caller) -> Response:
+        """The curves of the server from a sample on."""
+        by_minutes = request.query_params.get("by") == "minutes"
+        return json(self._history.server(number_in(request, "since"), by_minutes=by_minutes).as_dict())
+
+    def clients(self, _: Request, caller: Caller) -> Response:
+        """The connections that the viewer may know of: all, or the principal's own."""
+        own, sees_all = caller.counted_as, caller.principal.administers
+        return json([asdict(each) for each in self._clients.now() if sees_all or each.principal == own])
+
+    def streams(self, _: Request, caller: Caller) -> Response:
+        """Subscriptions, producers and the first registers, each as far as the viewer may know of it."""
+        subscriptions = self._rpcs.call(caller, "ListSubscriptions", pb.ListSubscriptionsRequest()).subscriptions
+        producers = self._rpcs.call(caller, "ListProducers", pb.ListProducersRequest()).producers
+        registers = self._rpcs.call(caller, "ListRegisters", pb.ListRegistersRequest())
+        return json(
+            {
+                "subscriptions": [_subscription(each) for each in subscriptions],
+                "producers": [
+                    _fields(each, "name", "owner", "last_sequence", "progress", "used_us") for each in producers
+                ],
+                "registers": [_fields(each, "name", "owner", "value", "moved") for each in registers.registers],
+                "more_registers": registers.goes_on,
+            }
+        )
+
+
+class Holds:
+    """The endpoint of what keeps rows and snapshots from going."""
+
+    def __init__(self, leases: Leases, view: Callable[[], View]) -> None:
+        """`view` gives the newest view."""
+        self._leases, self._view = leases, view
+
+    def holds(self, _: Request, caller: Caller) -> Response:
+        """The leases that have run longest, as far as the viewer may know of them."""
+        own, sees_all = caller.counted_as, caller.principal.administers
+        held = [each for each in self._leases.holders(LEASES_SHOWN) if sees_all or each.owner == own]
+        view = self._view()
+        names = [_names(view, caller, each.tables) for each in held]
+        return json(
+            {
+                "count": self._leases.count if sees_all else len(held),
+                "leases": [{**asdict(each), "tables": found} for each, found in zip(held, names, strict=True)],
+            }
+        )
+
+
+def _names(view: View, caller: Caller, uuids: Sequence[str]) -> list[str]:
+    names = (view.tables[uuid].table.name for uuid in uuids if uuid in view.tables)
+    return [name for name in names if caller.principal.sees(name)]
+
+
+def _shown(caller: Caller, row: Row) -> Row:
+    if caller.principal.administers or not row[HELD_BY]:
+        return row
+    held = tuple(shown_holder(caller, holder) for holder in row[HELD_BY])
+    return (*row[:HELD_BY], held, *row[HELD_BY + 1 :])
+
+
+def _fields(message: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names}
+
+
+def _subscription(info: pb.SubscriptionInfo) -> dict[str, Any]:
+    members = [
+        {"name": member.name, "away": member.away, "buckets": len(member.buckets), "behind": _behind(member)}
+        for member in info.members
+    ]
+    shown = _fields(info, "name", "acked_us", "behind", "snapshot", "shared")
+    return {**shown, "tables": list(info.tables), "members": members}
+
+
+def _behind(member: pb.MemberInfo) -> int:
+    return sum(bucket.behind for bucket in member.buckets)

@@ -1,0 +1,185 @@
+"""Queries: SQL of a viewer's, answered by a process of its own that reads over a pipe, as the viewer.
+
+The process has no token and no connection: plans and rows come from the service's RPCs, which ask the viewer's rights.
+One that takes too long, too much memory or whose reader has gone is ended, and the server's commit loop never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_text
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from functools import partial
+from itertools import count
+from typing import Any
+
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
+from lakestore.limits import Limits
+from lakestore.release import RELEASE
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import errors, piped, rpc
+from lakestore.wire.piped import Frame, Kind
+from lakestore_server.access.callers import Caller
+from lakestore_server.edge.console.answers import body_of, caller_of, json, problem, text_in
+from lakestore_server.edge.console.rpcs import Rpcs
+from lakestore_server.host.bounded_pipe import BoundedPipe, ended, exactly
+from lakestore_server.host.permits import Permits, share_of
+
+_WORKER = "lakestore.client.query_process"
+TEXT_CHARS_MAX = 64 << 10
+END_SECONDS = 2.0
+GRACE_SECONDS = 5.0
+"""Silence of a process beyond the time of a query."""
+
+
+class Queries:
+    """The queries of one server."""
+
+    def __init__(self, rpcs: Rpcs, limits: Limits) -> None:
+        self._rpcs, self._limits = rpcs, limits
+        refusal = f"{limits.query_processes} queries of the console run, the limit: try again when one has ended"
+        self._permits = Permits(limits.query_processes, 0.0, refusal, share_of(limits.query_processes, limits))
+        self._threads = anyio.CapacityLimiter(max(limits.query_processes, 1))
+        self._running: set[Query] = set()
+        self._is_closing = False
+
+    async def answer(self, request: Request) -> Response:
+        """The endpoint: the rows, or why there are none."""
+        caller = caller_of(request)
+        try:
+            text = text_in(await body_of(request), "sql")
+            if len(text) > TEXT_CHARS_MAX:
+                raise Invalid(f"the query has {len(text):,} characters, the console takes {TEXT_CHARS_MAX:,}")
+            if not self._limits.query_processes or self._is_closing:
+                raise Unavailable("this server answers no queries on its console: limits.query_processes is 0")
+            with self._permits.taken(1, caller.counted_as):
+                return json(await self._answered(request, Query(self._rpcs, caller, self._limits, text)))
+        except Exception as error:  # the edge: an error becomes an answer
+            return problem(error)
+
+    async def _answered(self, request: Request, query: Query) -> dict[str, Any]:
+        """The answer, unless the reader goes first or the time is over: then the process is ended."""
+        self._running.add(query)
+        work = asyncio.ensure_future(anyio.to_thread.run_sync(query.answer, limiter=self._threads))
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            await asyncio.wait({work, gone}, timeout=self._limits.query_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                query.cancel("its reader has gone" if gone.done() else f"it took {self._limits.query_seconds} seconds")
+            return await work
+        finally:
+            query.cancel("its reader has gone")
+            gone.cancel()
+            self._running.discard(query)
+
+    def close(self) -> None:
+        """End all queries; from any thread."""
+        self._is_closing = True
+        for query in list(self._running):
+            query.cancel("the server is going down")
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Query:
+    """One query and its process."""
+
+    def __init__(self, rpcs: Rpcs, caller: Caller, limits: Limits, text: str) -> None:
+        self._rpcs, self._caller, self._limits, self._text = rpcs, caller, limits, text
+        self._process: subprocess.Popen[bytes] | None = None
+        self._why = ""
+        self._streams: dict[int, Generator[bytes]] = {}
+        self._numbers = count()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if there is one."""
+        return self._process.pid if self._process else None
+
+    def cancel(self, why: str) -> None:
+        """End it, unless it has ended; from any thread."""
+        self._why = self._why or why
+        if (process := self._process) is not None:
+            process.kill()
+
+    def answer(self) -> dict[str, Any]:
+        """The answer, as the page is sent it; in a thread."""
+        path = os.pathsep.join(folder for folder in sys.path if folder)
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-Pm", _WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "2"},
+        )
+        try:
+            if self._why:
+                process.kill()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            pipe = BoundedPipe(process.stdin, process.stdout, self._limits.query_seconds + GRACE_SECONDS)
+            pipe.write(Frame(Kind.QUESTION, self._question()).encode())
+            return self._served(pipe)
+        except (EOFError, OSError, ValueError) as error:
+            raise self._lost() from error
+        finally:
+            for stream in self._streams.values():
+                stream.close()
+            process.kill()
+            ended(process, END_SECONDS)
+
+    def _question(self) -> bytes:
+        hello = pb.HelloAnswer(release=RELEASE, protocol_min=rpc.PROTOCOL_MIN, protocol=rpc.PROTOCOL)
+        hello.message_bytes = self._limits.message_bytes
+        bounds = {
+            "rows": self._limits.query_rows,
+            "bytes": self._limits.query_bytes,
+            "seconds": self._limits.query_seconds,
+        }
+        return json_text.dumps({"text": self._text, "server": hello.SerializeToString().hex(), **bounds}).encode()
+
+    def _served(self, pipe: BoundedPipe) -> dict[str, Any]:
+        """The result of the process, whose calls are answered until then."""
+        while True:
+            frame = Frame.read(partial(exactly, pipe))
+            if frame.kind is Kind.RESULT:
+                found: dict[str, Any] = json_text.loads(frame.payload)
+                return found
+            if frame.kind is Kind.ERROR:
+                raise errors.error_told(pb.Error.FromString(frame.payload))
+            pipe.write(self._called(frame).encode())
+
+    def _called(self, frame: Frame) -> Frame:
+        try:
+            return self._answer_to(frame)
+        except LakestoreError as error:
+            return Frame(Kind.FAILED, errors.told(error).SerializeToString())
+
+    def _answer_to(self, frame: Frame) -> Frame:
+        if frame.kind is Kind.CALL:
+            return Frame(Kind.ANSWER, self._rpcs.read(self._caller, *piped.parted(frame.payload)))
+        if frame.kind is Kind.OPEN:
+            number = next(self._numbers)
+            self._streams[number] = self._rpcs.rows(self._caller, *piped.parted(frame.payload))
+            return Frame(Kind.ANSWER, piped.NUMBER.pack(number))
+        (number,) = piped.NUMBER.unpack(frame.payload)
+        if frame.kind is Kind.NEXT:
+            found = next(self._streams[number], None)
+            return Frame(Kind.END) if found is None else Frame(Kind.ANSWER, found)
+        self._streams.pop(number).close()
+        return Frame(Kind.END)
+
+    def _lost(self) -> LakestoreError:
+        if self._why:
+            return Exhausted(f"the query was ended: {self._why}")
+        return Unavailable("the query's process has ended: it may have needed more memory than it may take")

@@ -1,0 +1,1 @@
+"""The console's pages: one HTML file, one stylesheet, modules of plain JavaScript."""

@@ -1,0 +1,97 @@
+// Streams, clients and health: who reads and writes, who is connected, what is wrong and what is held.
+
+import { brief, count, duration, plural, size } from "./format.js";
+import { curve } from "./draw.js";
+import { get } from "./api.js";
+import { h } from "./dom.js";
+
+const held = { streams: null, clients: null, holds: null };
+
+export async function load(app, page) {
+  if (page === "streams") held.streams = await get("/streams");
+  if (page === "clients") held.clients = await get("/clients");
+  if (page === "health") held.holds = await get("/holds");
+  app.render();
+}
+
+// Columns are [name, cell of a row, whether it is a number].
+function list(id, title, rows, columns, key, empty) {
+  return h("section", { key: id, "aria-labelledby": id }, h("h2", { id }, title, " ", h("small", null, rows ? count(rows.length) : "")),
+    !rows ? h("p", { class: "muted" }, "Loading …") : !rows.length ? h("p", { class: "muted" }, empty) :
+    h("div", { class: "scroll" }, h("table", null,
+      h("thead", null, h("tr", null, columns.map(([name, , right]) => h("th", { scope: "col", class: right ? "right" : "" }, name)))),
+      h("tbody", null, rows.map((row, i) => h("tr", { key: key(row, i) }, columns.map(([, cell, right], at) => h(at ? "td" : "th", { scope: at ? null : "row", class: right ? "right" : "" }, cell(row)))))))));
+}
+
+const ago = (app, us) => (us ? `${duration((app.now() - us) / 1e6)} ago` : "–");
+
+export function streams(app) {
+  const found = held.streams || {};
+  const reports = app.server.reports || [];
+  const members = (each) => (each.shared ? each.members.map((m) => `${m.name} (${plural(m.buckets, "bucket")}, ${brief(m.behind)} behind${m.away ? ", away" : ""})`).join(", ") || "shared, nobody now" : "alone");
+  const halted = (each) => Object.entries(each.detail?.halted || {}).map(([topic, why]) => `${topic}: ${why}`).join("; ");
+  return [
+    h("div", { class: "title", key: "title" }, h("h1", { tabindex: -1 }, "Streams")),
+    list("subscriptions", "Subscriptions", found.subscriptions, [
+      ["Subscription", (s) => s.name], ["Tables", (s) => s.tables.join(", ")], ["Behind", (s) => count(s.behind), true],
+      ["Acknowledged", (s) => ago(app, s.acked_us), true], ["Reads", (s) => (s.snapshot ? "its snapshot" : "changes")], ["Consumers", members],
+    ], (s) => s.name, "No subscription keeps a position here."),
+    list("producers", "Producers", found.producers, [
+      ["Producer", (p) => p.name], ["Owner", (p) => p.owner || "–"], ["Commits", (p) => count(p.last_sequence), true],
+      ["Used", (p) => ago(app, p.used_us), true], ["Progress", (p) => p.progress || "–"],
+    ], (p) => p.name, "No named producer has written here."),
+    list("bridges", "Bridges", reports, [
+      ["Bridge", (b) => b.name], ["Behind", (b) => `${count(b.lag)} records`, true], ["Records", (b) => count(b.records), true], ["Bytes", (b) => size(b.bytes), true],
+      ["Rejected", (b) => (b.rejected ? h("span", { class: "badge warn" }, count(b.rejected)) : "0"), true], ["Halted", (b) => halted(b) || "no"],
+    ], (b) => b.name, "No bridge has reported within the last minute."),
+    list("registers", "Registers", found.registers, [
+      ["Register", (r) => r.name], ["Owner", (r) => r.owner || "–"], ["Value", (r) => r.value || "–"], ["Moved at LSN", (r) => count(r.moved), true],
+    ], (r) => r.name, "No position of another system is kept here."),
+    found.more_registers && h("p", { class: "muted" }, "There are more: lakestore producers --registers lists them all."),
+  ];
+}
+
+export function clients(app) {
+  return [
+    h("div", { class: "title", key: "title" }, h("h1", { tabindex: -1 }, "Clients")),
+    h("p", { class: "muted", key: "note" }, `Connections that have a stream open or called within five minutes${app.me.administers ? "" : ": your own"}.`),
+    list("connections", "Connections", held.clients, [
+      ["From", (c) => c.peer.replace(/^ipv[46]:/, "")], ["Principal", (c) => c.principal || "anyone"], ["Port", (c) => c.port], ["Last call", (c) => c.call],
+      ["Calls", (c) => count(c.calls), true], ["Streams", (c) => count(c.streams), true], ["Silent", (c) => duration(c.silent_seconds), true], ["Known for", (c) => duration(c.connected_seconds), true],
+    ], (c) => `${c.port} ${c.principal} ${c.peer}`, "Nobody is connected."),
+  ];
+}
+
+export function health(app) {
+  const server = app.server;
+  const damage = Array.isArray(server.damage) ? server.damage : [];
+  const problems = [...app.tables.values()].filter((row) => row.problem);
+  const holding = [...app.tables.values()].filter((row) => row.held_by.length);
+  const duties = Object.entries(server.duties || {}).map(([name, duty]) => ({ name, ...duty }));
+  const memory = server.memory || {}, presented = server.presented || {}, series = app.history;
+  const fact = (name, value) => h("div", null, h("dt", null, name), h("dd", null, value));
+  return [
+    h("div", { class: "title", key: "title" }, h("h1", { tabindex: -1 }, "Health")),
+    h("section", { key: "damage", "aria-labelledby": "damage-title" }, h("h2", { id: "damage-title" }, "Damage"),
+      damage.length ? damage.map((sentence) => h("p", { class: "error" }, sentence)) : h("p", { class: "muted" }, "No damaged place is known.")),
+    h("dl", { class: "facts", key: "facts" },
+      fact("State", server.health), fact("Release", server.release), fact("LSN", count(server.lsn)), fact("Key index", server.index),
+      fact("Clock", server.clock?.note || server.clock?.state || "–"), fact("Waits for the clock", (server.clock?.holds || []).join(", ") || "nothing"),
+      fact("Journal to recover", size(server.journal_bytes)), fact("Failed checkpoints", count(server.checkpoints_failed)), fact("Disk free", size(server.disk_free_bytes)),
+      fact("Memory at most", `${size(memory.settings_bytes)} by settings, ${size(memory.tables_bytes)} by tables, of ${size(memory.machine_bytes)}`),
+      fact("Mapped files", `${count(memory.mapped_files)} of ${count(memory.mapped_files_max)}`),
+      fact("Presented cuts", `${count(presented.cuts)}, ${plural(presented.files || 0, "file")}, ${size(presented.bytes)}`), fact("Warehouse", server.warehouse)),
+    series && h("section", { class: "curves", key: "curves", "aria-label": "The server over time" },
+      curve("Journal to recover", series.times_us, series.values[3], { show: size }), curve("Disk free", series.times_us, series.values[4], { show: size }),
+      curve("Journal bytes / s", series.times_us, series.values[2], { show: size }), curve("Calls that run", series.times_us, series.values[7])),
+    list("problems", "Tables that are not tiered", problems, [["Table", (r) => h("a", { href: `#/t/${encodeURIComponent(r.name)}` }, r.name)], ["Why", (r) => r.problem]], (r) => r.name, "Every table is tiered, as far as a tierer has spoken."),
+    list("held", "Logs held beyond their retention", holding, [["Table", (r) => h("a", { href: `#/t/${encodeURIComponent(r.name)}` }, r.name)], ["Held by", (r) => r.held_by.join(", ")]], (r) => r.name, "Nobody holds a log beyond its retention."),
+    list("leases", "Reads that hold a cut", held.holds?.leases, [
+      ["Principal", (l) => l.owner || "anyone"], ["Holds", (l) => (l.cut === null ? l.tables.join(", ") || "–" : `all tables at LSN ${count(l.cut)}`)],
+      ["Streams", (l) => count(l.streams), true], ["Ends in", (l) => (l.streams ? "with its stream" : duration(l.seconds)), true],
+    ], (_, i) => i, "No read holds anything."),
+    list("duties", "Work in the background", duties, [
+      ["Duty", (d) => d.name], ["State", (d) => (d.state === "ok" ? "ok" : h("span", { class: "badge bad" }, d.state))], ["Failures", (d) => count(d.failures), true], ["Last error", (d) => d.error || "–"],
+    ], (d) => d.name, "–"),
+  ];
+}

@@ -1,0 +1,76 @@
+"""The duty that fills the history: a sample of the status now and then, and a look at the lake's figures."""
+
+from __future__ import annotations
+
+import logging
+
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.clock import Clock
+from lakestore_server.host.worker import Worker
+from lakestore_server.operate.calls import Calls
+from lakestore_server.operate.history import SAMPLE_SECONDS, History
+from lakestore_server.operate.status import ServerStatus, StatusReader
+from lakestore_server.operate.table_status import ServedTable
+
+log = logging.getLogger("lakestore.console")
+
+
+class Sampler:
+    """One at a time, in its own thread or called by `run_once`."""
+
+    def __init__(self, engine: Engine, status: StatusReader, calls: Calls, clock: Clock) -> None:
+        self.history = History(engine.limits.history_bytes)
+        self._engine, self._status, self._calls, self._clock = engine, status, calls, clock
+        self._last = self._totals()
+        self._duty = Worker(engine.supervisor, "history", self.run_once, _failed, SAMPLE_SECONDS, 0.0)
+
+    def start(self) -> None:
+        """Begin."""
+        self._duty.start()
+
+    def close(self) -> None:
+        """Stop after the sample that is taken."""
+        self._duty.close()
+
+    def run_once(self) -> None:
+        """One sample; then the lake is looked at, for the next one."""
+        view, now_us = self._engine.view, self._engine.now_us()
+        status = self._status.at(view)
+        tables = {served.table.uuid: _table(served) for served in status.tables}
+        self.history.add(now_us, self._server(status, now_us), tables)
+        self._status.lakes.look(view)
+
+    def _totals(self) -> tuple[float, int, int, int]:
+        totals = self._engine.totals
+        return self._clock.monotonic(), totals.frames, totals.rows, totals.bytes
+
+    def _server(self, status: ServerStatus, now_us: int) -> list[float]:
+        last, self._last = self._last, self._totals()
+        seconds = max(self._last[0] - last[0], 1e-3)
+        lags = (served.table.hot_seconds(now_us) for served in status.tables)
+        return [
+            *((now - before) / seconds for now, before in zip(self._last[1:], last[1:], strict=True)),
+            status.journal_bytes,
+            status.disk_free_bytes,
+            sum(served.table.hot for served in status.tables),
+            max(lags, default=0.0),
+            sum(self._calls.running().values()),
+        ]
+
+
+def _table(served: ServedTable) -> list[float]:
+    table, lake = served.table, served.lake
+    return [
+        table.rows,
+        table.hot,
+        table.hot_since_us,
+        lake.files if lake else 0,
+        lake.delete_files if lake else 0,
+        lake.deleted_rows if lake else 0,
+        max(table.stored_rows - table.rows, 0) if table.keyed else 0,
+        table.segments,
+    ]
+
+
+def _failed(error: Exception) -> None:
+    log.error("a sample for the console failed and will be taken again: %s", error)

@@ -1,0 +1,319 @@
+"""The console's JSON: by the viewer's rights, small where little has changed, and bounded whatever is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from lakestore.errors import Denied
+from lakestore.limits import Limits
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import piped
+from lakestore.wire.piped import Frame, Kind
+from lakestore_server.access.callers import Caller
+from lakestore_server.access.principals import ANYONE, Proof
+from lakestore_server.edge.console import tails
+from lakestore_server.edge.console.queries import Query
+from tests.console.scene import address, console_of
+from tests.support.rights import token_of, write_auth
+from tests.support.served import SCHEMA, Served
+from tests.support.waiting import until
+
+API = "/console/api"
+LIMITS = Limits(query_seconds=5, query_rows=3, query_processes=2, tails=2, query_bytes=64 << 20)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("console")
+    auth = write_auth(
+        folder / "auth.yaml",
+        {"root": {"*": ["admin"]}, "report": {"shop.orders": ["read"]}, "etl": {"shop.*": ["write"]}, "new": {}},
+    )
+    with Served(folder / "data", ports=True, auth=str(auth), limits=LIMITS) as made:
+        console_of(made).sampler.close()
+        for name in ("shop.orders", "shop.items", "web.clicks"):
+            made.lake.create_table(name, SCHEMA, buckets=1)
+            made.append(name, 1, 2, 3, 4)
+        yield made
+
+
+def as_(served: Served, name: str = "") -> httpx.Client:
+    """A client that shows a principal's token."""
+    headers = {"Authorization": f"Bearer {token_of(name)}"} if name else {}
+    return httpx.Client(base_url=address(served), headers=headers, timeout=30)
+
+
+def rows(answer: httpx.Response) -> dict[str, dict[str, Any]]:
+    said = answer.json()
+    made = [dict(zip(said["columns"], row, strict=True)) for row in said["rows"]]
+    return {row["name"]: row for row in made}
+
+
+def query(served: Served, name: str, sql: str) -> httpx.Response:
+    with as_(served, name) as http:
+        return http.post(f"{API}/query", json={"sql": sql})
+
+
+def test_the_page_is_open_and_everything_it_draws_is_not(served: Served) -> None:
+    with as_(served) as http:
+        page = http.get("/")
+        assert page.status_code == 200
+        assert "script-src 'self'" in page.headers["content-security-policy"]
+        assert "unsafe" not in page.headers["content-security-policy"]
+        assert http.get("/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
+        for part in ("console.css", "main.js", "icon.svg"):
+            assert http.get(f"/console/{part}").status_code == 200
+        for absent in ("__init__.py", "console.css.bak"):
+            assert http.get(f"/console/{absent}").status_code == 404
+        for path in ("me", "status", "history", "clients", "streams", "holds", "tables/shop.orders"):
+            answer = http.get(f"{API}/{path}")
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"].startswith("Bearer"), "a browser would ask by itself"
+        assert http.get(f"{API}/status?token={token_of('root')}").status_code == 401
+
+
+def test_a_session_is_a_token_of_an_hour_that_ends_with_its_origin(served: Served) -> None:
+    with as_(served) as http:
+        refused = http.post(f"{API}/session", json={"token": "lakestore_wrong"})
+        assert refused.status_code == 401
+        assert "wrong" not in refused.text
+        assert http.post(f"{API}/session", json={"token": 7}).status_code == 400
+        given = http.post(f"{API}/session", json={"token": token_of("report")}).json()
+        assert token_of("report") not in json.dumps(given)
+        http.headers["Authorization"] = f"Bearer {given['token']}"
+        assert http.get(f"{API}/me").json() == {
+            "principal": "report",
+            "release": http.get(f"{API}/me").json()["release"],
+            "administers": False,
+            "reads_all": False,
+        }
+        later = http.post(f"{API}/renew", json={}).json()
+        assert later["principal"] == "report"
+        served.clock.advance(3_700)
+        assert http.get(f"{API}/me").status_code == 401
+
+
+def test_every_viewer_gets_what_the_principal_may_know_of(served: Served) -> None:
+    seen = {}
+    for name in ("root", "report", "etl", "new"):
+        with as_(served, name) as http:
+            seen[name] = sorted(rows(http.get(f"{API}/status")))
+            statuses = {
+                path: http.get(f"{API}/{path}").status_code
+                for path in ("history", "tables/web.clicks", "tables/shop.orders", "tables/shop.orders/history")
+            }
+            assert statuses == {
+                "history": 200 if name == "root" else 403,
+                "tables/web.clicks": 200 if name == "root" else 403,
+                "tables/shop.orders": 200 if name != "new" else 403,
+                "tables/shop.orders/history": 200 if name != "new" else 403,
+            }
+            assert name == "root" or http.get(f"{API}/tables/shop.items/tail").status_code == 403
+            found = http.get(f"{API}/clients").json()
+            assert {each["principal"] for each in found} >= {name}
+            assert name == "root" or {each["principal"] for each in found} == {name}
+    assert seen == {
+        "root": ["shop.items", "shop.orders", "web.clicks"],
+        "report": ["shop.orders"],
+        "etl": ["shop.items", "shop.orders"],
+        "new": [],
+    }
+
+
+def test_names_of_others_are_cut_as_the_status_cuts_them(served: Served) -> None:
+    lake = served.lake
+    list(lake.table("shop.orders").changes("earliest", until="now", subscription="etl/feed"))
+    lake.transport.report(pb.ReportRequest(producer="etl/bridge", records=1, detail="{}"))
+    lease = lake.transport.plan(pb.PlanRequest(tables=["shop.orders"], lease_seconds=60, owner="etl")).lease
+    served.clock.advance(1)
+    with as_(served, "etl") as http:
+        assert [each["name"] for each in http.get(f"{API}/streams").json()["subscriptions"]] == ["feed"]
+        assert [each["name"] for each in http.get(f"{API}/status").json()["server"]["reports"]] == ["bridge"]
+        assert http.get(f"{API}/holds").json()["leases"][0]["tables"] == ["shop.orders"]
+    with as_(served, "report") as http:
+        assert http.get(f"{API}/streams").json()["subscriptions"] == []
+        assert http.get(f"{API}/status").json()["server"]["reports"] == []
+        assert http.get(f"{API}/holds").json() == {"count": 0, "leases": []}
+    lake.transport.release_lease(pb.LeaseRequest(lease=lease))
+
+
+def test_a_page_is_told_what_changed_since_it_asked(served: Served) -> None:
+    with as_(served, "root") as http:
+        served.clock.advance(1)
+        first = http.get(f"{API}/status").json()
+        assert first["whole"] is True
+        assert http.get(f"{API}/status", params={"since": first["revision"]}).status_code == 304
+        served.append("shop.items", 5)
+        second = http.get(f"{API}/status", params={"since": first["revision"]})
+        assert list(rows(second)) == ["shop.items"]
+        assert rows(second)["shop.items"]["head"] == 5
+        served.lake.create_table("shop.new", SCHEMA, buckets=1)
+        served.clock.advance(1)
+        third = http.get(f"{API}/status", params={"since": second.json()["revision"]})
+        assert list(rows(third)) == ["shop.new"]
+        served.lake.drop_table("shop.new")
+        served.clock.advance(1)
+        fourth = http.get(f"{API}/status", params={"since": third.json()["revision"]}).json()
+        assert (fourth["rows"], fourth["gone"], fourth["whole"]) == ([], ["shop.new"], False)
+        for odd in ("", "x", "9.9", first["revision"] + "0", "0" * 400):
+            assert http.get(f"{API}/status", params={"since": odd}).json()["whole"] is True
+
+
+def test_a_query_reads_by_the_viewers_rights_and_no_further(served: Served) -> None:
+    found = query(served, "report", "SELECT v FROM shop.orders ORDER BY v").json()
+    assert (found["rows"], found["more"]) == ([["1"], ["2"], ["3"]], True)
+    assert found["columns"] == [{"name": "v", "type": "int64"}]
+    refused = query(served, "report", "SELECT * FROM web.clicks")
+    assert (refused.status_code, "no right 'read'" in refused.text) == (403, True)
+    assert query(served, "new", "SELECT 1").status_code == 403
+    for text, why in (
+        ("SELECT * FROM read_text('/etc/passwd')", "the query failed"),
+        ("COPY (SELECT 1) TO '/tmp/x'", "takes one query"),
+        ("SELECT 1; SELECT 2", "takes one query"),
+        ("DELETE FROM shop.orders", "takes one query"),
+        ("SELECT * FROM range(100000) a ORDER BY repeat(range::varchar, 2000)", "emory"),
+    ):
+        answer = query(served, "root", text)
+        assert answer.status_code == 400, text
+        assert why in answer.json()["error"]["message"]
+
+
+def test_a_query_that_takes_too_long_is_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(query_seconds=1)
+    monkeypatch.setattr(console_of(served)._queries, "_limits", limits)
+    began = time.monotonic()
+    answer = query(served, "root", "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
+    assert answer.status_code == 503
+    assert "it took 1 seconds" in answer.json()["error"]["message"]
+    assert time.monotonic() - began < 4
+
+
+def test_without_duckdb_the_extra_is_named(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(tmp_path, "duckdb.py").write_text("raise ModuleNotFoundError('No module named duckdb')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    answer = query(served, "root", "SELECT 1")
+    assert 'pip install "lakestore[duckdb]"' in answer.json()["error"]["message"]
+
+
+def test_the_querys_process_may_only_read(served: Served) -> None:
+    caller = Caller(served.server.access, Proof(ANYONE))
+    asked = Query(console_of(served)._rpcs, caller, LIMITS, "SELECT 1")
+    for name in ("Commit", "DropTable", "AcceptClock", "Changes", "Nonsense"):
+        for kind in (Kind.CALL, Kind.OPEN):
+            with pytest.raises(Denied, match=name):
+                asked._answer_to(Frame(kind, piped.called(name, b"")))
+
+
+def test_a_killed_process_is_an_error_and_takes_nothing_with_it(served: Served) -> None:
+    queries = console_of(served)._queries
+
+    async def killed() -> httpx.Response:
+        async with httpx.AsyncClient(base_url=address(served), timeout=30) as http:
+            http.headers["Authorization"] = f"Bearer {token_of('root')}"
+            text = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b"
+            asked = asyncio.ensure_future(http.post(f"{API}/query", json={"sql": text}))
+            await asyncio.to_thread(until, lambda: any(each.pid for each in queries._running), "the process")
+            os.kill(next(each.pid for each in queries._running if each.pid), 9)
+            return await asked
+
+    answer = asyncio.run(killed())
+    assert answer.status_code == 503
+    assert "process has ended" in answer.json()["error"]["message"]
+    assert query(served, "root", "SELECT 7 AS x").json()["rows"] == [["7"]]
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    kind = ""
+    for line in lines:
+        if line.startswith("event: "):
+            kind = line[7:]
+        elif line.startswith("data: "):
+            yield kind, json.loads(line[6:])
+
+
+def test_a_tail_sends_the_newest_changes_and_ends_with_its_rights(served: Served, tmp_path: Path) -> None:
+    file = served.server.access._file
+    assert file is not None
+    before = file.read_text()
+    listening = served.engine.bells.listeners
+    with as_(served, "report") as http, http.stream("GET", f"{API}/tables/shop.orders/tail") as stream:
+        told = events(stream.iter_lines())
+        assert next(told) == ("begin", {"table": "shop.orders"})
+        until(lambda: served.engine.bells.listeners > listening, "the tail")
+        served.append("shop.orders", *range(250))
+        kind, said = next(told)
+        assert (kind, len(said["rows"]), said["skipped"]) == ("changes", tails.ROWS_MAX, 250 - tails.ROWS_MAX)
+        assert said["columns"][:4] == ["__change", "__bucket", "__offset", "__timestamp"]
+        assert said["rows"][-1][-1] == "249"
+        write_auth(file, {"root": {"*": ["admin"]}, "report": {"web.clicks": ["read"]}})
+        served.server.access.refresh()
+        kind, said = next(told)
+        assert (kind, said["kind"]) == ("failed", "Denied")
+    until(lambda: not console_of(served)._tails._open, "the end of the tail")
+    file.write_text(before)
+    served.server.access.refresh()
+    assert served.engine.bells.listeners == listening
+
+
+def test_tails_are_few_and_a_reader_that_goes_leaves_nothing(served: Served) -> None:
+    with as_(served, "root") as http, as_(served, "root") as other:
+        with http.stream("GET", f"{API}/tables/shop.items/tail") as stream:
+            told = events(stream.iter_lines())
+            assert next(told)[0] == "begin"
+            with other.stream("GET", f"{API}/tables/shop.items/tail") as refused:
+                kind, said = next(events(refused.iter_lines()))
+                assert (kind, said["kind"]) == ("failed", "Exhausted")  # half of two, for one principal
+    until(lambda: not console_of(served)._tails._open, "the end of the tail")
+    assert console_of(served)._tails._permits.held == 0
+
+
+def test_a_slow_reader_is_told_and_dropped(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    monkeypatch.setattr(tails, "SLOW_SECONDS", 0.2)
+
+    async def read_slowly() -> list[bytes]:
+        caller = served.server.access.caller(token_of("root"))
+        rpcs = console_of(served)._rpcs
+        found = []
+        async for event in tails.Tail(rpcs, rpcs.begun(caller, "Changes"), "web.clicks").events():
+            found.append(event)
+            if len(found) == 1:
+                asyncio.get_running_loop().call_later(0.2, lambda: served.append("web.clicks", 1))
+            else:
+                await asyncio.sleep(0.4)
+        return found
+
+    kinds = [event.partition(b"\n")[0] for event in asyncio.run(read_slowly())]
+    assert kinds == [b"event: begin", b"event: changes", b"event: dropped"]
+
+
+def test_a_server_with_tails_closes_at_once(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True) as one:
+        one.lake.create_table("a.b", SCHEMA, buckets=1)
+        one.lake.create_table("a.c", pa.schema([("id", pa.int64())]), primary_key=["id"])
+        with httpx.Client(base_url=address(one)) as http, http.stream("GET", f"{API}/tables/a.b/tail") as stream:
+            told = events(stream.iter_lines())
+            assert next(told)[0] == "begin"
+            began = time.monotonic()
+            one.close()
+            assert time.monotonic() - began < 5
+            assert next(told) == ("failed", {"message": "the server is going down", "kind": "Unavailable"})
+
+
+def test_without_auth_a_foreign_page_is_refused(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True) as one, httpx.Client(base_url=address(one)) as http:
+        assert http.get(f"{API}/me").json()["principal"] == ""
+        assert http.post(f"{API}/session", json={"token": "x"}).status_code == 400
+        for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+            assert http.get(f"{API}/status", headers=headers).status_code == 403
+        plain = http.post(f"{API}/query", content=b'{"sql": "SELECT 1"}', headers={"Content-Type": "text/plain"})
+        assert plain.status_code == 400
