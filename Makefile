@@ -24,7 +24,7 @@ setup: check $(VENV)/.ready $(PB2)  ## make .venv with everything in it, .venv/b
 demo: setup  ## run the whole story once and check it (under three minutes)
 	$(VENV)/bin/lakestore demo $(ARGS)
 
-test: setup browser  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
+test: browser  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
 	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 long: setup  ## the tests that make test leaves out: second forms of long ones
@@ -81,14 +81,8 @@ check:  ## see whether Python and a JDK are there; on Debian as root the JDK is 
 	@sh -c '$(JAVA_OK)' || { $(JAVA_INSTALL); sh -c '$(JAVA_OK)'; } || \
 		{ echo "Lakestore needs a JDK 17 or newer: install one, or set JAVA_HOME to it" >&2; exit 1; }
 
-browser:  # tests of the console drive a browser; on Debian as root it is installed
-	@$(BROWSER_OK) || { $(BROWSER_INSTALL); $(BROWSER_OK); } || \
-		echo "tests of the console are left out: they need Chromium, install it (Debian: chromium)" >&2
-
-BROWSER_OK = ( for name in chromium chromium-browser google-chrome google-chrome-stable; do \
-	command -v $$name >/dev/null && exit 0; done; exit 1 )
-BROWSER_INSTALL = if test "$$(id -u)" = 0 && test -f /etc/debian_version; then \
-	echo "installing Chromium (apt-get)"; apt-get update -qq >/dev/null; apt-get install -y -qq chromium >/dev/null; fi
+browser: setup  ## see whether Chromium is there for tests of the console; on Debian as root it is installed
+	@$(PY) -m tests.support.browser
 
 # The first number of the version, as Spark will find it: JAVA_HOME before PATH.
 JAVA_OK = java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \

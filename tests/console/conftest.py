@@ -15,7 +15,7 @@ from tests.support.served import Served
 @pytest.fixture(scope="session")
 def page() -> Iterator[Browser]:
     if not browser.find():
-        pytest.skip("needs Chromium: install the package chromium, as `make check` does on Debian as root")
+        pytest.skip(browser.MISSING)
     with Browser() as made:
         yield made
 

@@ -157,7 +157,14 @@ def test_without_a_valid_token_there_is_nothing(world: World) -> None:
             list(lake.transport.changes(pb.ChangesRequest(tables=["shop.orders"], until="now")))
     with world.http() as http:
         console = "/console/api/status"
-        for path in (console, "/metrics", "/iceberg/v1/config", "/iceberg/v1/namespaces", "/absent", "/iceberg/v1/absent"):
+        for path in (
+            console,
+            "/metrics",
+            "/iceberg/v1/config",
+            "/iceberg/v1/namespaces",
+            "/absent",
+            "/iceberg/v1/absent",
+        ):
             answer = http.get(path)
             assert answer.status_code == 401, path
             assert "www-authenticate" in answer.headers

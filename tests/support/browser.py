@@ -1,7 +1,7 @@
 """A headless Chromium as a test drives it: by its DevTools protocol, over one websocket.
 
 Every console message, exception and request of a page is kept, so that a test can say that there was none it does not
-know. `find` says where the browser is; `make check` installs it on Debian.
+know. `python -m tests.support.browser` looks for the browser, and installs it on Debian as root.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -22,6 +24,7 @@ from urllib.parse import urlsplit
 from websockets.sync.client import ClientConnection, connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MISSING = "tests of the console's pages are left out: they need Chromium, install it (Debian: chromium)"
 WAIT_SECONDS = 20.0
 _KEYS = {
     "Enter": (13, "\r"),
@@ -217,3 +220,19 @@ class Browser:
 def _origin(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def main() -> None:
+    """Install the browser where it is missing and that can be; else say so in a line, for its tests are left out."""
+    if not find() and os.geteuid() == 0 and Path("/etc/debian_version").exists():
+        print("installing Chromium (apt-get)", file=sys.stderr)
+        for words in (["update"], ["install", "-y", "chromium"]):
+            subprocess.run(
+                ["apt-get", "-qq", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+            )
+    if not find():
+        print(MISSING, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
