@@ -23,6 +23,7 @@ from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
+from lakestore.wire.commit_message import beside, encoded
 from lakestore.wire.grpc import grpc
 
 HELLO_SECONDS = 10.0
@@ -89,7 +90,8 @@ class GrpcWire:
         self._hello = next(method for method in rpc.methods() if method.name == "Hello")
 
     def _callable(self, method: rpc.Method) -> Any:
-        coders = (method.request.SerializeToString, method.answer.FromString)
+        coder = encoded if method.name == "Write" else method.request.SerializeToString
+        coders = (coder, method.answer.FromString)
         kinds = {
             (False, False): self._channel.unary_unary,
             (False, True): self._channel.unary_stream,
@@ -187,7 +189,7 @@ class GrpcWire:
         """The requests up to one that is refused: gRPC would only tell of an error here as `UNKNOWN`."""
         for request in requests:
             try:
-                self._check_known(method, request)
+                self._check_known(method, beside(request).request)
             except Invalid as refusal:
                 refusals.append(refusal)
                 return

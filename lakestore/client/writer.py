@@ -27,6 +27,7 @@ from lakestore.model.table import Table
 from lakestore.rows import ipc, user
 from lakestore.rows.pieces import check_row, pieces
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.commit_message import ROWS_MIN, CommitMessage, Rows
 from lakestore.wire.errors import error_told
 
 IN_FLIGHT_MAX = 16
@@ -76,8 +77,8 @@ class Writer:
         self._sent: dict[int, list[_Pending]] = {}
         self._doubtful: set[int] = set()  # sequences that a broken stream may have brought to the server
         self._is_reported = False
-        self._unanswered: deque[pb.CommitRequest] = deque()
-        self._resend: deque[pb.CommitRequest] = deque()
+        self._unanswered: deque[CommitMessage] = deque()
+        self._resend: deque[CommitMessage] = deque()
         self._failure: LakestoreError | None = None
         self._closing = False
         self._stream = 0
@@ -258,11 +259,11 @@ class Writer:
             self._producer = Producer.drawn(point)
             sent = [self._sent.pop(request.sequence) for request in self._unanswered]
             for request, batches in zip(self._unanswered, sent, strict=True):
-                self._producer.sign(request)
+                self._producer.sign(request.request)
                 self._sent[request.sequence] = batches
         return True
 
-    def _requests(self) -> Iterator[pb.CommitRequest]:
+    def _requests(self) -> Iterator[CommitMessage]:
         with self._state:
             self._stream += 1
             stream = self._stream
@@ -270,7 +271,7 @@ class Writer:
         while (request := self._next(stream)) is not None:
             yield request
 
-    def _next(self, stream: int) -> pb.CommitRequest | None:
+    def _next(self, stream: int) -> CommitMessage | None:
         with self._state:
             self._state.wait_for(lambda: self._stream != stream or self._closing or self._failure or self._ready())
             if self._stream != stream or self._closing or self._failure:
@@ -278,24 +279,28 @@ class Writer:
             if self._resend:
                 return self._resend.popleft()
             batches = self._taken()
-            request = self._producer.request(
-                [], next((each.progress for each in reversed(batches) if each.progress), "")
-            )
+            progress = next((each.progress for each in reversed(batches) if each.progress), "")
+            request = CommitMessage(self._producer.request([], progress))
             self._unanswered.append(request)
             self._sent[request.sequence] = batches
             self._state.notify_all()
         kind, marks, several = batches[0].kind, batches[0].marks, len(batches[0].batches) > 1
         parts = [[batch] for batch in batches[0].batches] if several else [[p.batches[0] for p in batches]]
-        encoded = [change_to(self._table, kind, part, marks) for part in parts]
+        encoded = list[pb.Change]()
+        for number, part in enumerate(parts):
+            change, rows = change_beside(self._table, kind, part, marks)
+            encoded.append(change)
+            if rows:
+                request.rows[number] = rows
         with self._state:
-            request.changes.extend(encoded)
+            request.request.changes.extend(encoded)
             self._state.notify_all()
         return request
 
     def _ready(self) -> bool:
         """A request to send again may still be in the making, on the thread of the stream before."""
         if self._resend:
-            return bool(self._resend[0].changes)
+            return bool(self._resend[0].request.changes)
         return bool(self._buffer) and len(self._unanswered) < IN_FLIGHT_MAX
 
     def _taken(self) -> list[_Pending]:
@@ -348,8 +353,21 @@ def change_to(
     table: Table, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch], marks: Marks = NO_MARKS
 ) -> pb.Change:
     """Rows as a change on the wire: for this very table, with the names of its version and the marks they have."""
-    made = change(table.name, kind, batches, table.schema_id)
+    made, rows = change_beside(table, kind, batches, marks)
+    made.rows = made.rows or b"".join(rows)
+    return made
+
+
+def change_beside(
+    table: Table, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch], marks: Marks = NO_MARKS
+) -> tuple[pb.Change, Rows]:
+    """A change as `change_to` makes it, without its rows where these are many bytes; then they are beside it."""
+    rows = ipc.encoded_parts(batches[0].schema, batches)
+    made = pb.Change(table=table.name, kind=kind, crc32c=ipc.crc32c_of(rows), schema_id=table.schema_id)
     made.table_uuid = table.uuid
     made.keep.extend(marks.keep)
     made.as_of = marks.as_of
-    return made
+    if sum(map(len, rows)) >= ROWS_MIN:
+        return made, rows
+    made.rows = b"".join(rows)
+    return made, ()

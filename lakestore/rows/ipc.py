@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 import pyarrow as pa
@@ -26,6 +26,8 @@ from lakestore.rows.ipc_metadata import CONTINUES, FRAME
 SMALL_BYTES_MAX = 64 << 10
 """The longest stream that is read without a reader, as far as its schema was seen before."""
 SCHEMA_BYTES_MAX, SCHEMAS_KEPT = 4 << 10, 512
+FRAME_BYTES_MAX = 4 << 10
+"""Bytes of a batch's message beside its values that are few: its metadata."""
 STREAM_END = FRAME.pack(CONTINUES, 0)
 """The last bytes of an Arrow IPC stream."""
 _KNOWN: dict[bytes, pa.Schema] = {}
@@ -39,17 +41,31 @@ def crc32c(data: Any, crc: int = 0) -> int:
     return int(google_crc32c.extend(crc, data))
 
 
+def crc32c_of(parts: Iterable[Any]) -> int:
+    """CRC32C of read-only bytes or Arrow buffers, one behind the other."""
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
+    return crc
+
+
 def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
     """Rows as one Arrow IPC stream."""
+    parts = encoded_parts(schema, batches)
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
+
+
+def encoded_parts(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Sequence[bytes | pa.Buffer]:
+    """Rows as one Arrow IPC stream, in parts that lie behind one another."""
     batches = list(batches)
     if len(batches) == 1 and not any(map(_has_dictionary, schema.types)):
         # As a writer makes it, in a third of the time.
-        return b"".join((schema.serialize(), batches[0].serialize(), STREAM_END))
+        return schema.serialize(), batches[0].serialize(), STREAM_END
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    return bytes(sink.getvalue())
+    return (sink.getvalue(),)
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:
@@ -57,14 +73,27 @@ def _has_dictionary(kind: pa.DataType) -> bool:
     return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
+class Decoded(NamedTuple):
+    """Rows from outside as one validated batch."""
+
+    batch: pa.RecordBatch
+    message: pa.Buffer | None = None
+    """The batch as it came, one Arrow message that is not much larger than its values; None if there is none such."""
+
+
 def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> pa.RecordBatch:
+    """The rows of an Arrow IPC stream as one validated batch, or `Invalid`."""
+    return decoded(data, crc=crc, limits=limits).batch
+
+
+def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits = DEFAULT) -> Decoded:
     """The rows of an Arrow IPC stream as one validated batch, or `Invalid`."""
     if crc is not None and crc32c(data) != crc:
         raise Invalid("the rows do not match their checksum: send them again")
     try:
         known = _decoded_as_before(data, limits)
         if known is not None:
-            return known
+            return Decoded(known)
         ipc_metadata.check_stream(data, limits)
         with pa.ipc.open_stream(data) as reader:
             schema = reader.schema
@@ -74,13 +103,26 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
             batch.validate(full=True)
         _remember(data, schema)
         if len(batches) == 1:
-            return batches[0]  # to put it together with nothing would copy it
-        return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema)
+            # To put it together with nothing would copy it.
+            return Decoded(batches[0], _message_of(data, batches[0]))
+        return Decoded(pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema))
     except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError, EOFError, struct.error) as error:
         raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error
 
 
-def _schema_end(data: bytes) -> int:
+def _message_of(data: bytes | pa.Buffer, batch: pa.RecordBatch) -> pa.Buffer | None:
+    """The message of a stream's one batch, if there are few bytes in it beside the values."""
+    at, buffer = _schema_end(data), pa.py_buffer(data)
+    end = buffer.size - len(STREAM_END)
+    if not at or buffer.size <= SMALL_BYTES_MAX or bytes(buffer[end:]) != STREAM_END:
+        return None
+    if not ipc_metadata.is_native(bytes(buffer[FRAME.size : at])) or ipc_metadata.message_end(buffer, at) != end:
+        return None
+    values = int(batch.nbytes)
+    return buffer.slice(at, end - at) if end - at <= values + values // 8 + FRAME_BYTES_MAX else None
+
+
+def _schema_end(data: bytes | pa.Buffer) -> int:
     """The end of the stream's first message, its schema; 0 where there is no room for it."""
     if len(data) < FRAME.size:
         return 0
@@ -89,11 +131,11 @@ def _schema_end(data: bytes) -> int:
     return end if mark == CONTINUES and 0 < size <= SCHEMA_BYTES_MAX and end + FRAME.size <= len(data) else 0
 
 
-def _remember(data: bytes, schema: pa.Schema) -> None:
+def _remember(data: bytes | pa.Buffer, schema: pa.Schema) -> None:
     """Keep a schema that was read and checked, under its bytes: producers and look-ups send the same one for ever."""
     end = _schema_end(data)
     if end:
-        _keep(_KNOWN, data[:end], schema)
+        _keep(_KNOWN, bytes(data[:end]), schema)
 
 
 def _keep(known: dict[bytes, pa.Schema], head: bytes, schema: pa.Schema) -> None:
@@ -103,9 +145,9 @@ def _keep(known: dict[bytes, pa.Schema], head: bytes, schema: pa.Schema) -> None
         known[head] = schema
 
 
-def _decoded_as_before(data: bytes, limits: Limits) -> pa.RecordBatch | None:
+def _decoded_as_before(data: bytes | pa.Buffer, limits: Limits) -> pa.RecordBatch | None:
     """The one validated batch of a small stream whose schema is known; None for all others."""
-    if len(data) > SMALL_BYTES_MAX:
+    if len(data) > SMALL_BYTES_MAX or not isinstance(data, bytes):
         return None
     at = _schema_end(data)
     schema = _KNOWN.get(data[:at]) if at else None

@@ -8,6 +8,7 @@ of 31 MB to 3 GB: so rows from outside come uncompressed, and no two buffers of 
 from __future__ import annotations
 
 import struct
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +27,14 @@ _HEADER_TYPE, _HEADER, _BODY_BYTES = 1, 2, 3
 _SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
 _DICTIONARY_DATA, _COMPRESSION = 1, 3
 _LENGTH, _NODES, _BUFFERS = 0, 1, 2
-_SCHEMA_FIELDS, _FIELD_CHILDREN = 1, 5
+_SCHEMA_ENDIANNESS, _SCHEMA_FIELDS, _FIELD_CHILDREN = 0, 1, 5
 _PAIR_BYTES = 16
 """Bytes of a node and of a buffer: two whole numbers each."""
 _FEW = 64
 """Buffers up to which a loop is faster than arrays."""
 
 
-def check_stream(data: bytes, limits: Limits) -> None:
+def check_stream(data: bytes | pa.Buffer, limits: Limits) -> None:
     """`Invalid` for a stream whose messages are too many, compressed, or unfold when they are read."""
     rows = 0
     try:
@@ -66,6 +67,27 @@ def rows_of(data: bytes) -> int:
     except (struct.error, IndexError) as error:
         raise Corrupt("rows were damaged on their way: read again") from error
     return rows
+
+
+def is_native(schema: bytes) -> bool:
+    """Whether the values behind a schema message, by its metadata, are as this machine has them."""
+    header = _table(schema, struct.unpack_from("<I", schema)[0], _HEADER)
+    place = _field(schema, header, _SCHEMA_ENDIANNESS)
+    is_big = bool(place and schema[place])
+    return is_big == (sys.byteorder == "big")
+
+
+def message_end(data: pa.Buffer, at: int) -> int:
+    """The place behind the batch's message that begins at a place; 0 if it is another kind of message."""
+    mark, size = FRAME.unpack_from(data, at)
+    metadata = bytes(data[at + FRAME.size : at + FRAME.size + size])
+    if mark != CONTINUES or size <= 0 or len(metadata) != size:
+        return 0
+    root = struct.unpack_from("<I", metadata)[0]
+    kind, body = _field(metadata, root, _HEADER_TYPE), _field(metadata, root, _BODY_BYTES)
+    if not kind or metadata[kind] != _RECORD_BATCH:
+        return 0
+    return int(at + FRAME.size + size + (struct.unpack_from("<Q", metadata, body)[0] if body else 0))
 
 
 def check_message(metadata: bytes, body_bytes: int, limits: Limits) -> int:

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, cast
 
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
+from lakestore.wire.commit_message import Sent
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.ranges import change_ranges
 from lakestore_server.changes.stream import Feed, Listener
@@ -60,7 +61,7 @@ class Verbs(TypedDict):
     UploadPart: Callable[[pb.UploadPartRequest], pb.PartInfo]
     DropParts: Callable[[pb.DropPartsRequest], pb.DropPartsAnswer]
     Commit: Callable[[pb.CommitRequest], pb.CommitAnswer]
-    Write: Callable[[Iterator[pb.CommitRequest]], Iterator[pb.CommitAnswer]]
+    Write: Callable[[Iterator[Sent]], Iterator[pb.CommitAnswer]]
     Lookup: Callable[[pb.LookupRequest], pb.RowBatch]
     Changes: Callable[[pb.ChangesRequest, Listener], Iterator[EncodedBatch]]
     """The one verb that is told who listens; its answers are `pb.ChangeBatch`es, encoded once for all streams."""

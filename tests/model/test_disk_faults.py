@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakestore.errors import Exhausted, LakestoreError
+from lakestore_server.files import journal_file
 from tests.model.model import Change
 from tests.model.test_every_step import LAST, Story
 
@@ -62,11 +63,14 @@ def test_the_disk_is_full_from_every_write_on_and_heals(tmp_path: Path) -> None:
     assert writes > 12, "every file and write of commits and a checkpoint was refused once"
 
 
+@pytest.mark.parametrize("beside", [True, False], ids=["synced beside", "synced in place"])
 @pytest.mark.parametrize("kill", [True, False], ids=["process killed", "power lost"])
 def test_after_a_failed_sync_of_the_journal_nothing_is_acknowledged_and_nothing_acknowledged_is_lost(
-    tmp_path: Path, *, kill: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, kill: bool, beside: bool
 ) -> None:
     """Linux marks the pages clean, so that a second sync would succeed with the frame lost."""
+    if beside:
+        monkeypatch.setattr(journal_file, "AHEAD_BYTES", 0)
     story = Story(tmp_path)
     harness = story.harness
     harness.disk.fail("sync")

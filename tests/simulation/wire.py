@@ -19,6 +19,7 @@ from lakestore.errors import Invalid, LakestoreError, Stopped
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
+from lakestore.wire.commit_message import CommitMessage, encoded, taken_apart
 from lakestore_server.service import Service
 from tests.simulation.marks import Watcher
 from tests.simulation.world import Killed, Process, Task, World
@@ -160,7 +161,8 @@ class Box:
                 self.taker = None
             if self.is_gone or not self._asks:
                 return
-            yield method.request.FromString(self._asks.popleft())
+            left, rows = taken_apart(self._asks.popleft())
+            yield CommitMessage(method.request.FromString(left), rows)
 
     # The listener of a change stream, as the server sees the client.
 
@@ -378,7 +380,7 @@ class SimWire:
                 box.ended(_broken("Socket closed", reads=False))
             if box.is_over:
                 return
-            world.later(at - world.now, partial(box.asked, request.SerializeToString()))
+            world.later(at - world.now, partial(box.asked, encoded(request)))
         world.later(max(at - world.now, network.delay()), partial(box.asked, None))
 
     def _serve_stream(self, life: Life, box: Box, method: rpc.Method, data: bytes, answers: bool) -> None:

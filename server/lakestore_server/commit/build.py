@@ -106,7 +106,10 @@ def _append(table: TableDraft, change: Change) -> None:
     for bucket, first, last in runs(change.buckets):
         start, count = table.next[bucket], last - first
         born = np.arange(start, start + count, dtype=np.int64)
-        table.add(bucket, change.batch.slice(first, count), born, born[:0])
+        if count == change.batch.num_rows:
+            table.add(bucket, change.batch, born, born[:0], message=change.message)
+        else:
+            table.add(bucket, change.batch.slice(first, count), born, born[:0])
     inserted, definition = change.batch.num_rows, change.table
     table.draft.results[id(change)] = ChangeResult(definition.name, inserted, schema_id=definition.schema_id)
 

@@ -81,16 +81,22 @@ class TableDraft:
         self._rows = [log.at_head.live_rows for log in state.logs]
 
     def add(
-        self, bucket: int, batch: pa.RecordBatch, born: Ints, died: Ints, slots: Sequence[KeySlot] = ()
+        self,
+        bucket: int,
+        batch: pa.RecordBatch,
+        born: Ints,
+        died: Ints,
+        slots: Sequence[KeySlot] = (),
+        message: pa.Buffer | None = None,
     ) -> RowsPart:
         """Add rows to a bucket: `born` are the offsets of rows that live behind them, `died` of those that no longer
-        do."""
+        do; `message` is the batch as an Arrow message, if there is one."""
         self._sums[bucket] = moved(self._sums[bucket], born, died)
         self._rows[bucket] += len(born) - len(died)
         start = self.next[bucket]
         self.next[bucket] += batch.num_rows
         sums, rows = self._sums[bucket], self._rows[bucket]
-        part = RowsPart(self.table.uuid, bucket, start, batch, sums, rows, self.table.schema_id, slots)
+        part = RowsPart(self.table.uuid, bucket, start, batch, sums, rows, self.table.schema_id, slots, message=message)
         self.draft.record.rows.append(part)
         return part
 

@@ -12,6 +12,7 @@ from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
+from lakestore.wire.commit_message import CommitMessage, Sent, beside
 from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.moves import Moves, moves_of
@@ -45,7 +46,7 @@ class Writes:
         """One commit, durable when answered."""
         return self._answered(self._submit(request).answer, request.sequence)
 
-    def write(self, requests: Iterator[pb.CommitRequest]) -> Iterator[pb.CommitAnswer]:
+    def write(self, requests: Iterator[Sent]) -> Iterator[pb.CommitAnswer]:
         """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""
         stream = self.stream()
         threading.Thread(target=_take_all, args=(stream, requests), name="write-stream", daemon=True).start()
@@ -54,7 +55,7 @@ class Writes:
     def stream(self) -> WriteStream:
         """A stream of pipelined commits, whose requests are handed in."""
         return WriteStream(
-            lambda request: self._submit(request).answer,
+            lambda sent: self._submit(sent).answer,
             self._answered,
             self._engine.refuse_when_draining,
             self._engine.limits.producer_answers,
@@ -82,10 +83,12 @@ class Writes:
         """Remove parts that no commit will name. Absent ones are passed over."""
         return pb.DropPartsAnswer(dropped=self._engine.parts.drop(request.parts, request.owner))
 
-    def _submit(self, request: pb.CommitRequest) -> Request:
+    def _submit(self, sent: Sent) -> Request:
+        message = beside(sent)
+        request = message.request
         self._check(request)
         parts = [change.part for change in request.changes if change.part]
-        nbytes = request.ByteSize() + MOVE_BYTES * len(request.registers)  # to ask rows for their length copies them
+        nbytes = message.nbytes + MOVE_BYTES * len(request.registers)  # to ask rows inside for their length copies them
         if parts:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
@@ -94,7 +97,7 @@ class Writes:
             moves = moves_of(request, self._engine.limits)
             refusal: Refusal | None = None
             try:
-                changes = self._changes(request, parts, moves, claim, held)
+                changes = self._changes(message, parts, moves, claim, held)
             except REFUSALS as error:
                 if not (request.producer or moves.each):
                     raise
@@ -106,9 +109,10 @@ class Writes:
         return prepared
 
     def _changes(
-        self, request: pb.CommitRequest, parts: list[str], moves: Moves, claim: Claim, held: ExitStack
+        self, message: CommitMessage, parts: list[str], moves: Moves, claim: Claim, held: ExitStack
     ) -> tuple[Change, ...]:
         """The changes of a request; its parts are taken until `held` is closed."""
+        request = message.request
         engine, spread = self._engine, request.producer or (moves.each[0].register if moves.each else "")
         view, limits = engine.view, engine.limits
         states = [view.meant(change.table, change.table_uuid) for change in request.changes]
@@ -117,9 +121,10 @@ class Writes:
             held.callback(engine.parts.release, parts)
             self._check_rows(sum(head.rows for head in heads.values()))
         changes = []
-        for state, change in zip(states, request.changes, strict=True):
+        for number, (state, change) in enumerate(zip(states, request.changes, strict=True)):
             sent = engine.parts.change(change, state.table.uuid, heads[change.part]) if change.part else change
-            made = change_of(state.versions, sent, spread, limits, claim)
+            rows = None if change.part else message.rows_of(number)
+            made = change_of(state.versions, sent, spread, limits, claim, rows)
             changes.append(replace(made, hint=engine.foreseen(made.keys)))
         self._check_rows(sum(change.batch.num_rows for change in changes))
         return tuple(changes)
@@ -167,7 +172,7 @@ def _message(result: ChangeResult) -> pb.ChangeResult:
     return pb.ChangeResult(table=result.table, schema_id=result.schema_id, **counts)
 
 
-def _take_all(stream: WriteStream, requests: Iterator[pb.CommitRequest]) -> None:
+def _take_all(stream: WriteStream, requests: Iterator[Sent]) -> None:
     """Hand in requests as long as they are taken; what fails in their making ends the stream."""
     try:
         for request in requests:

@@ -62,6 +62,8 @@ class Change:
     """Whether the answer has the rows that are there behind the commit."""
     hint: Hint | None = None
     """Values that its keys had in the index before it was queued, if they are many."""
+    message: pa.Buffer | None = None
+    """The batch as the Arrow message that came, if it has not changed since; None: it is yet to be made."""
 
     @property
     def is_remembered(self) -> bool:
@@ -75,7 +77,7 @@ class Change:
         """Some of its rows, which ascend."""
         batch, keys = self.batch.take(pa.array(rows)), self.keys.take(rows)
         marks = self.marks.taken(rows)
-        return replace(self, batch=batch, buckets=self.buckets[rows], keys=keys, marks=marks, hint=None)
+        return replace(self, batch=batch, buckets=self.buckets[rows], keys=keys, marks=marks, hint=None, message=None)
 
     @property
     def nbytes(self) -> int:
@@ -149,11 +151,17 @@ class Request:
 
 
 def change_of(
-    versions: Versions, message: pb.Change, producer: str, limits: Limits = DEFAULT, claim: Claim | None = None
+    versions: Versions,
+    message: pb.Change,
+    producer: str,
+    limits: Limits = DEFAULT,
+    claim: Claim | None = None,
+    rows: pa.Buffer | None = None,
 ) -> Change:
     """A change as it came off the wire, in the current version; names are those of the version that it says.
 
-    `claim` is told of memory that the message's length does not show, before it is taken.
+    `claim` is told of memory that the message's length does not show, before it is taken. `rows` are those that stand
+    beside the message.
     """
     table = versions.current
     kind = pb.ChangeKind.Name(message.kind)
@@ -165,7 +173,8 @@ def change_of(
     delete = kind == "DELETE"
     _check_deletes(table, delete=delete)
     source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
-    batch = ipc.decode(message.rows, crc=message.crc32c, limits=limits)
+    sent = ipc.decoded(message.rows if rows is None else rows, crc=message.crc32c, limits=limits)
+    batch = sent.batch
     if len(set(batch.schema.names)) < len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
     batch, marks = row_marks.split(batch, message, source, table, claim)
@@ -183,7 +192,8 @@ def change_of(
     if claim is not None and table.keyed:
         claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
     row_limit.check(batch, table, limits.message_bytes)
-    routed = _routed(table, batch, given, kind, marks, producer=producer, limits=limits)
+    as_sent = sent.message if batch is sent.batch else None
+    routed = _routed(table, batch, given, kind, marks, as_sent, producer=producer, limits=limits)
     return replace(routed, is_shown=routed.insert) if message.want_rows else routed
 
 
@@ -253,7 +263,7 @@ def _renewed(change: Change, table: Table) -> Change:
                 f" in rows of version {change.table.schema_id}: load the table again"
             )
     shape = Projection(change.table, table, "null" if change.delete else "default")
-    return replace(change, table=table, batch=shape.batch(change.batch))
+    return replace(change, table=table, batch=shape.batch(change.batch), message=None)
 
 
 def _routed(
@@ -262,15 +272,17 @@ def _routed(
     given: frozenset[int],
     kind: str,
     marks: RowMarks,
+    message: pa.Buffer | None,
     *,
     producer: str,
     limits: Limits,
 ) -> Change:
-    """Key the rows of a conforming batch and sort them by bucket."""
+    """Key the rows of a conforming batch and sort them by bucket; `message` is the batch as it came, if it did so."""
     sent, buckets = batch, _buckets(table, batch, producer)
     if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
         order = np.argsort(buckets, kind="stable")
         buckets, batch, marks = buckets[order], batch.take(pa.array(order)), marks.taken(order)
+        message = None
     index_keys: IndexKeys = NO_KEYS
     if table.keyed:
         try:
@@ -278,8 +290,10 @@ def _routed(
         except Invalid:
             _index_keys(table, sent, limits)  # which names the row as it was sent
             raise
-    stored = _stored(table, batch)
-    return Change(table, stored, buckets, index_keys, kind == "DELETE", given, kind == "INSERT", marks)
+    if batch.schema.names != table.storage_schema.names:
+        message = None
+    stored, delete, insert = _stored(table, batch), kind == "DELETE", kind == "INSERT"
+    return Change(table, stored, buckets, index_keys, delete, given, insert, marks, message=message)
 
 
 def _index_keys(table: Table, batch: pa.RecordBatch, limits: Limits) -> IndexKeys:

@@ -16,13 +16,14 @@ import pyarrow as pa
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
+from lakestore.wire.commit_message import Sent
 from lakestore_server.commit.wakeups import Bell, Pause
 from lakestore_server.state.commit_record import Answer
 
 ANSWER_SECONDS = 60.0
 DEFECTS = (pa.ArrowException, ValueError, TypeError, LookupError, MemoryError)
 """Errors of decoding that nobody foresaw."""
-Submit = Callable[[pb.CommitRequest], Future[Answer]]
+Submit = Callable[[Sent], Future[Answer]]
 Answered = Callable[[Future[Answer], int], pb.CommitAnswer]
 """The message of an answer that is there, or its error."""
 
@@ -47,12 +48,16 @@ class WriteStream:
         """Whether the client is to read answers before it may send more."""
         return len(self._waiting) >= self._most
 
+    def has_room(self, in_hand: int) -> bool:
+        """Whether another request may come beside so many that have, and are not taken yet."""
+        return len(self._waiting) + in_hand < self._most
+
     @property
     def takes(self) -> bool:
         """Whether more requests are welcome at some time."""
         return not (self._is_over or self._is_closed)
 
-    def take(self, request: pb.CommitRequest) -> None:
+    def take(self, request: Sent) -> None:
         """Submit the next request."""
         if not self.takes:
             return

@@ -7,6 +7,7 @@ allowed, and whether there is room. Then its first message has a time to come; o
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -28,7 +29,7 @@ from lakestore_server.commit.engine import DRAINING
 from lakestore_server.edge import grpc_health
 from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.edge.first_messages import FirstMessages
-from lakestore_server.edge.rpc_dispatch import Dispatch, parsed
+from lakestore_server.edge.rpc_dispatch import Dispatch, commit_parsed, parsed
 from lakestore_server.edge.rpc_port import Rpc, RpcPort
 from lakestore_server.edge.rpc_streams import AnswerStream, Intake
 from lakestore_server.edge.rpc_talk import Talk
@@ -89,6 +90,8 @@ class GrpcServer:
         # One for each connection that calls: they are no subscribers' streams, and take no room from those.
         refusal = "connections have a stream of small calls, the limit"
         self._talkers = Permits(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
+        # Messages of streams of commits that may come while another one of their stream is taken, beside the budget.
+        self._ahead = threading.Semaphore(max(1, limits.receiving_bytes // limits.message_bytes))
         self._is_stopping = False
         self._streams: set[AnswerStream] = set()
         self._talks: set[Talk] = set()
@@ -216,7 +219,8 @@ class GrpcServer:
     def _write(self, method: rpc.Method, call: Rpc, admitted: RpcCall) -> None:
         """A stream of commits, which may be silent for as long as its client may write."""
         stream, verb = self._service.write_stream(), self._service.watched(method)
-        intake = Intake(call, stream, lambda data: admitted.request(parsed(method.request, data)), self._workers)
+        judged = partial(commit_parsed, judged=admitted.request)
+        intake = Intake(call, stream, judged, self._workers, self._ahead)
 
         def items() -> Generator[Any]:
             with self._permits.taken(1, admitted.owner):

@@ -7,13 +7,16 @@ a defect is `Internal` with a line in the log, now and then one with its traceba
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
 from lakestore.errors import Internal, Invalid, LakestoreError
 from lakestore.limits import Limits
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
+from lakestore.wire.commit_message import CommitMessage, taken_apart
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.permits import Permits, share_of
@@ -56,6 +59,12 @@ class Dispatch:
         if count := self._defects.due((what, type(error))):
             log.error("%s failed by a defect, %d times since the last line", what, count, exc_info=error)
         return errors.defect(error)
+
+
+def commit_parsed(data: bytes, judged: Callable[[Any], Any]) -> CommitMessage:
+    """The commit that bytes are, its large rows left where they lie, once `judged` has let it pass; or `Invalid`."""
+    left, rows = taken_apart(data)
+    return CommitMessage(judged(parsed(pb.CommitRequest, left)), rows)
 
 
 def parsed(kind: Any, data: bytes) -> Any:

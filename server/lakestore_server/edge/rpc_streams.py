@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -147,28 +148,77 @@ class AnswerStream:
 
 
 class Intake:
-    """The requests of a stream of commits: one at a time, and none while too many wait for their answers."""
+    """The requests of a stream of commits, in their order, and none while too many wait for their answers.
 
-    def __init__(self, rpc: Rpc, stream: WriteStream, request: Callable[[bytes], Any], workers: Workers) -> None:
+    One request is taken at a time. The next message comes meanwhile, as far as the port has room for such ones.
+    """
+
+    def __init__(
+        self,
+        rpc: Rpc,
+        stream: WriteStream,
+        request: Callable[[bytes], Any],
+        workers: Workers,
+        ahead: threading.Semaphore,
+    ) -> None:
+        """`ahead` is the port's room for messages that come while another one of their stream is being taken."""
         self._rpc, self._stream, self._request, self._workers = rpc, stream, request, workers
+        self._ahead = ahead
         self._lock = threading.Lock()
-        self._is_asking = False
+        self._is_asking = self._is_taking = self._is_ahead = False
+        self._came: deque[bytes] = deque()
+        """Messages that nobody has begun to take."""
+        self._has_ended = False
+        """Whether there will be no more."""
         stream.room.listener = self.ask
 
     def ask(self) -> None:
-        """Take the next message, if one is welcome and none is being taken."""
+        """Have the next message come, if one is welcome and none is coming."""
         with self._lock:
-            if self._is_asking or self._stream.is_full or not self._stream.takes:
+            in_hand = self._is_taking + len(self._came)
+            if self._is_asking or in_hand > 1 or not self._stream.takes or not self._stream.has_room(in_hand):
                 return
+            if in_hand and not self._is_ahead:
+                self._is_ahead = self._ahead.acquire(blocking=False)
+                if not self._is_ahead:
+                    return
             self._is_asking = True
         self._rpc.receive(self.came)
 
     def came(self, data: bytes | None) -> None:
         """A message, or the end of them; in the port's thread."""
+        with self._lock:
+            self._is_asking = False
+            self._has_ended = data is None
+            if data is not None:
+                self._came.append(data)
+            if self._is_taking:
+                return
+            self._is_taking = data is not None
         if data is None:
             self._stream.end()
         else:
-            self._workers.run(lambda: self._take(data))
+            self._workers.run(self._take_all)
+
+    def _take_all(self) -> None:
+        while (data := self._next()) is not None:
+            self.ask()
+            self._take(data)
+        self.ask()
+
+    def _next(self) -> bytes | None:
+        """The next message to take; None when nobody takes any more, until another one has come."""
+        with self._lock:
+            if self._is_ahead:
+                self._is_ahead = False
+                self._ahead.release()
+            self._is_taking = bool(self._came)
+            if self._came:
+                return self._came.popleft()
+            has_ended = self._has_ended
+        if has_ended:
+            self._stream.end()
+        return None
 
     def _take(self, data: bytes) -> None:
         try:
@@ -177,6 +227,3 @@ class Intake:
             self._stream.end(error)
         except Exception as error:  # the edge, as for every call
             self._stream.end(errors.defect(error))
-        with self._lock:
-            self._is_asking = False
-        self.ask()

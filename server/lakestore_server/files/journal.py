@@ -65,7 +65,7 @@ def encode(record: CommitRecord) -> list[Buffer]:
     rows_meta: list[list[Any]] = []
     at = 0
     for rows in record.rows:
-        buffer = rows.batch.serialize()
+        buffer = rows.batch.serialize() if rows.message is None else rows.message
         about = [rows.table, rows.bucket, rows.start, rows.batch.num_rows, at, buffer.size]
         rows_meta.append([*about, rows.live_sum, rows.live_rows, rows.schema_id])
         parts += [buffer, PADDING[: -buffer.size % 64]]

@@ -14,17 +14,21 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 from lakestore.errors import Corrupt, Exhausted
 from lakestore_server.files import journal, journal_parts
 from lakestore_server.files.journal_parts import KnownFrame
 from lakestore_server.files.new_frame import framed
+from lakestore_server.files.sync_thread import SyncThread
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, Disk
 from lakestore_server.state.journal import Buffer, Entry, JournalFile, NotWritten, Place, Unknown
 
 PREFIX = "journal-"
+AHEAD_BYTES = 1 << 20
+"""From so many bytes on a sync runs in a thread, and records that come meanwhile are written beside it."""
 NEXT = "next-journal.tmp"
 """The file that is prepared, before it has its name."""
 
@@ -64,9 +68,14 @@ class FileJournal:
         self._salt = 0
         self._next: tuple[AppendFile, int] | None = None
         """The file that is prepared, and its salt."""
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Sequence[Buffer]]] = deque()
         """Appended, not yet durable; changed under the lock."""
+        self._wrote = self._size = 0
+        """(number of these that are written, end of the last of them in the file)."""
+        self._sync = SyncThread(self._changed)
+        self._syncing: tuple[int, int] | None = None
+        """(records written, end of the last) when the sync that runs began; None while none runs."""
         self._last = self._durable = 0
         """LSNs of the last record that was appended, and of the last one that stands."""
         self._refusal: NotWritten | None = None
@@ -168,14 +177,16 @@ class FileJournal:
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.ROLL_DURABLE)
         self._file, self._salt, self.written = file, salt, (path.name, journal.FILE_HEADER_BYTES)
+        self._wrote, self._size = 0, journal.FILE_HEADER_BYTES
 
     def append(self, lsn: int, record: Sequence[Buffer]) -> None:
         """Keep the record until `settle` writes it."""
-        with self._lock:
+        with self._changed:
             if lsn != self._last + 1:
                 raise NotWritten(self._last + 1, "an earlier record of the journal was not written: try again")
             self._last = lsn
             self._waiting.append((lsn, record))
+            self._changed.notify_all()
 
     def durable(self) -> int:
         """The last LSN that is synced."""
@@ -199,36 +210,73 @@ class FileJournal:
         return self._durable if self._durable > beyond else self.durable()
 
     def _settle(self) -> None:
-        with self._lock:
-            batch = tuple(self._waiting)
+        """Make more durable: in place, or beside the records that come meanwhile where much is to be synced."""
+        self._write()
+        if self._syncing is None and self._refusal is None and self._size - self.written[1] >= AHEAD_BYTES:
+            self._begin_sync()
+        while self._syncing is not None and not self._sync.is_over:
+            with self._changed:
+                self._changed.wait_for(lambda: self._sync.is_over or len(self._waiting) > self._wrote)
+            if not self._sync.is_over:
+                self._write()
+        if self._syncing is None:
+            assert self._file is not None, "the journal was rolled before it was appended to"
+            self._file.sync()
+            self._stood(self._wrote, self._size)
+        else:
+            self._end_sync()
+            if self._wrote:
+                self._begin_sync()
+
+    def _write(self) -> None:
+        """Write all records that wait; one that cannot be written is given back, with all behind it."""
         assert self._file is not None, "the journal was rolled before it was appended to"
-        (name, size), written = self.written, 0
+        with self._changed:
+            batch = tuple(islice(self._waiting, self._wrote, None))
         for lsn, record in batch:
-            frame, at = framed(lsn, record, self._salt), size
+            frame, at = framed(lsn, record, self._salt), self._size
             self._disk.reach(CrashPoint.JOURNAL_READY)
             try:
-                size += self._file.write(frame.parts)
+                self._size += self._file.write(frame.parts)
             except OSError as error:
-                self._file.truncate(size)
+                if self._syncing is not None:
+                    self._end_sync()
+                self._file.truncate(self._size)
                 self._disk.reach(CrashPoint.JOURNAL_CUT)
-                self._give_back(written, lsn, error)
-                break
+                self._give_back(self._wrote, lsn, error)
+                return
             self._disk.reach(CrashPoint.JOURNAL_WRITTEN)
-            written += 1
+            self._wrote += 1
             if frame.crcs:
-                self._known.setdefault(name, {})[at] = KnownFrame(frame.opening_crc, frame.crcs)
-        self._file.sync()
-        if written:
-            self._disk.reach(CrashPoint.JOURNAL_SYNCED)
-            self.written = name, size
-            with self._lock:
-                for _ in range(written):
-                    self._durable, _ = self._waiting.popleft()
+                self._known.setdefault(self.written[0], {})[at] = KnownFrame(frame.opening_crc, frame.crcs)
+
+    def _begin_sync(self) -> None:
+        assert self._file is not None
+        self._syncing = self._wrote, self._size
+        self._sync.begin(self._file)
+
+    def _end_sync(self) -> None:
+        """Wait for the sync that runs; what was written before it began stands."""
+        assert self._syncing is not None
+        (written, size), self._syncing = self._syncing, None
+        self._sync.finish()
+        self._stood(written, size)
+
+    def _stood(self, written: int, size: int) -> None:
+        """So many of the first records that wait are durable, and so many bytes of the file."""
+        if not written:
+            return
+        self._disk.reach(CrashPoint.JOURNAL_SYNCED)
+        self.written = self.written[0], size
+        self._wrote -= written
+        with self._changed:
+            for _ in range(written):
+                self._durable, _ = self._waiting.popleft()
 
     def _give_back(self, written: int, lsn: int, error: OSError) -> None:
         """Drop the records from one on that could not be written; said once the cut before it is synced."""
         said = f"the journal cannot be written ({error.strerror}): free space on the disk"
-        with self._lock:
+        with self._changed:
             while len(self._waiting) > written:
                 self._waiting.pop()
             self._last = lsn - 1
@@ -251,6 +299,7 @@ class FileJournal:
 
     def close(self) -> None:
         """Close the files; one that is only prepared goes, or at the next start."""
+        self._sync.close()
         if self._file is not None:
             self._file.close()
         if self._next is not None:

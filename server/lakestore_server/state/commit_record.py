@@ -49,6 +49,8 @@ class RowsPart:
     """Index entries that the keys alone do not tell."""
     memory: pa.Buffer | None = field(default=None, compare=False)
     """All bytes of the batch in one piece, where they lie so."""
+    message: pa.Buffer | None = field(default=None, compare=False)
+    """The batch as the Arrow message that the journal is to have; None: it is yet to be made."""
 
     @property
     def end(self) -> int:

@@ -11,9 +11,11 @@ from typing import Any
 
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.commit_message import Sent, beside
 from lakestore_server.commit.wakeups import Bell, Bells, Pause
 from lakestore_server.commit.write_stream import WriteStream
 from lakestore_server.edge.first_messages import FirstMessages
+from lakestore_server.edge.rpc_streams import Intake
 from lakestore_server.host.seldom import CAUSES_MAX, Seldom
 from lakestore_server.host.workers import Workers
 from tests.support.seeds import seeded
@@ -133,7 +135,8 @@ class Written:
         self.futures: dict[int, Future[Any]] = {}
         self.drains = False
 
-    def submit(self, request: pb.CommitRequest) -> Future[Any]:
+    def submit(self, sent: Sent) -> Future[Any]:
+        request = beside(sent).request
         if request.progress:
             raise Invalid(request.progress)
         return self.futures.setdefault(request.sequence, Future())
@@ -208,7 +211,7 @@ def test_who_takes_waits_for_room_and_is_let_go_when_nobody_waits_for_answers() 
 
 
 def test_an_error_of_nobodys_is_told_as_a_defect() -> None:
-    def broken(_: pb.CommitRequest) -> Future[Any]:
+    def broken(_: Sent) -> Future[Any]:
         raise KeyError("absent")
 
     written = Written()
@@ -216,3 +219,68 @@ def test_an_error_of_nobodys_is_told_as_a_defect() -> None:
     stream.take(pb.CommitRequest(sequence=1))
     told = list(stream.answers())
     assert [each.error.kind for each in told if isinstance(each, pb.CommitAnswer)] == ["Internal"]
+
+
+class Gated:
+    """Messages that are taken when the test says so, and the receives that were begun."""
+
+    def __init__(self, ahead: int, most: int = 4) -> None:
+        self.asked: list[Callable[[bytes | None], None]] = []
+        self.taken: list[int] = []
+        self.goes_on = threading.Semaphore(0)
+        self.workers = Workers(4, "gated")
+        self.written = Written()
+        self.stream = stream_of(self.written, most)
+        self.ahead = threading.Semaphore(ahead)
+        rpc: Any = self
+        self.intake = Intake(rpc, self.stream, self._request, self.workers, self.ahead)
+        self.intake.ask()
+
+    def receive(self, then: Callable[[bytes | None], None]) -> None:
+        self.asked.append(then)
+
+    def _request(self, data: bytes) -> pb.CommitRequest:
+        assert self.goes_on.acquire(timeout=10)
+        self.taken.append(data[0])
+        return pb.CommitRequest(sequence=data[0])
+
+    def comes(self, data: bytes | None) -> None:
+        self.asked.pop()(data)
+
+
+def test_the_next_message_comes_while_one_is_taken_and_they_are_taken_in_their_order() -> None:
+    gated = Gated(ahead=1)
+    gated.comes(b"\1")
+    until(lambda: len(gated.asked) == 1, "the next receive")
+    gated.comes(b"\2")
+    gated.intake.ask()
+    assert not gated.asked, "one message waits, and no more come"
+    gated.goes_on.release()
+    until(lambda: len(gated.asked) == 1, "the one behind")
+    gated.comes(None)
+    assert gated.taken == [1]
+    assert gated.stream.takes, "the end comes behind what came before it"
+    gated.goes_on.release()
+    until(lambda: not gated.stream.takes, "the end")
+    assert gated.taken == [1, 2]
+    assert gated.ahead.acquire(blocking=False), "the room is given back"
+    gated.workers.close()
+
+
+def test_without_room_ahead_and_where_answers_have_none_a_message_comes_behind_the_one_before() -> None:
+    for gated in (Gated(ahead=0), Gated(ahead=1, most=1)):
+        gated.comes(b"\1")
+        time.sleep(0.05)
+        assert not gated.asked
+        gated.goes_on.release()
+        if not gated.ahead.acquire(blocking=False):
+            until(lambda: bool(gated.asked), "the next receive")  # noqa: B023
+        else:
+            until(lambda: gated.stream.is_full, "the taking")  # noqa: B023
+            assert not gated.asked
+            gated.written.futures[1].set_result("a")
+            assert isinstance(next(gated.stream.answers()), pb.CommitAnswer)
+            until(lambda: bool(gated.asked), "the next receive")  # noqa: B023
+        gated.comes(None)
+        until(lambda: not gated.stream.takes, "the end")  # noqa: B023
+        gated.workers.close()
