@@ -138,7 +138,7 @@ class NumberTables:
         first, *others = self.tables
         if len(first) <= MOVED_MAX:
             return first.grown(step), *others
-        return HashTable(max(step, len(self))), first, *others
+        return HashTable(max(step, len(self) // 2)), first, *others
 
 
 class Overlay:
@@ -222,7 +222,7 @@ class Overlay:
         The loop does without the memory of such a table being touched for the first time, 10 to 30 ms.
         """
         parts = list(self._numbers.items())
-        return {prefix: NumberTables(part.width, 3 * len(part) // 2) for prefix, part in parts if len(part) > MOVED_MAX}
+        return {prefix: NumberTables(part.width, 9 * len(part) // 8) for prefix, part in parts if len(part) > MOVED_MAX}
 
     def following(self, made: Mapping[bytes, NumberTables] | None = None) -> Overlay:
         """The overlay that comes after this one, with parts that were made ahead for it.
