@@ -6,6 +6,7 @@ Blocks that want Spark are run by `tests/test_pages_on_spark.py`; those of `ELSE
 from __future__ import annotations
 
 import datetime
+import gzip
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,10 +133,21 @@ def of_readme(lake: ls.Lake) -> dict[str, Any]:
     return {}
 
 
+def of_loading(lake: ls.Lake) -> dict[str, Any]:
+    """The files that docs/loading.md speaks of and does not show."""
+    head = "id,name,born,height\n"
+    Path("more.csv").write_text(f"{head}4,joe,NULL,1.9\n")
+    Path("changes.jsonl").write_text('{"op": "D", "id": 4}\n')
+    Path("tall.jsonl.gz").write_bytes(gzip.compress(b'{"id": 5, "name": "max", "height": 2.0}\n'))
+    Path("guests.csv").write_text(f"{head}6,may,1999-01-01,tall\n7,kim,1999-01-02,1.5\n")
+    return {}
+
+
 WORLDS: dict[str, Callable[[ls.Lake], dict[str, Any]]] = {
     "tables.md": of_tables,
     "quickstart.md": lambda lake: {"ls": ls},
     "README.md": of_readme,
+    "loading.md": of_loading,
 }
 """Page to what is there before its first block; `shop` for the others."""
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -119,6 +119,12 @@ class ChangeStream:
     def subscription(self) -> str:
         """The name under which the server keeps the position; empty without one."""
         return self._request.subscription
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __iter__(self) -> Iterator[ChangeBatch]:
         return self

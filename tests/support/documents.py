@@ -7,7 +7,7 @@ import io
 import re
 import shlex
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,8 @@ from typing import Any
 
 from lakestore.cli.main import INTERRUPTED, run_command
 
-_FILE = re.compile(r"\bfile `([\w.-]+)`")
+FILE_NAMED = re.compile(r"\bfile `([\w.-]+)`")
+"""The name of a file in the sentence before a block that is the file."""
 _PLACES = ("localhost:7340", "localhost:7341")
 FOLLOW_SECONDS = 1.5
 """Time after which somebody who reads along ends what follows for ever."""
@@ -40,7 +41,7 @@ def blocks(page: Path) -> list[Block]:
     for line in page.read_text().splitlines():
         if line.startswith("```"):
             if language is not None:
-                named = _FILE.search(before)
+                named = FILE_NAMED.search(before)
                 found.append(Block(language, "".join(f"{each}\n" for each in text), named[1] if named else ""))
                 before = ""
             language, text = (line[3:].strip(), []) if language is None else (None, [])
@@ -71,25 +72,34 @@ class Reader:
         promised = (
             [line.strip()[2:] for line in text.splitlines() if re.match(r"\s*# ", line)] if "print(" in text else []
         )
-        said = io.StringIO()
         follows = ".changes(" in text and "until=" not in text
-        with contextlib.redirect_stdout(said), interrupted() if follows else contextlib.nullcontext():
-            exec(compile(self.here(text), "<block>", "exec"), self.names)
-        if promised:
-            assert said.getvalue().splitlines() == promised
+        with interrupted() if follows else contextlib.nullcontext():
+            said, _ = output_of(lambda: self.run_python(self.here(text)))
+            if promised:
+                assert said.splitlines() == promised
         self.ran.append("python")
 
-    def command(self, words: list[str]) -> str:
-        """Run a command; its output. One that follows is ended, as by Ctrl-C."""
-        said, told = io.TextIOWrapper(io.BytesIO(), write_through=True), io.StringIO()
+    def run_python(self, text: str) -> int:
+        """Run a text among this reader's names; 0, as of a command."""
+        exec(compile(text, "<block>", "exec"), self.names)
+        return 0
+
+    def command(self, words: list[str]) -> None:
+        """Run a command. One that follows is ended, as by Ctrl-C."""
         follows = "-f" in words or "--follow" in words
-        waits = interrupted() if follows else contextlib.nullcontext()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told), waits:
-            code = run_command([self.here(word) for word in words])
-        assert code in ((0, INTERRUPTED) if follows else (0,)), f"lakestore {shlex.join(words)}: {told.getvalue()}"
+        with interrupted() if follows else contextlib.nullcontext():
+            said, code = output_of(lambda: run_command([self.here(word) for word in words]))
+            assert code in ((0, INTERRUPTED) if follows else (0,)), f"lakestore {shlex.join(words)}: {said}"
         self.ran.append(words[0])
-        said.seek(0)
-        return said.read()
+
+
+def output_of(call: Callable[[], int]) -> tuple[str, int]:
+    """Whatever a call prints, standard error among it, and its answer."""
+    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        answer = call()
+    said.seek(0)
+    return said.read(), answer
 
 
 @contextlib.contextmanager
