@@ -331,7 +331,7 @@ class Lake:
         await self.aclose()
 
 
-def connect(address: str = "localhost:7340", *, threads: int = THREADS, **options: Any) -> Lake:
+def connect(address: str | None = None, *, threads: int = THREADS, **options: Any) -> Lake:
     """A server's lake, with the options of `lakestore.connect`; at most `threads` calls run at once."""
     return Lake(lambda: sync.connect(address, **options), threads)
 

@@ -36,6 +36,7 @@ ELSEWHERE: dict[str, str] = {
     "dlq": "tests/unit/connectors",
     "backup": "tests/unit/operate/test_backup.py",
     "doctor": "tests/unit/doctor/test_bundle.py",
+    **dict.fromkeys(("login", "logout", "profiles", "--profile"), "tests/unit/cli/test_profiles.py"),
 }
 """Command to the tests that run it: a server, a broker or a whole machine is what it wants."""
 SHOWN = ("errors.md", "architecture.md", "cli.md")

@@ -87,6 +87,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "py4j": ("tiering/", "spark_reader/"),
     "duckdb": ("lakestore/union/sql.py", "lakestore/connectors/bridge/mapping/expressions.py"),
     "click": ("lakestore/cli/",),
+    "prompt_toolkit": ("lakestore/cli/shell_prompt.py",),
     "confluent_kafka": (
         "lakestore/connectors/kafka.py",
         "lakestore/connectors/kafka_client.py",

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from lakestore.client.credentials import TLS, Credentials, credentials_for, token_in
+from lakestore.client.credentials import TLS, Credentials, token_in
+from lakestore.client.profiles import PROFILE_VARIABLE, SERVER_DEFAULT, SERVER_VARIABLE, Target, target
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
 
-SERVER_DEFAULT = "localhost:7340"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -24,14 +24,42 @@ _SHOWN = {
     "token-file": "File that holds your token; or the token itself in LAKESTORE_TOKEN.",
 }
 _META = "lakestore.shown"
+PROFILE_META = "lakestore.profile"
 
 
 def _remembered(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    context.meta.setdefault(_META, {})[parameter.name] = value
+    source = context.get_parameter_source(parameter.name or "")
+    if value is not None and source is click.core.ParameterSource.COMMANDLINE:
+        context.meta.setdefault(_META, {})[parameter.name] = value
 
 
-def shown(address: str) -> Credentials:
-    """The credentials that this command's options and the environment give."""
+def remember_profile(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    """Keep the profile that a flag names."""
+    if value is not None:
+        context.meta[PROFILE_META] = value
+
+
+def _addressed(context: click.Context, _: click.Parameter, value: str | None) -> str:
+    """The server of the command: the flag's, or that of profile or environment."""
+    if context.resilient_parsing:
+        return value or SERVER_DEFAULT
+    return target(value, context.meta.get(PROFILE_META)).server
+
+
+def profile_option(command: _Command) -> _Command:
+    """The option `--profile`, which stands behind `lakestore` or behind the command."""
+    return click.option(
+        "--profile",
+        expose_value=False,
+        is_eager=True,
+        callback=remember_profile,
+        metavar="NAME",
+        help=f"Server and token by name, as `lakestore login` keeps them; or in {PROFILE_VARIABLE}.",
+    )(command)
+
+
+def asked_for(address: str) -> Target:
+    """The server of this command, and the credentials that its options, profile and the environment give."""
     context = click.get_current_context(silent=True)
     said = {name: value for name, value in (context.meta.get(_META, {}) if context else {}).items() if value}
     tls: TLS | bool | None = None
@@ -40,22 +68,30 @@ def shown(address: str) -> Credentials:
     elif "tls" in said:
         tls = said["tls"].lower() == "true"
     token = token_in(said["token_file"]) if "token_file" in said else None
-    return credentials_for(address, token, tls)
+    profile = context.meta.get(PROFILE_META) if context else None
+    found = target(None, profile, token, tls)
+    return found if found.server == address else target(address, profile, token, tls)
 
 
-def server_option(command: _Command) -> _Command:
-    """The option `--server`, or the variable LAKESTORE_SERVER, and the options of its credentials."""
+def shown(address: str) -> Credentials:
+    """The credentials that this command's options, its profile and the environment give."""
+    return asked_for(address).credentials()
+
+
+def server_option(command: _Command, profile: Callable[[Any], Any] = profile_option) -> _Command:
+    """The option `--server`, or the variable LAKESTORE_SERVER, and the options of its credentials and profile."""
     for name, what in _SHOWN.items():
         command = click.option(
             f"--{name}", expose_value=False, callback=_remembered, metavar="true|false" if name == "tls" else "FILE",
             envvar=f"LAKESTORE_{name.removeprefix('tls-').replace('-', '_').upper()}", help=what,
         )(command)  # fmt: skip
+    command = profile(command)
     return click.option(
         "--server",
-        envvar="LAKESTORE_SERVER",
-        default=SERVER_DEFAULT,
-        show_default=True,
-        help="Host and gRPC port; or in LAKESTORE_SERVER.",
+        callback=_addressed,
+        show_default=SERVER_DEFAULT,
+        metavar="HOST:PORT",
+        help=f"Host and gRPC port; or in {SERVER_VARIABLE}, or a profile's.",
     )(command)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
+from lakestore.cli.connection import profile_option
 from lakestore.errors import LakestoreError
 
 FAILED, INTERRUPTED = 1, 130
@@ -40,11 +43,17 @@ COMMANDS = {
         "inspect",
         "Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.",
     ),
+    "login": (
+        "profiles",
+        "Ask for your token, check it against the server, and keep both under the name of --profile.",
+    ),
+    "logout": ("profiles", "Remove the token of --profile, or of the default profile; its server is kept."),
     "lookup": (
         "rows",
         "Look up rows of TABLE by KEY: a value, or values of a key of several columns with commas between.",
     ),
     "producers": ("tables", "List the named producers, their owners, when they were last used, and their progress."),
+    "profiles": ("profiles", "List the profiles: servers by name, as `lakestore login` keeps them."),
     "read": ("rows", "Read TABLE: the lake and what is newer, as one."),
     "restore": (
         "backup",
@@ -55,7 +64,10 @@ COMMANDS = {
         "sizing",
         "Calculate disk, memory, bytes written and times of a table, and the figure that breaks first.",
     ),
-    "sql": ("rows", 'Run one query over tables at one cut: lakestore sql "SELECT count(*) FROM shop.orders".'),
+    "sql": (
+        "sql",
+        'Run queries over tables, each at one cut: lakestore sql "SELECT count(*) FROM shop.orders", or a shell.',
+    ),
     "status": ("tables", "Show what is hot, what is tiered and how far behind, of TABLE or of all."),
     "subscriptions": ("tables", "List the named subscriptions, how far behind they are, and who shares their buckets."),
     "support-bundle": (
@@ -108,6 +120,7 @@ def command(name: str) -> click.Command:
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="lakestore")
+@profile_option
 def cli() -> None:
     """A log server with primary-key tables whose rows move into Apache Iceberg, read as one table."""
 
@@ -119,36 +132,51 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        answer = cli.main(args=None if arguments is None else list(arguments), standalone_mode=False)
+        answer = cli.main(args=given, standalone_mode=False)
         sys.stdout.flush()
         return answer if isinstance(answer, int) else 0
-    except click.exceptions.Abort:
-        return INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except LakestoreError as error:
-        return _failed(_sentence(error))
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has seen enough; output that is still buffered must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        return _failed(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     except Exception as error:
-        if os.environ.get("LAKESTORE_DEBUG"):
+        if not isinstance(error, click.ClickException | LakestoreError | OSError) and os.environ.get("LAKESTORE_DEBUG"):
             raise
-        return _failed(f"a defect of Lakestore ({type(error).__name__}: {error}); LAKESTORE_DEBUG=1 shows where")
+        return _failed(error, as_json="--json" in given)
 
 
-def _sentence(error: LakestoreError) -> str:
-    unknown = " (it may have been applied)" if error.applied == "unknown" else ""
-    return f"{error.message}{unknown}"
+def _failed(error: Exception, *, as_json: bool) -> int:
+    """The exit code of an error, which goes to stderr: one sentence, or an object."""
+    if isinstance(error, click.ClickException) and not as_json:
+        error.show()
+        return error.exit_code
+    about = _about(error)
+    about["message"] = " ".join(str(about["message"]).split())
+    if as_json:
+        click.echo(json.dumps({"error": about}, ensure_ascii=False), err=True)
+    else:
+        unknown = " (it may have been applied)" if about["applied"] == "unknown" else ""
+        click.echo(f"lakestore: {about['message']}{unknown}", err=True)
+    return error.exit_code if isinstance(error, click.ClickException) else FAILED
 
 
-def _failed(sentence: str) -> int:
-    click.echo(f"lakestore: {' '.join(sentence.split())}", err=True)
-    return FAILED
+def _about(error: Exception) -> dict[str, Any]:
+    """An error as data: its kind, its sentence, whether it may have been applied, and when to try again."""
+    about = {"kind": "Internal", "message": str(error), "applied": "no", "retry_after_seconds": None}
+    if isinstance(error, LakestoreError):
+        retry = error.retry_after or None
+        return about | {
+            "kind": error.kind, "message": error.message, "applied": error.applied, "retry_after_seconds": retry
+        }  # fmt: skip
+    if isinstance(error, click.ClickException):
+        return about | {"kind": "Usage", "message": error.format_message()}
+    if isinstance(error, OSError):
+        file = f": {error.filename}" if error.filename else ""
+        return about | {"kind": "System", "message": f"{error.strerror or error}{file}"}
+    return about | {
+        "message": f"a defect of Lakestore ({type(error).__name__}: {error}); LAKESTORE_DEBUG=1 shows where",
+    }

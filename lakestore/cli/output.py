@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,8 @@ import pyarrow as pa
 
 from lakestore.cli.json_lines import lines, plain
 
-CELL_CHARS_MAX = 40
+CELL_CHARS_MIN = 8
+"""Characters that a value keeps on a screen, before whole columns are left out."""
 _NUMBERS = (int, float)
 _BAR_SECONDS, _LINE_SECONDS = 0.2, 5.0
 
@@ -29,8 +31,8 @@ def emit(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "noth
 
 
 def emit_json(data: Any) -> None:
-    """Data as indented JSON."""
-    click.echo(json.dumps(data, indent=2, default=str, ensure_ascii=False))
+    """Data as indented JSON: numbers, times in ISO 8601, nested objects, null."""
+    click.echo(json.dumps(data, indent=2, default=plain, ensure_ascii=False))
 
 
 def emit_lines(batch: pa.RecordBatch | pa.Table) -> None:
@@ -39,19 +41,60 @@ def emit_lines(batch: pa.RecordBatch | pa.Table) -> None:
         click.echo(line)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows with a header, columns aligned, numbers to the right."""
+def screen_width() -> int | None:
+    """The columns of the terminal that stdout is; None for a pipe or a file, which get everything."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
+    """Rows with a header, columns aligned, numbers to the right.
+
+    On a terminal, or with a width, wide values and then columns are left out, and a last line says which ones.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
     right = [all(isinstance(row.get(name), _NUMBERS) for row in rows) for name in names]
-    widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
-    return "\n".join(
+    full = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
+    widths = _fitting(full, screen_width() if width is None else width)
+    shown = "\n".join(
         "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(line, widths, right, strict=True)
+            _cut(cell, width).rjust(width) if number else _cut(cell, width).ljust(width)
+            for cell, width, number in zip(line, widths, right, strict=False)
         ).rstrip()
         for line in [names, *cells]
     )
+    return shown + _left_out(names, full, widths)
+
+
+def _fitting(full: list[int], screen: int | None) -> list[int]:
+    """The widths of as many columns as fit the screen: the widest are cut first."""
+    widths = list(full)
+    while screen is not None and sum(widths) + 2 * (len(widths) - 1) > screen and widths:
+        over = sum(widths) + 2 * (len(widths) - 1) - screen
+        widest = max(widths)
+        rest = max((width for width in widths if width < widest), default=0)
+        least = max(rest, widest - over, CELL_CHARS_MIN)
+        if least >= widest:
+            if len(widths) == 1:
+                return [max(screen, 1)]
+            widths.pop()
+            widths = [min(width, full[i]) for i, width in enumerate(widths)]
+            continue
+        place = widths.index(widest)
+        widths[place] = max(least, widest - over)
+    return widths
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else cell[: width - 1] + "…"
+
+
+def _left_out(names: list[str], full: list[int], widths: list[int]) -> str:
+    """The line about what the screen had no room for."""
+    cut = [name for name, whole, width in zip(names, full, widths, strict=False) if width < whole]
+    said = [f"values of {', '.join(cut)}"] if cut else []
+    said += [f"columns {', '.join(names[len(widths) :])}"] if len(widths) < len(names) else []
+    return f"\n(cut to the screen: {'; '.join(said)}. A pipe or --json gets everything.)" if said else ""
 
 
 def _cell(value: Any) -> str:
@@ -61,8 +104,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    text = " ".join(_text(value).split())
-    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
+    return " ".join(_text(value).split())
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Commands that give rows: read, lookup, sql."""
+"""Commands that give rows: read, lookup."""
 
 from __future__ import annotations
 
@@ -143,46 +143,4 @@ def _key_column(texts: list[str], kind: pa.DataType) -> pa.Array:
     return pa.array(texts).cast(kind)
 
 
-@click.command()
-@click.argument("text")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file; its name says the format."
-)
-@click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
-@click.option("--external-access", is_flag=True, help="The query may read files and addresses too.")
-@click.option("--explain", is_flag=True, help="Run it, and say what was read of each table in place of the rows.")
-@click.option("--at", help="A token or a time such as 2026-11-20T10:00Z: read all tables exactly there.")
-@click.option("--require-freshness", help="A span such as 60s: fail if what is read is older (docs/time.md).")
-@click.option("--require-complete-through", help="A time: fail if what is read is not complete through it.")
-@server_option
-@json_option
-def sql(
-    text: str,
-    at: str | None,
-    require_freshness: str | None,
-    require_complete_through: str | None,
-    output: Path | None,
-    kind: str | None,
-    external_access: bool,
-    explain: bool,
-    server: str,
-    as_json: bool,
-) -> None:
-    """Run one query over tables at one cut: lakestore sql "SELECT count(*) FROM shop.orders"."""
-    with connected(server) as lake:
-        required = {"require_freshness": require_freshness, "require_complete_through": require_complete_through}
-        result = lake.sql(text, at=at, external_access=external_access, **required)
-    if explain:
-        emit_json([read.as_dict() for read in result.reads]) if as_json else click.echo(result.explain())
-        return
-    found = result.to_arrow()
-    chosen = row_files.kind_of(output) if output else kind or ("jsonl" if as_json else None)
-    if chosen is None:
-        _show(iter(found.to_batches()), SHOWN_ROWS)
-        return
-    with row_files.Output(output, chosen, found.schema) as sink:
-        for batch in found.to_batches():
-            sink.write(batch)
-
-
-COMMANDS = (read, lookup, sql)
+COMMANDS = (read, lookup)

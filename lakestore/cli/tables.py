@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import duration, emit, emit_json, size
+from lakestore.cli.output import duration, emit, emit_json, screen_width, size
 from lakestore.client.subscription import Member, Subscription
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
@@ -247,7 +247,7 @@ def files(table: str, server: str, as_json: bool) -> None:
 
 def _tail(path: str) -> str:
     """The part of a path that tells files of one table apart: partition folders and name."""
-    return path.split("/data/", 1)[-1][-80:]
+    return path if screen_width() is None else path.split("/data/", 1)[-1]
 
 
 def _members(held: Subscription) -> str:

@@ -16,6 +16,8 @@ from lakestore.errors import Invalid
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "LAKESTORE_TOKEN", "LAKESTORE_TOKEN_FILE"
 TLS_VARIABLE = "LAKESTORE_TLS"
 _FILE_VARIABLES = {"ca": "LAKESTORE_CA", "cert": "LAKESTORE_CERT", "key": "LAKESTORE_KEY"}
+TOKEN_VARIABLES = TOKEN_VARIABLE, TOKEN_FILE_VARIABLE
+TLS_VARIABLES = TLS_VARIABLE, *_FILE_VARIABLES.values()
 Token = str | Callable[[], str]
 _OPTIONS = {"ca": "tls_ca", "cert": "tls_cert", "key": "tls_secret_key"}
 """Option names by which Spark knows what to hide: it looks for `secret` and `token`."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lakestore.client import credentials, grpc
+from lakestore.client import credentials, grpc, profiles
 from lakestore.client.calls import CALL_SECONDS
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import Commit
@@ -277,15 +277,19 @@ class Lake:
 
 
 def connect(
-    address: str = "localhost:7340",
+    address: str | None = None,
     *,
+    profile: str | None = None,
     token: credentials.Token | None = None,
     tls: credentials.TLS | bool | None = None,
     timeout: float = CALL_SECONDS,
 ) -> Lake:
     """A server's lake. A token, also a callable that gives it, or `LAKESTORE_TOKEN` says who you are.
 
+    Without an address it is that of `profile`, `LAKESTORE_SERVER`, the default profile (docs/profiles.md), or this
+    machine's port 7340.
+
     A call without an answer after `timeout` seconds ends in `Unavailable`.
     """
-    shown = credentials.credentials_for(address, token, tls)
-    return Lake(grpc.connect(address, shown, call_seconds=timeout), address)
+    asked = profiles.target(address, profile, token, tls)
+    return Lake(grpc.connect(asked.server, asked.credentials(), call_seconds=timeout), asked.server)

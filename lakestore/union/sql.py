@@ -140,6 +140,8 @@ class Query:
     """Whether it may read files and addresses."""
     bounds: Bounds | None = None
     """None: as much as there is."""
+    started: Callable[[Callable[[], None]], None] | None = None
+    """Told, before the query runs, the function by which another thread interrupts it."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -268,6 +270,8 @@ def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[Lakest
             _register(connection, name, alias, rows)
             if name in request.quoted:
                 connection.execute(f'CREATE VIEW "{name}" AS SELECT * FROM {name}')  # noqa: S608
+        if query.started is not None:
+            query.started(connection.interrupt)
         found = _executed(connection, text, query.params)
         return _utc(found.to_arrow_table() if query.bounds is None else _first(found, query.bounds.rows))
     except engine.Error as error:

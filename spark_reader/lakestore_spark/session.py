@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
-from lakestore.client.credentials import NOTHING, TLS, Credentials, Token, credentials_for
+from lakestore.client.credentials import NOTHING, TLS, Credentials, Token
 from lakestore.client.grpc import connect
+from lakestore.client.profiles import target
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1.lakestore_pb2 import StatusRequest
@@ -42,8 +43,9 @@ _NO_REFRESH = {"rest.auth.type": "oauth2", "token-refresh-enabled": "false"}
 
 
 def session(
-    server: str = "localhost:7340",
+    server: str | None = None,
     *,
+    profile: str | None = None,
     http: str | None = None,
     master: str | None = None,
     app: str = "lakestore",
@@ -57,7 +59,8 @@ def session(
     On a Spark that runs in this process already it is a new session of it, so several servers can be read side by side.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    shown = credentials or credentials_for(server, token, tls)
+    asked = target(server, profile, token, tls)
+    server, shown = asked.server, credentials or asked.credentials()
     about = _about(server, credentials=shown)
     is_store = about.get("warehouse", "").startswith("s3")
     catalogs = {
@@ -90,14 +93,16 @@ def session(
 
 def attach(
     spark: SparkSession,
-    server: str = "localhost:7340",
+    server: str | None = None,
     *,
+    profile: str | None = None,
     transport: Transport | None = None,
     token: Token | None = None,
     tls: TLS | bool | None = None,
 ) -> SparkLake:
     """The tables of a server in this session, or `Invalid` that says what the session lacks."""
-    own = transport or connect(server, credentials_for(server, token, tls))
+    asked = target(server, profile, token, tls)
+    server, own = asked.server, transport or connect(asked.server, asked.credentials())
     close = own.close if transport is None else _nothing
     problem = missing(spark, http_address(server, own), own.credentials)
     if problem:

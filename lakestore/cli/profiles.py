@@ -1,0 +1,155 @@
+"""Commands of profiles: login, logout, profiles."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from lakestore.cli.connection import PROFILE_META, asked_for, json_option, profile_option, server_option
+from lakestore.cli.output import emit, emit_json
+from lakestore.client import profiles as known
+from lakestore.client.credentials import TLS, credentials_for
+from lakestore.errors import Invalid
+
+_NAME_DEFAULT, _LOGIN = "default", "lakestore.login"
+
+
+def _chosen(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    """The profile to make, which need not be there yet: a server that it names is the flag's default."""
+    if value is None:
+        return
+    if not known.NAME.fullmatch(value):
+        raise Invalid(f"{value!r} is no name of a profile: letters, digits, and . _ - inside")
+    context.meta[_LOGIN] = value
+    if value in known.read_profiles().named:
+        context.meta[PROFILE_META] = value
+
+
+def _new_profile(command: Any) -> Any:
+    """The option `--profile` of login, which may name one that is not there yet."""
+    return click.option(
+        "--profile", expose_value=False, is_eager=True, callback=_chosen, metavar="NAME", help="Name to keep it under."
+    )(command)
+
+
+@click.command()
+@partial(server_option, profile=_new_profile)
+@json_option
+@click.pass_context
+def login(context: click.Context, server: str, as_json: bool) -> None:
+    """Ask for your token, check it against the server, and keep both under the name of --profile.
+
+    The token is not shown while you type; from a pipe it is the first line. It is kept in a file that you alone can
+    read, and the server becomes the profile's; the first profile is the one that is taken where none is named.
+    """
+    name = context.meta.get(_LOGIN) or _NAME_DEFAULT
+    token = _typed(name, server)
+    said = asked_for(server)
+    _check(server, token, said.tls)
+    file = known.file_of_profiles()
+    sections = known.read_file(file)
+    entries = sections.setdefault("profiles", {})
+    token_file = Path("tokens") / name
+    _write(file.parent / token_file, token + "\n")
+    entries[name] = {"server": server, **_tls(said.tls), "token_file": str(token_file)}
+    sections.setdefault("default", name)
+    _write(file, yaml.safe_dump(sections, sort_keys=False))
+    if as_json:
+        emit_json({"profile": name, "server": server, "file": str(file), "default": sections["default"] == name})
+    else:
+        click.echo(f"profile {name} is kept in {file}: lakestore --profile {name} tables")
+
+
+def _typed(name: str, server: str) -> str:
+    if sys.stdin.isatty():
+        token = str(click.prompt(f"Token for {server} (profile {name})", hide_input=True, err=True))
+    else:
+        token = sys.stdin.readline()
+    if not token.strip() or len(token.split()) > 1:
+        raise Invalid("a token is one word: `lakestore token` makes it, and prints it once")
+    return token.strip()
+
+
+def _check(server: str, token: str, tls: TLS | bool | None) -> None:
+    """Refuse a token that the server does not take; nothing is kept of it."""
+    from lakestore.client.grpc import connect
+    from lakestore.client.lake import Lake
+
+    with Lake(connect(server, credentials_for(server, token, tls)), server) as lake:
+        lake.transport.greet()
+        lake.tables()
+
+
+def _tls(said: TLS | bool | None) -> dict[str, Any]:
+    if said is None or isinstance(said, bool):
+        return {} if said is None else {"tls": said}
+    parts = {"ca": said.ca, "cert": said.cert, "key": said.key}
+    return {"tls": {name: str(Path(path).absolute()) for name, path in parts.items() if path is not None}}
+
+
+def _write(file: Path, text: str) -> None:
+    """A file of the user's alone, there whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+        made.replace(file)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
+@click.command()
+@profile_option
+@json_option
+@click.pass_context
+def logout(context: click.Context, as_json: bool) -> None:
+    """Remove the token of --profile, or of the default profile; its server is kept."""
+    found = known.read_profiles()
+    name = context.meta.get(PROFILE_META) or os.environ.get(known.PROFILE_VARIABLE) or found.default
+    if name is None:
+        raise Invalid(f"there is no profile in {found.file}")
+    profile = found.of(name)
+    sections = known.read_file(found.file)
+    sections["profiles"][name].pop("token_file", None)
+    _write(found.file, yaml.safe_dump(sections, sort_keys=False))
+    kept = found.file.parent / "tokens" / name
+    removed = profile.token_file is not None and profile.token_file == kept and kept.exists()
+    if removed:
+        kept.unlink()
+    if as_json:
+        emit_json({"profile": name, "removed": removed})
+    else:
+        click.echo(f"profile {name} has no token any more" if removed else f"profile {name} had no token of its own")
+
+
+@click.command()
+@json_option
+def profiles(as_json: bool) -> None:
+    """List the profiles: servers by name, as `lakestore login` keeps them."""
+    found = known.read_profiles()
+    chosen = os.environ.get(known.PROFILE_VARIABLE) or found.default
+    rows = [
+        {
+            "profile": each.name,
+            "server": each.server,
+            "tls": bool(each.tls),
+            "token": None if each.token_file is None else str(each.token_file),
+            "default": each.name == chosen,
+        }
+        for each in found.named.values()
+    ]
+    emit(rows, as_json=as_json, empty=f"no profiles in {found.file}: lakestore login --profile NAME --server HOST:PORT")
+
+
+COMMANDS = (login, logout, profiles)

@@ -1,0 +1,225 @@
+"""The shell of `lakestore sql`: statements up to `;`, commands that begin with a dot, and what they print.
+
+Each query has a fresh cut of its own, until `.at` fixes one. A query runs beside the shell, so that Ctrl-C interrupts
+it and nothing else. Reading lines, history and completion are the prompt's (`shell_prompt`).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+import sqlglot
+from sqlglot import TokenType
+from sqlglot.errors import SqlglotError
+
+from lakestore.cli.output import table
+from lakestore.errors import Invalid, LakestoreError
+from lakestore.model.times import position_text
+from lakestore.union import sql as union_sql
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+    from lakestore.model.table import Table
+
+ROWS_SHOWN = 10_000
+_WAKE_SECONDS = 0.1
+_HELP = """\
+statement;         run a query at a fresh cut; it may have several lines, and ends with ;
+.tables  \\d        list the tables
+.describe T  \\d T  the columns of a table, their types, nullability and key
+.at POSITION       read at a token or a time from now on; .at now reads the newest again
+.rows N            print at most N rows
+.timing on|off     print how long a query took, and its cut
+.help  .quit       this text; leave, as Ctrl-D does
+Ctrl-C interrupts a query, or forgets the line. Tab completes tables, columns and words."""
+
+
+def statements(text: str) -> list[str]:
+    """The statements of a text, each without its semicolon; the last one may lack it."""
+    try:
+        tokens = sqlglot.tokenize(text, read="duckdb")
+    except SqlglotError as error:
+        raise Invalid(f"the text cannot be read: {' '.join(str(error).split())}") from error
+    found, begin = [], 0
+    for token in tokens:
+        if token.token_type is TokenType.SEMICOLON:
+            found.append(text[begin : token.start])
+            begin = token.end + 1
+    return [each.strip() for each in (*found, text[begin:]) if each.strip()]
+
+
+def is_complete(text: str) -> bool:
+    """Whether Enter runs the text: a command, nothing, or a statement that ends with `;`."""
+    said = text.strip()
+    if not said or said.startswith((".", "\\")):
+        return True
+    try:
+        tokens = sqlglot.tokenize(text, read="duckdb")
+    except SqlglotError:
+        return False  # a quote or a comment is open
+    return bool(tokens) and tokens[-1].token_type is TokenType.SEMICOLON
+
+
+@dataclass
+class Shell:
+    """One session of the shell."""
+
+    lake: Lake
+    at: str | None = None
+    external_access: bool = False
+    rows: int = ROWS_SHOWN
+    timing: bool = True
+    _known: list[Table] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Read and run until the end; an error is printed and ends nothing."""
+        from lakestore.cli.shell_prompt import Prompt
+
+        click.echo(f"lakestore {self.lake.address}: SQL up to ;  .help tells more, .quit leaves")
+        prompt = Prompt(self.known)
+        while True:
+            try:
+                line = prompt.read(f"{self.at[:16]}…> " if self.at and len(self.at) > 19 else f"{self.at or 'lake'}> ")
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                return
+            try:
+                if not self.handle(line):
+                    return
+            except (LakestoreError, click.ClickException) as error:
+                click.echo(f"error: {error}", err=True)
+            except KeyboardInterrupt:
+                click.echo("interrupted", err=True)
+
+    def known(self, *, fresh: bool = False) -> list[Table]:
+        """The definitions of the tables, as they were when they were last asked for."""
+        if fresh or not self._known:
+            self._known = [each.definition for each in self.lake.tables()]
+        return self._known
+
+    def handle(self, line: str) -> bool:
+        """Run what was typed; False if it is to leave."""
+        said = line.strip()
+        if said.startswith((".", "\\")):
+            return self._command(said)
+        for text in statements(said):
+            self._query(text)
+        return True
+
+    def _command(self, said: str) -> bool:
+        try:
+            name, *arguments = shlex.split(said.rstrip(";").replace("\\", "\\\\"))
+        except ValueError as error:
+            raise Invalid(f"{said} cannot be read: {error}") from error
+        if name in (".quit", ".exit", "\\q"):
+            return False
+        command = _COMMANDS.get("\\d T" if name == "\\d" and arguments else name)
+        if command is None:
+            raise Invalid(f"there is no command {name}: .help lists all")
+        command(self, arguments)
+        return True
+
+    def tables(self, _: list[str]) -> None:
+        """List the tables."""
+        self.known(fresh=True)
+        self._query("SHOW TABLES")
+
+    def describe(self, arguments: list[str]) -> None:
+        """The columns of a table."""
+        name = _only(arguments, ".describe shop.orders")
+        if not all(part.replace("_", "a").isalnum() for part in name.split(".")):
+            raise Invalid(f"{name!r} is no table's name, database.table")
+        self._query(f"DESCRIBE {name}")
+
+    def fix(self, arguments: list[str]) -> None:
+        """Fix the cut of what follows, or read the newest again."""
+        position = " ".join(arguments) or "now"
+        self.at = None if position == "now" else position_text(position)
+
+    def limit(self, arguments: list[str]) -> None:
+        """Print at most so many rows."""
+        number = _only(arguments, ".rows 100")
+        if not number.isdecimal() or not int(number):
+            raise Invalid(f".rows takes a number, not {number!r}")
+        self.rows = int(number)
+
+    def time(self, arguments: list[str]) -> None:
+        """Print times, or do not."""
+        self.timing = _only(arguments, ".timing on") != "off"
+
+    def help(self, _: list[str]) -> None:
+        """The commands."""
+        click.echo(_HELP)
+
+    def _query(self, text: str) -> None:
+        began = time.monotonic()
+        result = self._answered(text)
+        seconds = time.monotonic() - began
+        found = result.to_arrow()
+        shown = found.slice(0, self.rows).to_pylist()
+        if found.column_names == ["explanation"]:
+            click.echo("\n".join(str(row["explanation"]) for row in shown))
+        else:
+            _page(lambda width: table(shown, width) if shown else "no rows", len(shown))
+        more = f", {self.rows:,} shown (.rows)" if found.num_rows > self.rows else ""
+        if self.timing:
+            click.echo(f"{found.num_rows:,} rows{more}, {seconds:.3f} s", err=True)
+        elif more:
+            click.echo(f"{found.num_rows:,} rows{more}", err=True)
+
+    def _answered(self, text: str) -> union_sql.SqlResult:
+        """The answer of a query that runs beside; Ctrl-C interrupts it."""
+        interrupts: list[Callable[[], None]] = []
+        query = union_sql.Query(text, at=self.at, external_access=self.external_access, started=interrupts.append)
+        worker = ThreadPoolExecutor(1, "query")
+        answer = worker.submit(union_sql.run, self.lake.transport, query, self.known)
+        worker.shutdown(wait=False)
+        try:
+            while not answer.done():
+                wait([answer], _WAKE_SECONDS)
+        except KeyboardInterrupt:
+            for interrupt in interrupts:
+                interrupt()
+            raise
+        return answer.result()
+
+
+def _only(arguments: list[str], example: str) -> str:
+    if len(arguments) != 1:
+        raise Invalid(f"write {example}")
+    return arguments[0]
+
+
+def _page(text: Callable[[int | None], str], rows: int) -> None:
+    """Print a text that fits the screen, or show the whole of it in a pager, `less` unless PAGER says another one."""
+    size = shutil.get_terminal_size()
+    if rows + 2 < size.lines:
+        click.echo(text(size.columns))
+        return
+    os.environ.setdefault("LESS", "-SRFX")
+    click.echo_via_pager(text(_ENDLESS))
+
+
+_ENDLESS = 1 << 30
+_COMMANDS: dict[str, Callable[[Shell, list[str]], None]] = {
+    ".tables": Shell.tables,
+    "\\d": Shell.tables,
+    "\\dt": Shell.tables,
+    ".describe": Shell.describe,
+    "\\d T": Shell.describe,
+    ".at": Shell.fix,
+    ".rows": Shell.limit,
+    ".timing": Shell.time,
+    ".help": Shell.help,
+    "\\?": Shell.help,
+}
+COMMAND_NAMES = sorted({name for name in _COMMANDS if " " not in name} | {".quit"})

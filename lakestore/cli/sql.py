@@ -1,0 +1,81 @@
+"""The command of queries: sql, with one query, with many from a pipe, or with a shell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from lakestore.cli import row_files
+from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.output import emit, emit_json
+from lakestore.cli.shell import Shell, statements
+from lakestore.errors import Invalid
+from lakestore.union.sql import SqlResult
+
+SHOWN_ROWS = 50
+_FORMATS = click.Choice(row_files.KINDS)
+
+
+@click.command()
+@click.argument("text", required=False)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file; its name says the format."
+)
+@click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
+@click.option("--external-access", is_flag=True, help="The query may read files and addresses too.")
+@click.option("--explain", is_flag=True, help="Run it, and say what was read of each table in place of the rows.")
+@click.option("--at", help="A token or a time such as 2026-11-20T10:00Z: read all tables exactly there.")
+@click.option("--require-freshness", help="A span such as 60s: fail if what is read is older (docs/time.md).")
+@click.option("--require-complete-through", help="A time: fail if what is read is not complete through it.")
+@server_option
+@json_option
+def sql(
+    text: str | None,
+    at: str | None,
+    require_freshness: str | None,
+    require_complete_through: str | None,
+    output: Path | None,
+    kind: str | None,
+    external_access: bool,
+    explain: bool,
+    server: str,
+    as_json: bool,
+) -> None:
+    """Run queries over tables, each at one cut: lakestore sql "SELECT count(*) FROM shop.orders", or a shell.
+
+    Without a query the statements of stdin are run, each up to its `;`, and on a terminal a shell is opened: history,
+    completion, timing; .help tells its commands, and docs/sql.md the language.
+    """
+    if text is None and sys.stdin.isatty() and sys.stdout.isatty():
+        with connected(server) as lake:
+            Shell(lake, at=at, external_access=external_access).run()
+        return
+    texts = [text] if text is not None else statements(sys.stdin.read())
+    if output and len(texts) != 1:
+        raise Invalid(f"-o {output} takes the rows of one query, and there are {len(texts)}")
+    required = {"require_freshness": require_freshness, "require_complete_through": require_complete_through}
+    with connected(server) as lake:
+        for each in texts:
+            result = lake.sql(each, at=at, external_access=external_access, **required)
+            if explain:
+                emit_json([read.as_dict() for read in result.reads]) if as_json else click.echo(result.explain())
+            else:
+                _show(result, output, kind or ("jsonl" if as_json else None))
+
+
+def _show(result: SqlResult, output: Path | None, kind: str | None) -> None:
+    found = result.to_arrow()
+    chosen = row_files.kind_of(output) if output else kind
+    if chosen is None:
+        emit(found.slice(0, SHOWN_ROWS).to_pylist(), as_json=False, empty="no rows")
+        if found.num_rows > SHOWN_ROWS:
+            click.echo(f"… more rows: --json, --format, or -o FILE (shown {SHOWN_ROWS})", err=True)
+        return
+    with row_files.Output(output, chosen, found.schema) as sink:
+        for batch in found.to_batches():
+            sink.write(batch)
+
+
+COMMANDS = (sql,)

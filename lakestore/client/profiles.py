@@ -1,0 +1,188 @@
+"""Profiles: servers by name, each with its TLS and the file of its token, in one file of the user's.
+
+What an argument or flag says goes before the environment, that before a profile, that before `localhost:7340`. A
+profile that is named by an argument or flag is one itself, and goes before the environment. A profile's credentials go
+to its own server alone, unless profile and server are both named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lakestore.client.credentials import TLS, TLS_VARIABLES, TOKEN_VARIABLES, Credentials, Token, credentials_for
+from lakestore.errors import Invalid
+from lakestore.model.names import meant
+
+SERVER_DEFAULT = "localhost:7340"
+SERVER_VARIABLE, PROFILE_VARIABLE, FILE_VARIABLE = "LAKESTORE_SERVER", "LAKESTORE_PROFILE", "LAKESTORE_PROFILES"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_KEYS = {"server", "tls", "token_file"}
+_TLS_FILES = {"ca", "cert", "key"}
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A server by name."""
+
+    name: str
+    server: str = SERVER_DEFAULT
+    tls: TLS | bool | None = None
+    token_file: Path | None = None
+
+    def token(self) -> str:
+        """The token of this moment, of a file that others cannot read."""
+        assert self.token_file is not None
+        return _private(self.token_file)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """The profiles of a file."""
+
+    file: Path
+    named: Mapping[str, Profile]
+    default: str | None = None
+    """The profile that is taken where nothing is said."""
+
+    def of(self, name: str) -> Profile:
+        """The profile of a name; `Invalid` tells those that there are."""
+        if name not in self.named:
+            there = ", ".join(sorted(self.named)) or "none: `lakestore login --profile NAME --server …` makes one"
+            raise Invalid(f"there is no profile {name!r} in {self.file}{meant(name, self.named)}; there are {there}")
+        return self.named[name]
+
+
+def file_of_profiles() -> Path:
+    """The file: LAKESTORE_PROFILES, or profiles.yaml in the platform's folder of settings."""
+    if said := os.environ.get(FILE_VARIABLE):
+        return Path(said)
+    if os.name == "nt":
+        return Path(os.environ.get("APPDATA") or Path.home()) / "lakestore" / "profiles.yaml"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "lakestore" / "profiles.yaml"
+
+
+def read_profiles() -> Profiles:
+    """The profiles of the file; none if there is no file."""
+    file = file_of_profiles()
+    said = read_file(file)
+    if unknown := sorted(set(said) - {"default", "profiles"}):
+        raise Invalid(f"{file}: {unknown[0]!r} is neither default nor profiles")
+    entries = said.get("profiles") or {}
+    if not isinstance(entries, dict) or not all(isinstance(each, dict) for each in entries.values()):
+        raise Invalid(f"{file}: profiles is a section with a name and its server, tls and token_file for each")
+    named = {str(name): _profile(file, str(name), each) for name, each in entries.items()}
+    default = said.get("default")
+    return Profiles(file, named, None if default is None else str(default))
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """The file's sections as they are written; nothing if there is none."""
+    try:
+        said = yaml.safe_load(file.read_text()) or {}
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise Invalid(f"the profiles in {file} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(said, dict):
+        raise Invalid(f"{file} holds no profiles: it has the sections default and profiles")
+    return said
+
+
+def _profile(file: Path, name: str, said: dict[str, Any]) -> Profile:
+    place = f"{file}: profile {name}"
+    if unknown := sorted(set(map(str, said)) - _KEYS):
+        raise Invalid(f"{place} has {unknown[0]!r}{meant(unknown[0], _KEYS)}; it takes server, tls and token_file")
+    server, tls, token_file = said.get("server", SERVER_DEFAULT), said.get("tls"), said.get("token_file")
+    if not isinstance(server, str) or not server:
+        raise Invalid(f"{place}: server is a host and port such as lake.example.com:7340")
+    if token_file is not None and not isinstance(token_file, str):
+        raise Invalid(f"{place}: token_file is a path")
+    return Profile(name, server, _tls(place, file, tls), None if token_file is None else _path(file, token_file))
+
+
+def _tls(place: str, file: Path, said: Any) -> TLS | bool | None:
+    if said is None or isinstance(said, bool):
+        return said
+    fits = isinstance(said, dict) and set(said) <= _TLS_FILES
+    if not fits or not all(isinstance(path, str) for path in said.values()):
+        raise Invalid(f"{place}: tls is true, false or files: {{ca: …, cert: …, key: …}}")
+    return TLS(**{name: _path(file, path) for name, path in said.items()})
+
+
+def _path(file: Path, said: str) -> Path:
+    """A path of the file; one that is not absolute begins at its folder."""
+    return file.parent / Path(said).expanduser()
+
+
+def _private(file: Path) -> str:
+    """The token in a file, which nobody else may read."""
+    try:
+        mode = file.stat().st_mode
+        if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise Invalid(f"token file {file} can be read by others: chmod 600 {file}, and think about a new token")
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise Invalid(f"token file {file} cannot be read ({why}): `lakestore login` makes it") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server and what is shown to it."""
+
+    server: str
+    token: Token | None = None
+    tls: TLS | bool | None = None
+
+    def credentials(self) -> Credentials:
+        """The credentials, with those of the environment where none are said."""
+        return credentials_for(self.server, self.token, self.tls)
+
+
+def target(
+    server: str | None = None,
+    profile: str | None = None,
+    token: Token | None = None,
+    tls: TLS | bool | None = None,
+) -> Target:
+    """The server of a call, and its credentials as far as arguments and profile say them."""
+    said = os.environ.get(SERVER_VARIABLE) or None
+    if profile is not None:
+        chosen: Profile | None = read_profiles().of(profile)
+    else:
+        chosen = _unnamed() if server is None else None
+    if server is None:
+        server = chosen.server if profile is not None and chosen else said or (chosen.server if chosen else None)
+    address = server or SERVER_DEFAULT
+    if chosen is None or (profile is None and chosen.server != address):
+        return Target(address, token, tls)
+    if tls is None and (profile is not None or not _has(TLS_VARIABLES)):
+        tls = chosen.tls
+    if token is None and chosen.token_file is not None and (profile is not None or not _has(TOKEN_VARIABLES)):
+        token = _reader(chosen)
+    return Target(address, token, tls)
+
+
+def _unnamed() -> Profile | None:
+    """The profile that the environment names, or the file's default."""
+    name = os.environ.get(PROFILE_VARIABLE)
+    if name:
+        return read_profiles().of(name)
+    profiles = read_profiles()
+    return profiles.of(profiles.default) if profiles.default is not None else None
+
+
+def _reader(profile: Profile) -> Callable[[], str]:
+    return profile.token
+
+
+def _has(variables: tuple[str, ...]) -> bool:
+    return any(os.environ.get(name) for name in variables)

@@ -1,0 +1,244 @@
+"""The command line for programs and people: `--json` is data, pipes get everything, and a shell takes SQL."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.cli import output
+from lakestore.cli.main import COMMANDS, run_command
+from lakestore.cli.shell import is_complete, statements
+
+WIDE = "x" * 300
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with a keyed table, a log table, a producer and a subscription."""
+    data = tmp_path_factory.mktemp("server")
+    command = [sys.executable, "-m", "lakestore", "serve", "--data", str(data), "--port", "0", "--http-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = re.search(r"gRPC on ([\w.]+:\d+)", process.stdout.readline())
+        assert found
+        with ls.connect(found[1]) as lake:
+            schema = pa.schema([("id", pa.int64()), ("who", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+            orders = lake.create_table("shop.orders", schema, primary_key=["id"], buckets=2)
+            orders.upsert([{"id": n, "who": WIDE, "at": None} for n in range(1500)])
+            lake.create_table("shop.events", schema, buckets=1).append([{"id": 1, "who": "a", "at": None}])
+            with lake.producer("etl") as producer, producer.commit(progress="file=1") as commit:
+                commit.upsert("shop.orders", [{"id": 1, "who": WIDE, "at": None}])
+            for batch in orders.changes(subscription="billing", until="now"):
+                batch.ack()
+        yield found[1]
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+ASKED: dict[str, list[str]] = {
+    "tables": [],
+    "describe": ["shop.orders"],
+    "status": [],
+    "files": ["shop.orders"],
+    "verify": ["shop.orders"],
+    "producers": [],
+    "subscriptions": [],
+    "clock": [],
+    "connect": ["duckdb"],
+    "dlq list": [],
+    "bridge proposals list": [],
+    "sql": ["SELECT count(*) AS n FROM shop.orders"],
+    "lookup": ["shop.orders", "1"],
+    "read": ["shop.events"],
+    "changes": ["shop.events", "--until", "now"],
+    "sizing": ["--rows", "1M", "--rate", "1k"],
+    "token": ["someone"],
+    "profiles": [],
+    "doctor": [],
+}
+"""Commands that print what they find, each with its arguments."""
+_RENDERED = re.compile(
+    r"\d{1,3}(,\d{3})+|.*\b\d+(\.\d+)? (B|KB|MB|GB|TB)\b|\d{4}-\d\d-\d\d \d\d:\d\d.*|yes|no|-|[\[{].*[\]}]"
+)
+_SENTENCES = {"found", "note", "message", "remedy", "lines", "why", "reads_from_why", "source", "sources", "about"}
+"""Fields that are sentences for people, in data too."""
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner, name)
+    else:
+        yield name, value
+
+
+@pytest.mark.parametrize("command", ASKED)
+def test_json_is_data_and_not_text_in_text(command: str, server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wants_server = command not in ("sizing", "token", "profiles")
+    arguments = [*command.split(), *ASKED[command], "--json", *(["--server", server] if wants_server else [])]
+    assert run_command(arguments) in (0, 1)
+    said = capsys.readouterr().out
+    found = json.loads(said) if not said.startswith('{"') else [json.loads(line) for line in said.splitlines()]
+    for name, value in _leaves(found):
+        if isinstance(value, str) and name not in _SENTENCES:
+            assert not _RENDERED.fullmatch(value), (name, value)
+
+
+def test_every_command_that_prints_is_asked() -> None:
+    silent = {"apply", "backup", "bridge", "demo", "dlq", "init-bridge", "inspect", "restore", "serve", "tier", "write"}
+    silent |= {"login", "logout", "support-bundle"}
+    later = {"create", "drop", "undrop", "rename", "truncate", "alter", "delete", "databases"}
+    assert {name.split()[0] for name in ASKED} | silent | later >= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (["describe", "shop.nothing"], "NotFound"),
+        (["sql", "SELECT * FROM shop.ordres"], "NotFound"),
+        (["read", "shop.orders", "--where", "nothing = 1"], "Invalid"),
+        (["describe"], "Usage"),
+    ],
+)
+def test_errors_are_data_too(arguments: list[str], kind: str, server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command([*arguments, "--json", "--server", server]) != 0
+    said = capsys.readouterr()
+    error = json.loads(said.err)["error"]
+    assert (error["kind"], error["applied"], said.out) == (kind, "no", "")
+
+
+def test_an_error_says_when_to_try_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["tables", "--json", "--server", "127.0.0.1:1"]) == 1
+    assert json.loads(capsys.readouterr().err)["error"]["kind"] == "Unavailable"
+
+
+def test_a_pipe_gets_whole_values_and_a_screen_says_what_it_cut(
+    server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["sql", "SELECT who FROM shop.orders WHERE id = 1", "--server", server]) == 0
+    assert WIDE in capsys.readouterr().out
+    row = {f"column{n}": "v" * (5 * n) for n in range(12)}
+    assert output.table([row], 1 << 20) == output.table([row])
+    for width in range(1, 700, 7):
+        lines = output.table([row], width).splitlines()
+        assert max(map(len, lines[:2])) <= width
+        assert lines[2:] == [] or "cut to the screen" in lines[2]
+    assert "columns column" in output.table([row], 40)
+    assert re.search(r"values of .*column11", output.table([row], 300))
+
+
+def test_statements_are_told_apart() -> None:
+    assert statements("SELECT ';' ; -- a;b\nSELECT 2;") == ["SELECT ';'", "-- a;b\nSELECT 2"]
+    assert [is_complete(text) for text in ("SELECT 1", "SELECT 1;", "SELECT ';", ".help", "", "SELECT 1; --x")] == [
+        False, True, False, True, True, True,
+    ]  # fmt: skip
+
+
+def test_statements_of_a_pipe_are_run_one_by_one(server: str) -> None:
+    command = [sys.executable, "-m", "lakestore", "sql", "--server", server, "--json"]
+    text = "SELECT count(*) AS n FROM shop.orders;\nSELECT 2 AS n"
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"n": 1500}, {"n": 2}]
+
+
+class Terminal:
+    """A shell behind a pseudo-terminal."""
+
+    def __init__(self, server: str, state: Path) -> None:
+        environment = os.environ | {"XDG_STATE_HOME": str(state), "TERM": "xterm", "PAGER": "cat", "NO_COLOR": "1"}
+        self.pid, self._end = pty.fork()
+        if not self.pid:
+            os.execve(sys.executable, [sys.executable, "-m", "lakestore", "sql", "--server", server], environment)
+        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.seen = ""
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        self.seen = ""
+        os.write(self._end, keys.encode())
+
+    def until(self, words: str, seconds: float = 30) -> str:
+        """All that is shown until these words are."""
+        deadline = time.monotonic() + seconds
+        while words not in self.plain():
+            ready, _, _ = select.select([self._end], [], [], max(deadline - time.monotonic(), 0))
+            assert ready, f"{words!r} is not shown: {self.plain()[-800:]!r}"
+            self._take()
+        return self.plain()
+
+    def _take(self) -> None:
+        found = os.read(self._end, 1 << 16).decode(errors="replace")
+        if "\x1b[6n" in found:
+            os.write(self._end, b"\x1b[1;1R")  # where the cursor is
+        self.seen += found
+
+    def plain(self) -> str:
+        """What is shown, without the terminal's own sequences."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", self.seen)
+
+    def end(self) -> int:
+        """The exit code."""
+        try:
+            while True:
+                self._take()
+        except OSError:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_a_shell_of_sql(server: str, tmp_path: Path) -> None:
+    terminal = Terminal(server, tmp_path)
+    terminal.until("lake>")
+    terminal.type(".tables\r")
+    assert "orders" in terminal.until(" s\n")
+    terminal.type("SELECT count(*) AS n,\r")
+    terminal.until("…>")
+    terminal.type("41 + 1 AS m FROM shop.ord\t")
+    terminal.until("shop.orders")
+    terminal.type(" WHERE id < 7;\r")
+    shown = terminal.until("1 rows")
+    assert re.search(r"n +m\n *7 +42", shown)
+    terminal.until("lake>")
+    terminal.type("SELECT whoo FROM shop.orders;\r")
+    assert "error: " in terminal.until('"who"')
+    terminal.until("lake>")
+    terminal.type("SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b;\r")
+    time.sleep(1.5)
+    terminal.type("\x03")
+    terminal.until("interrupted")
+    terminal.until("lake>")
+    terminal.type("SELECT id FROM shop.orders ORDER BY id;\r")
+    assert "1,499" in terminal.until("1,500 rows")
+    terminal.until("lake>")
+    terminal.type(".at 2020-01-01T00:00Z\r")
+    terminal.until("00Z>")
+    terminal.type("SELECT count(*) FROM shop.orders;\r")
+    terminal.until("error: ")
+    terminal.type(".at now\r")
+    terminal.until("lake>")
+    terminal.type("\\d shop.orders\r")
+    assert "PRI" in terminal.until("rows")
+    terminal.until("lake>")
+    terminal.type(".quit\r")
+    assert terminal.end() == 0
+    history = tmp_path / "lakestore" / "sql_history"
+    assert ".tables" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
